@@ -19,6 +19,16 @@ const READING_POSTS: [&str; 1] = ["/debug/overlap"];
 /// Pages that balancers and kubelets ask for, who have no token.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
+/// The live page and its files, which a browser asks for without a token. They show nothing of
+/// this router until their user has given one.
+const PAGE: &str = "/";
+const PAGE_FILES: &str = "/page/";
+
+/// What the live page reads as long as it is open.
+const STREAM: &str = "/live";
+/// By which a browser says whose page calls: `cross-site` and `same-site` are not this one.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
 /// What is asked of callers.
 #[derive(Debug, Default)]
 pub struct Access {
@@ -115,27 +125,32 @@ impl Access {
     }
 
     fn rest(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
-        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-        if let Some(origin) = text(header::ORIGIN) {
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if let Some(origin) = text(header::ORIGIN.as_str()) {
             let from = origin.split_once("://").map_or(origin, |(_, authority)| authority);
-            if text(header::HOST).is_none_or(|host| !host.eq_ignore_ascii_case(from)) {
+            if text(header::HOST.as_str()).is_none_or(|host| !host.eq_ignore_ascii_case(from)) {
                 return Err(Denied::Origin);
             }
         }
+        // A foreign page cannot read the stream, and is not to take a viewer's place either.
+        if path == STREAM && text(SEC_FETCH_SITE).is_some_and(|site| site.contains("-site")) {
+            return Err(Denied::Origin);
+        }
         let has_body = headers.contains_key(header::TRANSFER_ENCODING)
-            || text(header::CONTENT_LENGTH).is_some_and(|length| length.trim() != "0");
-        let kind = text(header::CONTENT_TYPE).unwrap_or_default();
+            || text(header::CONTENT_LENGTH.as_str()).is_some_and(|length| length.trim() != "0");
+        let kind = text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if has_body && !kind.eq_ignore_ascii_case("application/json") {
             return Err(Denied::NotJson);
         }
-        self.token(method, path, text(header::AUTHORIZATION))
+        self.token(method, path, text(header::AUTHORIZATION.as_str()))
     }
 
     /// Who may change something may read.
     fn token(&self, method: &Method, path: &str, bearer: Option<&str>) -> Result<(), Denied> {
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
-        let is_probe = method.is_safe() && PROBES.contains(&path);
+        let is_page = path == PAGE || path.starts_with(PAGE_FILES);
+        let is_probe = method.is_safe() && (is_page || PROBES.contains(&path));
         let reads = method.is_safe() || READING_POSTS.contains(&path);
         match (&self.token, &self.read_token) {
             (Some(_), read) if !reads && !is(&self.token) => {
@@ -272,15 +287,15 @@ mod tests {
             let fields = value.as_deref().map(|value| ("authorization", value));
             access.rest(&method, path, &headers(fields.as_slice()))
         };
-        for path in ["/metrics", "/workers", "/debug/overlap"] {
+        for path in ["/metrics", "/workers", "/debug/overlap", "/live"] {
             assert_eq!(judge(Method::GET, path, None), Err(Denied::NoReadToken), "{path}");
             assert_eq!(judge(Method::GET, path, Some("other")), Err(Denied::NoReadToken));
             assert_eq!(judge(Method::GET, path, Some("r3ad")), Ok(()));
             assert_eq!(judge(Method::GET, path, Some("s3cret")), Ok(()));
         }
         assert_eq!(judge(Method::POST, "/debug/overlap", Some("r3ad")), Ok(()));
-        for path in ["/healthz", "/readyz"] {
-            assert_eq!(judge(Method::GET, path, None), Ok(()), "a probe has no token");
+        for path in ["/healthz", "/readyz", "/", "/page/app.js"] {
+            assert_eq!(judge(Method::GET, path, None), Ok(()), "a probe or a page has no token");
             assert_eq!(judge(Method::POST, path, None), Err(Denied::NoToken));
         }
         let reload = |token| judge(Method::POST, "/admin/reload", token);

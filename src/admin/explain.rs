@@ -325,6 +325,7 @@ impl Explainer {
                 "reported_tokens": parts.reported_tokens,
             },
             "state": state(worker.state),
+            "draining": worker.state.is_draining(),
             "kv_events": rank.kv_feed_live,
             "failures": load.failures(),
             "breaker_open": load.is_open(),

@@ -3,9 +3,9 @@
 //! [`port`] owns the connections, [`access`] says who may call, [`routes`] names the calls. Each
 //! call is a [`question`] to the control plane's loop, which owns the answers. [`scrape`],
 //! [`workers`] and [`windows`] write them from what the loop lends ([`sources`]); [`explaining`]
-//! has a thread of its own. Runs on the control plane's thread. Limits: [`port`] bounds connections
-//! and their time, `/metrics` has bounded label sets. Must never touch a worker: a call costs the
-//! engines nothing.
+//! has a thread of its own. [`live`] streams the same facts to the page that [`page`] serves. Runs
+//! on the control plane's thread. Limits: [`port`] bounds connections and their time, `/metrics`
+//! has bounded label sets. Must never touch a worker: a call costs the engines nothing.
 
 mod access;
 mod adding;
@@ -16,7 +16,9 @@ mod explain;
 mod explain_tests;
 mod explaining;
 mod flow;
+mod live;
 mod metrics_text;
+mod page;
 mod port;
 mod question;
 mod reload;
@@ -37,6 +39,7 @@ pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
 pub use explain::ExplainRequest;
 pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};
+pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
 pub use reload::{ReloadRefused, Reloaded};

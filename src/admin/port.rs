@@ -6,15 +6,16 @@ use super::socket::{AdminSocket, SocketFile};
 use axum::Router;
 use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_MAX, ADMIN_IDLE_MAX};
 use forebay_tls::Acceptor;
-use hyper::body::Incoming;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -29,8 +30,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// One open connection.
 struct Open {
     /// When its last call began.
-    called_at: Rc<Cell<Instant>>,
+    called_at: LastCall,
     task: AbortHandle,
+}
+
+/// When the last call of a connection began. Copies share it.
+#[derive(Clone)]
+struct LastCall(Rc<Cell<Instant>>);
+
+impl LastCall {
+    fn new() -> Self {
+        Self(Rc::new(Cell::new(Instant::now())))
+    }
+
+    fn renew(&self) {
+        self.0.set(Instant::now());
+    }
+
+    fn at(&self) -> Instant {
+        self.0.get()
+    }
 }
 
 /// Where callers come in, on the loop of the control plane.
@@ -119,8 +138,8 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
             Ok(caller) => {
                 has_failed = false;
                 make_room(&mut open);
-                let called_at = Rc::new(Cell::new(Instant::now()));
-                let (router, calls) = (router.clone(), Rc::clone(&called_at));
+                let called_at = LastCall::new();
+                let (router, calls) = (router.clone(), called_at.clone());
                 let task = match caller {
                     AdminCaller::Tcp(stream) => spawn_local(connection(stream, router, calls)),
                     AdminCaller::Tls(stream, acceptor) => {
@@ -145,19 +164,14 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
 fn make_room(open: &mut Vec<Open>) {
     open.retain(|one| !one.task.is_finished());
     while open.len() >= ADMIN_CONNECTIONS_MAX {
-        let longest = open.iter().enumerate().min_by_key(|(_, one)| one.called_at.get());
+        let longest = open.iter().enumerate().min_by_key(|(_, one)| one.called_at.at());
         let Some((position, _)) = longest else { return };
         open.swap_remove(position).task.abort();
     }
 }
 
 /// Shakes hands first. Who shows no certificate that is asked for ends here.
-async fn secured(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    router: Router,
-    called_at: Rc<Cell<Instant>>,
-) {
+async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, called_at: LastCall) {
     match timeout(ADMIN_HANDSHAKE_MAX, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => connection(stream, router, called_at).await,
         Ok(Err(error)) => debug!(%error, "no handshake with a caller of the admin API"),
@@ -165,23 +179,55 @@ async fn secured(
     }
 }
 
+/// The body of an answer. A part that its reader makes room for counts as a call, so that a stream
+/// goes on as long as somebody reads.
+struct ReadAnswer {
+    body: axum::body::Body,
+    called_at: LastCall,
+}
+
+impl Body for ReadAnswer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_ready() {
+            self.called_at.renew();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
-/// the last call began.
+/// the last call began, or after the last part of a stream that was read.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
-    called_at: Rc<Cell<Instant>>,
+    called_at: LastCall,
 ) {
     let service = TowerToHyperService::new(router);
-    let calls = Rc::clone(&called_at);
+    let calls = called_at.clone();
     let service = service_fn(move |call: hyper::Request<Incoming>| {
-        calls.set(Instant::now());
-        service.call(call)
+        calls.renew();
+        let (answer, called_at) = (service.call(call), calls.clone());
+        async move { answer.await.map(|answer| answer.map(|body| ReadAnswer { body, called_at })) }
     });
     let mut served = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     loop {
-        let end = called_at.get() + ADMIN_IDLE_MAX;
-        if timeout_at(end, served.as_mut()).await.is_ok() || called_at.get() + ADMIN_IDLE_MAX <= end
+        let end = called_at.at() + ADMIN_IDLE_MAX;
+        if timeout_at(end, served.as_mut()).await.is_ok() || called_at.at() + ADMIN_IDLE_MAX <= end
         {
             return;
         }

@@ -2,6 +2,7 @@
 
 use super::adding::{AddRefused, AddWorkerRequest};
 use super::explain::ExplainRequest;
+use super::live::LiveViewer;
 use super::reload::{ReloadRefused, Reloaded};
 use super::windows::{UnknownModel, WindowRequest};
 use axum::http::StatusCode;
@@ -27,6 +28,8 @@ pub enum Question {
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
     /// One less, once it is idle; `None` for a name that none has.
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
+    /// A viewer of the live page; `None` where there are too many.
+    Watch(oneshot::Sender<Option<LiveViewer>>),
     /// Other replicas; `None` without NATS.
     Replicas(oneshot::Sender<Option<Value>>),
     /// The rejection windows.

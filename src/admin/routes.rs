@@ -5,7 +5,7 @@ use super::access::{self, Access};
 use super::explain::ExplainRequest;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
-use super::{drop_in, flow};
+use super::{drop_in, flow, page};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -44,11 +44,14 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 18] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 21] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
     [
+        (reading("/", "the [live page](../operate/live-page.md)"), get(page::index)),
+        (reading("/page/{file}", "a file of the live page"), get(page::file)),
+        (reading("/live", "what the live page shows: a stream of events"), get(page::stream)),
         (reading("/healthz", "200 while the process is alive"), get(|| async { "ok\n" })),
         (
             reading("/readyz", "200 when the router can serve requests, else 503, with `reasons`"),

@@ -14,7 +14,7 @@ use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
-    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
+    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
 };
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
@@ -26,7 +26,7 @@ use forebay_zmq::LossReason;
 use std::sync::Arc;
 
 /// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
-const STAGE_BOUNDS: [(u64, f64); 24] = [
+pub(crate) const STAGE_BOUNDS: [(u64, f64); 24] = [
     (1_000, 1e-6),
     (2_000, 2e-6),
     (5_000, 5e-6),
@@ -90,19 +90,27 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     text.finish()
 }
 
-fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
+pub(crate) fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
     counters.iter().map(|shard| read(shard)).sum()
 }
 
 fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REQUESTS);
+    each_answered(sources.shards.counters, |endpoint, code, count| {
+        family.sample(&[("endpoint", endpoint), ("code", &code.to_string())], count);
+    });
+}
+
+/// Each endpoint and status that was answered, with its count.
+pub(crate) fn each_answered(
+    counters: &[Arc<ShardCounters>],
+    mut answered: impl FnMut(&'static str, u16, u64),
+) {
     for (position, endpoint) in endpoints() {
         for code in 100..600 {
-            let count =
-                total(sources.shards.counters, |shard| shard.answered_count(position, code));
+            let count = total(counters, |shard| shard.answered_count(position, code));
             if count > 0 {
-                let labels = [("endpoint", endpoint), ("code", &code.to_string())];
-                family.sample(&labels, count);
+                answered(endpoint, code, count);
             }
         }
     }
@@ -121,6 +129,33 @@ const KINDS: [(Option<bool>, &str); 3] =
 
 fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REJECTED);
+    each_refused(sources.shards.counters, |refused, count| {
+        let model = sources.fleet.fleet.models.get(refused.model_index);
+        let model = model.filter(|_| refused.model_index < MODELS_MAX);
+        let unnamed = if refused.kind == UNKNOWN { UNKNOWN } else { "other" };
+        let labels = [
+            ("reason", refused.reason),
+            ("endpoint", refused.endpoint),
+            ("model", model.map_or(unnamed, |model| &*model.name)),
+            ("type", refused.kind),
+        ];
+        family.sample(&labels, count);
+    });
+}
+
+/// What requests that the router refused have in common.
+pub(crate) struct Refused {
+    pub(crate) reason: &'static str,
+    endpoint: &'static str,
+    kind: &'static str,
+    model_index: usize,
+}
+
+/// Each kind of requests that was refused, with its count.
+pub(crate) fn each_refused(
+    counters: &[Arc<ShardCounters>],
+    mut refused: impl FnMut(&Refused, u64),
+) {
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
             for (stream, kind) in KINDS {
@@ -128,20 +163,11 @@ fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
                     let read = |shard: &ShardCounters| {
                         shard.refused_count(reason_index, endpoint_index, stream, model_index)
                     };
-                    let count = total(sources.shards.counters, read);
-                    if count == 0 {
-                        continue;
+                    let count = total(counters, read);
+                    if count > 0 {
+                        let reason = reason.as_str();
+                        refused(&Refused { reason, endpoint, kind, model_index }, count);
                     }
-                    let model = sources.fleet.fleet.models.get(model_index);
-                    let model = model.filter(|_| model_index < MODELS_MAX);
-                    let unnamed = if stream.is_none() { UNKNOWN } else { "other" };
-                    let labels = [
-                        ("reason", reason.as_str()),
-                        ("endpoint", endpoint),
-                        ("model", model.map_or(unnamed, |model| &*model.name)),
-                        ("type", kind),
-                    ];
-                    family.sample(&labels, count);
                 }
             }
         }
@@ -162,32 +188,36 @@ fn stalled(stalled: &[bool], text: &mut MetricsText) {
     }
 }
 
+/// What is read of a rank; `None` where the rank has no such figure.
+type RankReader = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
+
+/// Gauges of each rank.
+pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 7] = [
+    (&catalogue::IN_FLIGHT, |sources, rank| {
+        sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
+    }),
+    (&catalogue::PREFILL_TOKENS, |sources, rank| {
+        sources.fleet.board.rank(rank).map(|load| load.prefill_tokens())
+    }),
+    (&catalogue::DECODE_TOKENS, |sources, rank| {
+        sources.fleet.board.rank(rank).map(|load| load.decode_tokens())
+    }),
+    (&catalogue::BREAKER_OPEN, |sources, rank| {
+        sources.fleet.board.rank(rank).map(|load| u64::from(load.is_open()))
+    }),
+    (&catalogue::KV_FEED_LIVE, |sources, rank| {
+        sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+    }),
+    (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
+        sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
+    }),
+    (&catalogue::KV_QUIET_SECONDS, |sources, rank| {
+        sources.feeds.status(rank)?.quiet().map(|quiet| quiet.as_secs())
+    }),
+];
+
 fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
-    type Read = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
-    let gauges: [(&'static Metric, Read); 7] = [
-        (&catalogue::IN_FLIGHT, |sources, rank| {
-            sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
-        }),
-        (&catalogue::PREFILL_TOKENS, |sources, rank| {
-            sources.fleet.board.rank(rank).map(|load| load.prefill_tokens())
-        }),
-        (&catalogue::DECODE_TOKENS, |sources, rank| {
-            sources.fleet.board.rank(rank).map(|load| load.decode_tokens())
-        }),
-        (&catalogue::BREAKER_OPEN, |sources, rank| {
-            sources.fleet.board.rank(rank).map(|load| u64::from(load.is_open()))
-        }),
-        (&catalogue::KV_FEED_LIVE, |sources, rank| {
-            sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
-        }),
-        (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
-            sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
-        }),
-        (&catalogue::KV_QUIET_SECONDS, |sources, rank| {
-            sources.feeds.status(rank)?.quiet().map(|quiet| quiet.as_secs())
-        }),
-    ];
-    for (metric, read) in gauges {
+    for (metric, read) in &RANK_GAUGES {
         let mut family = text.open(metric);
         for (index, rank, worker) in sources.fleet.fleet.present() {
             let Some(value) = read(sources, index) else { continue };
@@ -246,20 +276,31 @@ fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 fn stages(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::STAGE_SECONDS);
     for (stage, name) in Stage::ALL {
-        let Some(histogram) = sources.shards.histograms.stage(stage) else { continue };
-        let mut cumulative = Vec::with_capacity(STAGE_BOUNDS.len());
-        let (mut below, mut from) = (0_u64, 0_u64);
-        for (bound_ns, bound) in STAGE_BOUNDS {
-            below += histogram.count_between(from, bound_ns);
-            from = bound_ns + 1;
-            cumulative.push((bound, below));
-        }
-        let count = histogram.len();
-        // Neighbouring buckets can share the histogram's own cells: never above the whole.
-        let cumulative = cumulative.into_iter().map(|(bound, below)| (bound, below.min(count)));
-        let sum = histogram.mean() * approximate(count) / NANOS_PER_SECOND;
-        family.buckets(&[("stage", name)], cumulative, WholeHistogram { count, sum });
+        let Some((below, whole)) = stage_figures(sources.shards.histograms, stage) else {
+            continue;
+        };
+        let bounds = STAGE_BOUNDS.iter().map(|(_, bound)| *bound);
+        family.buckets(&[("stage", name)], bounds.zip(below), whole);
     }
+}
+
+/// Counts of a stage below [`STAGE_BOUNDS`], and the whole.
+pub(crate) fn stage_figures(
+    histograms: &StageHistograms,
+    stage: Stage,
+) -> Option<(Vec<u64>, WholeHistogram)> {
+    let histogram = histograms.stage(stage)?;
+    let count = histogram.len();
+    let (mut below, mut from) = (0_u64, 0_u64);
+    let counts = STAGE_BOUNDS.iter().map(|(bound_ns, _)| {
+        below += histogram.count_between(from, *bound_ns);
+        from = bound_ns + 1;
+        // Neighbouring buckets can share the histogram's own cells: never above the whole.
+        below.min(count)
+    });
+    let counts = counts.collect();
+    let sum = histogram.mean() * approximate(count) / NANOS_PER_SECOND;
+    Some((counts, WholeHistogram { count, sum }))
 }
 
 fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {

@@ -50,20 +50,24 @@ fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
     [("model", model)].into_iter().chain(leg).collect()
 }
 
+/// What is read of a rank with its limits.
+type RoomFigure = fn(&RankLoad, &RoomLimits, NanosSinceStart) -> u64;
+
+/// Gauges of the room of each rank.
+pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
+    (&catalogue::RANK_PLACES_MAX, |_, room, _| room.places_max.into()),
+    (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
+    (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
+    (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
+    (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
+    (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until() > now)),
+];
+
 fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
-    type Read = fn(&RankLoad, &RoomLimits, &FlowSources<'_>) -> u64;
-    let gauges: [(&'static Metric, Read); 6] = [
-        (&catalogue::RANK_PLACES_MAX, |_, room, _| room.places_max.into()),
-        (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
-        (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
-        (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
-        (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
-        (&catalogue::RANK_BUSY, |load, _, sources| u64::from(load.busy_until() > sources.now)),
-    ];
-    for (metric, read) in gauges {
+    for (metric, read) in &ROOM_GAUGES {
         let mut family = text.open(metric);
         each_rank(sources, |labels, rank, load| {
-            family.sample(labels, read(load, &rank.room, sources));
+            family.sample(labels, read(load, &rank.room, sources.now));
         });
     }
     let mut family = text.open(&catalogue::RANK_ENDED);

@@ -25,20 +25,23 @@ pub(crate) fn loads(sources: &FleetView<'_>, text: &mut MetricsText) {
     text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.loads.dropped_count());
 }
 
+/// What is read of a load report.
 type LoadFigure = fn(&LoadReport) -> Option<f64>;
+
+/// Gauges of what each rank reports.
+pub(crate) static REPORT_GAUGES: [(&Metric, LoadFigure); 4] = [
+    (&catalogue::REPORTED_RUNNING, |report| Some(f64::from(report.running))),
+    (&catalogue::REPORTED_WAITING, |report| Some(f64::from(report.waiting))),
+    (&catalogue::REPORTED_FOREIGN, |report| Some(f64::from(report.foreign.requests))),
+    (&catalogue::REPORTED_KV_USAGE, |report| {
+        report.kv_permille.map(|permille| f64::from(permille) / 1e3)
+    }),
+];
 
 /// Gauges per rank. Values that are too old to count are left out; their age stays.
 fn reported(sources: &FleetView<'_>, text: &mut MetricsText) {
-    let gauges: [(&'static Metric, LoadFigure); 4] = [
-        (&catalogue::REPORTED_RUNNING, |report| Some(f64::from(report.running))),
-        (&catalogue::REPORTED_WAITING, |report| Some(f64::from(report.waiting))),
-        (&catalogue::REPORTED_FOREIGN, |report| Some(f64::from(report.foreign.requests))),
-        (&catalogue::REPORTED_KV_USAGE, |report| {
-            report.kv_permille.map(|permille| f64::from(permille) / 1e3)
-        }),
-    ];
     let reports = sources.loads.reports();
-    for (metric, read) in gauges {
+    for (metric, read) in &REPORT_GAUGES {
         let value = |rank| read(reports.counting(rank, sources.now)?.0);
         per_rank(sources, text, metric, value);
     }

@@ -113,26 +113,35 @@ fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2],
 /// Every pool with its window.
 #[must_use]
 pub fn list(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Value {
-    let shown = |(pool, ranks): (PoolIndex, &Pool)| {
-        let until = windows.open_until(pool, now);
-        let by: Vec<&str> = OPENERS
-            .into_iter()
-            .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some())
-            .map(|(_, word)| word)
-            .collect();
-        let models: Vec<&str> = pools::models(fleet, pool).map(|(_, model)| &*model.name).collect();
-        json!({
-            "pool": pool.0,
-            "leg": if pools::is_prefill(pool) { "prefill" } else { "answer" },
-            "models": models,
-            "ranks": ranks.ranks.len(),
-            "open": until.is_some(),
-            "open_ms": until.map_or(0, |until| milliseconds(until, now)),
-            "by": by,
-            "openings": windows.openings(pool),
-        })
-    };
-    json!({ "pools": fleet.used_pools().map(shown).collect::<Vec<_>>() })
+    let pools = fleet.used_pools().map(|pool| shown(pool, fleet, windows, now));
+    json!({ "pools": pools.collect::<Vec<_>>() })
+}
+
+/// A pool with its window.
+pub(crate) fn shown(
+    pool: (PoolIndex, &Pool),
+    fleet: &FleetSnapshot,
+    windows: &Windows,
+    now: NanosSinceStart,
+) -> Value {
+    let (pool, ranks) = pool;
+    let until = windows.open_until(pool, now);
+    let by: Vec<&str> = OPENERS
+        .into_iter()
+        .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some())
+        .map(|(_, word)| word)
+        .collect();
+    let models: Vec<&str> = pools::models(fleet, pool).map(|(_, model)| &*model.name).collect();
+    json!({
+        "pool": pool.0,
+        "leg": if pools::is_prefill(pool) { "prefill" } else { "answer" },
+        "models": models,
+        "ranks": ranks.ranks.len(),
+        "open": until.is_some(),
+        "open_ms": until.map_or(0, |until| milliseconds(until, now)),
+        "by": by,
+        "openings": windows.openings(pool),
+    })
 }
 
 /// Rounded up: an open window has at least one left.

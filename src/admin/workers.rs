@@ -44,7 +44,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
     })
 }
 
-fn scheme(worker: &Worker) -> &'static str {
+pub(crate) fn scheme(worker: &Worker) -> &'static str {
     if worker.connector.is_some() { "https" } else { "http" }
 }
 
@@ -57,7 +57,7 @@ fn in_flight(worker: WorkerIndex, sources: &WorkerSources<'_>) -> u64 {
     of_worker.filter_map(|rank| board.rank(rank)).map(|load| u64::from(load.in_flight())).sum()
 }
 
-fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
+pub(crate) fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
     let serves = |ranks: &[RankIndex]| {
         let of_worker = |rank: &RankIndex| {
             fleet.ranks.get(rank.index()).is_some_and(|rank| rank.worker == worker)

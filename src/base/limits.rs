@@ -208,6 +208,10 @@ pub const ORIGINS_MAX: usize = 256;
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// A connection of the admin API ends so long after its last call began.
 pub const ADMIN_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Browsers that the live page is open in. A further one gets a 503.
+pub const LIVE_VIEWERS_MAX: usize = 16;
+/// Events that the live page can look back on.
+pub const LIVE_EVENTS_MAX: usize = 64;
 /// Longest time that a caller of the admin API takes to shake hands.
 pub const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the file that `admin_token_file` names.

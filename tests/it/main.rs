@@ -32,6 +32,7 @@ mod http_rules;
 mod identity;
 mod jwt;
 mod kv_routing;
+mod live_page;
 mod load_reports;
 mod logging;
 mod other_models;

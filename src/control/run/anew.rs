@@ -16,6 +16,12 @@ const UPSTREAM_TLS: &str = "upstream_tls";
 
 impl Control {
     pub(super) fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
+        let done = self.read_again();
+        self.note_reload(&done);
+        done
+    }
+
+    fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
         let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
         let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
         let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;

@@ -39,6 +39,7 @@ impl Control {
                     let process = process.as_raw_nonzero().get();
                     info!(process, "handed over: this process serves the clients that it has");
                     self.handover.is_over();
+                    self.live.end();
                     self.systemd.tell_main(process);
                     let now = self.setup.clock.now();
                     self.drain_by(Drain::handed_over(now, &self.setup.config.timeouts));

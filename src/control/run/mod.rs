@@ -6,6 +6,7 @@ mod coming;
 mod doors;
 mod ending;
 mod kept;
+mod live;
 mod signs;
 
 use super::drain::Drain;
@@ -28,8 +29,8 @@ use super::watchdog::Watchdog;
 use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    AdminListener, ExplainFacts, Explaining, FleetView, Question, ScrapeSources, ShardsView,
-    WorkerSources,
+    AdminListener, ExplainFacts, Explaining, FleetView, LiveFeed, Question, ScrapeSources,
+    ShardsView, WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
@@ -92,6 +93,7 @@ struct Control {
     replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
     explaining: Explaining,
+    live: LiveFeed,
     drain_rates: DrainRates,
     probes: Probes,
     sources: WorkerLists,
@@ -152,8 +154,7 @@ impl Control {
             can_hand_over: handover.can_hand_over(),
         };
         let snapshots = Snapshots::start(&kept, snapshot);
-        let numbers = fleet.tier_numbers();
-        let feeds = FeedSetup::new(&config, seed, numbers, feed_timers, feed_notices);
+        let feeds = FeedSetup::new(&config, seed, fleet.tier_numbers(), feed_timers, feed_notices);
         let feeds = Feeds::new(feeds, &ports, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
@@ -177,6 +178,7 @@ impl Control {
             replicas,
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
+            live: LiveFeed::default(),
             drain_rates: DrainRates::default(),
             probes,
             sources,
@@ -219,6 +221,8 @@ impl Control {
                     self.pass_on_signs();
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
+                    self.live.observe(&self.snapshot, self.setup.board.windows(), now);
+                    self.show_live();
                     self.stop_waiting();
                     self.end_workers(now);
                     self.keep_workers();
@@ -332,6 +336,7 @@ impl Control {
     fn publish(&mut self) {
         let mut fleet = self.fleet.snapshot();
         self.warming.limit(&mut fleet);
+        self.live.changed(&self.snapshot, self.setup.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
         self.snapshot.set_queues(&self.setup.board);
         if let Some(replicas) = &self.replicas {
@@ -361,7 +366,7 @@ impl Control {
                 let _ = answer.send(self.readiness());
             }
             Question::Metrics(answer) => {
-                let text = self.metrics();
+                let text = self.scrape(forebay_admin::render_metrics);
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
@@ -387,6 +392,10 @@ impl Control {
             #[cfg(debug_assertions)]
             Question::Plant(shard, fault, answer) => {
                 let _ = answer.send(self.ports.plant(shard, fault));
+            }
+            Question::Watch(answer) => {
+                let _ = answer.send(self.live.join());
+                self.show_live();
             }
             Question::Replicas(answer) => {
                 let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
@@ -428,9 +437,9 @@ impl Control {
         FleetView { fleet, board, loads: &self.reporter, now: self.setup.clock.now() }
     }
 
-    fn metrics(&self) -> String {
+    fn scrape<T>(&self, show: impl FnOnce(&ScrapeSources<'_>) -> T) -> T {
         let counters = self.ports.counters();
-        forebay_admin::render_metrics(&ScrapeSources {
+        show(&ScrapeSources {
             fleet: self.fleet_view(),
             drain_rates: &self.drain_rates,
             feeds: &self.feeds.view(),

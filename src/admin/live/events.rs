@@ -1,0 +1,288 @@
+//! What has happened to the fleet, in words: read off two snapshots of the fleet, and off the
+//! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
+//! fleet, and a look at each pool while a window is open.
+
+use super::super::windows::OPENERS;
+use forebay_base::limits::LIVE_EVENTS_MAX;
+use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
+use forebay_fleet::worker::{FleetSnapshot, Windows, Worker, WorkerState, pools};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Older events are only in a whole snapshot.
+const RECENT: Duration = Duration::from_secs(5);
+/// Ranks of a worker that come or go within that time are one event.
+const TOGETHER: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct LiveEvent {
+    /// Stays the same while the event grows.
+    id: u64,
+    /// Counts up with each change of an event.
+    number: u64,
+    /// Whose ranks, and how many: for events that grow.
+    ranks: Option<(WorkerIndex, usize)>,
+    at: NanosSinceStart,
+    kind: &'static str,
+    text: String,
+}
+
+/// Ranks whose feeds came or went.
+struct FeedChange<'a> {
+    kind: &'static str,
+    worker: WorkerIndex,
+    name: &'a str,
+    words: &'a str,
+    count: usize,
+}
+
+/// The last events, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    kept: VecDeque<LiveEvent>,
+    pushed_count: u64,
+    /// Pools whose window was open.
+    open: Vec<PoolIndex>,
+}
+
+impl Events {
+    pub(super) fn push(&mut self, kind: &'static str, text: String, at: NanosSinceStart) {
+        self.pushed_count += 1;
+        if self.kept.len() >= LIVE_EVENTS_MAX {
+            self.kept.pop_front();
+        }
+        let (id, number) = (self.pushed_count, self.pushed_count);
+        self.kept.push_back(LiveEvent { id, number, ranks: None, at, kind, text });
+    }
+
+    /// Ranks of one worker, beside those that did the same a moment ago.
+    fn push_ranks(&mut self, change: &FeedChange<'_>, at: NanosSinceStart) {
+        let FeedChange { kind, worker, name, words, count } = *change;
+        if count == 0 {
+            return;
+        }
+        let is_same = |event: &&mut LiveEvent| {
+            let is_its = event.ranks.is_some_and(|(whose, _)| whose == worker);
+            is_its && event.kind == kind && event.at.plus(TOGETHER) > at
+        };
+        let text = |count| format!("{name}: {words} {}", ranks(count));
+        if let Some(event) = self.kept.iter_mut().rev().find(is_same) {
+            let all = event.ranks.map_or(0, |(_, before)| before) + count;
+            self.pushed_count += 1;
+            event.number = self.pushed_count;
+            event.ranks = Some((worker, all));
+            event.text = text(all);
+            return;
+        }
+        self.push(kind, text(count), at);
+        if let Some(event) = self.kept.back_mut() {
+            event.ranks = Some((worker, count));
+        }
+    }
+
+    /// As JSON, oldest first; all or those that are new.
+    pub(super) fn list(&self, all: bool, now: NanosSinceStart) -> Vec<Value> {
+        let is_shown = |event: &&LiveEvent| all || event.at.plus(RECENT) > now;
+        let shown = |event: &LiveEvent| {
+            json!({
+                "id": event.id,
+                "number": event.number,
+                "age_ms": now.since(event.at) / 1_000_000,
+                "kind": event.kind,
+                "text": event.text,
+            })
+        };
+        self.kept.iter().filter(is_shown).map(shown).collect()
+    }
+
+    pub(super) fn compare(
+        &mut self,
+        before: &FleetSnapshot,
+        after: &FleetSnapshot,
+        now: NanosSinceStart,
+    ) {
+        for (position, worker) in after.workers.iter().enumerate() {
+            let Some(index) = WorkerIndex::try_from_index(position) else { continue };
+            let was = before.workers.get(position).filter(|was| was.name == worker.name);
+            for (kind, words) in state_changes(was, worker) {
+                self.push(kind, format!("{} {words}", worker.name), now);
+            }
+            if worker.state != WorkerState::Gone {
+                self.compare_feeds(before, after, index, now);
+            }
+        }
+    }
+
+    /// One line for all ranks of a worker.
+    fn compare_feeds(
+        &mut self,
+        before: &FleetSnapshot,
+        after: &FleetSnapshot,
+        worker: WorkerIndex,
+        now: NanosSinceStart,
+    ) {
+        let (mut found, mut lost) = (0_usize, 0_usize);
+        for (position, rank) in after.ranks.iter().enumerate() {
+            if rank.worker == worker {
+                let was = before.ranks.get(position).is_some_and(|rank| rank.kv_feed_live);
+                found += usize::from(rank.kv_feed_live && !was);
+                lost += usize::from(!rank.kv_feed_live && was);
+            }
+        }
+        let name = after.workers.get(worker.index()).map_or("", |worker| &*worker.name);
+        for (kind, words, count) in
+            [("feed", "follows the KV events of", found), ("lost", "lost the KV events of", lost)]
+        {
+            self.push_ranks(&FeedChange { kind, worker, name, words, count }, now);
+        }
+    }
+
+    pub(super) fn observe(
+        &mut self,
+        fleet: &FleetSnapshot,
+        windows: &Windows,
+        now: NanosSinceStart,
+    ) {
+        if self.open.is_empty() && !windows.may_be_open(now) {
+            return;
+        }
+        for (pool, _) in fleet.used_pools() {
+            let is_open = windows.open_until(pool, now).is_some();
+            let place = self.open.iter().position(|open| *open == pool);
+            match place {
+                None if is_open => {
+                    self.open.push(pool);
+                    let by = OPENERS
+                        .iter()
+                        .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some());
+                    let by: Vec<&str> = by.map(|(_, word)| *word).collect();
+                    let (name, by) = (pool_name(fleet, pool), by.join(", "));
+                    self.push("opened", format!("{name}: rejection window opened ({by})"), now);
+                }
+                Some(place) if !is_open => {
+                    self.open.swap_remove(place);
+                    let name = pool_name(fleet, pool);
+                    self.push("closed", format!("{name}: rejection window closed"), now);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Kind and words of each change.
+fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'static str)> {
+    let before = was.map_or(WorkerState::Gone, |was| was.state);
+    let mut changes = Vec::new();
+    match (before, is.state) {
+        (WorkerState::Gone, WorkerState::Gone) => return changes,
+        (WorkerState::Gone, _) => changes.push(("joined", "joined the fleet")),
+        (_, WorkerState::Gone) => {
+            changes.push(("left", "left the fleet"));
+            return changes;
+        }
+        _ => {}
+    }
+    match (before.answers(), is.state.answers()) {
+        (false, true) => changes.push(("up", "is up")),
+        (true, false) => changes.push(("down", "is down: its checks fail")),
+        _ if is.state == WorkerState::Down && before != WorkerState::Down => {
+            changes.push(("down", "is down: its checks fail"));
+        }
+        _ => {}
+    }
+    match (before.is_draining(), is.state.is_draining()) {
+        (false, true) => changes.push(("drain", "drains: it gets nothing new")),
+        (true, false) => changes.push(("undrain", "takes requests again")),
+        _ => {}
+    }
+    changes
+}
+
+fn ranks(count: usize) -> String {
+    if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") }
+}
+
+fn pool_name(fleet: &FleetSnapshot, pool: PoolIndex) -> String {
+    let model = pools::models(fleet, pool).next().map_or("", |(_, model)| &*model.name);
+    if pools::is_prefill(pool) { format!("{model} (prefill)") } else { model.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_fleet::worker::OpenedBy;
+    use forebay_fleet::worker::test_support::two_pools;
+
+    const NOW: NanosSinceStart = NanosSinceStart(0);
+
+    fn kinds(events: &Events) -> Vec<&'static str> {
+        events.kept.iter().map(|event| event.kind).collect()
+    }
+
+    #[test]
+    fn changes_of_the_fleet_are_told_in_their_order() {
+        let fleet = |state, kv_feed_live| {
+            let mut fleet = two_pools();
+            fleet.workers[0].state = state;
+            fleet.ranks[1].kv_feed_live = kv_feed_live;
+            fleet
+        };
+        let (up, down) = (WorkerState::Up, WorkerState::Down);
+        let steps = [
+            (up, false),
+            (down, false),
+            (up, false),
+            (up, true),
+            (up, false),
+            (up.draining(), false),
+            (up, false),
+            (WorkerState::Gone, false),
+            (WorkerState::Gone, false),
+        ];
+        let (mut events, mut before) = (Events::default(), FleetSnapshot::default());
+        for (state, kv_feed_live) in steps {
+            let after = fleet(state, kv_feed_live);
+            events.compare(&before, &after, NOW);
+            before = after;
+        }
+        let wanted = ["joined", "up", "down", "up", "feed", "lost", "drain", "undrain", "left"];
+        assert_eq!(kinds(&events), wanted);
+        assert_eq!(events.kept[4].text, "w: follows the KV events of 1 rank");
+    }
+
+    #[test]
+    fn ranks_that_come_one_after_the_other_are_one_event() {
+        let (mut events, mut before) = (Events::default(), two_pools());
+        for (rank, seconds) in [(0, 0), (1, 1), (2, 30)] {
+            let mut after = two_pools();
+            after.ranks.iter_mut().take(rank + 1).for_each(|rank| rank.kv_feed_live = true);
+            events.compare(&before, &after, NOW.plus(Duration::from_secs(seconds)));
+            before = after;
+        }
+        let told: Vec<(u64, u64, &str)> =
+            events.kept.iter().map(|one| (one.id, one.number, &*one.text)).collect();
+        let (two, one) =
+            ("w: follows the KV events of 2 ranks", "w: follows the KV events of 1 rank");
+        assert_eq!(told, [(1, 2, two), (3, 3, one)]);
+    }
+
+    #[test]
+    fn windows_are_told_once_and_old_events_go() {
+        let (fleet, windows, mut events) = (two_pools(), Windows::new(), Events::default());
+        let later = |seconds| NOW.plus(Duration::from_secs(seconds));
+        windows.open(PoolIndex(0), OpenedBy::Hand, NOW, later(2));
+        for seconds in [0, 1, 2, 3] {
+            events.observe(&fleet, &windows, later(seconds));
+        }
+        assert_eq!(kinds(&events), ["opened", "closed"]);
+        assert_eq!(events.kept[0].text, "base: rejection window opened (hand)");
+        assert_eq!(events.list(false, later(6)).len(), 1, "the other one is too old");
+        assert_eq!(events.list(true, later(60)).len(), 2);
+        for _ in 0..LIVE_EVENTS_MAX {
+            events.push("reload", String::new(), NOW);
+        }
+        assert_eq!(events.kept.len(), LIVE_EVENTS_MAX);
+    }
+}

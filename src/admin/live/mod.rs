@@ -1,0 +1,145 @@
+//! What the live page reads: a stream of snapshots, one a second, of the facts that `/metrics` and
+//! `/workers` are made from. Owned by the control plane's loop, which asks [`LiveFeed::is_due`] at
+//! each tick and makes nothing while nobody looks. All viewers share the bytes of a snapshot.
+//! Limits: `LIVE_VIEWERS_MAX` viewers; a viewer that does not read misses snapshots, holds the two
+//! that it has not read, and ends as any silent connection of the admin API does.
+
+mod events;
+mod ranks;
+mod snapshot;
+
+pub use snapshot::LiveSources;
+
+use axum::body::Bytes;
+use events::Events;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::LIVE_VIEWERS_MAX;
+use forebay_fleet::worker::{FleetSnapshot, Windows};
+use hyper::body::{Body, Frame};
+use snapshot::SnapshotParts;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+
+/// From one snapshot to the next; a little less, for the loop looks ten times a second.
+const PERIOD: Duration = Duration::from_millis(950);
+/// Snapshots that wait for a viewer.
+const UNREAD_MAX: usize = 2;
+/// Snapshots between two that are whole, for a viewer that has lost its thread.
+const WHOLE_EVERY: u64 = 10;
+
+/// All viewers, and what has happened.
+#[derive(Debug, Default)]
+pub struct LiveFeed {
+    viewers: Vec<Sender<Bytes>>,
+    events: Events,
+    shown_at: Option<NanosSinceStart>,
+    shown_generation: u64,
+    /// The next one is to be whole: somebody has not seen one.
+    is_whole_due: bool,
+    shown_count: u64,
+}
+
+/// The body of the stream that one viewer reads.
+#[derive(Debug)]
+pub struct LiveViewer(Receiver<Bytes>);
+
+impl LiveFeed {
+    /// One viewer more, who gets a whole snapshot next; `None` where there are too many.
+    pub fn join(&mut self) -> Option<LiveViewer> {
+        self.viewers.retain(|viewer| !viewer.is_closed());
+        if self.viewers.len() >= LIVE_VIEWERS_MAX {
+            return None;
+        }
+        let (viewer, unread) = channel(UNREAD_MAX);
+        self.viewers.push(viewer);
+        self.is_whole_due = true;
+        self.shown_at = None;
+        Some(LiveViewer(unread))
+    }
+
+    /// Ends all streams: another process serves the address from now on.
+    pub fn end(&mut self) {
+        self.viewers.clear();
+    }
+
+    /// Is a snapshot to be made? Not while nobody looks.
+    pub fn is_due(&mut self, now: NanosSinceStart) -> bool {
+        self.viewers.retain(|viewer| !viewer.is_closed());
+        let is_time = self.shown_at.is_none_or(|at| now >= at.plus(PERIOD));
+        is_time && !self.viewers.is_empty()
+    }
+
+    /// Makes a snapshot and hands it to all viewers.
+    pub fn show(&mut self, sources: &LiveSources<'_, '_, '_>) {
+        let fleet = &sources.scrape.fleet;
+        let is_whole = std::mem::take(&mut self.is_whole_due)
+            || fleet.fleet.generation != self.shown_generation
+            || self.shown_count.is_multiple_of(WHOLE_EVERY);
+        let parts =
+            SnapshotParts { sources, is_whole, events: self.events.list(is_whole, fleet.now) };
+        let text = Bytes::from(format!("data: {}\n\n", parts.shown()));
+        self.shown_at = Some(fleet.now);
+        self.shown_generation = fleet.fleet.generation;
+        self.shown_count += 1;
+        let mut has_missed = false;
+        self.viewers.retain(|viewer| match viewer.try_send(text.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                has_missed = true;
+                true
+            }
+            Err(TrySendError::Closed(_)) => false,
+        });
+        self.is_whole_due = has_missed;
+    }
+
+    /// Notes how the fleet has changed.
+    pub fn changed(&mut self, before: &FleetSnapshot, now: NanosSinceStart, fleet: &FleetSnapshot) {
+        self.events.compare(before, fleet, now);
+    }
+
+    /// Notes windows that have opened or closed.
+    pub fn observe(&mut self, fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) {
+        self.events.observe(fleet, windows, now);
+    }
+
+    /// Notes that the configuration was read again.
+    pub fn reloaded(&mut self, text: String, now: NanosSinceStart) {
+        self.events.push("reload", text, now);
+    }
+}
+
+impl Body for LiveViewer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(text))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_made_for_nobody_and_viewers_are_bounded() {
+        let mut feed = LiveFeed::default();
+        assert!(!feed.is_due(NanosSinceStart(0)));
+        let viewers: Vec<_> = std::iter::from_fn(|| feed.join()).take(100).collect();
+        assert_eq!(viewers.len(), LIVE_VIEWERS_MAX);
+        assert!(feed.is_due(NanosSinceStart(0)), "at once for who has just come");
+        feed.shown_at = Some(NanosSinceStart(0));
+        assert!(!feed.is_due(NanosSinceStart(1)));
+        assert!(feed.is_due(NanosSinceStart(0).plus(PERIOD)));
+        drop(viewers);
+        assert!(!feed.is_due(NanosSinceStart(0).plus(PERIOD)), "all have gone");
+        assert!(feed.join().is_some());
+    }
+}

@@ -1,0 +1,91 @@
+//! The ranks of a snapshot: a column for each figure, which has the name of its metric, and a place
+//! for each rank. What changes with the fleet alone is in whole snapshots only.
+
+use super::super::catalogue;
+use super::super::metrics_text::approximate;
+use super::super::roles;
+use super::super::scrape::RANK_GAUGES;
+use super::super::scrape_flow::ROOM_GAUGES;
+use super::super::scrape_load::REPORT_GAUGES;
+use super::super::sources::{ScrapeSources, WorkerSources};
+use super::super::workers::{engine, models_of, scheme, state};
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::worker::{Rank, Worker};
+use forebay_kv_events::TextFit;
+use serde_json::{Map, Value, json};
+
+/// Figures of all ranks; null where a rank has no such figure.
+pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
+    let (fleet, board, now) = (sources.fleet.fleet, sources.fleet.board, sources.fleet.now);
+    let ranks: Vec<(RankIndex, &Rank)> =
+        fleet.present().map(|(index, rank, _)| (index, rank)).collect();
+    let mut columns = Map::new();
+    for (metric, read) in &RANK_GAUGES {
+        let values = ranks.iter().map(|(rank, _)| json!(read(sources, *rank)));
+        columns.insert(metric.name.to_owned(), values.collect());
+    }
+    for (metric, read) in &ROOM_GAUGES {
+        let values = ranks.iter().map(|(index, rank)| {
+            board.rank(*index).map_or(Value::Null, |load| json!(read(load, &rank.room, now)))
+        });
+        columns.insert(metric.name.to_owned(), values.collect());
+    }
+    let ended = ranks.iter().map(|(rank, _)| json!(board.rank(*rank).map(|load| load.ended())));
+    columns.insert(catalogue::RANK_ENDED.name.to_owned(), ended.collect());
+    let reports = sources.fleet.loads.reports();
+    for (metric, read) in &REPORT_GAUGES {
+        let values = ranks.iter().map(|(rank, _)| {
+            reports.counting(*rank, now).map_or(Value::Null, |(report, _)| json!(read(report)))
+        });
+        columns.insert(metric.name.to_owned(), values.collect());
+    }
+    let ages = ranks.iter().map(|(rank, _)| {
+        json!(reports.newest(*rank).map(|report| approximate(now.since(report.at) / 1_000_000)))
+    });
+    columns.insert("report_age_ms".to_owned(), ages.collect());
+    let feeds = ranks.iter().map(|(rank, _)| {
+        let feed = sources.feeds.status(*rank);
+        json!(feed.map(|feed| match feed.text() {
+            Some(TextFit::Mismatch) => "mismatch",
+            _ => feed.state().name(),
+        }))
+    });
+    columns.insert("feed".to_owned(), feeds.collect());
+    Value::Object(columns)
+}
+
+/// Whose ranks they are, and what they can do.
+pub(super) fn places(sources: &ScrapeSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
+    let column = |read: &dyn Fn(&Rank) -> Value| -> Value {
+        fleet.present().map(|(_, rank, _)| read(rank)).collect()
+    };
+    json!({
+        "worker": column(&|rank| json!(rank.worker.0)),
+        "dp_rank": column(&|rank| json!(rank.dp_rank.0)),
+        "role": column(&|rank| json!(roles::word(rank.role))),
+        "kv_blocks": column(&|rank| json!(rank.kv_block_count)),
+        "block_size": column(&|rank| json!(rank.block_size_tokens)),
+        "running_max": column(&|rank| json!(rank.running_max)),
+        "pool": column(&|rank| json!(rank.pool.0)),
+    })
+}
+
+/// All workers; `index` is what their ranks call them.
+pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
+    let shown = |(index, worker): (WorkerIndex, &Worker)| {
+        json!({
+            "index": index.0,
+            "name": &*worker.name,
+            "url": format!("{}://{}", scheme(worker), worker.authority),
+            "engine": engine(worker.dialect),
+            "state": state(worker.state),
+            "draining": worker.state.is_draining(),
+            "role": roles::role_of(fleet, index),
+            "waits_for": (sources.waits_for)(index),
+            "models": models_of(fleet, index),
+        })
+    };
+    fleet.present_workers().map(shown).collect()
+}

@@ -1,0 +1,146 @@
+//! One snapshot as JSON. Figures that `/metrics` shows have the name of their metric, without the
+//! prefix, and come from the same readers; rates and quantiles are left to the page, which has two
+//! snapshots.
+
+use super::super::catalogue;
+use super::super::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures, total};
+use super::super::sources::{ScrapeSources, WorkerSources};
+use super::super::windows;
+use super::ranks;
+use forebay_base::{QueueIndex, broken_invariant_count};
+use forebay_config::QueueMode;
+use forebay_fleet::account::{Count, Stage};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// What a snapshot is made from.
+pub struct LiveSources<'a, 's, 'w> {
+    /// What `/metrics` is made from.
+    pub scrape: &'a ScrapeSources<'s>,
+    /// What `/workers` is made from.
+    pub workers: &'a WorkerSources<'w>,
+    /// Why no requests can be served; empty when they can.
+    pub reasons: Vec<String>,
+    /// Other routers; `None` without NATS.
+    pub replicas: Option<Value>,
+}
+
+/// One snapshot to be written.
+pub(super) struct SnapshotParts<'a, 's, 'w> {
+    pub(super) sources: &'a LiveSources<'a, 's, 'w>,
+    /// With the parts that change with the fleet alone.
+    pub(super) is_whole: bool,
+    pub(super) events: Vec<Value>,
+}
+
+impl SnapshotParts<'_, '_, '_> {
+    pub(super) fn shown(&self) -> Value {
+        let LiveSources { scrape, workers, reasons, replicas } = self.sources;
+        let fleet = scrape.fleet.fleet;
+        let whole = self.is_whole.then(|| {
+            json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "policy": fleet.config.policy.name(),
+                "queue_mode": queue_mode(fleet.config.flow.queue.mode),
+                "queue_depth_max": fleet.config.flow.queue.depth_max,
+                "workers": ranks::workers(workers),
+                "ranks": ranks::places(scrape),
+            })
+        });
+        json!({
+            "uptime_ms": scrape.fleet.now.0 / 1_000_000,
+            "generation": fleet.generation,
+            "whole": whole,
+            "reasons": reasons,
+            "replicas": replicas,
+            "totals": totals(scrape),
+            "requests_total": answered(scrape),
+            "rejected_total": refused(scrape),
+            "stage_seconds": stages(scrape),
+            "ranks": ranks::figures(scrape),
+            "pools": pools(scrape),
+            "stalled": scrape.shards.stalled,
+            "events": self.events,
+        })
+    }
+}
+
+const fn queue_mode(mode: QueueMode) -> &'static str {
+    match mode {
+        QueueMode::Off => "off",
+        QueueMode::Pool => "pool",
+        QueueMode::Endpoint => "endpoint",
+    }
+}
+
+/// Figures of metrics that have no labels.
+fn totals(sources: &ScrapeSources<'_>) -> Value {
+    let mut totals = Map::new();
+    for (count, metric) in Count::ALL {
+        let value = total(sources.shards.counters, |shard| shard.value(*count));
+        totals.insert(metric.name.to_owned(), json!(value));
+    }
+    for (metric, value) in [
+        (&catalogue::INDEX_ENTRIES, sources.index.entry_count()),
+        (&catalogue::INDEX_BYTES, sources.index.memory_bytes()),
+        (&catalogue::LOG_DROPPED, sources.log_dropped),
+        (&catalogue::BROKEN_INVARIANTS, broken_invariant_count()),
+    ] {
+        totals.insert(metric.name.to_owned(), json!(value));
+    }
+    Value::Object(totals)
+}
+
+/// Answered requests by status.
+fn answered(sources: &ScrapeSources<'_>) -> Value {
+    let mut by_code: BTreeMap<u16, u64> = BTreeMap::new();
+    each_answered(sources.shards.counters, |_, code, count| {
+        *by_code.entry(code).or_default() += count;
+    });
+    json!(by_code)
+}
+
+/// Refused requests by reason.
+fn refused(sources: &ScrapeSources<'_>) -> Value {
+    let mut by_reason: BTreeMap<&str, u64> = BTreeMap::new();
+    each_refused(sources.shards.counters, |refused, count| {
+        *by_reason.entry(refused.reason).or_default() += count;
+    });
+    json!(by_reason)
+}
+
+fn stages(sources: &ScrapeSources<'_>) -> Value {
+    let mut stages = Map::new();
+    for (stage, name) in Stage::ALL {
+        if let Some((below, whole)) = stage_figures(sources.shards.histograms, stage) {
+            let shown = json!({ "below": below, "count": whole.count, "sum": whole.sum });
+            stages.insert(name.to_owned(), shown);
+        }
+    }
+    let bounds: Vec<f64> = STAGE_BOUNDS.iter().map(|(_, bound)| *bound).collect();
+    json!({ "bounds": bounds, "stages": stages })
+}
+
+/// Each pool with its window and its queue.
+fn pools(sources: &ScrapeSources<'_>) -> Value {
+    let (fleet, board, now) = (sources.fleet.fleet, sources.fleet.board, sources.fleet.now);
+    let shown = fleet.used_pools().map(|(pool, ranks)| {
+        let mut shown = windows::shown((pool, ranks), fleet, board.windows(), now);
+        let queues: Vec<QueueIndex> = match fleet.config.flow.queue.mode {
+            QueueMode::Off => Vec::new(),
+            QueueMode::Pool => vec![QueueIndex(pool.0)],
+            QueueMode::Endpoint => ranks.ranks.iter().map(|rank| QueueIndex(rank.0)).collect(),
+        };
+        let cells = || queues.iter().filter_map(|queue| board.queue(*queue));
+        let added = json!({
+            "queue_depth": cells().map(|queue| u64::from(queue.waiting())).sum::<u64>(),
+            "queue_bytes": cells().map(|queue| queue.waiting_bytes()).sum::<u64>(),
+            "drain_rate": sources.drain_rates.per_second(pool, now),
+        });
+        if let (Value::Object(shown), Value::Object(added)) = (&mut shown, added) {
+            shown.extend(added);
+        }
+        shown
+    });
+    shown.collect()
+}

@@ -1,0 +1,98 @@
+// The page: one stream feeds all parts.
+
+import { askToken, follow } from "./calls.js";
+import { Figures } from "./charts.js";
+import { Explain } from "./explain.js";
+import { Recent, put, span } from "./figures.js";
+import { Fleet } from "./fleet.js";
+import { Chips, Events, Pools, Stages } from "./flow.js";
+
+const find = (id) => document.getElementById(id);
+
+const recent = new Recent();
+const figures = new Figures(find("figures"));
+const fleet = new Fleet({
+  find: find("fleet-find"),
+  sort: find("fleet-sort"),
+  scroll: find("fleet-scroll"),
+  space: find("fleet-space"),
+  table: find("fleet-table"),
+  summary: find("fleet-summary"),
+  map: find("map"),
+  canvas: find("map-canvas"),
+  none: find("fleet-none"),
+});
+const pools = new Pools(find("pools"));
+const stages = new Stages(find("stages"));
+const codes = new Chips(find("codes"), {
+  metric: "forebay_requests_total",
+  label: "code",
+  none: "no request yet",
+});
+const reasons = new Chips(find("reasons"), {
+  metric: "forebay_rejected_total",
+  label: "reason",
+  tip: "see the page Errors of the manual",
+  none: "nothing refused",
+});
+const events = new Events(find("events"));
+const explain = new Explain({
+  body: find("explain-body"),
+  path: find("explain-path"),
+  button: find("explain-button"),
+  answer: find("explain-answer"),
+});
+
+function onSnapshot(snapshot) {
+  const isOther = recent.newest && snapshot.uptime_ms < recent.newest.uptime_ms;
+  if (isOther) {
+    figures.forget();
+    events.forget();
+    events.add("link", "the router was started anew", Date.now());
+  }
+  recent.push(snapshot);
+  head(snapshot);
+  figures.update(recent, snapshot);
+  fleet.update(snapshot);
+  pools.update(snapshot);
+  stages.update(recent);
+  codes.update(snapshot.requests_total);
+  reasons.update(snapshot.rejected_total);
+  events.update(snapshot.events);
+  document.body.dataset.uptime = snapshot.uptime_ms;
+}
+
+function head(snapshot) {
+  const { whole, reasons: why, replicas } = snapshot;
+  if (whole) {
+    put(find("version"), whole.version);
+    put(find("policy"), whole.policy);
+    explain.suggest(whole.workers.flatMap((worker) => worker.models)[0], whole.queue_mode);
+  }
+  put(find("uptime"), span(snapshot.uptime_ms));
+  const others = replicas ? `${replicas.replicas.length + 1}` : "alone";
+  put(find("replicas"), replicas && !replicas.connected ? "NATS lost" : others);
+  const stalled = snapshot.stalled.filter(Boolean).length;
+  const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
+  put(find("ready"), reason.length ? `✕ Not ready: ${reason.join("; ")}` : "● Ready");
+  find("ready").classList.toggle("bad", reason.length > 0);
+  const name = reason.length ? "✕ Forebay" : "Forebay";
+  if (document.title !== name) document.title = name;
+}
+
+const LINKS = {
+  lost: "✕ connection lost, trying again",
+  busy: "✕ open in too many places, trying again",
+  "needs a token": "✕ needs a token",
+};
+
+function onLink(isUp, why) {
+  const link = find("link");
+  put(link, isUp ? "● live" : LINKS[why]);
+  link.classList.toggle("bad", !isUp);
+  document.body.classList.toggle("stale", !isUp);
+  document.body.dataset.link = isUp ? "up" : why;
+}
+
+find("token-button").addEventListener("click", () => askToken());
+follow({ onSnapshot, onLink });
