@@ -19,7 +19,7 @@ impl IndexReader {
     ) {
         debug_assert!(u16::try_from(kind.chunk_bytes()).is_ok(), "a chunk is a block");
         path.clear();
-        let (mut key, seed) = (root, self.seed);
+        let (mut key, seed) = (root, self.hasher.seed);
         match kind {
             GuessKind::Approximate => {
                 let chunks = text.as_chunks::<APPROXIMATE_CHUNK_BYTES>().0.iter();
