@@ -188,15 +188,8 @@ fn remembering(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("walk", format!("{kind:?}")), |bencher| {
             bencher.iter(|| {
                 overlaps.clear();
-                match kind {
-                    GuessKind::Approximate => {
-                        reader.chunk_path(root(), black_box(&texts[9]), kind, &mut path);
-                        reader.overlap_of_path(&path, kind, &mut overlaps);
-                    }
-                    GuessKind::Speculative => {
-                        reader.overlap(root(), black_box(&texts[9]), &mut overlaps);
-                    }
-                }
+                reader.chunk_path(root(), black_box(&texts[9]), kind, &mut path);
+                reader.overlap_of_path(&path, kind, &mut overlaps);
                 overlaps.get(RankIndex(1))
             });
         });

@@ -101,6 +101,8 @@ pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
 /// Largest buffer that a shard frees itself: the next long body gets it, while it is in the caches.
 /// The kernel needs a millisecond to take 32 MiB back.
 pub const FREED_HERE_BYTES_MAX: usize = 1024 * 1024;
+/// Largest buffer for the texts of prompts that a shard keeps from request to request: one.
+pub const TEXT_KEPT_BYTES_MAX: usize = 128 * 1024;
 /// Longest body that a shard scans itself if that takes at most [`SCAN_STEPS_MAX`]: text, of which
 /// it reads some bytes a ns. Others go to the offload thread.
 pub const INLINE_SCAN_BYTES_MAX: usize = 640 * 1024;

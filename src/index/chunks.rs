@@ -19,24 +19,24 @@ impl IndexReader {
     ) {
         debug_assert!(u16::try_from(kind.chunk_bytes()).is_ok(), "a chunk is a block");
         path.clear();
-        let (mut key, seed) = (root, self.seed);
         match kind {
-            GuessKind::Approximate => {
-                let chunks = text.as_chunks::<APPROXIMATE_CHUNK_BYTES>().0.iter();
-                path.extend(chunks.take(ROUTED_CHUNKS_MAX).map(|chunk| {
-                    key = key.guessed_child(seed, chunk);
-                    key
-                }));
-            }
-            // Walks of this kind go by length, as those of blocks do.
-            GuessKind::Speculative => {
-                let chunks = text.chunks_exact(SPECULATIVE_CHUNK_BYTES);
-                path.extend(chunks.take(ROUTED_CHUNKS_MAX).map(|chunk| {
-                    key = key.child(seed, chunk);
-                    key
-                }));
-            }
+            GuessKind::Approximate => self.extend_path::<APPROXIMATE_CHUNK_BYTES>(root, text, path),
+            GuessKind::Speculative => self.extend_path::<SPECULATIVE_CHUNK_BYTES>(root, text, path),
         }
+    }
+
+    fn extend_path<const BYTES: usize>(
+        &self,
+        root: BlockKey,
+        text: &[u8],
+        path: &mut Vec<BlockKey>,
+    ) {
+        let mut key = root;
+        let chunks = text.as_chunks::<BYTES>().0.iter();
+        path.extend(chunks.take(ROUTED_CHUNKS_MAX).map(|chunk| {
+            key = key.guessed_child(self.hasher.seed, chunk);
+            key
+        }));
     }
 
     /// The shard that owns a path of chunks; `None` when there is none.

@@ -3,7 +3,6 @@
 //! guess, never a wrong answer).
 
 use forebay_base::ShardIndex;
-use forebay_base::limits::APPROXIMATE_CHUNK_BYTES;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Secret of this process. Keys are made from client text, so an unkeyed hash could be flooded.
@@ -56,7 +55,7 @@ impl BlockKey {
     /// The same for guesses: less than half of the instructions of [`BlockKey::child`], and another
     /// key. Who picks the bytes can make two chunks equal: a guess is then wrong, an answer never.
     #[must_use]
-    pub fn guessed_child(self, seed: KeySeed, chunk: &[u8; APPROXIMATE_CHUNK_BYTES]) -> Self {
+    pub fn guessed_child<const BYTES: usize>(self, seed: KeySeed, chunk: &[u8; BYTES]) -> Self {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
@@ -96,7 +95,8 @@ impl BlockKey {
 /// Two instructions a word, in four lanes that do not wait for each other. A product carries what
 /// differs to the left only; the turns bring it back. Between two turns, changes of the last bytes
 /// of two words of a lane alone can cancel each other, one time in 256.
-fn quick_hash(seed: KeySeed, chunk: &[u8; APPROXIMATE_CHUNK_BYTES]) -> u64 {
+fn quick_hash<const BYTES: usize>(seed: KeySeed, chunk: &[u8; BYTES]) -> u64 {
+    const { assert!(BYTES.is_multiple_of(64), "a chunk is a number of parts") };
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     const TURN: u32 = 29;
     let mut lanes = [1, 2, 3, 4].map(|lane: u64| seed.0 ^ lane.wrapping_mul(FACTOR));
@@ -128,6 +128,7 @@ pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_base::limits::APPROXIMATE_CHUNK_BYTES;
 
     #[test]
     fn every_part_of_the_name_and_every_block_counts() {

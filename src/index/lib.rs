@@ -10,6 +10,7 @@
 
 mod chunks;
 mod expiring;
+mod hasher;
 mod key;
 mod narrow;
 mod operation;
@@ -35,6 +36,7 @@ pub use slice::SliceWriter;
 pub use table::Shape;
 
 use forebay_base::ShardIndex;
+use hasher::BlockHasher;
 use std::sync::Arc;
 use table::Table;
 use walk::Walk;
@@ -64,13 +66,13 @@ pub fn index_of_shape(
     let writers: Vec<SliceWriter> =
         (0..shard_count.max(1)).map(|_| SliceWriter::new(shape)).collect();
     let slices = writers.iter().map(SliceWriter::table).collect();
-    (IndexReader { seed, slices }, writers)
+    (IndexReader { hasher: BlockHasher::new(seed), slices }, writers)
 }
 
 /// Reads all slices. Cheap to clone; one for each thread.
 #[derive(Clone, Debug)]
 pub struct IndexReader {
-    seed: KeySeed,
+    hasher: BlockHasher,
     slices: Arc<[Arc<Table>]>,
 }
 
@@ -78,13 +80,13 @@ impl IndexReader {
     /// The root of requests that carry a cache salt, from the root without.
     #[must_use]
     pub fn salted(&self, root: BlockKey, cache_salt: &str) -> BlockKey {
-        root.salted(self.seed, cache_salt)
+        root.salted(self.hasher.seed, cache_salt)
     }
 
     /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is
     /// there already keeps the larger overlap.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
-        Walk { slices: &self.slices, seed: self.seed, text, out }.run(root);
+        Walk { slices: &self.slices, hasher: &self.hasher, text, out }.run(root);
     }
 
     /// The same under every root of a model, for requests with that cache salt.

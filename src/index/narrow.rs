@@ -61,9 +61,9 @@ impl Ranks {
 /// What a rank has that holds that many of the matched blocks.
 #[inline]
 fn depth(seen: &Seen, before: Overlap, held: usize) -> Overlap {
-    let end = held.checked_sub(1).and_then(|last| seen.bytes.get(last));
-    end.map_or(before, |bytes| Overlap {
+    let end = held.checked_sub(1).and_then(|last| seen.steps.get(last));
+    end.map_or(before, |step| Overlap {
         blocks: before.blocks + u32::try_from(held).unwrap_or(0),
-        bytes: *bytes,
+        bytes: step.end,
     })
 }

@@ -7,7 +7,8 @@
 //! one prompt is bounded by `WALK_PROBES_MAX`, where long blocks count more than one; past it the
 //! walk ends with what it has.
 
-use super::key::{BlockKey, KeySeed, slice_of};
+use super::hasher::BlockHasher;
+use super::key::{BlockKey, slice_of};
 use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::Ranks;
@@ -28,7 +29,7 @@ const BLOCK_PROBES_MAX: usize = 1 + BLOCK_BYTES_MAX / PROBE_BYTES;
 /// One prompt on its way through the slices.
 pub(super) struct Walk<'a> {
     pub(super) slices: &'a [Arc<Table>],
-    pub(super) seed: KeySeed,
+    pub(super) hasher: &'a BlockHasher,
     pub(super) text: &'a [u8],
     pub(super) out: &'a mut Overlaps,
 }
@@ -42,7 +43,7 @@ impl Walk<'_> {
         // Blocks of one short token are three bytes long.
         let worth = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
         let mut budget = self.out.probes_max.min(worth);
-        scratch.run.rank_words = self.out.rank_words();
+        scratch.run.begin(self.out.rank_words());
         self.start(root, &mut scratch, &mut budget);
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
@@ -80,6 +81,7 @@ impl Walk<'_> {
         let Branch { slice, mut key, mut before, mut bytes, mut ranks } = branch;
         let Some(table) = self.slices.get(slice) else { return };
         let WalkScratch { branches, run, .. } = scratch;
+        run.next = None;
         loop {
             let steps = |at, lengths: &[_], out: &mut [_]| self.steps(at, lengths, out, budget);
             let at = Step { word: key.to_word(), end: bytes };
@@ -124,25 +126,27 @@ impl Walk<'_> {
         let start = usize::try_from(start).ok()?;
         let block = self.text.get(start..)?.get(..usize::from(length))?;
         *budget = budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
-        Some(key.child(self.seed, block))
+        Some(self.hasher.child(key, block))
     }
 
     /// The same for several lengths in a row; returns how many steps were made.
-    #[inline]
+    // By itself: in the loops that it is called from, registers are too few for its own.
+    #[inline(never)]
     fn steps(&self, at: Step, lengths: &[u16], out: &mut [Step], budget: &mut usize) -> usize {
         let Some(mut key) = BlockKey::from_word(at.word) else { return 0 };
-        let mut rest = usize::try_from(at.end).ok().and_then(|at| self.text.get(at..));
-        let (mut end, mut made) = (at.end, 0);
+        let start = usize::try_from(at.end).unwrap_or(usize::MAX);
+        let Some(mut rest) = self.text.get(start..) else { return 0 };
+        // In a register: what is borrowed would be written back at each block.
+        let (mut end, mut made, mut left) = (at.end, 0, *budget);
         for (&length, step) in lengths.iter().zip(out) {
-            let ahead = rest.and_then(|rest| rest.split_at_checked(usize::from(length)));
-            let Some((block, after)) = ahead else { break };
-            let Some(left) = budget.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
-            *budget = left;
-            key = key.child(self.seed, block);
-            (end, rest) = (end.saturating_add(u32::from(length)), Some(after));
+            let Some((block, after)) = rest.split_at_checked(usize::from(length)) else { break };
+            let Some(fewer) = left.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
+            key = self.hasher.child(key, block);
+            (end, rest, left) = (end + u32::from(length), after, fewer);
             *step = Step { word: key.to_word(), end };
             made += 1;
         }
+        *budget = left;
         made
     }
 
@@ -167,7 +171,7 @@ pub(super) fn follow_path(
     let Ok(length) = u32::try_from(block_bytes) else { return };
     let mut scratch = out.scratch.take().unwrap_or_default();
     let run = &mut scratch.run;
-    run.rank_words = out.rank_words();
+    run.begin(out.rank_words());
     let key_from =
         |start: u32| path.get(usize::try_from(start.checked_div(length)?).ok()?).copied();
     let (mut before, mut ranks) = (Overlap::default(), Ranks::All);

@@ -166,14 +166,16 @@ impl Matched {
             && of_kind(GuessKind::Speculative);
         if any_blind {
             is_same = false;
-            let mut chunks = std::mem::take(&mut prompt.chunks);
+            let mut chunks = std::mem::take(&mut prompt.chunks.approximate);
             self.add_approximate(ask, prompt.text(), &mut chunks);
-            prompt.chunks = chunks;
+            prompt.chunks.approximate = chunks;
         }
         // Another walk, so only where events leave more open than a chunk.
         if any_told && self.leaves_a_chunk(prompt.text()) {
             is_same = false;
-            self.add_speculative(ask, prompt.text(), bytes_per_token);
+            let mut chunks = std::mem::take(&mut prompt.chunks.speculative);
+            self.add_speculative(ask, prompt.text(), bytes_per_token, &mut chunks);
+            prompt.chunks.speculative = chunks;
         }
         if let Some(endpoint) = ask.request.endpoint.filter(|at| !READ_BY_ALL.contains(at)) {
             // What a rank holds is worth nothing where another one may serve the request.
@@ -217,23 +219,26 @@ impl Matched {
             return None;
         }
         let held = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
-        let unheld = prompt.text().len().saturating_sub(held);
+        let unheld = prompt.text_bytes().saturating_sub(held);
         // Events tell of all but less than a chunk: a guess would add nothing.
         if kind == GuessKind::Speculative && unheld < SPECULATIVE_CHUNK_BYTES {
             return None;
         }
-        if prompt.text().len() < kind.chunk_bytes() {
+        if prompt.text_bytes() < kind.chunk_bytes() {
             return None;
         }
         let root = root(ask, kind);
         let chunks = match kind {
-            GuessKind::Approximate if !prompt.chunks.is_empty() => {
-                let is_news = self.is_news(&prompt.chunks, rank, told, now(), ttl);
-                is_news.then(|| prompt.chunks.clone())?
+            GuessKind::Approximate if !prompt.chunks.approximate.is_empty() => {
+                let is_news = self.is_news(&prompt.chunks.approximate, rank, told, now(), ttl);
+                is_news.then(|| prompt.chunks.approximate.clone())?
+            }
+            GuessKind::Speculative if !prompt.chunks.speculative.is_empty() => {
+                prompt.chunks.speculative.clone()
             }
             _ => {
                 let mut chunks = Vec::new();
-                ask.index.chunk_path(root, prompt.text(), kind, &mut chunks);
+                ask.index.chunk_path(root, &prompt.text_again(ask), kind, &mut chunks);
                 chunks
             }
         };
@@ -287,10 +292,17 @@ impl Matched {
 
     /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a
     /// block and a chunk come from the different cuts and are left to the events.
-    fn add_speculative(&mut self, ask: &MatchRequest<'_>, text: &[u8], bytes_per_token: f32) {
+    fn add_speculative(
+        &mut self,
+        ask: &MatchRequest<'_>,
+        text: &[u8],
+        bytes_per_token: f32,
+        chunks: &mut Vec<BlockKey>,
+    ) {
+        let kind = GuessKind::Speculative;
         self.guessed.clear();
-        let root = root(ask, GuessKind::Speculative);
-        ask.index.overlap(root, text, &mut self.guessed);
+        ask.index.chunk_path(root(ask, kind), text, kind, chunks);
+        ask.index.overlap_of_path(chunks, kind, &mut self.guessed);
         for (rank, found) in self.guessed.iter_held() {
             if self.kind(ask.fleet, rank) != GuessKind::Speculative {
                 continue;

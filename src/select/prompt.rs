@@ -4,7 +4,8 @@
 use super::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_index::{BlockKey, Overlap, Overlaps};
-use forebay_prompt::render::{Rendered, Unrenderable, canonical, render_at};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
+use std::borrow::Cow;
 
 /// Room for chunks that a connection keeps between requests.
 const CHUNKS_KEPT: usize = 64;
@@ -12,18 +13,28 @@ const CHUNKS_KEPT: usize = 64;
 /// One prompt and what is known of it.
 #[derive(Debug, Default)]
 pub struct Prompt {
-    /// The prompt as the engine will see it, or a canonical text.
+    /// The prompt as the engine will see it, or a canonical text. Empty once it has been let go.
     text: Vec<u8>,
+    /// Its length, which stays known.
+    text_bytes: usize,
+    /// Can a shard write the text again?
+    is_writable_here: bool,
     /// Its length in bytes, which may be more than the text's; 0 when it is not matched.
     prompt_bytes: u64,
     /// Is the text what the engine will see?
     is_rendered: bool,
     found: Vec<FoundOverlap>,
-    /// Its chunks as ranks without events are believed to hold them; empty when the walk had no use
-    /// for them.
-    pub(super) chunks: Vec<BlockKey>,
+    /// Its chunks, as ranks are believed to hold them.
+    pub(super) chunks: PromptChunks,
     /// Which working memory has it too; 0: none.
     pub(super) recalled_by: u64,
+}
+
+/// The chunks of a prompt by kind; none where the walk had no use for them.
+#[derive(Debug, Default)]
+pub(super) struct PromptChunks {
+    pub(super) approximate: Vec<BlockKey>,
+    pub(super) speculative: Vec<BlockKey>,
 }
 
 /// What the walk found on one rank.
@@ -62,20 +73,59 @@ impl Prompt {
     pub fn end(&mut self) -> Vec<u8> {
         self.prompt_bytes = 0;
         self.is_rendered = false;
+        (self.text_bytes, self.is_writable_here) = (0, false);
         self.found.clear();
-        self.chunks.clear();
-        // A connection stays for hours: after one prompt of megabytes its chunks must not stay too.
-        self.chunks.shrink_to(CHUNKS_KEPT);
+        let PromptChunks { approximate, speculative } = &mut self.chunks;
+        for chunks in [approximate, speculative] {
+            chunks.clear();
+            // A connection stays for hours. After one prompt of megabytes its chunks must not stay.
+            chunks.shrink_to(CHUNKS_KEPT);
+        }
         self.recalled_by = 0;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         text
     }
 
-    /// The prompt's text; its whole only if [`Prompt::is_rendered`].
+    /// The prompt's text; its whole only if [`Prompt::is_rendered`]. Empty once it was let go.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
+    }
+
+    /// Length of the text, also once it was let go.
+    pub(super) const fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// Gives the buffer of the text back, once the prompt has been matched and remembered: the next
+    /// prompt is written into it while it is in the caches. Empty for a text that no shard could
+    /// write again, which a retry would need.
+    pub fn let_go(&mut self) -> Vec<u8> {
+        if !self.is_writable_here {
+            return Vec::new();
+        }
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        text
+    }
+
+    /// The text, written again if it was let go.
+    pub(super) fn text_again(&self, ask: &MatchRequest<'_>) -> Cow<'_, [u8]> {
+        if self.text.len() == self.text_bytes {
+            return Cow::Borrowed(&self.text);
+        }
+        let mut text = Vec::with_capacity(self.text_bytes);
+        match ask.model.text.as_ref().filter(|_| self.is_rendered) {
+            // What was written once is written the same way. If not, nothing is remembered.
+            Some(model) => {
+                let _ = render_at(ask.place, ask.request, ask.body, model, &mut text);
+            }
+            None => {
+                canonical(ask.request, ask.body, &mut text);
+            }
+        }
+        Cow::Owned(text)
     }
 
     /// Length of the prompt in bytes; 0 when it is not matched.
@@ -109,6 +159,8 @@ impl Prompt {
             Some(way) => way.prompt_bytes(ask.request, self.text.len()),
             None => canonical(ask.request, ask.body, &mut self.text),
         };
+        self.text_bytes = self.text.len();
+        self.is_writable_here = ask.place == RenderThread::Shard;
         rendered
     }
 
@@ -116,6 +168,7 @@ impl Prompt {
     pub fn take_text(&mut self, text: Vec<u8>) {
         self.end();
         (self.prompt_bytes, self.is_rendered) = (text.len() as u64, true);
+        self.text_bytes = text.len();
         self.text = text;
     }
 
@@ -123,6 +176,7 @@ impl Prompt {
     pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         self.is_rendered = false;
         self.prompt_bytes = canonical(ask.request, ask.body, &mut self.text);
+        self.text_bytes = self.text.len();
         ask.model.text.as_ref().map(|_| Err(Unrenderable::Late))
     }
 
@@ -140,5 +194,49 @@ impl Prompt {
 
     pub(super) fn found(&self) -> impl Iterator<Item = (View, RankIndex, Overlap)> + '_ {
         self.found.iter().map(|found| (found.view, found.rank, found.overlap))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::PoolIndex;
+    use forebay_fleet::worker::{FleetSnapshot, Model};
+    use forebay_index::{GuessRoots, KeySeed};
+    use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
+
+    #[test]
+    fn a_text_that_was_let_go_is_written_again() {
+        let model = Model {
+            name: "m".into(),
+            card_json: "".into(),
+            pool: PoolIndex(0),
+            prefill_pool: None,
+            ranks: Vec::new(),
+            roots: Vec::new(),
+            guess_roots: GuessRoots::new(KeySeed(1), "m"),
+            text: None,
+            is_adapter: false,
+        };
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#;
+        let mut request = ApiRequest::default();
+        scan(body, Endpoint::ChatCompletions, &mut request).unwrap();
+        let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
+        let (fleet, model, request) = (&FleetSnapshot::default(), &model, &request);
+        for place in [RenderThread::Shard, RenderThread::Offload] {
+            let ask = MatchRequest { index: &index, fleet, model, request, body, place };
+            let mut prompt = Prompt::default();
+            prompt.begin(Vec::with_capacity(100));
+            assert_eq!(prompt.write_text(&ask), None);
+            let text = prompt.text().to_vec();
+            assert_eq!(prompt.text_bytes(), text.len());
+            let given = prompt.let_go();
+            // No shard may be able to write what another thread has written.
+            assert_eq!(given.capacity(), if place == RenderThread::Shard { 100 } else { 0 });
+            assert_eq!(prompt.text().is_empty(), place == RenderThread::Shard);
+            assert_eq!((&*prompt.text_again(&ask), prompt.text_bytes()), (&text[..], text.len()));
+            prompt.end();
+            assert_eq!((prompt.text_bytes(), prompt.let_go().capacity()), (0, 0));
+        }
     }
 }

@@ -79,7 +79,7 @@ pub(super) async fn run(
     // Nothing is sent a second time from here on.
     shard.io.recycle(std::mem::take(&mut slot.message));
     shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
-    shard.io.recycle(slot.prompt.end());
+    shard.routing.text.give(&shard.io, slot.prompt.end());
     shard.env.counters.answered(endpoint as usize, slot.answer.head.status);
     slot.answer.status = Some(slot.answer.head.status);
     if slot.answer.head.status == 404 {

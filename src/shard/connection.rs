@@ -73,7 +73,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After 
                 for buffer in [&mut slot.pair.leg_body, &mut conn.input] {
                     shard.io.recycle_large(buffer);
                 }
-                shard.io.recycle(slot.prompt.end());
+                shard.routing.text.give(&shard.io, slot.prompt.end());
                 return end;
             }
         }

@@ -57,7 +57,7 @@ pub(super) async fn match_prompt(
     slot: &mut Slot,
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
-    io.recycle(slot.prompt.end());
+    routing.text.give(io, slot.prompt.end());
     let matches = env.config().policy == Policy::Kv && asked.endpoint != Endpoint::Models;
     let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
@@ -90,7 +90,7 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
     let mut stages = routing.stages.borrow_mut();
     let start = env.now();
     let ratio = stages.matching.ratios.of(asked.model_index);
-    slot.prompt.begin(io.buffers.take());
+    slot.prompt.begin(routing.text.take(io, slot.body().len()));
     let Slot { prompt, request, message, head, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
     let ask = asked.request(&routing.index, request, body);

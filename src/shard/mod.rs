@@ -37,6 +37,7 @@ mod predict;
 mod preflight;
 mod prefill;
 mod pressure;
+mod prompt_text;
 mod queues;
 mod quota;
 mod quota_use;

@@ -230,6 +230,7 @@ async fn drive(
                         predict::account(env, routing, links, slot, asked, rank)
                     })
                 };
+                shard.routing.text.give(&shard.io, slot.prompt.let_go());
                 let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
                 let attempt = Attempt { endpoint, chosen, predicted, read_at, is_retry };
                 let ran = attempt::run(shard, conn, slot, attempt).await;

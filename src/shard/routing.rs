@@ -1,5 +1,6 @@
 //! What the shard chooses ranks with.
 
+use super::prompt_text::PromptText;
 use super::workers::Workers;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::LOAD_RING_MAX;
@@ -20,6 +21,8 @@ pub(super) struct RoutingState {
     pub(super) index: IndexReader,
     /// What owners of slices have been told a moment ago.
     pub(super) told: RefCell<ToldPaths>,
+    /// Has the texts of prompts.
+    pub(super) text: PromptText,
 }
 
 impl RoutingState {

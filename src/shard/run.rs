@@ -5,6 +5,7 @@ use super::env::Env;
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::Links;
+use super::prompt_text::PromptText;
 use super::routing::RoutingState;
 use super::slice::OwnSlice;
 use super::state::{Intake, Queues, Shard};
@@ -177,6 +178,7 @@ fn routing(
         load_reports: RefCell::new(load_reports),
         index,
         told: RefCell::default(),
+        text: PromptText::default(),
     }
 }
 

@@ -66,6 +66,12 @@ impl Cells {
         self.chunks.get(cell / CHUNK_CELLS)?.get(cell % CHUNK_CELLS)
     }
 
+    /// A cell that is going to be read.
+    #[inline]
+    pub(super) fn fetch(&self, cell: CellId) {
+        self.cell(cell).into_iter().for_each(forebay_wide::fetch);
+    }
+
     /// The pairs of a cell; none, all 0, for a cell that is not there.
     #[inline]
     pub(super) fn pairs(&self, cell: CellId) -> Pairs<'_> {
@@ -150,14 +156,12 @@ impl Pairs<'_> {
         self.0.and_then(|cell| cell.0.get(index)).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// All words, and all half-words.
+    /// The half-words of all pairs.
     #[inline]
-    pub(super) fn all(self) -> ([u64; CELL_PAIRS], [u16; CELL_PAIRS]) {
-        let (mut words, mut halves) = ([0; CELL_PAIRS], [0; CELL_PAIRS]);
-        let Some(Cell(cell)) = self.0 else { return (words, halves) };
-        let (pairs, rest) = cell.split_at(CELL_PAIRS);
-        // ordering: Acquire, as in `load`.
-        words.iter_mut().zip(pairs).for_each(|(to, word)| *to = word.load(Ordering::Acquire));
+    pub(super) fn halves(self) -> [u16; CELL_PAIRS] {
+        let mut halves = [0; CELL_PAIRS];
+        let Some(Cell(cell)) = self.0 else { return halves };
+        let rest = cell.get(CELL_PAIRS..).unwrap_or_default();
         for (to, word) in halves.as_chunks_mut::<HALVES_PER_WORD>().0.iter_mut().zip(rest) {
             // ordering: Acquire, as in `load`.
             let word = word.load(Ordering::Acquire).to_le_bytes();
@@ -165,7 +169,7 @@ impl Pairs<'_> {
                 *to = u16::from_le_bytes(*half);
             }
         }
-        (words, halves)
+        halves
     }
 
     /// The word of a pair.

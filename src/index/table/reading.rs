@@ -6,7 +6,7 @@ use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS};
 use super::lists::filter_bit;
 use super::locator::{Located, Location};
-use super::run::{RUN_BLOCKS_MAX, Run};
+use super::run::{RUN_BLOCKS_MAX, Run, RunId};
 use crate::BlockKey;
 
 /// What a reader saw of a run. Reused from run to run.
@@ -18,8 +18,10 @@ pub(in super::super) struct Seen {
     pub matched: usize,
     /// Key of the last matched block.
     pub key: Option<BlockKey>,
-    /// Prompt bytes up to the end of each matched block, from the start of the prompt.
-    pub bytes: [u32; RUN_BLOCKS_MAX],
+    /// Each matched block. What stands behind these is of no block.
+    pub steps: [Step; RUN_BLOCKS_MAX],
+    /// The run that mostly follows: blocks that are stored together take the next one.
+    pub next: Option<RunId>,
     /// Ranks that hold all blocks, as in `index::words`. Overflow: `rank_bits` has them.
     pub ranks: u64,
     /// Bit `r` stands for the rank `r`.
@@ -39,7 +41,8 @@ impl Default for Seen {
             block_count: 0,
             matched: 0,
             key: None,
-            bytes: [0; RUN_BLOCKS_MAX],
+            steps: [Step::default(); RUN_BLOCKS_MAX],
+            next: None,
             ranks: 0,
             rank_bits: [0; CELL_WORDS],
             rank_words: CELL_WORDS,
@@ -50,10 +53,15 @@ impl Default for Seen {
 }
 
 impl Seen {
+    /// Another walk begins, with so many words of ranks.
+    pub(in super::super) fn begin(&mut self, rank_words: usize) {
+        (self.rank_words, self.next) = (rank_words, None);
+    }
+
     /// What is found with all blocks that were matched.
     #[inline]
     pub(in super::super) fn end(&self, before: Overlap) -> Option<Overlap> {
-        let bytes = *self.bytes.get(self.matched.checked_sub(1)?)?;
+        let bytes = self.steps.get(self.matched.checked_sub(1)?)?.end;
         Some(Overlap { blocks: before.blocks + u32::try_from(self.matched).ok()?, bytes })
     }
 }
@@ -98,10 +106,13 @@ impl Table {
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
         let Some(key) = BlockKey::from_word(arrival.at.word) else { return false };
-        let found = self.locator.find(key, |location| {
-            self.look(location, |run| self.copy(run, location.offset, arrival, seen))
-        });
-        found.is_some()
+        let next = seen.next.take().map(|run| Location { run, offset: 0 });
+        let mut look = |at| self.look(at, |run| self.copy(run, at, arrival, seen));
+        // The key says whether it is the run, whichever way led to it.
+        if next.is_some_and(|next| matches!(look(next), Located::Here(()))) {
+            return true;
+        }
+        self.locator.find(key, look).is_some()
     }
 
     /// True when some rank may hold the block `key`.
@@ -143,22 +154,26 @@ impl Table {
     }
 
     #[inline]
-    fn copy<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    fn copy<S>(&self, run: &Run, at: Location, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
-        let count = run.block_count();
+        let (first, count) = (at.offset, run.block_count());
+        self.fetch_cells(run, first);
         if first >= count || self.key_at(run, first) != arrival.at.word {
             return false;
         }
         // Also for a walk that goes no further: what is asked for stays warm.
         run.use_at(self.epoch());
         seen.block_count = count - first;
+        let next = RunId(at.run.0.wrapping_add(1));
+        self.run(next).into_iter().for_each(forebay_wide::fetch);
         self.copy_ranks(run, first, seen);
         self.follow(run, first, arrival, seen);
         seen.lengths.clear();
         // Children follow the last block. A prompt that parted before has no use for them.
         if seen.matched == seen.block_count {
+            seen.next = Some(next).filter(|_| self.is_child(next, at.run));
             let word = run.lengths();
             match cell_of(word) {
                 Some(cell) => self.cells.for_each(cell, |length, word| {
@@ -168,6 +183,23 @@ impl Table {
             }
         }
         true
+    }
+
+    /// Is that run a child of this one, as it seems? If so its blocks are read soon.
+    #[inline]
+    fn is_child(&self, next: RunId, of: RunId) -> bool {
+        let child = self.run(next).filter(|next| next.parent() == of);
+        child.into_iter().for_each(|next| self.fetch_cells(next, 0));
+        child.is_some()
+    }
+
+    /// Asks for the blocks of a run from one on: all cells at once. Else each would be waited for
+    /// where it is read.
+    #[inline]
+    fn fetch_cells(&self, run: &Run, first: usize) {
+        for index in first / CELL_PAIRS..run.block_count().div_ceil(CELL_PAIRS) {
+            self.cells.fetch(run.cell(index));
+        }
     }
 
     #[inline]
@@ -190,32 +222,32 @@ impl Table {
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
-        let (mut at, mut ends) = (arrival.at, seen.bytes.iter_mut());
-        ends.next().into_iter().for_each(|end| *end = at.end);
+        let mut at = arrival.at;
+        if let Some(step) = seen.steps.first_mut() {
+            *step = at;
+        }
         seen.matched = 1;
         while seen.matched < seen.block_count {
             let offset = first + seen.matched;
-            let (words, lengths) = self.cells.pairs(run.cell(offset / CELL_PAIRS)).all();
-            let left = (seen.block_count - seen.matched).min(CELL_PAIRS);
+            let pairs = self.cells.pairs(run.cell(offset / CELL_PAIRS));
             let from = offset % CELL_PAIRS;
-            let here = lengths.get(from..).and_then(|rest| rest.get(..left).or(Some(rest)));
-            let (here, mut steps) = (here.unwrap_or_default(), [Step::default(); CELL_PAIRS]);
-            let made = (arrival.steps)(at, here, &mut steps);
-            let (made, words) =
-                (steps.get(..made).unwrap_or_default(), words.get(from..).unwrap_or_default());
+            let left = (seen.block_count - seen.matched).min(CELL_PAIRS - from);
+            let lengths = pairs.halves();
+            let here = lengths.get(from..from + left).unwrap_or_default();
+            let steps = seen.steps.get_mut(seen.matched..).unwrap_or_default();
+            let made = (arrival.steps)(at, here, steps);
+            let made = steps.get(..made).unwrap_or_default();
+            let is_same = |(index, step): (usize, &Step)| pairs.word(from + index) == step.word;
             // A key names all that is before it too: mostly the last one speaks for all.
-            let is_same = |(step, word): &(&Step, &u64)| step.word == **word;
-            let mut pairs = made.iter().zip(words);
-            let same = match pairs.clone().next_back().filter(is_same) {
-                Some(_) => made.len(),
-                None => pairs.by_ref().take_while(is_same).count(),
+            let same = match made.len().checked_sub(1) {
+                Some(last) if made.last().is_some_and(|step| is_same((last, step))) => made.len(),
+                _ => made.iter().enumerate().take_while(|at| is_same(*at)).count(),
             };
-            let same = made.get(..same).unwrap_or_default();
-            for (step, end) in same.iter().zip(ends.by_ref()) {
-                (*end, at) = (step.end, *step);
+            if let Some(last) = same.checked_sub(1).and_then(|last| made.get(last)) {
+                at = *last;
             }
-            seen.matched += same.len();
-            if same.len() < here.len() {
+            seen.matched += same;
+            if same < left {
                 break;
             }
         }
