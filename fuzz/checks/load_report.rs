@@ -7,7 +7,7 @@
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay_select::predicted_work;
+use forebay_select::{RankWork, TokenPrice, predicted_work};
 use std::time::Duration;
 
 /// Panics when a rule above is broken.
@@ -55,7 +55,14 @@ fn weigh(reading: &LoadReading) {
         let rank = RankIndex(7);
         reports.take(LoadReport::new(rank, NanosSinceStart(0), &reading, own));
         let counting = reports.counting(rank, NanosSinceStart(age_ns));
-        predicted_work(&RankLoad::default(), 10, 0, counting)
+        let work = RankWork {
+            prompt_tokens: 10,
+            uncached_tokens: 10,
+            shared_tokens: 0,
+            price: TokenPrice::LEAST,
+            kv_capacity_tokens: 0,
+        };
+        predicted_work(&RankLoad::default(), &work, counting)
     };
     let (strange, own) = (cost(OwnLoad::default(), 0), cost(ours, 0));
     assert!(strange.total() >= own.total());

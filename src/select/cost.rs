@@ -58,24 +58,24 @@ impl CostParts {
 
 /// What a request asks of one rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RankWork {
+pub struct RankWork {
     /// Tokens of the prompt.
-    pub(super) prompt_tokens: u64,
+    pub prompt_tokens: u64,
     /// Those that the rank would have to compute.
-    pub(super) uncached_tokens: u64,
+    pub uncached_tokens: u64,
     /// Those that are believed to be in the rank's queue, as part of a sibling's prompt. They are
     /// no wait for other people's work: any other rank would have to compute them.
-    pub(super) shared_tokens: u64,
+    pub shared_tokens: u64,
     /// Of a token to compute.
-    pub(super) price: TokenPrice,
+    pub price: TokenPrice,
     /// KV tokens that the rank can hold; 0: not known.
-    pub(super) kv_capacity_tokens: u64,
+    pub kv_capacity_tokens: u64,
 }
 
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
 /// `report` is what the engine says, if it counts; without one only the leases do.
 #[must_use]
-pub(super) fn predicted_work(
+pub fn predicted_work(
     load: &RankLoad,
     work: &RankWork,
     report: Option<(&LoadReport, ReportWeight)>,

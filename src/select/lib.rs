@@ -20,7 +20,7 @@ mod usable;
 
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
-pub use cost::{CostParts, RankCost};
+pub use cost::{CostParts, RankCost, RankWork, predicted_work};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};

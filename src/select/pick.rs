@@ -1,7 +1,6 @@
 //! The policies, and what a request is expected to cost a rank.
 
-use super::cost::{RankWork, predicted_work};
-use super::{CostParts, RankCost, TokenPrice};
+use super::{CostParts, RankCost, RankWork, TokenPrice, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight};

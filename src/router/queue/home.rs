@@ -9,7 +9,7 @@ use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
+use forebay_fleet::worker::{Leg, LoadBoard, Model, OpenedBy, QueueCell, RankLoad};
 use forebay_index::Overlaps;
 use forebay_select::{Binder, Candidates, PickRequest, Seeking, TokenPrice, lease_cost};
 use std::collections::BTreeMap;
@@ -248,19 +248,7 @@ fn place(
     };
     let Scratch { candidates, overlaps, on_the_way, awaited } = scratch;
     lay_out(waiter, overlaps, on_the_way);
-    let request = PickRequest {
-        leg: waiter.leg,
-        ranks: &[],
-        board: binder.board,
-        reports: binder.reports,
-        now: binder.now,
-        overlaps,
-        on_the_way,
-        fleet,
-        price: TokenPrice::of(binder.policy, fleet, binder.board, &model.ranks),
-        prompt_bytes: waiter.prompt.bytes,
-        bytes_per_token: waiter.prompt.bytes_per_token,
-    };
+    let request = asked(waiter, binder, model, overlaps, on_the_way);
     let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
         let seeking =
             Seeking { leg: waiter.leg, near: waiter.near, pin: facts.pin, tried: &facts.tried };
@@ -319,6 +307,29 @@ fn place(
         most => most,
     };
     Placed::NoRoomForLarge(candidates.ranks().iter().map(capacity).max().unwrap_or(0))
+}
+
+/// What the waiter asks of a rank.
+fn asked<'a>(
+    waiter: &Waiter,
+    binder: &Binder<'a>,
+    model: &Model,
+    overlaps: &'a Overlaps,
+    on_the_way: &'a Overlaps,
+) -> PickRequest<'a> {
+    PickRequest {
+        leg: waiter.leg,
+        ranks: &[],
+        board: binder.board,
+        reports: binder.reports,
+        now: binder.now,
+        overlaps,
+        on_the_way,
+        fleet: binder.fleet,
+        price: TokenPrice::of(binder.policy, binder.fleet, binder.board, &model.ranks),
+        prompt_bytes: waiter.prompt.bytes,
+        bytes_per_token: waiter.prompt.bytes_per_token,
+    }
 }
 
 /// Prompt tokens that the rank with most of the prompt would have to compute.
