@@ -18,6 +18,10 @@ const KV_PERMILLE_EASY: u16 = 900;
 /// not excluded.
 const FULL_TOKENS_PER_PERMILLE: u64 = 40;
 const _: () = assert!(KV_PERMILLE_EASY < 1_000);
+/// More KV than a rank can hold, and more of a prompt than a body can carry.
+const HELD_TOKENS_MAX: u64 = 1 << 37;
+const PROMPT_TOKENS_MAX: u64 = 1 << 26;
+const _: () = assert!(HELD_TOKENS_MAX.checked_mul(PROMPT_TOKENS_MAX).is_some());
 
 /// Cost of one rank for one request. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,11 +97,11 @@ pub fn predicted_work(
 /// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
 /// own prompt that share has no place, or pushes out as much of another one.
 fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
-    let product = u128::from(held_tokens) * u128::from(work.prompt_tokens);
-    match product.checked_div(u128::from(work.kv_capacity_tokens)) {
-        Some(tokens) => u64::try_from(tokens).unwrap_or(u64::MAX),
-        None => held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN,
-    }
+    // The product of both stays within the word.
+    let product = held_tokens.min(HELD_TOKENS_MAX) * work.prompt_tokens.min(PROMPT_TOKENS_MAX);
+    product
+        .checked_div(work.kv_capacity_tokens)
+        .unwrap_or(held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN)
 }
 
 /// What a report adds while it is new.
@@ -137,7 +141,7 @@ mod tests {
         assert_eq!(held(10_000, 1_000), 250, "a quarter of the prompt");
         assert_eq!(held(1_000, 1_000), 2_500, "shared blocks count once for each request");
         assert_eq!(held(0, 1_000), 2_500 / 64, "the size is not known");
-        assert_eq!(held(1, u64::MAX), u64::MAX);
+        assert_eq!(held(1, u64::MAX), 2_500 * PROMPT_TOKENS_MAX, "no overflow");
     }
 
     #[test]

@@ -134,11 +134,15 @@ impl PickRequest<'_> {
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         // Who only decodes computes nothing of the prompt.
         let computes = self.leg != Leg::Decode;
-        let shared = u64::from(self.on_the_way.get(rank).bytes);
+        let shared_tokens = match self.on_the_way.get(rank).bytes {
+            // Of most ranks, and the cost of each rank counts.
+            0 => 0,
+            bytes => tokens(u64::from(bytes), self.bytes_per_token),
+        };
         let work = RankWork {
             prompt_tokens: self.prompt_tokens(),
             uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
-            shared_tokens: tokens(shared, self.bytes_per_token),
+            shared_tokens,
             price: self.price,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };

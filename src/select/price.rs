@@ -2,9 +2,8 @@
 //! computed at all; elsewhere it delays every request behind it.
 
 use super::Policy;
-use super::usable::is_up;
 use forebay_base::RankIndex;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankLoad, Role};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankLoad, Role, WorkerState};
 
 const ONE: u64 = 1_024;
 /// Ranks without a prefill are counted as at least this part of all. A busy moment is no full
@@ -35,8 +34,8 @@ impl TokenPrice {
         }
         let (mut all, mut free) = (0_u64, 0_u64);
         for &index in ranks {
-            let computes = fleet.ranks.get(index.index()).is_some_and(|r| r.role != Role::Decode);
-            if computes && is_up(fleet, index) {
+            let Some((rank, worker)) = fleet.rank(index) else { continue };
+            if rank.role != Role::Decode && worker.state == WorkerState::Up {
                 all += 1;
                 let prefill_tokens = board.rank(index).map_or(0, RankLoad::prefill_tokens);
                 free += u64::from(prefill_tokens == 0);
@@ -57,7 +56,7 @@ impl TokenPrice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::{WorkerState, test_support};
+    use forebay_fleet::worker::test_support;
 
     const RANKS: u16 = 8;
 
