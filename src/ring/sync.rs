@@ -11,13 +11,15 @@ pub use loom::{
         atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
+#[cfg(feature = "loom")]
+pub use modeled::OnceLock;
 #[cfg(not(feature = "loom"))]
 pub use real::UnsafeCell;
 #[cfg(not(feature = "loom"))]
 pub use std::hint::spin_loop;
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
@@ -45,6 +47,49 @@ mod real {
         #[inline]
         pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
             access(self.0.get())
+        }
+    }
+}
+
+#[cfg(feature = "loom")]
+mod modeled {
+    use super::{AtomicBool, Ordering};
+
+    /// `std`'s cell, of which loom sees that who finds the value sees all that made it.
+    #[derive(Debug)]
+    pub struct OnceLock<T> {
+        value: std::sync::OnceLock<T>,
+        is_set: AtomicBool,
+    }
+
+    impl<T> OnceLock<T> {
+        /// A cell without a value.
+        #[must_use]
+        pub fn new() -> Self {
+            Self { value: std::sync::OnceLock::new(), is_set: AtomicBool::new(false) }
+        }
+
+        /// The value, if it is set.
+        pub fn get(&self) -> Option<&T> {
+            // ordering: Acquire, pairs with the Release in `set`; as `std` has it.
+            if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
+        }
+
+        /// Sets the value.
+        ///
+        /// # Errors
+        /// The value, when another one is set.
+        pub fn set(&self, value: T) -> Result<(), T> {
+            self.value.set(value)?;
+            // ordering: Release, pairs with the Acquire in `get`.
+            self.is_set.store(true, Ordering::Release);
+            Ok(())
+        }
+    }
+
+    impl<T> Default for OnceLock<T> {
+        fn default() -> Self {
+            Self::new()
         }
     }
 }

@@ -1,6 +1,7 @@
 //! An array that grows at its end without ever moving: what is set stays where it is, for readers
 //! that hold on to it. Two levels, so that a large limit costs next to nothing before it is used.
 
+use forebay_ring::sync;
 use std::sync::OnceLock;
 
 /// Places of one shelf; few in models.
@@ -12,7 +13,8 @@ pub(super) struct Shelves<T> {
     shelves: Box<[OnceLock<Shelf<T>>]>,
 }
 
-type Shelf<T> = Box<[OnceLock<T>]>;
+/// Loom follows the places alone. A shelf is made by who sets its first place.
+type Shelf<T> = Box<[sync::OnceLock<T>]>;
 
 impl<T> Shelves<T> {
     /// Nothing yet, for at least `places_max`.
@@ -34,7 +36,8 @@ impl<T> Shelves<T> {
     /// Fills a place; false when it is filled or past the end.
     pub(super) fn set(&self, place: usize, value: T) -> bool {
         let Some(shelf) = self.shelves.get(place / SHELF_PLACES) else { return false };
-        let shelf = shelf.get_or_init(|| (0..SHELF_PLACES).map(|_| OnceLock::new()).collect());
+        let shelf =
+            shelf.get_or_init(|| (0..SHELF_PLACES).map(|_| sync::OnceLock::new()).collect());
         shelf.get(place % SHELF_PLACES).is_some_and(|place| place.set(value).is_ok())
     }
 }
