@@ -7,7 +7,7 @@
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay_select::{RankWork, TokenPrice, predicted_work};
+use forebay_select::{Prices, RankWork, predicted_work};
 use std::time::Duration;
 
 /// Panics when a rule above is broken.
@@ -59,7 +59,7 @@ fn weigh(reading: &LoadReading) {
             prompt_tokens: 10,
             uncached_tokens: 10,
             shared_tokens: 0,
-            price: TokenPrice::LEAST,
+            prices: Prices::LEAST,
             kv_capacity_tokens: 0,
         };
         predicted_work(&RankLoad::default(), &work, counting)

@@ -22,7 +22,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
-    PickRequest, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, TokenPrice, model,
+    PickRequest, Prices, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
     output_tokens, pick,
 };
 use serde_json::{Value, json};
@@ -183,7 +183,7 @@ impl Explainer {
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
             fleet: case.sources.fleet,
-            price: TokenPrice::of(
+            prices: Prices::of(
                 case.sources.config.policy,
                 case.sources.fleet,
                 case.sources.board,
@@ -319,6 +319,7 @@ impl Explainer {
             "cost_parts": {
                 "queued_tokens": parts.queued_tokens,
                 "uncached_tokens": parts.uncached_tokens,
+                "evicted_tokens": parts.evicted_tokens,
                 "delay_tokens": parts.delay_tokens,
                 "running_tokens": parts.running_tokens,
                 "held_tokens": parts.held_tokens,

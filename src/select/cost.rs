@@ -1,7 +1,7 @@
 //! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it
 //! adds.
 
-use super::TokenPrice;
+use super::Prices;
 use forebay_fleet::worker::{LoadReport, RankLoad, ReportWeight};
 
 /// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
@@ -34,7 +34,9 @@ pub struct CostParts {
     pub queued_tokens: u64,
     /// What the rank would have to compute of the request itself.
     pub uncached_tokens: u64,
-    /// What computing that costs those behind it, see [`TokenPrice`].
+    /// Tokens of others that it pushes out of a cache that is used more than the rest.
+    pub evicted_tokens: u64,
+    /// What computing both costs those behind it, see [`Prices`].
     pub delay_tokens: u64,
     /// Requests in flight of this router.
     pub running_tokens: u64,
@@ -50,7 +52,7 @@ impl CostParts {
     #[must_use]
     pub fn total(&self) -> RankCost {
         let own = self.queued_tokens.saturating_add(self.uncached_tokens);
-        let own = own.saturating_add(self.delay_tokens);
+        let own = own.saturating_add(self.evicted_tokens).saturating_add(self.delay_tokens);
         let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
         // Saturating: what engines report may be any number, and a sum that ran over would make the
         // fullest rank the cheapest.
@@ -70,8 +72,8 @@ pub struct RankWork {
     /// Those that are believed to be in the rank's queue, as part of a sibling's prompt. They are
     /// no wait for other people's work: any other rank would have to compute them.
     pub shared_tokens: u64,
-    /// Of a token to compute.
-    pub price: TokenPrice,
+    /// Of this moment.
+    pub prices: Prices,
     /// KV tokens that the rank can hold; 0: not known.
     pub kv_capacity_tokens: u64,
 }
@@ -84,10 +86,13 @@ pub fn predicted_work(
     work: &RankWork,
     report: Option<(&LoadReport, ReportWeight)>,
 ) -> CostParts {
+    let evicted_tokens = work.prices.evicted(work, load.written_tokens());
+    let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
     CostParts {
         queued_tokens: load.prefill_tokens().saturating_sub(work.shared_tokens),
         uncached_tokens: work.uncached_tokens,
-        delay_tokens: work.price.delay(work.uncached_tokens),
+        evicted_tokens,
+        delay_tokens: work.prices.delay(computed_tokens),
         running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
         held_tokens: crowding(load.decode_tokens(), work),
         reported_tokens: report.map_or(0, |(report, weight)| weight.of(beyond_leases(report))),
@@ -125,7 +130,7 @@ mod tests {
             prompt_tokens: 1_100,
             uncached_tokens,
             shared_tokens,
-            price: TokenPrice::LEAST,
+            prices: Prices::LEAST,
             kv_capacity_tokens: 0,
         }
     }
@@ -204,6 +209,7 @@ mod tests {
         let expected = CostParts {
             queued_tokens: 300,
             uncached_tokens: 70,
+            evicted_tokens: 0,
             delay_tokens: 0,
             running_tokens: 32,
             held_tokens: 100,

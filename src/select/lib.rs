@@ -9,7 +9,7 @@ mod match_request;
 mod matched;
 mod model;
 mod pick;
-mod price;
+mod prices;
 mod prompt;
 mod reach;
 mod route;
@@ -28,7 +28,7 @@ pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
     tokens,
 };
-pub use price::TokenPrice;
+pub use prices::Prices;
 pub use prompt::Prompt;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};

@@ -1,6 +1,6 @@
 //! The policies, and what a request is expected to cost a rank.
 
-use super::{CostParts, RankCost, RankWork, TokenPrice, predicted_work};
+use super::{CostParts, Prices, RankCost, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight};
@@ -39,8 +39,8 @@ pub struct PickRequest<'a> {
     /// The part of them that no event has told of: a sibling with the same beginning is on its way
     /// to the rank.
     pub on_the_way: &'a Overlaps,
-    /// What one token costs that a rank has to compute.
-    pub price: TokenPrice,
+    /// What tokens cost beyond themselves.
+    pub prices: Prices,
     /// Length of the prompt.
     pub prompt_bytes: u64,
     /// Bytes per token of this model, at least 1.
@@ -143,7 +143,7 @@ impl PickRequest<'_> {
             prompt_tokens: self.prompt_tokens(),
             uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
             shared_tokens,
-            price: self.price,
+            prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
         let report = self.reports.counting(rank, self.now);
@@ -279,7 +279,7 @@ mod tests {
             overlaps,
             on_the_way: &Overlaps::new(8),
             fleet: &FleetSnapshot::default(),
-            price: TokenPrice::LEAST,
+            prices: Prices::LEAST,
             prompt_bytes: 32,
             bytes_per_token: 4.0,
         };
@@ -360,7 +360,7 @@ mod tests {
                 overlaps: &Overlaps::new(8),
                 on_the_way: &Overlaps::new(8),
                 fleet: &FleetSnapshot::default(),
-                price: TokenPrice::LEAST,
+                prices: Prices::LEAST,
                 prompt_bytes: 400,
                 bytes_per_token: 4.0,
             };

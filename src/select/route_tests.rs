@@ -131,7 +131,7 @@ impl Scene {
             overlaps: &self.overlaps,
             on_the_way: none,
             fleet: &self.fleet,
-            price: TokenPrice::LEAST,
+            prices: Prices::LEAST,
             prompt_bytes: self.prompt_bytes,
             bytes_per_token: 4.0,
         }

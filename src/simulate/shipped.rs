@@ -11,8 +11,8 @@ use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad, Rank,
-    Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState, pools,
+    CacheWrites, Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
+    OwnLoad, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState, pools,
 };
 use forebay_index::{
     BlockKey, BlockRoot, Expiring, ExpiringLimits, GuessRoots, IndexReader, KeySeed, KvOp, Overlap,
@@ -76,6 +76,7 @@ pub(crate) struct Shipped {
     request: ApiRequest,
     waiting: AHashMap<Ticket, WaitsInQueue>,
     buffer: Vec<u8>,
+    cache_writes: CacheWrites,
 }
 
 /// The one slice, and what is believed of prompts on their way.
@@ -122,7 +123,9 @@ impl Shipped {
             ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
         let memory = IndexMemory::new(trace, &config, root);
         let (waiting, buffer, home) = (AHashMap::new(), Vec::new(), Home::default());
-        let mut shipped = Self { fleet, stages, home, memory, request, waiting, buffer };
+        let cache_writes = CacheWrites::default();
+        let mut shipped =
+            Self { fleet, stages, home, memory, request, waiting, buffer, cache_writes };
         shipped.meet();
         shipped
     }
@@ -338,6 +341,11 @@ impl Shipped {
         let Loads { board, reports } = &mut self.stages.loads;
         let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
         reports.take(LoadReport::new(rank, now, &reading, own));
+    }
+
+    /// Time has passed: what was written to caches long ago counts less.
+    pub(crate) fn fade(&mut self, now: NanosSinceStart) {
+        self.cache_writes.fade(&self.fleet, &self.stages.loads.board, now);
     }
 
     /// A request has ended: its lease goes back.

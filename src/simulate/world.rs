@@ -305,6 +305,7 @@ impl<'a> World<'a> {
         if self.requests.left == 0 {
             return;
         }
+        self.shipped.fade(NanosSinceStart(now));
         for (at, engine) in self.ranks.engines.iter().enumerate() {
             let (running, waiting) = engine.load();
             let kv_permille = Some(engine.used_permille());

@@ -17,9 +17,7 @@ use forebay::kv_events::{
 };
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
-use forebay::select::{
-    PickRequest, Policy, RoundRobin, TierOverlaps, TokenPrice, pick, weigh_tiers,
-};
+use forebay::select::{PickRequest, Policy, Prices, RoundRobin, TierOverlaps, pick, weigh_tiers};
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
@@ -247,7 +245,7 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
         overlaps: &overlaps,
         on_the_way: &Overlaps::new(8),
         fleet,
-        price: TokenPrice::LEAST,
+        prices: Prices::LEAST,
         prompt_bytes,
         bytes_per_token: 1.0,
     };

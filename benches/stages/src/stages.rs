@@ -19,7 +19,7 @@ use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
     Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
-use forebay_select::{Binder, Candidates, Matched, PickRequest, RoundRobin, Seeking, TokenPrice};
+use forebay_select::{Binder, Candidates, Matched, PickRequest, Prices, RoundRobin, Seeking};
 use std::hint::black_box;
 
 /// What is counted.
@@ -165,7 +165,7 @@ impl Choice {
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
             fleet: &self.world.fleet,
-            price: TokenPrice::of(
+            prices: Prices::of(
                 Policy::Kv,
                 &self.world.fleet,
                 &self.board,

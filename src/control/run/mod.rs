@@ -37,7 +37,7 @@ use forebay_config::{Config, Policy, Reloader};
 use forebay_discovery::{LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
+use forebay_fleet::worker::{CacheWrites, Dialect, FleetSnapshot, LoadBoard, LoadReport};
 use forebay_handover::HostCall;
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
@@ -95,6 +95,7 @@ struct Control {
     explaining: Explaining,
     live: LiveFeed,
     drain_rates: DrainRates,
+    cache_writes: CacheWrites,
     probes: Probes,
     sources: WorkerLists,
     warming: Warming,
@@ -180,6 +181,7 @@ impl Control {
             explaining: Explaining::start()?,
             live: LiveFeed::default(),
             drain_rates: DrainRates::default(),
+            cache_writes: CacheWrites::default(),
             probes,
             sources,
             warming: Warming::default(),
@@ -221,6 +223,7 @@ impl Control {
                     self.pass_on_signs();
                     let now = self.setup.clock.now();
                     self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
+                    self.cache_writes.fade(&self.snapshot, &self.setup.board, now);
                     self.live.observe(&self.snapshot, self.setup.board.windows(), now);
                     self.show_live();
                     self.stop_waiting();

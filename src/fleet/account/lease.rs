@@ -57,6 +57,7 @@ impl Lease {
         };
         cell.add_prefill(cost.prefill_tokens);
         cell.add_decode(cost.decode_tokens);
+        cell.add_written(cost.kv_tokens);
         Some(Self {
             board: board.clone(),
             rank,
@@ -122,6 +123,9 @@ impl Drop for Lease {
         self.prefill_done();
         if let Some(cell) = self.board.rank(self.rank) {
             cell.sub_decode(self.cost.decode_tokens);
+            if !self.served {
+                cell.sub_written(self.cost.kv_tokens);
+            }
             if self.is_trial && !self.judged {
                 cell.trial_abandoned();
             }

@@ -47,6 +47,8 @@ pub struct RankLoad {
     held: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
+    /// KV tokens written lately, see [`super::CacheWrites`].
+    pub(super) written_tokens: AtomicU64,
     /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
@@ -192,6 +194,7 @@ impl Default for RankLoad {
             held: AtomicU64::new(0),
             prefill_tokens: AtomicU64::new(0),
             decode_tokens: AtomicU64::new(0),
+            written_tokens: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             busy_until_ns: AtomicU64::new(0),

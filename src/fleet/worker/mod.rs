@@ -2,6 +2,7 @@
 //! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
 
 mod breaker;
+mod cache_writes;
 mod fleet;
 mod kv_transfer;
 mod load;
@@ -15,6 +16,7 @@ pub mod test_support;
 mod window;
 
 pub use breaker::BreakerClaim;
+pub use cache_writes::CacheWrites;
 pub use fleet::{
     ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
 };

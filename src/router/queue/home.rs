@@ -11,7 +11,7 @@ use forebay_fleet::account::LeaseCost;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{Leg, LoadBoard, Model, OpenedBy, QueueCell, RankLoad};
 use forebay_index::Overlaps;
-use forebay_select::{Binder, Candidates, PickRequest, Seeking, TokenPrice, lease_cost};
+use forebay_select::{Binder, Candidates, PickRequest, Prices, Seeking, lease_cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -326,7 +326,7 @@ fn asked<'a>(
         overlaps,
         on_the_way,
         fleet: binder.fleet,
-        price: TokenPrice::of(binder.policy, binder.fleet, binder.board, &model.ranks),
+        prices: Prices::of(binder.policy, binder.fleet, binder.board, &model.ranks),
         prompt_bytes: waiter.prompt.bytes,
         bytes_per_token: waiter.prompt.bytes_per_token,
     }

@@ -13,8 +13,8 @@ use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
-    self, Binder, Matched, NoPair, PickRequest, Policy, Prompt, Route, RouteRequest, RouteRules,
-    TokenPrice, WholeBecause,
+    self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, Route, RouteRequest,
+    RouteRules, WholeBecause,
 };
 use std::rc::Rc;
 
@@ -157,7 +157,7 @@ impl<'a> LoadView<'a> {
             fleet: self.fleet,
             board: self.board,
             reports: self.reports,
-            price: TokenPrice::of(self.policy, self.fleet, self.board, &self.model.ranks),
+            prices: Prices::of(self.policy, self.fleet, self.board, &self.model.ranks),
             now,
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),

@@ -1,0 +1,127 @@
+//! How much requests have lately written to the KV cache of a rank. Leases add, and the control
+//! plane lets it fade: what is left is the part of the cache that is likely to be asked for again.
+
+use super::{FleetSnapshot, LoadBoard, RankLoad};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_ring::sync::Ordering;
+
+/// After this time 37 % are left. Turns of a conversation and of an agent are seconds to minutes
+/// apart.
+const FADE_NS: u64 = 600_000_000_000;
+/// Between two looks. In shorter steps, what fades of a small number is nothing.
+const STEP_NS: u64 = 1_000_000_000;
+const _: () = assert!(STEP_NS * 10 < FADE_NS);
+
+/// Lets it fade. Only the control plane has one.
+#[derive(Debug, Default)]
+pub struct CacheWrites {
+    at: NanosSinceStart,
+    /// By rank: the life of its cache that the writes belong to.
+    generations: Vec<Option<u32>>,
+}
+
+impl CacheWrites {
+    /// Lets the writes of all ranks fade. An empty cache has seen none. Cheap when called often.
+    pub fn fade(&mut self, fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) {
+        let elapsed_ns = now.since(self.at);
+        if elapsed_ns < STEP_NS {
+            return;
+        }
+        self.at = now;
+        self.generations.resize(fleet.ranks.len(), None);
+        for (number, known) in self.generations.iter_mut().enumerate() {
+            let Some(index) = RankIndex::try_from_index(number) else { continue };
+            let (Some(load), Some((_, worker))) = (board.rank(index), fleet.rank(index)) else {
+                continue;
+            };
+            if known.replace(worker.cache_generation) == Some(worker.cache_generation) {
+                load.sub_written(faded(load.written_tokens(), elapsed_ns));
+            } else {
+                load.sub_written(u64::MAX);
+            }
+        }
+    }
+}
+
+/// Of so many tokens, those that fade in that time.
+fn faded(tokens: u64, elapsed_ns: u64) -> u64 {
+    let part = u128::from(tokens) * u128::from(elapsed_ns.min(FADE_NS)) / u128::from(FADE_NS);
+    debug_assert!(part <= u128::from(tokens), "more fades than there is");
+    u64::try_from(part).unwrap_or(tokens)
+}
+
+impl RankLoad {
+    /// Adds KV tokens that a request writes.
+    pub fn add_written(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.written_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Takes tokens off again, as far as they are there.
+    pub fn sub_written(&self, tokens: u64) {
+        let less = |written: u64| Some(written.saturating_sub(tokens));
+        // ordering: a hint for selection; pairs with nothing.
+        let _ = self.written_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// KV tokens that requests have lately written.
+    #[must_use]
+    pub fn written_tokens(&self) -> u64 {
+        // ordering: a hint for selection; pairs with nothing.
+        self.written_tokens.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use crate::worker::test_support::{rank, worker};
+
+    const RANK: RankIndex = RankIndex(1);
+
+    fn two_workers() -> FleetSnapshot {
+        FleetSnapshot {
+            workers: vec![worker(), worker()],
+            ranks: vec![rank(0), rank(1)],
+            ..FleetSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_was_written_long_ago_has_faded() {
+        let (fleet, board) = (two_workers(), LoadBoard::new());
+        let mut writes = CacheWrites::default();
+        let mut at_second = |second: u64| {
+            writes.fade(&fleet, &board, NanosSinceStart(second * 1_000_000_000));
+            board.rank(RANK).unwrap().written_tokens()
+        };
+        assert_eq!(at_second(1), 0);
+        board.rank(RANK).unwrap().add_written(1_000_000);
+        let left: Vec<u64> = (2..=602).map(&mut at_second).collect();
+        assert!((360_000..370_000).contains(&left[599]), "{}", left[599]);
+        assert_eq!(at_second(602), left[600], "no time has passed");
+        assert_eq!(at_second(100_000), 0, "one long step");
+    }
+
+    #[test]
+    fn an_empty_cache_has_seen_no_writes() {
+        let (mut fleet, board) = (two_workers(), LoadBoard::new());
+        let mut writes = CacheWrites::default();
+        writes.fade(&fleet, &board, NanosSinceStart(2_000_000_000));
+        board.rank(RANK).unwrap().add_written(5_000);
+        board.rank(RankIndex(0)).unwrap().add_written(5_000);
+        fleet.workers[1].cache_generation += 1;
+        writes.fade(&fleet, &board, NanosSinceStart(4_000_000_000));
+        assert_eq!(board.rank(RANK).unwrap().written_tokens(), 0);
+        assert!(board.rank(RankIndex(0)).unwrap().written_tokens() > 4_900);
+    }
+
+    #[test]
+    fn no_more_is_taken_off_than_is_there() {
+        let load = RankLoad::default();
+        load.add_written(10);
+        load.sub_written(11);
+        assert_eq!(load.written_tokens(), 0);
+    }
+}
