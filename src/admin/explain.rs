@@ -22,8 +22,8 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
-    PickRequest, Prices, Prompt, RoundRobin, Route, RouteRequest, RouteRules, Seeking, model,
-    output_tokens, pick,
+    PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules, Seeking,
+    model, output_tokens, pick,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -69,8 +69,7 @@ struct Case<'a> {
     sources: &'a ExplainSources<'a>,
     model: &'a Model,
     leg: Leg,
-    prompt_bytes: u64,
-    bytes_per_token: f32,
+    prompt: PromptSize,
 }
 
 impl Explainer {
@@ -107,8 +106,8 @@ impl Explainer {
             0 => self.request.text_bytes(u64::try_from(asked.body.len()).unwrap_or(u64::MAX)),
             matched => matched,
         };
-        let mut case =
-            Case { sources, model, leg: Leg::Whole, prompt_bytes, bytes_per_token: ratio };
+        let prompt_size = PromptSize::new(prompt_bytes, ratio);
+        let mut case = Case { sources, model, leg: Leg::Whole, prompt: prompt_size };
         let route = self.route(&asked.body, endpoint, &case);
         case.leg = asked.leg.unwrap_or(match route {
             Ok(Route::Pair) => Leg::Decode,
@@ -189,8 +188,7 @@ impl Explainer {
                 case.sources.board,
                 &case.model.ranks,
             ),
-            prompt_bytes: case.prompt_bytes,
-            bytes_per_token: case.bytes_per_token,
+            prompt: case.prompt,
         }
     }
 
@@ -292,7 +290,7 @@ impl Explainer {
             (leg, _) => leg,
         };
         let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
-        let prompt_bytes = usize::try_from(case.prompt_bytes).unwrap_or(usize::MAX);
+        let prompt_bytes = usize::try_from(case.prompt.bytes()).unwrap_or(usize::MAX);
         let cached = told.servable_blocks(prompt_bytes);
         let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
             GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),

@@ -11,6 +11,7 @@ mod model;
 mod pick;
 mod prices;
 mod prompt;
+mod prompt_size;
 mod reach;
 mod route;
 mod sources;
@@ -26,10 +27,10 @@ pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
-    tokens,
 };
 pub use prices::Prices;
 pub use prompt::Prompt;
+pub use prompt_size::PromptSize;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use tiers::{TierOverlaps, weigh_tiers};

@@ -1,6 +1,6 @@
 //! The policies, and what a request is expected to cost a rank.
 
-use super::{CostParts, Prices, RankCost, RankWork, predicted_work};
+use super::{CostParts, Prices, PromptSize, RankCost, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight};
@@ -42,9 +42,7 @@ pub struct PickRequest<'a> {
     /// What tokens cost beyond themselves.
     pub prices: Prices,
     /// Length of the prompt.
-    pub prompt_bytes: u64,
-    /// Bytes per token of this model, at least 1.
-    pub bytes_per_token: f32,
+    pub prompt: PromptSize,
 }
 
 /// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count
@@ -104,13 +102,7 @@ impl PickRequest<'_> {
     #[must_use]
     pub fn uncached_tokens(&self, rank: RankIndex) -> u64 {
         let held = u64::from(self.overlaps.get(rank).bytes);
-        tokens(self.prompt_bytes.saturating_sub(held), self.bytes_per_token)
-    }
-
-    /// Tokens of the whole prompt.
-    #[must_use]
-    pub fn prompt_tokens(&self) -> u64 {
-        tokens(self.prompt_bytes, self.bytes_per_token)
+        self.prompt.tokens_of(self.prompt.bytes().saturating_sub(held))
     }
 
     /// What the policy minimises; nothing for those that do not compare.
@@ -137,10 +129,10 @@ impl PickRequest<'_> {
         let shared_tokens = match self.on_the_way.get(rank).bytes {
             // Of most ranks, and the cost of each rank counts.
             0 => 0,
-            bytes => tokens(u64::from(bytes), self.bytes_per_token),
+            bytes => self.prompt.tokens_of(u64::from(bytes)),
         };
         let work = RankWork {
-            prompt_tokens: self.prompt_tokens(),
+            prompt_tokens: self.prompt.tokens(),
             uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
             shared_tokens,
             prices: self.prices,
@@ -175,28 +167,13 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
     let uncached = request.uncached_tokens(rank);
     // Who prefills for another rank makes one token and is done.
     let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
-    debug_assert!(uncached <= request.prompt_tokens(), "more to compute than the prompt has");
+    debug_assert!(uncached <= request.prompt.tokens(), "more to compute than the prompt has");
     LeaseCost {
         prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
-        decode_tokens: request.prompt_tokens().saturating_add(output),
+        decode_tokens: request.prompt.tokens().saturating_add(output),
         // Who only decodes is sent what it has not got.
         kv_tokens: uncached.saturating_add(output),
     }
-}
-
-/// Tokens that so many bytes are expected to be, rounded up.
-#[must_use]
-pub fn tokens(bytes: u64, bytes_per_token: f32) -> u64 {
-    // In hundredths, so that the arithmetic stays in integers; the ratio is an estimate anyway.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to 1..=1000 first; a NaN becomes 0 and then 100"
-    )]
-    let hundredths = ((bytes_per_token.clamp(1.0, 10.0) * 100.0) as u64).max(100);
-    let tokens = bytes.saturating_mul(100).div_ceil(hundredths);
-    debug_assert!(tokens <= bytes, "a token has a byte at least");
-    tokens
 }
 
 /// The cheapest; among equals each has the same chance (reservoir sampling).
@@ -280,8 +257,7 @@ mod tests {
             on_the_way: &Overlaps::new(8),
             fleet: &FleetSnapshot::default(),
             prices: Prices::LEAST,
-            prompt_bytes: 32,
-            bytes_per_token: 4.0,
+            prompt: PromptSize::new(32, 4.0),
         };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
@@ -337,11 +313,6 @@ mod tests {
         assert_eq!(picks[..6], [0, 1, 2, 0, 1, 2]);
     }
 
-    #[test]
-    fn tokens_are_rounded_up_and_survive_nonsense() {
-        assert_eq!((tokens(9, 4.0), tokens(0, 4.0), tokens(10, f32::NAN)), (3, 0, 10));
-    }
-
     const AGE_MAX: Duration = Duration::from_secs(5);
 
     /// Sends `count` equal requests one after the other, each with its lease kept; requests per
@@ -361,8 +332,7 @@ mod tests {
                 on_the_way: &Overlaps::new(8),
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::LEAST,
-                prompt_bytes: 400,
-                bytes_per_token: 4.0,
+                prompt: PromptSize::new(400, 4.0),
             };
             let rank = pick(policy, &request, &mut turn, &mut random).unwrap();
             assert!(

@@ -132,8 +132,7 @@ impl Scene {
             on_the_way: none,
             fleet: &self.fleet,
             prices: Prices::LEAST,
-            prompt_bytes: self.prompt_bytes,
-            bytes_per_token: 4.0,
+            prompt: PromptSize::new(self.prompt_bytes, 4.0),
         }
     }
 

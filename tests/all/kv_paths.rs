@@ -17,7 +17,9 @@ use forebay::kv_events::{
 };
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
-use forebay::select::{PickRequest, Policy, Prices, RoundRobin, TierOverlaps, pick, weigh_tiers};
+use forebay::select::{
+    PickRequest, Policy, Prices, PromptSize, RoundRobin, TierOverlaps, pick, weigh_tiers,
+};
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
@@ -246,8 +248,7 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
         on_the_way: &Overlaps::new(8),
         fleet,
         prices: Prices::LEAST,
-        prompt_bytes,
-        bytes_per_token: 1.0,
+        prompt: PromptSize::new(prompt_bytes, 1.0),
     };
     let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
     pick(Policy::Kv, &request, &mut turn, &mut random).unwrap().0

@@ -13,6 +13,7 @@ use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
 };
 use forebay_router::queue::KEPT_MAX;
+use forebay_select::PromptSize;
 
 /// A rank that is kept for a request of a queue.
 pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
@@ -596,10 +597,8 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
 fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
     let held = waiter.prompt.holdings.iter().find(|holding| holding.rank == rank);
     let held = held.map_or(0, |holding| u64::from(holding.bytes));
-    let prefill = forebay_select::tokens(
-        waiter.prompt.bytes.saturating_sub(held),
-        waiter.prompt.bytes_per_token,
-    );
+    let prompt = PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token);
+    let prefill = prompt.tokens_of(prompt.bytes().saturating_sub(held));
     RoomWanted { kv_tokens: prefill + output_tokens(waiter), prefill_tokens: prefill }
 }
 

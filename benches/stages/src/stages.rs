@@ -19,7 +19,9 @@ use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
     Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
-use forebay_select::{Binder, Candidates, Matched, PickRequest, Prices, RoundRobin, Seeking};
+use forebay_select::{
+    Binder, Candidates, Matched, PickRequest, Prices, PromptSize, RoundRobin, Seeking,
+};
 use std::hint::black_box;
 
 /// What is counted.
@@ -171,8 +173,7 @@ impl Choice {
                 &self.board,
                 &self.world.model().ranks,
             ),
-            prompt_bytes: self.matched.prompt_bytes(),
-            bytes_per_token: BYTES_PER_TOKEN,
+            prompt: PromptSize::new(self.matched.prompt_bytes(), BYTES_PER_TOKEN),
         }
     }
 }

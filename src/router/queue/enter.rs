@@ -286,8 +286,8 @@ fn waiter(
     queue: QueueIndex,
     ticket: Ticket,
 ) -> Waiter {
-    let PickRequest { prompt_bytes: bytes, bytes_per_token, overlaps, on_the_way, .. } =
-        applicant.request;
+    let PickRequest { prompt, overlaps, on_the_way, .. } = applicant.request;
+    let (bytes, bytes_per_token) = (prompt.bytes(), prompt.bytes_per_token());
     Waiter {
         ticket,
         queue,

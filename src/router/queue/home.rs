@@ -11,7 +11,7 @@ use forebay_fleet::account::LeaseCost;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{Leg, LoadBoard, Model, OpenedBy, QueueCell, RankLoad};
 use forebay_index::Overlaps;
-use forebay_select::{Binder, Candidates, PickRequest, Prices, Seeking, lease_cost};
+use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, Seeking, lease_cost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -327,8 +327,7 @@ fn asked<'a>(
         on_the_way,
         fleet: binder.fleet,
         prices: Prices::of(binder.policy, binder.fleet, binder.board, &model.ranks),
-        prompt_bytes: waiter.prompt.bytes,
-        bytes_per_token: waiter.prompt.bytes_per_token,
+        prompt: PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token),
     }
 }
 
@@ -340,7 +339,7 @@ fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
 /// A request leaves a place to those behind it for the sake of more than this: a quarter of its
 /// prompt.
 fn declined_tokens(request: &PickRequest<'_>) -> u64 {
-    (request.prompt_tokens() / 4).max(DECLINED_TOKENS_MIN)
+    (request.prompt.tokens() / 4).max(DECLINED_TOKENS_MIN)
 }
 
 fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {

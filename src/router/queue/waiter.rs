@@ -4,12 +4,12 @@ use forebay_base::limits::HOLDINGS_MAX;
 use forebay_fleet::mailbox::{Holding, Waiter};
 use forebay_fleet::worker::Leg;
 use forebay_index::{Overlap, Overlaps};
-use forebay_select::tokens;
+use forebay_select::PromptSize;
 
 /// Tokens of its prompt.
 #[must_use]
 pub fn prompt_tokens(waiter: &Waiter) -> u64 {
-    tokens(waiter.prompt.bytes, waiter.prompt.bytes_per_token)
+    PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token).tokens()
 }
 
 /// Tokens whose KV it will hold.

@@ -13,8 +13,8 @@ use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
-    self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, Route, RouteRequest,
-    RouteRules, WholeBecause,
+    self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
+    RouteRequest, RouteRules, WholeBecause,
 };
 use std::rc::Rc;
 
@@ -151,6 +151,7 @@ impl<'a> LoadView<'a> {
     /// does.
     fn request(&self, text_bytes: u64, now: NanosSinceStart) -> PickRequest<'a> {
         let matched_bytes = self.matched.prompt_bytes();
+        let bytes = if matched_bytes == 0 { text_bytes } else { matched_bytes };
         PickRequest {
             leg: Leg::Whole,
             ranks: &[],
@@ -161,8 +162,7 @@ impl<'a> LoadView<'a> {
             now,
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
-            prompt_bytes: if matched_bytes == 0 { text_bytes } else { matched_bytes },
-            bytes_per_token: self.ratio,
+            prompt: PromptSize::new(bytes, self.ratio),
         }
     }
 }
