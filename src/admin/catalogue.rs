@@ -46,6 +46,10 @@ catalogue! {
         TENANT_IN_FLIGHT = Gauge "tenant_in_flight" ["tenant"];
         /// Time per stage.
         STAGE_SECONDS = Histogram "stage_seconds" ["stage"];
+        /// Time from the end of a request to the first byte of its stream, by model.
+        TTFT_SECONDS = Histogram "ttft_seconds" ["model"];
+        /// The same by rank, without buckets.
+        RANK_TTFT_SECONDS = Histogram "rank_ttft_seconds" ["worker", "dp_rank"];
         /// Requests in flight on a rank from this router.
         IN_FLIGHT = Gauge "in_flight" ["worker", "dp_rank"];
         /// Requests in flight in all shards; only with `limits.router_in_flight_max`.
@@ -56,6 +60,14 @@ catalogue! {
         TLS_EXPIRES_TIMESTAMP_SECONDS = Gauge "tls_expires_timestamp_seconds" [];
     }
     "Prompts and matches" {
+        /// Prompt bytes that the chosen rank held by its KV events.
+        OVERLAP_BYTES = Counter "overlap_bytes_total" ["worker", "dp_rank"];
+        /// Prompt tokens found in a rank's cache, as engines say in `usage`; pairs do not count.
+        CACHED_TOKENS = Counter "cached_tokens_total" ["worker", "dp_rank"];
+        /// Prompt tokens that a rank computed, of the same answers.
+        COMPUTED_TOKENS = Counter "computed_tokens_total" ["worker", "dp_rank"];
+        /// Choices of a rank by their reason.
+        DECISIONS = Counter "decisions_total" ["reason"];
         /// How far the predicted overlap was from the engine's own count, in blocks.
         OVERLAP_ERROR_BLOCKS = Histogram "overlap_error_blocks" [];
     }

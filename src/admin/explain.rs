@@ -21,9 +21,9 @@ use forebay_index::{GuessKind, IndexReader};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
-    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, MatchRequest, Matched, NoModel, NoPair,
-    PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules, Seeking,
-    model, output_tokens, pick,
+    self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
+    NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
+    Seeking, model, most_held, output_tokens, pick,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -395,24 +395,20 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
     }
 }
 
-/// The reason in a word: `only_candidate`; for `kv` `sticky` (it holds most of the prompt),
-/// `holder_too_busy` (another holds more, and its wait exceeds the prefill that would be saved),
-/// `cheapest` or `chance` (nobody holds any); else the policy.
+/// The reason in a word: one of [`Because`], or `chance` where nobody holds any of the prompt and
+/// others cost as much; for other policies their name.
 fn because(
     policy: Policy,
     picked: RankIndex,
     request: &PickRequest<'_>,
     by_chance: bool,
 ) -> &'static str {
-    let held = |rank: RankIndex| request.overlaps.get(rank).bytes;
-    let most = request.ranks.iter().map(|&rank| held(rank)).max().unwrap_or(0);
-    match policy {
-        _ if request.ranks.len() == 1 => "only_candidate",
-        Policy::Kv if held(picked) < most => "holder_too_busy",
-        Policy::Kv if most > 0 => "sticky",
-        Policy::Kv if by_chance => "chance",
-        Policy::Kv => "cheapest",
-        other => other.name(),
+    let most = most_held(request.overlaps, |rank| request.ranks.contains(&rank));
+    let picked_bytes = request.overlaps.get(picked).bytes;
+    match Because::of(policy, picked_bytes, most, request.ranks.len() == 1) {
+        Because::Cheapest if by_chance => "chance",
+        Because::Load => policy.name(),
+        because => because.name(),
     }
 }
 

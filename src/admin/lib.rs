@@ -25,6 +25,7 @@ mod reload;
 mod roles;
 mod routes;
 mod scrape;
+mod scrape_choices;
 mod scrape_flow;
 mod scrape_load;
 mod scrape_replicas;

@@ -5,11 +5,12 @@
 use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};
 use super::roles;
+use super::scrape_choices::choices;
 use super::scrape_flow::{self, FlowSources};
 use super::scrape_load::loads;
 use super::scrape_replicas;
 use super::scrape_tenants;
-use super::sources::{FleetView, ScrapeSources, SnapshotFigures};
+use super::sources::{FleetView, ScrapeSources, SnapshotFigures, total};
 use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
@@ -70,6 +71,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     let FleetView { fleet, board, now, .. } = sources.fleet;
     let drain_rates = sources.drain_rates;
     scrape_flow::flow(&FlowSources { fleet, board, drain_rates, now }, &mut text);
+    choices(sources, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
     kv_feeds(sources.feeds.counters, &mut text);
@@ -88,10 +90,6 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     text.open(&catalogue::LOG_DROPPED).sample(&[], sources.log_dropped);
     text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()
-}
-
-pub(crate) fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
-    counters.iter().map(|shard| read(shard)).sum()
 }
 
 fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {

@@ -107,3 +107,8 @@ impl FeedsView<'_> {
         self.statuses.get(&rank).copied()
     }
 }
+
+/// Of all shards together.
+pub(crate) fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
+    counters.iter().map(|shard| read(shard)).sum()
+}

@@ -15,7 +15,6 @@ mod pump;
 mod socket_options;
 mod token_usage;
 mod upstream;
-mod usage;
 mod watch;
 
 pub use early::{Begun, Early};
@@ -30,5 +29,4 @@ pub use pool::UpstreamPool;
 pub use pump::{Answer, Relayed, relay};
 pub use token_usage::{UsageFinders, UsageForm, UsageScan};
 pub use upstream::{Upstream, while_wanted};
-pub use usage::CachedTokens;
 pub use watch::{Client, Over, Watch};

@@ -19,6 +19,7 @@ use serde_json::Value;
 const USAGE: &[u8] = b"\"usage\":";
 const META_INFO: &[u8] = b"\"meta_info\":";
 const EVENT: &[u8] = b"\ndata: {";
+const _: () = assert!(USAGE.len() <= META_INFO.len() && EVENT.len() <= META_INFO.len());
 
 /// Prepared searches, for all answers of a shard.
 #[derive(Debug)]
@@ -33,10 +34,11 @@ pub struct UsageFinders {
 pub struct UsageScan {
     form: UsageForm,
     /// The end of what has passed, which may be the beginning of a key.
-    carry: Vec<u8>,
+    carry: Tail,
     /// The object that is being read.
     object: Option<PartialObject>,
     told: Told,
+    counts_events: bool,
     events: u64,
 }
 
@@ -62,6 +64,14 @@ struct PartialObject {
     is_escaped: bool,
     /// Nothing has come since the end of a line.
     ends_line: bool,
+}
+
+/// The end of what has passed, and the beginning of what comes: less than two keys, and no
+/// allocation for each answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tail {
+    held: [u8; 2 * META_INFO.len()],
+    length: usize,
 }
 
 /// Members as they were told, each by the last object that had it.
@@ -95,8 +105,16 @@ impl UsageScan {
     #[must_use]
     pub fn new(form: UsageForm) -> Self {
         // A stream begins with an event as if a line had ended before.
-        let (carry, told) = (b"\n".to_vec(), Told::default());
-        Self { form, carry, object: None, told, events: 0 }
+        let mut carry = Tail::default();
+        carry.push(b"\n");
+        let told = Told::default();
+        Self { form, carry, object: None, told, counts_events: form == UsageForm::Usage, events: 0 }
+    }
+
+    /// Events are of no interest.
+    #[must_use]
+    pub fn without_events(self) -> Self {
+        Self { counts_events: false, ..self }
     }
 
     /// Takes the next bytes of the body.
@@ -118,7 +136,7 @@ impl UsageScan {
                 }
                 Fed::None(passed) => {
                     // An event may begin on the line that begins here.
-                    self.carry.extend(object.ends_line.then_some(b'\n'));
+                    self.carry.push(if object.ends_line { b"\n" } else { b"" });
                     rest = rest.get(passed..).unwrap_or_default();
                 }
             }
@@ -132,31 +150,30 @@ impl UsageScan {
             UsageForm::MetaInfo | UsageForm::MetaInfoStream => &finders.meta_info,
         };
         let key_bytes = finder.needle().len();
-        let before = self.carry.len();
+        let before = self.carry.bytes().len();
         let head = data.get(..data.len().min(key_bytes - 1)).unwrap_or_default();
-        self.carry.extend_from_slice(head);
+        self.carry.push(head);
         // A key that lies across two reads ends in this one.
-        let across = finder.find(&self.carry).filter(|at| *at < before);
+        let across = finder.find(self.carry.bytes()).filter(|at| *at < before);
         let end = across.map(|at| (at + key_bytes).saturating_sub(before));
         let end = end.or_else(|| finder.find(data).map(|at| at + key_bytes));
-        if self.form == UsageForm::Usage {
+        if self.counts_events {
             let passed = data.get(..end.unwrap_or(data.len())).unwrap_or_default();
-            let begun = finders.event.find_iter(&self.carry).filter(|at| *at < before).count();
+            let begun =
+                finders.event.find_iter(self.carry.bytes()).filter(|at| *at < before).count();
             let events = begun + finders.event.find_iter(passed).count();
             self.events += u64::try_from(events).unwrap_or(0);
         }
         if let Some(end) = end {
-            self.carry.clear();
+            self.carry = Tail::default();
             self.object = Some(PartialObject::default());
             return data.get(end..).unwrap_or_default();
         }
         if data.len() >= key_bytes {
-            self.carry.clear();
-            let tail = data.get(data.len() + 1 - key_bytes..).unwrap_or_default();
-            self.carry.extend_from_slice(tail);
+            self.carry = Tail::default();
+            self.carry.push(data.get(data.len() + 1 - key_bytes..).unwrap_or_default());
         } else {
-            let over = (self.carry.len() + 1).saturating_sub(key_bytes);
-            self.carry.drain(..over);
+            self.carry.keep_last(key_bytes - 1);
         }
         &[]
     }
@@ -189,9 +206,15 @@ impl UsageScan {
         let prompt = told.prompt.unwrap_or_else(|| told.input.unwrap_or(0).saturating_add(apart));
         Some(TokenUsage {
             prompt,
-            cached: told.cached.or(told.cache_read).unwrap_or(0),
+            cached: self.cached().unwrap_or(0),
             output: told.output.unwrap_or(0),
         })
+    }
+
+    /// Cached tokens of the prompt, where the engine has told.
+    #[must_use]
+    pub fn cached(&self) -> Option<u64> {
+        self.told.cached.or(self.told.cache_read)
     }
 
     /// Events of the stream so far, the one that ends it aside.
@@ -222,6 +245,26 @@ impl Told {
             cache_creation: join(self.cache_creation, later.cache_creation),
             output: join(self.output, later.output),
         }
+    }
+}
+
+impl Tail {
+    fn bytes(&self) -> &[u8] {
+        self.held.get(..self.length).unwrap_or_default()
+    }
+
+    fn push(&mut self, more: &[u8]) {
+        debug_assert!(self.length + more.len() <= self.held.len(), "more than two keys");
+        for (place, byte) in self.held.iter_mut().skip(self.length).zip(more) {
+            *place = *byte;
+        }
+        self.length = (self.length + more.len()).min(self.held.len());
+    }
+
+    fn keep_last(&mut self, count: usize) {
+        let over = self.length.saturating_sub(count);
+        self.held.copy_within(over..self.length, 0);
+        self.length -= over;
     }
 }
 

@@ -72,7 +72,7 @@ pub struct RankWork {
     /// Those that are believed to be in the rank's queue, as part of a sibling's prompt. They are
     /// no wait for other people's work: any other rank would have to compute them.
     pub shared_tokens: u64,
-    /// Of this moment.
+    /// What tokens cost at this moment.
     pub prices: Prices,
     /// KV tokens that the rank can hold; 0: not known.
     pub kv_capacity_tokens: u64,
@@ -86,7 +86,8 @@ pub fn predicted_work(
     work: &RankWork,
     report: Option<(&LoadReport, ReportWeight)>,
 ) -> CostParts {
-    let evicted_tokens = work.prices.evicted(work, load.written_tokens());
+    let evicted_tokens =
+        work.prices.evicted(work.uncached_tokens, load.written_tokens(), work.kv_capacity_tokens);
     let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
     CostParts {
         queued_tokens: load.prefill_tokens().saturating_sub(work.shared_tokens),

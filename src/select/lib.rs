@@ -2,6 +2,7 @@
 //! choice. Pure: candidates, loads, overlaps and a random source in, a choice out.
 //! Called by `shard::request` on the shard's thread; never blocks, never allocates.
 
+mod because;
 mod bind;
 mod candidate;
 mod cost;
@@ -19,6 +20,7 @@ mod tiers;
 mod told;
 mod usable;
 
+pub use because::{Because, most_held};
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
 pub use cost::{CostParts, RankCost, RankWork, predicted_work};

@@ -2,7 +2,7 @@
 //! need not be computed at all; elsewhere it delays every request behind it. What it pushes out of
 //! a cache is computed again.
 
-use super::{Policy, RankWork};
+use super::Policy;
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Role, WorkerState};
 
@@ -66,12 +66,12 @@ impl Prices {
         tokens.saturating_mul(self.token - ONE) / ONE
     }
 
-    /// What the new tokens of a prompt push out that will be asked for again. The share of a cache
-    /// that was written lately is such; what all caches have of it cannot be avoided.
-    pub(super) fn evicted(self, work: &RankWork, written_tokens: u64) -> u64 {
-        let written = share(written_tokens, work.kv_capacity_tokens).unwrap_or(0);
+    /// What so many new tokens push out of a cache that will be asked for again. The share of the
+    /// cache that was written lately is such; what all caches have of it cannot be avoided.
+    pub(super) fn evicted(self, tokens: u64, written_tokens: u64, capacity_tokens: u64) -> u64 {
+        let written = share(written_tokens, capacity_tokens).unwrap_or(0);
         let more = written.saturating_sub(self.least_written).min(ONE);
-        work.uncached_tokens.min(EVICTING_TOKENS_MAX) * more / ONE
+        tokens.min(EVICTING_TOKENS_MAX) * more / ONE
     }
 }
 
@@ -150,14 +150,8 @@ mod tests {
         }
         let prices = Prices::of(Policy::Kv, &fleet, &board, &all());
         all().map(|rank| {
-            let work = RankWork {
-                prompt_tokens: 1_000,
-                uncached_tokens: 100,
-                shared_tokens: 0,
-                prices,
-                kv_capacity_tokens: fleet.kv_capacity_tokens(rank),
-            };
-            prices.evicted(&work, board.rank(rank).expect("a rank").written_tokens())
+            let written = board.rank(rank).expect("a rank").written_tokens();
+            prices.evicted(100, written, fleet.kv_capacity_tokens(rank))
         })
     }
 

@@ -25,7 +25,7 @@ impl PromptSize {
         Self { tokens, ..size }
     }
 
-    /// All of it.
+    /// Bytes of the whole prompt, as the match counts them.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -37,7 +37,7 @@ impl PromptSize {
         self.tokens
     }
 
-    /// As it was given.
+    /// The ratio that the size was made with.
     #[must_use]
     pub const fn bytes_per_token(&self) -> f32 {
         self.bytes_per_token

@@ -5,14 +5,17 @@ use super::env::Env;
 use super::leg::Waiting;
 use super::outbound::decimal;
 use super::pair::Paired;
-use super::predict::Predicted;
+use super::predict::{self, Predicted};
 use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::Sending;
 use super::workers::Workers;
 use crate::ingress::Conn;
-use crate::relay::{Answer, Begun, StreamShape, Upstream, UsageForm, UsageScan, gather, relay};
+use crate::relay::{
+    Answer, Begun, StreamShape, Upstream, UsageFinders, UsageForm, UsageScan, gather, relay,
+};
+use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::header;
@@ -33,6 +36,9 @@ pub(super) struct Accounted<'a> {
     pub(super) predicted: Option<Predicted>,
     pub(super) paired: Option<&'a Paired<'a>>,
     pub(super) endpoint: Endpoint,
+    pub(super) model: ModelIndex,
+    /// When the request had been read completely.
+    pub(super) read_at: NanosSinceStart,
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -50,7 +56,7 @@ pub(super) async fn answer(
         return end_early(sending, conn, slot, begun, answering).await;
     }
     let Answering { mut upstream, sent } = answering;
-    let Accounted { plan, mut lease, predicted, paired, endpoint } = accounted;
+    let Accounted { plan, mut lease, predicted, paired, endpoint, model, read_at } = accounted;
     let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
@@ -84,28 +90,29 @@ pub(super) async fn answer(
         idle_max: env.config().timeouts.stream_idle,
         write_max: env.config().timeouts.write,
     };
-    let mut reported = None;
-    let mut scan = usage_scan(workers, slot, endpoint);
+    let scan = usage_scan(workers, slot, endpoint);
+    let mut passed = Passed { scan, is_stream: slot.answer.head.event_stream, first_at: None };
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
             lease.prefill_done();
-            if let Some(scan) = &mut scan {
-                scan.feed(&io.usage, data);
-            }
-            if predicted.is_some() {
-                reported = io.cached_tokens.find(data).or(reported);
-            }
+            passed.take(env, &io.usage, data);
         }
     });
     let relayed = relayed.await;
-    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint, relayed.is_ok())));
+    let Passed { scan, first_at, .. } = passed;
+    if let Some(first_at) = first_at {
+        env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
+    }
+    let counted = scan.as_ref().filter(|_| is_counted(workers));
+    slot.answer.usage.set(counted.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
     let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
-    if let (Some(predicted), Some(reported)) = (predicted, reported) {
-        account_error(env, predicted, reported);
+    // Of a pair the rank that answers has not computed the prompt.
+    if let Some(scan) = scan.filter(|_| paired.is_none()) {
+        predict::account_answer(env, plan.rank, &scan, predicted);
     }
     if relayed.upstream_reusable && sent {
         io.keep(env, upstream);
@@ -113,17 +120,41 @@ pub(super) async fn answer(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// Reads off the answer what it costs, where somebody is to be counted for.
+/// What of an answer has passed.
+struct Passed {
+    scan: Option<UsageScan>,
+    is_stream: bool,
+    /// When the first byte of a stream did.
+    first_at: Option<NanosSinceStart>,
+}
+
+impl Passed {
+    fn take(&mut self, env: &Env, finders: &UsageFinders, data: &[u8]) {
+        if self.is_stream {
+            self.first_at.get_or_insert_with(|| env.now());
+        }
+        if let Some(scan) = &mut self.scan {
+            scan.feed(finders, data);
+        }
+    }
+}
+
+/// Reads off the answer what it costs.
 fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<UsageScan> {
     let head = &slot.answer.head;
-    let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
-    (is_counted && head.status == 200).then(|| {
-        UsageScan::new(match (endpoint, head.event_stream) {
+    (endpoint.is_inference() && head.status == 200).then(|| {
+        let scan = UsageScan::new(match (endpoint, head.event_stream) {
             (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
             (Endpoint::Generate, false) => UsageForm::MetaInfo,
             _ => UsageForm::Usage,
-        })
+        });
+        if is_counted(workers) { scan } else { scan.without_events() }
     })
+}
+
+/// Is the use of tenants counted?
+fn is_counted(workers: &Workers) -> bool {
+    workers.fleet.borrow().tenants.are_counted()
 }
 
 /// What the answer has cost, as far as it came. What an engine says in the beginning does not count
@@ -155,14 +186,4 @@ async fn end_early(
         io.keep(env, upstream);
     }
     Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
-}
-
-fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
-    let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
-    let reported = i64::try_from(reported).unwrap_or(i64::MAX);
-    // What lies between is in a lower tier: whether it counts as cached differs between engines and
-    // connectors.
-    let within = i64::from(predicted.blocks)..=i64::from(predicted.blocks_most);
-    let expected = reported.clamp(*within.start(), *within.end());
-    env.counters.overlap_error(expected.saturating_sub(reported));
 }

@@ -13,8 +13,8 @@ use super::standing;
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
 use crate::relay::{Outbound, Watch, send};
-use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
+use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Stage};
 use forebay_http1::{BodyFraming, FieldKind};
 use forebay_prompt::parse::Endpoint;
@@ -25,6 +25,7 @@ use forebay_router::request::{Chosen, Failed};
 /// Where the request goes.
 pub(super) struct Attempt {
     pub(super) endpoint: Endpoint,
+    pub(super) model: ModelIndex,
     pub(super) chosen: Box<Chosen>,
     /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
     /// KV events tell.
@@ -43,7 +44,7 @@ pub(super) async fn run(
     slot: &mut Slot,
     attempt: Attempt,
 ) -> Result<After, Failed> {
-    let Attempt { endpoint, chosen, mut predicted, read_at, is_retry } = attempt;
+    let Attempt { endpoint, model, chosen, mut predicted, read_at, is_retry } = attempt;
     let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
@@ -93,7 +94,9 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
-    let accounted = Accounted { plan: &plan, lease, predicted, paired: paired.as_ref(), endpoint };
+    let paired_with = paired.as_ref();
+    let accounted =
+        Accounted { plan: &plan, lease, predicted, paired: paired_with, endpoint, model, read_at };
     match answer(shard.sending(), conn, slot, answering, accounted).await {
         Ok(after) => {
             // Its KV has arrived; its own answer follows, and nobody waits for that. A refused

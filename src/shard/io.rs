@@ -1,7 +1,7 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use crate::relay::{CachedTokens, Upstream, UpstreamPool, UsageFinders};
+use crate::relay::{Upstream, UpstreamPool, UsageFinders};
 use crate::runtime::Offload;
 use ahash::AHashMap;
 use forebay_base::limits::{FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
@@ -23,7 +23,6 @@ pub(super) struct Io {
     pub(super) handshakes: Handshakes,
     /// The thread for long computations.
     pub(super) offload: Offload,
-    pub(super) cached_tokens: CachedTokens,
     /// Finds what answers have cost.
     pub(super) usage: UsageFinders,
     /// Engines that are being told to abort a request.
@@ -50,7 +49,6 @@ impl Io {
             upstreams: RefCell::new(UpstreamPool::new(upstream_idle)),
             handshakes: Handshakes::default(),
             offload,
-            cached_tokens: CachedTokens::new(),
             usage: UsageFinders::new(),
             aborting: Cell::new(0),
             say_lack_at: Cell::default(),

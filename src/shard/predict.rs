@@ -5,9 +5,11 @@ use super::links::Links;
 use super::matching::Asked;
 use super::routing::RoutingState;
 use super::slot::Slot;
+use crate::relay::UsageScan;
 use forebay_base::RankIndex;
-use forebay_fleet::account::Count;
-use forebay_select::reaches;
+use forebay_fleet::account::{Count, RankCount};
+use forebay_fleet::worker::{Role, WorkerState};
+use forebay_select::{Because, most_held, reaches};
 
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,7 @@ pub(super) fn account(
     rank: RankIndex,
 ) -> Option<Predicted> {
     let predicted = account_overlap(env, routing, slot, asked, rank);
+    account_choice(env, routing, asked, rank);
     remember(env, routing, links, slot, asked, rank);
     predicted
 }
@@ -59,7 +62,7 @@ fn account_overlap(
         return None;
     };
     let overlap = held.device;
-    env.counters.add(Count::OverlapBytes, u64::from(overlap.bytes));
+    env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
     if let Some(ratio) = stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens)
     {
@@ -69,6 +72,52 @@ fn account_overlap(
     let blocks = overlap.servable_blocks(prompt_bytes);
     let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
     (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
+}
+
+/// Why it was chosen, and what another one had. Looks at the match that is at hand.
+fn account_choice(env: &Env, routing: &RoutingState, asked: Asked<'_>, rank: RankIndex) {
+    let stages = routing.stages.borrow();
+    let overlaps = stages.matching.matched.overlaps();
+    let computes = |index| {
+        let known = asked.fleet.rank(index);
+        known.is_some_and(|(rank, worker)| {
+            rank.role != Role::Decode && worker.state == WorkerState::Up
+        })
+    };
+    let (held, most) = (overlaps.get(rank).bytes, most_held(overlaps, computes));
+    let is_only = asked.model.ranks.len() == 1;
+    let because = Because::of(stages.rules.policy, held, most, is_only);
+    env.counters.choices().decided(because as usize);
+    env.counters.add(Count::OverlapUnusedBytes, u64::from(most.saturating_sub(held)));
+}
+
+/// What the engine says that it found in its cache.
+pub(super) fn account_answer(
+    env: &Env,
+    rank: RankIndex,
+    scan: &UsageScan,
+    predicted: Option<Predicted>,
+) {
+    if let Some(used) = scan.told() {
+        let choices = env.counters.choices();
+        choices.add(rank, RankCount::CachedTokens, used.cached);
+        choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
+    }
+    if let (Some(predicted), Some(reported)) = (predicted, scan.cached()) {
+        account_error(env, predicted, reported);
+    }
+}
+
+fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
+    let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
+    // What lies between is in a lower tier: whether it counts as cached differs between engines and
+    // connectors.
+    let within = u64::from(predicted.blocks)..=u64::from(predicted.blocks_most);
+    let expected = reported.clamp(*within.start(), *within.end());
+    env.counters.add(Count::OverlapPredictedBlocks, expected);
+    env.counters.add(Count::OverlapReportedBlocks, reported);
+    let signed = |blocks| i64::try_from(blocks).unwrap_or(i64::MAX);
+    env.counters.overlap_error(signed(expected).saturating_sub(signed(reported)));
 }
 
 /// Tells the owner of the prompt's path where it went, if that helps the next one.

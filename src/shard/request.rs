@@ -232,7 +232,8 @@ async fn drive(
                 };
                 shard.routing.text.give(&shard.io, slot.prompt.let_go());
                 let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
-                let attempt = Attempt { endpoint, chosen, predicted, read_at, is_retry };
+                let attempt =
+                    Attempt { endpoint, model: facts.model, chosen, predicted, read_at, is_retry };
                 let ran = attempt::run(shard, conn, slot, attempt).await;
                 pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
                 match ran {

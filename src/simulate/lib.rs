@@ -22,6 +22,7 @@
 )]
 
 mod engine;
+mod fleet;
 mod generate;
 mod kv_cache;
 mod rivals;

@@ -1,22 +1,21 @@
 //! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
 //! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
 
+use crate::fleet::{RankShape, SEED, fleet};
 use crate::kv_cache::CacheChange;
 use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
-use forebay_base::WorkerIndex;
-use forebay_base::limits::{RANKS_MAX, SPECULATIVE_CHUNK_BYTES};
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex};
+use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::worker::{
-    CacheWrites, Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    OwnLoad, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState, pools,
+    CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad,
+    RoomLimits, ShardBoard, TierRanks,
 };
 use forebay_index::{
-    BlockKey, BlockRoot, Expiring, ExpiringLimits, GuessRoots, IndexReader, KeySeed, KvOp, Overlap,
-    RootName, SliceWriter, index,
+    BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, SliceWriter, index,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
@@ -27,7 +26,6 @@ use forebay_router::request::{
     WaitEnd, wait_deadline,
 };
 use forebay_select::{MatchRequest, Prompt, ToldPaths, output_tokens};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -37,7 +35,6 @@ const TOKEN_BYTES: u32 = 2;
 const MODEL: ModelIndex = ModelIndex(0);
 /// Blocks from which the ratio of bytes to tokens is learnt before the run.
 const LEARN_STEPS: u32 = 400;
-const SEED: KeySeed = KeySeed(1);
 /// Chunks removed at once because their time is over, as in a shard's turn.
 const EXPIRE_PER_TURN: u32 = 512;
 
@@ -51,13 +48,6 @@ pub(crate) enum PlacedAs {
     /// It waits for a rank, until that moment at most.
     Waits(NanosSinceStart),
     Refused,
-}
-
-/// What the ranks of a fleet are like.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RankShape {
-    pub(crate) blocks: usize,
-    pub(crate) sequences_max: u32,
 }
 
 /// A request that waits in a queue.
@@ -431,76 +421,6 @@ fn write_block(block: u32, bytes: usize, text: &mut Vec<u8>) {
         text.extend_from_slice(&word);
     }
     text.truncate(end);
-}
-
-fn fleet(
-    trace: &Trace,
-    ranks: usize,
-    shape: RankShape,
-    config: &Arc<Config>,
-) -> (Arc<FleetSnapshot>, BlockKey) {
-    let block_size_tokens = trace.block_tokens;
-    let name = RootName { model: "m", block_size_tokens, ..RootName::default() };
-    let root = BlockKey::root(SEED, &name);
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let numbers = || (0..ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
-    let kv_block_count = shape.blocks as u32;
-    let kv_tokens = u64::from(kv_block_count) * u64::from(block_size_tokens);
-    let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
-    // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
-    let room = RoomLimits {
-        places_max: config.flow.rank_concurrency_max.unwrap_or(shape.sequences_max),
-        kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
-        prefill_tokens_max: u64::from(config.flow.queue.prefill_tokens_max),
-    };
-    let rank = |rank: RankIndex| Rank {
-        worker: WorkerIndex(rank.0),
-        dp_rank: DpRank(0),
-        dp_size: 1,
-        address: nowhere,
-        block_size_tokens,
-        kv_block_count,
-        running_max: shape.sequences_max,
-        kv_feed_live: true,
-        role: Role::Both,
-        kv_transfer: None,
-        topology: None,
-        room,
-        pool: PoolIndex(0),
-        tiers: TierRanks::default(),
-    };
-    let worker = |rank: RankIndex| Worker {
-        name: format!("r{}", rank.0).into(),
-        authority: "r:1".into(),
-        address: nowhere,
-        dialect: Dialect::Vllm,
-        state: WorkerState::Up,
-        api_key: None,
-        cache_generation: 0,
-        connector: None,
-    };
-    let model = Model {
-        name: "m".into(),
-        card_json: "".into(),
-        ranks: numbers().collect(),
-        pool: PoolIndex(0),
-        prefill_pool: None,
-        roots: vec![BlockRoot { block_size_tokens, key: root }],
-        guess_roots: GuessRoots::new(SEED, "m"),
-        text: None,
-        is_adapter: false,
-    };
-    let mut fleet = FleetSnapshot {
-        generation: 1,
-        workers: numbers().map(worker).collect(),
-        ranks: numbers().map(rank).collect(),
-        models: vec![model],
-        config: Arc::clone(config),
-        ..FleetSnapshot::default()
-    };
-    pools::assign(&mut fleet);
-    fleet.check_invariants();
-    (Arc::new(fleet), root)
 }
 
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);

@@ -2,9 +2,10 @@
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
 use crate::engine::{EngineNews, ModelEngine};
+use crate::fleet::RankShape;
 use crate::kv_cache::CacheChange;
 use crate::rivals::{RivalState, Rule};
-use crate::shipped::{PlacedAs, RankShape, Shipped, TraceAsked};
+use crate::shipped::{PlacedAs, Shipped, TraceAsked};
 use crate::speed::ModelSpeed;
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};

@@ -37,6 +37,7 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/signs.rs",
     "fleet/worker/window.rs",
     "fleet/account/counters.rs",
+    "fleet/account/rows.rs",
     "fleet/tenant/board.rs",
     "identity/per_address.rs",
     "keys/token.rs",

@@ -30,6 +30,15 @@ pub(crate) fn engine(listen: SocketAddr, ranks: u32) -> EngineHandle {
 
 /// A router with policy `kv` that has found all its workers.
 pub(crate) fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerHandle {
+    kv_router_with(engines, cores, |_| ())
+}
+
+/// The same with a configuration that `change` has changed.
+pub(crate) fn kv_router_with(
+    engines: &[&EngineHandle],
+    cores: Vec<usize>,
+    change: impl FnOnce(&mut Config),
+) -> ServerHandle {
     let mut config = Config {
         listen: any_port(),
         admin: any_port(),
@@ -44,6 +53,7 @@ pub(crate) fn kv_router(engines: &[&EngineHandle], cores: Vec<usize>) -> ServerH
     };
     config.health.interval = Duration::from_millis(100);
     config.timeouts.drain = Duration::from_secs(1);
+    change(&mut config);
     let handle = router(config);
     until("every worker is up", || usable(&handle) == engines.len());
     handle

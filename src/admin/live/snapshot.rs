@@ -3,13 +3,14 @@
 //! snapshots.
 
 use super::super::catalogue;
-use super::super::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures, total};
-use super::super::sources::{ScrapeSources, WorkerSources};
+use super::super::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
+use super::super::scrape_choices::of_rank;
+use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::super::windows;
 use super::ranks;
-use forebay_base::{QueueIndex, broken_invariant_count};
+use forebay_base::{QueueIndex, RankIndex, broken_invariant_count};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::account::{Count, RankCount, Stage};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -73,14 +74,17 @@ const fn queue_mode(mode: QueueMode) -> &'static str {
     }
 }
 
-/// Figures of metrics that have no labels.
+/// Figures of metrics that have no labels, and of one that has a sum worth showing.
 fn totals(sources: &ScrapeSources<'_>) -> Value {
     let mut totals = Map::new();
     for (count, metric) in Count::ALL {
         let value = total(sources.shards.counters, |shard| shard.value(*count));
         totals.insert(metric.name.to_owned(), json!(value));
     }
+    let ranks = (0..sources.fleet.fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    let overlap_bytes = ranks.map(|rank| of_rank(sources, rank, RankCount::OverlapBytes));
     for (metric, value) in [
+        (&catalogue::OVERLAP_BYTES, overlap_bytes.sum()),
         (&catalogue::INDEX_ENTRIES, sources.index.entry_count()),
         (&catalogue::INDEX_BYTES, sources.index.memory_bytes()),
         (&catalogue::LOG_DROPPED, sources.log_dropped),

@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+mod board_watch;
 mod anew;
 mod coming;
 mod doors;
@@ -9,6 +10,7 @@ mod kept;
 mod live;
 mod signs;
 
+use self::board_watch::BoardWatch;
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
@@ -36,8 +38,7 @@ use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
 use forebay_discovery::{LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{CacheWrites, Dialect, FleetSnapshot, LoadBoard, LoadReport};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
 use forebay_handover::HostCall;
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
@@ -94,8 +95,7 @@ struct Control {
     histograms: StageHistograms,
     explaining: Explaining,
     live: LiveFeed,
-    drain_rates: DrainRates,
-    cache_writes: CacheWrites,
+    board_watch: BoardWatch,
     probes: Probes,
     sources: WorkerLists,
     warming: Warming,
@@ -180,8 +180,7 @@ impl Control {
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
             live: LiveFeed::default(),
-            drain_rates: DrainRates::default(),
-            cache_writes: CacheWrites::default(),
+            board_watch: BoardWatch::default(),
             probes,
             sources,
             warming: Warming::default(),
@@ -222,8 +221,7 @@ impl Control {
                     self.reporter.tick(self.fleet.rank_count());
                     self.pass_on_signs();
                     let now = self.setup.clock.now();
-                    self.drain_rates.observe(&self.snapshot, &self.setup.board, now);
-                    self.cache_writes.fade(&self.snapshot, &self.setup.board, now);
+                    self.board_watch.observe(&self.snapshot, &self.setup.board, now);
                     self.live.observe(&self.snapshot, self.setup.board.windows(), now);
                     self.show_live();
                     self.stop_waiting();
@@ -444,7 +442,7 @@ impl Control {
         let counters = self.ports.counters();
         show(&ScrapeSources {
             fleet: self.fleet_view(),
-            drain_rates: &self.drain_rates,
+            drain_rates: &self.board_watch.drain_rates,
             feeds: &self.feeds.view(),
             shards: &ShardsView {
                 counters: &counters,

@@ -92,8 +92,12 @@ counts! {
     "Prompts and matches" {
         /// Prompt bytes walked through the index.
         PromptBytes = "prompt_bytes_total",
-        /// Prompt bytes that the chosen rank held by its KV events.
-        OverlapBytes = "overlap_bytes_total",
+        /// Prompt bytes that another healthy rank held beyond what the chosen rank did.
+        OverlapUnusedBytes = "overlap_unused_bytes_total",
+        /// Prompt blocks that were expected in caches, of prompts with an engine's own count.
+        OverlapPredictedBlocks = "overlap_predicted_blocks_total",
+        /// Prompt blocks that engines found in their caches, of the same prompts.
+        OverlapReportedBlocks = "overlap_reported_blocks_total",
         /// Prompt bytes that the chosen rank is believed to hold, by earlier routing.
         GuessedBytes = "guessed_bytes_total",
         /// Prompts rendered by the fast path.

@@ -1,11 +1,12 @@
 //! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no
 //! read-modify-write. While they drain, shards look at each other's phase.
 
+use super::choice_counts::ChoiceCounts;
 use super::count::Count;
+use super::rows::{Rows, bump, read, zeroed};
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
 use forebay_base::{ModelIndex, TenantIndex};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
@@ -42,6 +43,7 @@ pub enum ShardPhase {
 pub struct ShardCounters {
     plain: Box<[AtomicU64]>,
     by_label: LabelledCells,
+    choices: ChoiceCounts,
     overlap_error: OverlapError,
     /// Bytes per token of the first models, as the bits of a float; 0 while unknown.
     bytes_per_token: Box<[AtomicU32]>,
@@ -60,10 +62,9 @@ struct LabelledCells {
     tenant_tokens: ModelRows,
 }
 
-/// Rows of counters, [`KINDS`] for each model. Most rows never count anything: a row takes memory
-/// from its first count on. The shard alone fills it, so nobody waits for the lock.
+/// Rows of counters, [`KINDS`] for each model.
 #[derive(Debug)]
-struct ModelRows(Box<[OnceLock<Box<[AtomicU64]>>]>);
+struct ModelRows(Rows);
 
 /// How far predictions were from what engines reported.
 #[derive(Debug)]
@@ -76,7 +77,6 @@ impl ShardCounters {
     /// All zero.
     #[must_use]
     pub fn new() -> Self {
-        let zeroed = |length: usize| (0..length).map(|_| AtomicU64::new(0)).collect();
         Self {
             plain: zeroed(Count::ALL.len()),
             by_label: LabelledCells {
@@ -84,6 +84,7 @@ impl ShardCounters {
                 refused: ModelRows::new(REASONS_MAX * ENDPOINTS_MAX),
                 tenant_tokens: ModelRows::new(TENANTS_MAX),
             },
+            choices: ChoiceCounts::new(),
             overlap_error: OverlapError {
                 buckets: std::array::from_fn(|_| AtomicU64::new(0)),
                 blocks_sum: AtomicU64::new(0),
@@ -124,6 +125,12 @@ impl ShardCounters {
         // ordering: statistic; pairs with the store in `set_bytes_per_token`.
         let bits = self.bytes_per_token.get(model.index())?.load(Ordering::Relaxed);
         (bits != 0).then(|| f32::from_bits(bits))
+    }
+
+    /// What became of choices.
+    #[must_use]
+    pub const fn choices(&self) -> &ChoiceCounts {
+        &self.choices
     }
 
     /// Counts one answered request.
@@ -269,22 +276,15 @@ const KINDS: usize = 3;
 
 impl ModelRows {
     fn new(rows: usize) -> Self {
-        Self((0..rows).map(|_| OnceLock::new()).collect())
+        Self(Rows::new(rows, KINDS * (MODELS_MAX + 1)))
     }
 
     fn add(&self, row: usize, model: usize, kind: usize, amount: u64) {
-        let Some(row) = self.0.get(row.min(self.0.len() - 1)).filter(|_| amount > 0) else {
-            return;
-        };
-        let zeroed = || (0..KINDS * (MODELS_MAX + 1)).map(|_| AtomicU64::new(0)).collect();
-        if let Some(cell) = row.get_or_init(zeroed).get(Self::place(model, kind)) {
-            bump(cell, amount);
-        }
+        self.0.add(row, Self::place(model, kind), amount);
     }
 
     fn count(&self, row: usize, model: usize, kind: usize) -> u64 {
-        let row = self.0.get(row.min(self.0.len() - 1)).and_then(OnceLock::get);
-        row.and_then(|row| row.get(Self::place(model, kind))).map_or(0, read)
+        self.0.count(row, Self::place(model, kind))
     }
 
     fn place(model: usize, kind: usize) -> usize {
@@ -298,19 +298,6 @@ fn refused_row(reason: usize, endpoint: usize) -> usize {
 
 fn kind_of(stream: Option<bool>) -> usize {
     stream.map_or(KINDS - 1, usize::from)
-}
-
-fn bump(cell: &AtomicU64, amount: u64) {
-    // ordering: statistic with one writer: load and store need no lock prefix and pair with
-    // nothing.
-    let value = cell.load(Ordering::Relaxed);
-    // ordering: as above.
-    cell.store(value.wrapping_add(amount), Ordering::Relaxed);
-}
-
-fn read(cell: &AtomicU64) -> u64 {
-    // ordering: statistic; pairs with nothing.
-    cell.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! What a request costs and what it did: leases on ranks, counters, latencies.
 //! Each shard owns its counters and histograms and is their only writer; the control plane reads.
 
+mod choice_counts;
 mod count;
 mod counters;
 mod latency;
 mod lease;
 mod metric;
+mod rows;
 
+pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
 pub use count::Count;
 pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};

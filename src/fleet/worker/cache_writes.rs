@@ -1,9 +1,8 @@
 //! How much requests have lately written to the KV cache of a rank. Leases add, and the control
 //! plane lets it fade: what is left is the part of the cache that is likely to be asked for again.
 
-use super::{FleetSnapshot, LoadBoard, RankLoad};
+use super::{FleetSnapshot, LoadBoard};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_ring::sync::Ordering;
 
 /// After this time 37 % are left. Turns of a conversation and of an agent are seconds to minutes
 /// apart.
@@ -50,32 +49,11 @@ fn faded(tokens: u64, elapsed_ns: u64) -> u64 {
     u64::try_from(part).unwrap_or(tokens)
 }
 
-impl RankLoad {
-    /// Adds KV tokens that a request writes.
-    pub fn add_written(&self, tokens: u64) {
-        // ordering: a hint for selection; pairs with nothing.
-        self.written_tokens.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// Takes tokens off again, as far as they are there.
-    pub fn sub_written(&self, tokens: u64) {
-        let less = |written: u64| Some(written.saturating_sub(tokens));
-        // ordering: a hint for selection; pairs with nothing.
-        let _ = self.written_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// KV tokens that requests have lately written.
-    #[must_use]
-    pub fn written_tokens(&self) -> u64 {
-        // ordering: a hint for selection; pairs with nothing.
-        self.written_tokens.load(Ordering::Relaxed)
-    }
-}
-
 #[cfg(test)]
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
+    use crate::worker::RankLoad;
     use crate::worker::test_support::{rank, worker};
 
     const RANK: RankIndex = RankIndex(1);

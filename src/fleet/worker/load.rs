@@ -48,7 +48,7 @@ pub struct RankLoad {
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
     /// KV tokens written lately, see [`super::CacheWrites`].
-    pub(super) written_tokens: AtomicU64,
+    written_tokens: AtomicU64,
     /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
@@ -292,6 +292,26 @@ impl RankLoad {
         // ordering: a hint for selection; pairs with nothing.
         let before = self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
         debug_assert!(before >= tokens, "decode taken off twice");
+    }
+
+    /// Adds KV tokens that a request writes.
+    pub fn add_written(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.written_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Takes tokens off again, as far as they are there.
+    pub fn sub_written(&self, tokens: u64) {
+        let less = |written: u64| Some(written.saturating_sub(tokens));
+        // ordering: a hint for selection; pairs with nothing.
+        let _ = self.written_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// KV tokens that requests have lately written.
+    #[must_use]
+    pub fn written_tokens(&self) -> u64 {
+        // ordering: a hint for selection; pairs with nothing.
+        self.written_tokens.load(Ordering::Relaxed)
     }
 
     /// What shards saw of its worker, for the control plane.

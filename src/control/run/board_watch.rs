@@ -1,0 +1,23 @@
+//! What the control plane makes of the load board as time passes.
+
+use forebay_base::NanosSinceStart;
+use forebay_fleet::admit::DrainRates;
+use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
+
+#[derive(Debug, Default)]
+pub(super) struct BoardWatch {
+    pub(super) drain_rates: DrainRates,
+    cache_writes: CacheWrites,
+}
+
+impl BoardWatch {
+    pub(super) fn observe(
+        &mut self,
+        fleet: &FleetSnapshot,
+        board: &LoadBoard,
+        now: NanosSinceStart,
+    ) {
+        self.drain_rates.observe(fleet, board, now);
+        self.cache_writes.fade(fleet, board, now);
+    }
+}

@@ -1,0 +1,134 @@
+//! What became of choices: why a rank was chosen, what it had in its cache, and how long a first
+//! byte took.
+
+use super::rows::{Rows, bump, read, zeroed};
+use forebay_base::limits::{MODELS_MAX, RANKS_MAX};
+use forebay_base::{ModelIndex, RankIndex};
+use std::sync::atomic::AtomicU64;
+
+/// Reasons of choices that have counters of their own.
+const DECISIONS_MAX: usize = 16;
+/// Bounds of times to the first byte, in nanoseconds.
+pub const TTFT_BOUNDS_NS: [u64; 15] = [
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+];
+const TTFT_SUM: usize = TTFT_BOUNDS_NS.len() + 1;
+
+/// Counters that each rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankCount {
+    /// Prompt bytes that the rank held by its KV events when it was chosen.
+    OverlapBytes,
+    /// Prompt tokens that its engine found in the cache, as the engine says.
+    CachedTokens,
+    /// Prompt tokens that its engine computed, as the engine says.
+    ComputedTokens,
+    /// Streams of which a first byte came.
+    FirstBytes,
+    /// Nanoseconds that they took.
+    FirstByteNanos,
+}
+const RANK_COUNTS: usize = 5;
+
+/// Counters of choices, of one shard.
+#[derive(Debug)]
+pub struct ChoiceCounts {
+    decisions: Box<[AtomicU64]>,
+    ranks: Rows,
+    /// By model: streams below each bound and above the last, and the sum of their times.
+    first_bytes: Rows,
+}
+
+impl ChoiceCounts {
+    pub(super) fn new() -> Self {
+        Self {
+            decisions: zeroed(DECISIONS_MAX),
+            ranks: Rows::new(RANKS_MAX, RANK_COUNTS),
+            first_bytes: Rows::new(MODELS_MAX + 1, TTFT_SUM + 1),
+        }
+    }
+
+    /// Counts one choice. Only the owning shard calls what counts.
+    pub fn decided(&self, because_index: usize) {
+        if let Some(cell) = self.decisions.get(because_index) {
+            bump(cell, 1);
+        }
+    }
+
+    /// Choices for that reason.
+    #[must_use]
+    pub fn decided_count(&self, because_index: usize) -> u64 {
+        self.decisions.get(because_index).map_or(0, read)
+    }
+
+    /// Adds to a counter of a rank.
+    pub fn add(&self, rank: RankIndex, count: RankCount, amount: u64) {
+        self.ranks.add(rank.index(), count as usize, amount);
+    }
+
+    /// Value of a counter of a rank.
+    #[must_use]
+    pub fn value(&self, rank: RankIndex, count: RankCount) -> u64 {
+        self.ranks.count(rank.index(), count as usize)
+    }
+
+    /// Counts the time to the first byte of one stream. Models past `MODELS_MAX` share the index
+    /// `MODELS_MAX`.
+    pub fn first_byte(&self, model: ModelIndex, rank: RankIndex, nanos: u64) {
+        let bucket = TTFT_BOUNDS_NS.partition_point(|&bound| bound < nanos);
+        self.first_bytes.add(model.index(), bucket, 1);
+        self.first_bytes.add(model.index(), TTFT_SUM, nanos);
+        self.add(rank, RankCount::FirstBytes, 1);
+        self.add(rank, RankCount::FirstByteNanos, nanos);
+    }
+
+    /// Streams of a model by time to their first byte: up to each of [`TTFT_BOUNDS_NS`], and above
+    /// the last.
+    pub fn first_bytes(&self, model_index: usize) -> impl Iterator<Item = u64> + '_ {
+        (0..TTFT_SUM).map(move |bucket| self.first_bytes.count(model_index, bucket))
+    }
+
+    /// Sum of these times, in nanoseconds.
+    #[must_use]
+    pub fn first_byte_nanos(&self, model_index: usize) -> u64 {
+        self.first_bytes.count(model_index, TTFT_SUM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_and_each_model_counts_for_itself() {
+        let counts = ChoiceCounts::new();
+        counts.add(RankIndex(3), RankCount::CachedTokens, 7);
+        counts.first_byte(ModelIndex(1), RankIndex(3), 1_000_000);
+        counts.first_byte(ModelIndex(1), RankIndex(4), 1_000_001);
+        counts.first_byte(ModelIndex(9_999), RankIndex(4), u64::MAX / 2);
+        let of = |rank, count| counts.value(RankIndex(rank), count);
+        assert_eq!((of(3, RankCount::CachedTokens), of(4, RankCount::CachedTokens)), (7, 0));
+        assert_eq!((of(3, RankCount::FirstBytes), of(4, RankCount::FirstBytes)), (1, 2));
+        let model: Vec<u64> = counts.first_bytes(1).collect();
+        assert_eq!((model.len(), &model[..3]), (16, &[1, 1, 0][..]));
+        assert_eq!(counts.first_byte_nanos(1), 2_000_001);
+        assert_eq!(counts.first_bytes(MODELS_MAX).last(), Some(1), "above the last bound");
+        counts.decided(2);
+        counts.decided(DECISIONS_MAX);
+        assert_eq!((counts.decided_count(2), counts.decided_count(3)), (1, 0));
+    }
+}

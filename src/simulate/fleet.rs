@@ -1,0 +1,93 @@
+//! The fleet of a run, as the control plane would have found it.
+
+use crate::trace::Trace;
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
+use forebay_config::Config;
+use forebay_fleet::worker::{
+    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState, pools,
+};
+use forebay_index::{BlockKey, BlockRoot, GuessRoots, KeySeed, RootName};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Of all keys of a run.
+pub(crate) const SEED: KeySeed = KeySeed(1);
+
+/// What the ranks of a fleet are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankShape {
+    pub(crate) blocks: usize,
+    pub(crate) sequences_max: u32,
+}
+
+/// So many ranks that serve one model, and the root of its blocks.
+pub(crate) fn fleet(
+    trace: &Trace,
+    ranks: usize,
+    shape: RankShape,
+    config: &Arc<Config>,
+) -> (Arc<FleetSnapshot>, BlockKey) {
+    let block_size_tokens = trace.block_tokens;
+    let name = RootName { model: "m", block_size_tokens, ..RootName::default() };
+    let root = BlockKey::root(SEED, &name);
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let numbers = || (0..ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
+    let kv_block_count = shape.blocks as u32;
+    let kv_tokens = u64::from(kv_block_count) * u64::from(block_size_tokens);
+    let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
+    // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
+    let room = RoomLimits {
+        places_max: config.flow.rank_concurrency_max.unwrap_or(shape.sequences_max),
+        kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
+        prefill_tokens_max: u64::from(config.flow.queue.prefill_tokens_max),
+    };
+    let rank = |rank: RankIndex| Rank {
+        worker: WorkerIndex(rank.0),
+        dp_rank: DpRank(0),
+        dp_size: 1,
+        address: nowhere,
+        block_size_tokens,
+        kv_block_count,
+        running_max: shape.sequences_max,
+        kv_feed_live: true,
+        role: Role::Both,
+        kv_transfer: None,
+        topology: None,
+        room,
+        pool: PoolIndex(0),
+        tiers: TierRanks::default(),
+    };
+    let worker = |rank: RankIndex| Worker {
+        name: format!("r{}", rank.0).into(),
+        authority: "r:1".into(),
+        address: nowhere,
+        dialect: Dialect::Vllm,
+        state: WorkerState::Up,
+        api_key: None,
+        cache_generation: 0,
+        connector: None,
+    };
+    let model = Model {
+        name: "m".into(),
+        card_json: "".into(),
+        ranks: numbers().collect(),
+        pool: PoolIndex(0),
+        prefill_pool: None,
+        roots: vec![BlockRoot { block_size_tokens, key: root }],
+        guess_roots: GuessRoots::new(SEED, "m"),
+        text: None,
+        is_adapter: false,
+    };
+    let mut fleet = FleetSnapshot {
+        generation: 1,
+        workers: numbers().map(worker).collect(),
+        ranks: numbers().map(rank).collect(),
+        models: vec![model],
+        config: Arc::clone(config),
+        ..FleetSnapshot::default()
+    };
+    pools::assign(&mut fleet);
+    fleet.check_invariants();
+    (Arc::new(fleet), root)
+}
