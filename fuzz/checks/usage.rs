@@ -1,22 +1,32 @@
 //! The body of an answer that is counted. The first byte says in which form, the second how it is
 //! cut into reads. Must hold: the reads do not change what is found; no count passes its bound; of
-//! JSON in one piece whose only `usage` stands at the top, a parser of all of it says the same.
+//! JSON in one piece, a parser of all of it says the same.
 
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};
 use forebay_fleet::tenant::TokenUsage;
 use serde_json::Value;
-use token_usage::{UsageFinders, UsageForm, UsageScan};
+use token_usage::{UsageForm, UsageScan};
 
 #[path = "../../src/relay/token_usage.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod token_usage;
+#[path = "../../src/relay/usage_object.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
+mod usage_object;
+#[path = "../../src/relay/usage_path.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
+mod usage_path;
+#[path = "../../src/relay/usage_text.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
+mod usage_text;
 
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
     let Some(([form, piece], body)) = data.split_first_chunk::<2>() else { return };
-    let form = match form % 3 {
+    let form = match form % 4 {
         0 => UsageForm::Usage,
         1 => UsageForm::MetaInfo,
+        2 => UsageForm::UsageStream,
         _ => UsageForm::MetaInfoStream,
     };
     let whole = scanned(form, body, body.len().max(1));
@@ -24,7 +34,7 @@ pub(crate) fn check(data: &[u8]) {
         assert_eq!(scanned(form, body, piece), whole, "in reads of {piece}");
     }
     let (told, events) = whole;
-    assert!(usize::try_from(events).expect("few") <= body.len() / 8 + 1, "{events} events");
+    assert!(usize::try_from(events).expect("few") <= body.len(), "{events} events");
     let Some(told) = told else { return second_opinion(form, body, None) };
     let objects = u64::try_from(body.len() / 8 + 1).expect("few");
     // The prompt may be a sum of three members, and there is one for each of a batch.
@@ -34,23 +44,26 @@ pub(crate) fn check(data: &[u8]) {
 }
 
 fn scanned(form: UsageForm, body: &[u8], piece: usize) -> (Option<TokenUsage>, u64) {
-    let (finders, mut scan) = (UsageFinders::new(), UsageScan::new(form));
+    let mut scan = UsageScan::new(form);
     for piece in body.chunks(piece) {
-        scan.feed(&finders, piece);
+        scan.feed(piece);
     }
     (scan.told(), scan.events())
 }
 
 fn second_opinion(form: UsageForm, body: &[u8], told: Option<TokenUsage>) {
-    const KEY: &[u8] = b"\"usage\":";
+    // A key that is written with an escape is another one here.
     let is_plain = form == UsageForm::Usage && body.len() < USAGE_BYTES_MAX;
-    if !is_plain || body.windows(KEY.len()).filter(|part| *part == KEY).count() != 1 {
+    if !is_plain || body.contains(&b'\\') {
         return;
     }
     let Ok(Value::Object(answer)) = serde_json::from_slice::<Value>(body) else { return };
-    // A key that is written with an escape is another one here.
-    let Some(Value::Object(usage)) = answer.get("usage") else { return };
-    if body.contains(&b'\\') || !body.starts_with(b"{\"usage\":") {
+    // Members of these count too. Of several members with one name the parser knows the last alone.
+    let is_held = ["response", "message"].iter().any(|name| answer.get(*name).is_some());
+    let count = body.windows(7).filter(|part| *part == b"\"usage\"").count();
+    let Some(Value::Object(usage)) = answer.get("usage").filter(|_| !is_held) else { return };
+    let nested = answer.values().map(usages).sum::<usize>();
+    if count != nested + 1 {
         return;
     }
     let number = |name: &str| usage.get(name).and_then(Value::as_u64);
@@ -59,4 +72,15 @@ fn second_opinion(form: UsageForm, body: &[u8], told: Option<TokenUsage>) {
     assert_eq!(told.prompt, prompt.min(USAGE_TOKENS_MAX));
     let output = number("completion_tokens").or_else(|| number("output_tokens")).unwrap_or(0);
     assert_eq!(told.output, output.min(USAGE_TOKENS_MAX));
+}
+
+/// Members of that name, however deep.
+fn usages(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => {
+            usize::from(members.contains_key("usage")) + members.values().map(usages).sum::<usize>()
+        }
+        Value::Array(values) => values.iter().map(usages).sum(),
+        _ => 0,
+    }
 }

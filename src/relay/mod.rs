@@ -9,12 +9,16 @@ mod events;
 mod exchange;
 mod first;
 mod gather;
+mod hits;
 mod key;
 mod pool;
 mod pump;
 mod socket_options;
 mod token_usage;
 mod upstream;
+mod usage_object;
+mod usage_path;
+mod usage_text;
 mod watch;
 
 pub use early::{Begun, Early};
@@ -24,9 +28,10 @@ pub use events::{
 pub use exchange::{Outbound, send};
 pub use first::first_bytes;
 pub use gather::{Gathered, drain, gather};
+pub use hits::{HitFinder, Hits};
 pub use key::UpstreamKey;
 pub use pool::UpstreamPool;
 pub use pump::{Answer, Relayed, relay};
-pub use token_usage::{UsageFinders, UsageForm, UsageScan};
+pub use token_usage::{UsageForm, UsageScan};
 pub use upstream::{Upstream, while_wanted};
 pub use watch::{Client, Over, Watch};

@@ -2,6 +2,7 @@
 
 use super::down::DownWatch;
 use super::env::Env;
+use super::io::Io;
 use super::leg::Waiting;
 use super::outbound::decimal;
 use super::pair::Paired;
@@ -13,7 +14,7 @@ use super::state::Sending;
 use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{
-    Answer, Begun, StreamShape, Upstream, UsageFinders, UsageForm, UsageScan, gather, relay,
+    Answer, Begun, Hits, StreamShape, Upstream, UsageForm, UsageScan, gather, relay,
 };
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Lease};
@@ -91,28 +92,28 @@ pub(super) async fn answer(
         write_max: env.config().timeouts.write,
     };
     let scan = usage_scan(workers, slot, endpoint);
-    let mut passed = Passed { scan, is_stream: slot.answer.head.event_stream, first_at: None };
+    let mut passed = Passed::new(scan, slot.answer.head.event_stream);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
             lease.prefill_done();
-            passed.take(env, &io.usage, data);
+            passed.take(env, io, data);
         }
     });
     let relayed = relayed.await;
+    let (told, cached) = passed.told();
     let Passed { scan, first_at, .. } = passed;
     if let Some(first_at) = first_at {
         env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
     }
-    let counted = scan.as_ref().filter(|_| is_counted(workers));
-    slot.answer.usage.set(counted.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
+    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint, relayed.is_ok())));
     let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
-    if let Some(scan) = scan.filter(|_| paired.is_none()) {
-        predict::account_answer(env, plan.rank, &scan, predicted);
+    if paired.is_none() {
+        predict::account_answer(env, plan.rank, told, cached, predicted);
     }
     if relayed.upstream_reusable && sent {
         io.keep(env, upstream);
@@ -123,38 +124,46 @@ pub(super) async fn answer(
 /// What of an answer has passed.
 struct Passed {
     scan: Option<UsageScan>,
+    hits: Hits,
     is_stream: bool,
     /// When the first byte of a stream did.
     first_at: Option<NanosSinceStart>,
 }
 
 impl Passed {
-    fn take(&mut self, env: &Env, finders: &UsageFinders, data: &[u8]) {
+    fn new(scan: Option<UsageScan>, is_stream: bool) -> Self {
+        Self { scan, hits: Hits::default(), is_stream, first_at: None }
+    }
+
+    fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
         if self.is_stream {
             self.first_at.get_or_insert_with(|| env.now());
         }
-        if let Some(scan) = &mut self.scan {
-            scan.feed(finders, data);
+        match &mut self.scan {
+            Some(scan) => scan.feed(data),
+            None => self.hits.feed(&io.hits, data),
         }
+    }
+
+    /// What the engine says of the tokens, and of those from its cache.
+    fn told(&self) -> (Option<TokenUsage>, Option<u64>) {
+        let of_scan = |scan: &UsageScan| (scan.told(), scan.cached());
+        self.scan.as_ref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
     }
 }
 
-/// Reads off the answer what it costs.
+/// Reads off the answer what it costs, where somebody is to be counted for.
 fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<UsageScan> {
     let head = &slot.answer.head;
-    (endpoint.is_inference() && head.status == 200).then(|| {
-        let scan = UsageScan::new(match (endpoint, head.event_stream) {
+    let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
+    (is_counted && head.status == 200).then(|| {
+        UsageScan::new(match (endpoint, head.event_stream) {
             (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
             (Endpoint::Generate, false) => UsageForm::MetaInfo,
-            _ => UsageForm::Usage,
-        });
-        if is_counted(workers) { scan } else { scan.without_events() }
+            (_, true) => UsageForm::UsageStream,
+            (_, false) => UsageForm::Usage,
+        })
     })
-}
-
-/// Is the use of tenants counted?
-fn is_counted(workers: &Workers) -> bool {
-    workers.fleet.borrow().tenants.are_counted()
 }
 
 /// What the answer has cost, as far as it came. What an engine says in the beginning does not count

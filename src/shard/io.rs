@@ -1,7 +1,7 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use crate::relay::{Upstream, UpstreamPool, UsageFinders};
+use crate::relay::{HitFinder, Upstream, UpstreamPool};
 use crate::runtime::Offload;
 use ahash::AHashMap;
 use forebay_base::limits::{FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
@@ -23,8 +23,8 @@ pub(super) struct Io {
     pub(super) handshakes: Handshakes,
     /// The thread for long computations.
     pub(super) offload: Offload,
-    /// Finds what answers have cost.
-    pub(super) usage: UsageFinders,
+    /// Finds what came from caches.
+    pub(super) hits: HitFinder,
     /// Engines that are being told to abort a request.
     pub(super) aborting: Cell<usize>,
     /// From then on, a lack of sockets is worth another line of the log.
@@ -49,7 +49,7 @@ impl Io {
             upstreams: RefCell::new(UpstreamPool::new(upstream_idle)),
             handshakes: Handshakes::default(),
             offload,
-            usage: UsageFinders::new(),
+            hits: HitFinder::default(),
             aborting: Cell::new(0),
             say_lack_at: Cell::default(),
         }

@@ -5,9 +5,9 @@ use super::links::Links;
 use super::matching::Asked;
 use super::routing::RoutingState;
 use super::slot::Slot;
-use crate::relay::UsageScan;
 use forebay_base::RankIndex;
 use forebay_fleet::account::{Count, RankCount};
+use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Role, WorkerState};
 use forebay_select::{Because, most_held, reaches};
 
@@ -95,15 +95,16 @@ fn account_choice(env: &Env, routing: &RoutingState, asked: Asked<'_>, rank: Ran
 pub(super) fn account_answer(
     env: &Env,
     rank: RankIndex,
-    scan: &UsageScan,
+    told: Option<TokenUsage>,
+    cached: Option<u64>,
     predicted: Option<Predicted>,
 ) {
-    if let Some(used) = scan.told() {
+    if let Some(used) = told {
         let choices = env.counters.choices();
         choices.add(rank, RankCount::CachedTokens, used.cached);
         choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
     }
-    if let (Some(predicted), Some(reported)) = (predicted, scan.cached()) {
+    if let (Some(predicted), Some(reported)) = (predicted, cached) {
         account_error(env, predicted, reported);
     }
 }

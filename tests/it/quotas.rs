@@ -402,3 +402,67 @@ fn an_answer_that_is_counted_is_asked_for_in_plain() {
     let head = worker.next().head;
     assert!(head.contains("accept-encoding: identity") && !head.contains("gzip"), "{head}");
 }
+
+/// SGLang's order of members: what the client has sent stands behind `usage`.
+fn echoing() -> Worker {
+    Worker::start(|seen, stream| {
+        let asked: Value = serde_json::from_slice(&seen.body).unwrap();
+        let usage = json!({ "input_tokens": 100, "output_tokens": 50 });
+        let response = format!("{{\"usage\":{usage},\"metadata\":{}}}", asked["metadata"]);
+        let is_stream = asked["stream"] == true;
+        let (kind, body) = if is_stream {
+            let event = format!("{{\"type\":\"response.completed\",\"response\":{response}}}");
+            ("text/event-stream", format!("event: response.completed\ndata: {event}\n\n"))
+        } else {
+            ("application/json", response)
+        };
+        let length = body.len();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}");
+        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).is_ok()
+    })
+}
+
+#[test]
+fn a_client_does_not_name_its_own_bill() {
+    let worker = echoing();
+    let router = router(keyed(config(&[&worker]), vec![tenant("gold")]));
+    let used = |kind: &str| {
+        count(
+            &router,
+            &format!("forebay_tenant_tokens_total{{tenant=\"gold\",model=\"*\",kind=\"{kind}\"}}"),
+        )
+    };
+    for (turn, is_stream) in [(1, false), (2, true)] {
+        let own = json!({ "input_tokens": 0, "output_tokens": 0 });
+        let body = json!({
+            "model": "m", "input": "hi", "stream": is_stream,
+            "metadata": { "usage": own, "response": { "usage": own } },
+        });
+        let body = body.to_string();
+        let reply = sent(router.listen, "gold-key", "/v1/responses", body.as_bytes()).reply();
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        until("it is counted", || used("output") == 50 * turn);
+        assert_eq!(used("prompt"), 100 * turn);
+    }
+}
+
+#[test]
+fn work_behind_the_answer_is_refused_and_each_sample_is_reserved() {
+    let worker = costly();
+    let limited = TenantConfig { tokens_per_minute: 1_000, ..tenant("gold") };
+    let router = router(keyed(config(&[&worker]), vec![limited]));
+    let send = |path: &str, body: Value| {
+        sent(router.listen, "gold-key", path, body.to_string().as_bytes()).reply()
+    };
+    let later = send("/v1/responses", json!({ "model": "m", "input": "hi", "background": true }));
+    assert_eq!(later.status, 400);
+    assert!(later.text().contains("`background` to false"), "{}", later.text());
+    let path = "/v1/responses/resp_1/cancel";
+    assert_eq!(send(path, json!({})).status, 404, "others' responses have ids too");
+    let of =
+        |samples: u64| json!({ "model": "m", "prompt": "1/0/1", "max_tokens": 100, "n": samples });
+    assert_eq!(send("/v1/completions", of(9)).status, 200);
+    let many = send("/v1/completions", of(11));
+    let reason = many.field("x-forebay-reason");
+    assert_eq!((many.status, reason), (429, Some("rejected-too-many-tokens")));
+}
