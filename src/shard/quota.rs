@@ -62,7 +62,8 @@ pub(super) fn charge(
     let (Some(rate), Some(cell)) = (quota.tokens, board.tenants().of(*billed)) else {
         return Ok(());
     };
-    let wanted = prompt.saturating_add(u64::from(output_tokens));
+    let answers = u64::from(slot.request.answer_count.max(1));
+    let wanted = prompt.saturating_add(u64::from(output_tokens).saturating_mul(answers));
     let taken = cell.take_tokens(rate, now, wanted);
     held.tokens = taken.ok();
     tell(slot, cell, *quota, now);

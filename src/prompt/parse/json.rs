@@ -47,6 +47,9 @@ pub enum ScanError {
         /// The key that the client set.
         key: &'static str,
     },
+    /// A response that the engine makes after its answer.
+    #[error("`background` is true")]
+    Background,
     /// Key whose value has to be an object.
     #[error("{key} is no object")]
     MemberNotObject {

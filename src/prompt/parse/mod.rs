@@ -18,6 +18,7 @@ mod request;
 mod route;
 mod scan;
 mod transfer;
+mod values;
 mod hints;
 mod whom;
 

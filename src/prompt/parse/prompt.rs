@@ -5,51 +5,46 @@ use super::request::PromptSource;
 use std::ops::Range;
 
 /// Reads the value the cursor stands on, one level below the top.
-pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<PromptSource, ScanError> {
+pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), ScanError> {
     match cursor.peek() {
-        Some(b'"') => Ok(PromptSource::Text(narrow(&cursor.string()?.span))),
+        Some(b'"') => Ok((PromptSource::Text(narrow(&cursor.string()?.span)), 1)),
         Some(b'[') => list(cursor),
         _ => {
             cursor.skip_value(1)?;
-            Ok(PromptSource::None)
+            Ok((PromptSource::None, 1))
         }
     }
 }
 
-fn list(cursor: &mut Cursor<'_>) -> Result<PromptSource, ScanError> {
+fn list(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), ScanError> {
     let start = cursor.at();
     cursor.open();
     let mut first = true;
     if !cursor.next_element(&mut first)? {
-        return Ok(PromptSource::None);
+        return Ok((PromptSource::None, 1));
     }
     let element = cursor.at();
     match cursor.peek() {
         Some(b'0'..=b'9') => {
             let all = ids(cursor, 2, false)?;
-            Ok(if all {
-                PromptSource::TokenIds(narrow(&(start..cursor.at())))
-            } else {
-                PromptSource::None
-            })
+            let ids = PromptSource::TokenIds(narrow(&(start..cursor.at())));
+            Ok((if all { ids } else { PromptSource::None }, 1))
         }
         Some(b'[') => {
             cursor.open();
             let all = ids(cursor, 3, true)?;
             let batch = PromptSource::Batch(narrow(&(element..cursor.at())));
-            skip_rest(cursor)?;
-            Ok(if all { batch } else { PromptSource::None })
+            let rest = skip_rest(cursor)?;
+            Ok((if all { batch } else { PromptSource::None }, rest.saturating_add(1)))
         }
         Some(b'"') => {
             cursor.string()?;
             let batch = PromptSource::Batch(narrow(&(element..cursor.at())));
-            skip_rest(cursor)?;
-            Ok(batch)
+            Ok((batch, skip_rest(cursor)?.saturating_add(1)))
         }
         _ => {
             cursor.skip_value(2)?;
-            skip_rest(cursor)?;
-            Ok(PromptSource::None)
+            Ok((PromptSource::None, skip_rest(cursor)?.saturating_add(1)))
         }
     }
 }
@@ -77,12 +72,14 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanE
     }
 }
 
-fn skip_rest(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
-    let mut first = false;
+/// Leaves the list; returns how many elements were left.
+fn skip_rest(cursor: &mut Cursor<'_>) -> Result<u32, ScanError> {
+    let (mut first, mut count) = (false, 0_u32);
     while cursor.next_element(&mut first)? {
         cursor.skip_value(2)?;
+        count = count.saturating_add(1);
     }
-    Ok(())
+    Ok(count)
 }
 
 /// Bodies are below 4 GiB ([`Cursor::new`]).

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 /// Longest client text (a model name, say) that an error message repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
+/// Limits end with the answer, and what the engine makes later would escape them.
+const BACKGROUND: &str =
+    "Background responses are not supported. Set `background` to false, or use `stream`.";
 /// Longest time that a client is told to stay away. The official clients give up, or sleep on, when
 /// told of more.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
@@ -252,6 +255,9 @@ impl From<ScanError> for Refusal {
             ScanError::Owned { key } => Self::new(Reason::BadRequest)
                 .with_param(key)
                 .with_message(format!("Only the router may set `{key}`. Leave it out.")),
+            ScanError::Background => {
+                Self::new(Reason::BadRequest).with_param("background").with_message(BACKGROUND)
+            }
             ScanError::MemberNotObject { key } => Self::new(Reason::BadRequest)
                 .with_param(key)
                 .with_message(format!("`{key}` must be an object.")),

@@ -160,6 +160,8 @@ pub struct ApiRequest {
     /// `max_completion_tokens` if present, else `max_tokens` (or `max_new_tokens` inside
     /// `sampling_params`).
     pub max_tokens: Option<u32>,
+    /// Answers that the engine makes: samples (`n`, `best_of`) of each prompt; at least 1.
+    pub answer_count: u32,
     /// Where the prompt is.
     pub prompt: PromptSource,
     /// Plain messages, in order; empty unless `prompt` is [`PromptSource::PlainMessages`].
@@ -207,6 +209,7 @@ impl ApiRequest {
         self.has_model = false;
         self.stream = false;
         self.max_tokens = None;
+        self.answer_count = 1;
         self.is_brief = false;
         self.prompt = PromptSource::None;
         self.messages.clear();

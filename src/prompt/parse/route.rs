@@ -57,8 +57,9 @@ pub const CLIENT_ROUTES: [ClientRoute; 22] = {
 
 /// Calls that change or reveal an engine, by the last part of their path. None is forwarded,
 /// whatever stands before that part.
-pub const ENGINE_CALLS: [&str; 57] = [
+pub const ENGINE_CALLS: [&str; 58] = [
     "abort_request",
+    "cancel",
     "clear_hicache_storage_backend",
     "close_session",
     "collective_rpc",

@@ -10,6 +10,7 @@ use super::priority;
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
 use super::transfer;
+use super::values::{count, flag, present, sampling, switch};
 use forebay_base::limits::SCAN_STEPS_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
@@ -165,6 +166,10 @@ struct ScannedKeys {
     preamble: Optional,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
+    /// Answers to each prompt.
+    samples: Option<u32>,
+    prompt_count: u32,
+    is_background: bool,
     list: MessageList,
     prompt: PromptSource,
     /// A single string as `input` of `/v1/responses`.
@@ -211,8 +216,10 @@ impl ScannedKeys {
                 self.max_completion_tokens = count(cursor)?;
             }
             ("sampling_params", Endpoint::Generate) => {
-                self.max_completion_tokens = max_new_tokens(cursor)?;
+                (self.max_completion_tokens, self.samples) = sampling(cursor)?;
             }
+            ("n" | "best_of", _) => self.samples = self.samples.max(count(cursor)?),
+            ("background", Endpoint::Responses) => self.is_background = flag(cursor, false)?,
             (
                 "messages",
                 Endpoint::ChatCompletions
@@ -226,9 +233,14 @@ impl ScannedKeys {
             ("input", Endpoint::Embeddings)
             | ("prompt", Endpoint::Completions | Endpoint::Tokenize)
             | ("text", Endpoint::Generate) => {
-                self.prompt = prompt(cursor)?;
+                let (source, count) = prompt(cursor)?;
+                // Vectors and counts have no answers.
+                let is_answered = matches!(endpoint, Endpoint::Completions | Endpoint::Generate);
+                (self.prompt, self.prompt_count) = (source, if is_answered { count } else { 1 });
             }
-            ("input_ids", Endpoint::Generate) => self.input_ids = prompt(cursor)?,
+            ("input_ids", Endpoint::Generate) => {
+                (self.input_ids, self.prompt_count) = prompt(cursor)?;
+            }
             ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
                 self.preamble = optional(cursor)?;
             }
@@ -306,6 +318,9 @@ impl ScannedKeys {
         if let Some(error) = self.told.error {
             return Err(error);
         }
+        if self.is_background {
+            return Err(ScanError::Background);
+        }
         if let Optional::Text(model) = &self.model {
             if model.span.len() > MODEL_BYTES_MAX {
                 return Err(ScanError::ModelTooLong);
@@ -314,6 +329,8 @@ impl ScannedKeys {
             decode(model, cursor, &mut request.model);
         }
         request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        let samples = self.samples.unwrap_or(1).max(1);
+        request.answer_count = samples.saturating_mul(self.prompt_count.max(1));
         request.prompt = self.source(endpoint, request);
         self.namespace(cursor, request);
         if request.prompt != PromptSource::PlainMessages {
@@ -424,63 +441,6 @@ fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
     let is_null = cursor.peek() == Some(b'n');
     cursor.skip_value(1)?;
     Ok(if is_null { Optional::Absent } else { Optional::Other })
-}
-
-/// A boolean; `default` for anything else.
-fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
-    let first = cursor.peek();
-    cursor.skip_value(1)?;
-    Ok(match first {
-        Some(b't') => true,
-        Some(b'f') => false,
-        _ => default,
-    })
-}
-
-/// A boolean, if it is one.
-fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError> {
-    let first = cursor.peek();
-    cursor.skip_value(1)?;
-    Ok(match first {
-        Some(b't') => Some(true),
-        Some(b'f') => Some(false),
-        _ => None,
-    })
-}
-
-/// True unless the value is `null` or `false`.
-fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
-    let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
-    cursor.skip_value(1)?;
-    Ok(!absent)
-}
-
-/// A whole number from 0; larger ones than 32 bits saturate.
-fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
-    if !matches!(cursor.peek(), Some(b'0'..=b'9')) {
-        cursor.skip_value(1)?;
-        return Ok(None);
-    }
-    let digits = cursor.number()?;
-    Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
-}
-
-/// `max_new_tokens` of `/generate`'s sampling parameters.
-fn max_new_tokens(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
-    if cursor.peek() != Some(b'{') {
-        cursor.skip_value(1)?;
-        return Ok(None);
-    }
-    cursor.open();
-    let (mut first, mut tokens) = (true, None);
-    while let Some(key) = cursor.next_key(&mut first)? {
-        if cursor.slice(&key.span) == "max_new_tokens" {
-            tokens = count(cursor)?;
-        } else {
-            cursor.skip_value(2)?;
-        }
-    }
-    Ok(tokens)
 }
 
 #[cfg(test)]

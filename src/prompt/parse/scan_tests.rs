@@ -262,6 +262,36 @@ fn numbers_of_tokens() {
 }
 
 #[test]
+fn answers_are_samples_of_each_prompt() {
+    let count = |body: &str, endpoint| scanned(body, endpoint).answer_count;
+    let text = |body: &str| count(body, Endpoint::Completions);
+    assert_eq!(chat(r#"{"messages":[]}"#).answer_count, 1);
+    assert_eq!(chat(r#"{"n":128}"#).answer_count, 128);
+    assert_eq!((chat(r#"{"n":0}"#).answer_count, chat(r#"{"n":-3}"#).answer_count), (1, 1));
+    assert_eq!(text(r#"{"prompt":"a","n":2,"best_of":5}"#), 5);
+    assert_eq!(text(r#"{"prompt":["a","b","c"],"n":2}"#), 6);
+    assert_eq!((text(r#"{"prompt":[[1,2],[3]]}"#), text(r#"{"prompt":[1,2,3]}"#)), (2, 1));
+    let sampled = r#"{"text":["a","b"],"sampling_params":{"n":4,"max_new_tokens":9}}"#;
+    let sampled = scanned(sampled, Endpoint::Generate);
+    assert_eq!((sampled.answer_count, sampled.max_tokens), (8, Some(9)));
+    assert_eq!(count(r#"{"input":["a","b"]}"#, Endpoint::Embeddings), 1, "nothing is generated");
+    assert_eq!(text(r#"{"prompt":["a","b"],"n":4294967295}"#), u32::MAX);
+}
+
+#[test]
+fn responses_in_the_background_are_refused() {
+    let mut request = ApiRequest::default();
+    let mut scanned = |body: &str, endpoint| scan(body.as_bytes(), endpoint, &mut request);
+    let body = r#"{"model":"m","input":"hi","background":true}"#;
+    assert_eq!(scanned(body, Endpoint::Responses), Err(ScanError::Background));
+    assert_eq!(scanned(body, Endpoint::ChatCompletions), Ok(()), "nobody's key there");
+    for value in ["false", "null", "\"true\""] {
+        let body = body.replace("true}", &format!("{value}}}"));
+        assert_eq!(scanned(&body, Endpoint::Responses), Ok(()), "{value}");
+    }
+}
+
+#[test]
 fn fleet_keys_are_refused() {
     let mut request = ApiRequest::default();
     let body = br#"{"model":"m","bootstrap_host":"10.0.0.1"}"#;
