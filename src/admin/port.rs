@@ -1,6 +1,7 @@
 //! The connections of the admin API. Bounded in number and in time, so that whoever reaches the
-//! port cannot take the descriptors of the data plane: when all are taken, the one that has been
-//! silent longest makes room.
+//! port cannot take the descriptors of the data plane: when all are taken, one makes room. The
+//! first to go has never called, then comes one between calls, last one with a call that runs; of
+//! equals the one that has been silent longest.
 
 use super::socket::{AdminSocket, SocketFile};
 use axum::Router;
@@ -29,26 +30,56 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// One open connection.
 struct Open {
-    /// When its last call began.
-    called_at: LastCall,
+    calls: Calls,
     task: AbortHandle,
 }
 
-/// When the last call of a connection began. Copies share it.
+/// The calls of one connection. Copies share them.
 #[derive(Clone)]
-struct LastCall(Rc<Cell<Instant>>);
+struct Calls(Rc<CallCells>);
 
-impl LastCall {
-    fn new() -> Self {
-        Self(Rc::new(Cell::new(Instant::now())))
+struct CallCells {
+    /// When the last one began, or a part of its answer was read.
+    moved_at: Cell<Instant>,
+    begun: Cell<u64>,
+    running: Cell<u64>,
+}
+
+impl Calls {
+    fn none() -> Self {
+        let moved_at = Cell::new(Instant::now());
+        let (begun, running) = (Cell::new(0), Cell::new(0));
+        Self(Rc::new(CallCells { moved_at, begun, running }))
     }
 
-    fn renew(&self) {
-        self.0.set(Instant::now());
+    fn begin(&self) -> RunningCall {
+        self.moved();
+        self.0.begun.set(self.0.begun.get().saturating_add(1));
+        self.0.running.set(self.0.running.get().saturating_add(1));
+        RunningCall(self.clone())
     }
 
-    fn at(&self) -> Instant {
-        self.0.get()
+    fn moved(&self) {
+        self.0.moved_at.set(Instant::now());
+    }
+
+    fn moved_at(&self) -> Instant {
+        self.0.moved_at.get()
+    }
+
+    /// The least makes room first.
+    fn rank(&self) -> (bool, bool, Instant) {
+        (self.0.running.get() > 0, self.0.begun.get() > 0, self.moved_at())
+    }
+}
+
+/// A call, until its answer has been read.
+struct RunningCall(Calls);
+
+impl Drop for RunningCall {
+    fn drop(&mut self) {
+        let cells = &self.0.0;
+        cells.running.set(cells.running.get().saturating_sub(1));
     }
 }
 
@@ -138,8 +169,8 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
             Ok(caller) => {
                 has_failed = false;
                 make_room(&mut open);
-                let called_at = LastCall::new();
-                let (router, calls) = (router.clone(), called_at.clone());
+                let open_calls = Calls::none();
+                let (router, calls) = (router.clone(), open_calls.clone());
                 let task = match caller {
                     AdminCaller::Tcp(stream) => spawn_local(connection(stream, router, calls)),
                     AdminCaller::Tls(stream, acceptor) => {
@@ -147,7 +178,7 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
                     }
                     AdminCaller::Unix(stream) => spawn_local(connection(stream, router, calls)),
                 };
-                open.push(Open { called_at, task: task.abort_handle() });
+                open.push(Open { calls: open_calls, task: task.abort_handle() });
             }
             Err(error) => {
                 if !std::mem::replace(&mut has_failed, true) {
@@ -159,21 +190,20 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
     }
 }
 
-/// Forgets connections that have ended, and ends the one that has been silent longest where there
-/// are too many.
+/// Forgets connections that have ended, and ends one where there are too many.
 fn make_room(open: &mut Vec<Open>) {
     open.retain(|one| !one.task.is_finished());
     while open.len() >= ADMIN_CONNECTIONS_MAX {
-        let longest = open.iter().enumerate().min_by_key(|(_, one)| one.called_at.at());
-        let Some((position, _)) = longest else { return };
+        let first = open.iter().enumerate().min_by_key(|(_, one)| one.calls.rank());
+        let Some((position, _)) = first else { return };
         open.swap_remove(position).task.abort();
     }
 }
 
 /// Shakes hands first. Who shows no certificate that is asked for ends here.
-async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, called_at: LastCall) {
+async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, calls: Calls) {
     match timeout(ADMIN_HANDSHAKE_MAX, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, router, called_at).await,
+        Ok(Ok(stream)) => connection(stream, router, calls).await,
         Ok(Err(error)) => debug!(%error, "no handshake with a caller of the admin API"),
         Err(_) => debug!("a caller of the admin API did not shake hands in time"),
     }
@@ -183,7 +213,7 @@ async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, calle
 /// goes on as long as somebody reads.
 struct ReadAnswer {
     body: axum::body::Body,
-    called_at: LastCall,
+    call: RunningCall,
 }
 
 impl Body for ReadAnswer {
@@ -196,7 +226,7 @@ impl Body for ReadAnswer {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if polled.is_ready() {
-            self.called_at.renew();
+            self.call.0.moved();
         }
         polled
     }
@@ -212,24 +242,39 @@ impl Body for ReadAnswer {
 
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
 /// the last call began, or after the last part of a stream that was read.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    router: Router,
-    called_at: LastCall,
-) {
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, calls: Calls) {
     let service = TowerToHyperService::new(router);
-    let calls = called_at.clone();
-    let service = service_fn(move |call: hyper::Request<Incoming>| {
-        calls.renew();
-        let (answer, called_at) = (service.call(call), calls.clone());
-        async move { answer.await.map(|answer| answer.map(|body| ReadAnswer { body, called_at })) }
+    let of_connection = calls.clone();
+    let service = service_fn(move |asked: hyper::Request<Incoming>| {
+        let call = of_connection.begin();
+        let answer = service.call(asked);
+        async move { answer.await.map(|answer| answer.map(|body| ReadAnswer { body, call })) }
     });
     let mut served = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     loop {
-        let end = called_at.at() + ADMIN_IDLE_MAX;
-        if timeout_at(end, served.as_mut()).await.is_ok() || called_at.at() + ADMIN_IDLE_MAX <= end
+        let end = calls.moved_at() + ADMIN_IDLE_MAX;
+        if timeout_at(end, served.as_mut()).await.is_ok()
+            || calls.moved_at() + ADMIN_IDLE_MAX <= end
         {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_goes_last_and_what_never_called_goes_first() {
+        let [silent, newcomer, idle, stalled, viewer] = [(); 5].map(|()| Calls::none());
+        drop(idle.begin());
+        let _running = (viewer.begin(), stalled.begin());
+        let start = silent.moved_at();
+        for (calls, seconds) in [(&newcomer, 9), (&idle, 1), (&stalled, 2), (&viewer, 8)] {
+            calls.0.moved_at.set(start + Duration::from_secs(seconds));
+        }
+        let ranks = [&silent, &newcomer, &idle, &stalled, &viewer].map(Calls::rank);
+        assert!(ranks.is_sorted(), "{ranks:?}");
     }
 }
