@@ -10,6 +10,9 @@ use rustix::fs::{Access, access};
 use std::net::SocketAddr;
 use std::path::Path;
 
+/// Shorter tokens can be guessed.
+const TOKEN_BYTES_LEAST: usize = 16;
+
 impl Check<'_> {
     pub(super) fn admin(&mut self, config: &Config) {
         match &config.admin {
@@ -39,6 +42,22 @@ impl Check<'_> {
         if is_open && !admin.ip().is_loopback() {
             let what = format!("`admin` {admin} can be reached from outside and asks for no token");
             self.warning("admin", what, "set `admin_token_file`, or bind it to 127.0.0.1");
+        } else if !admin.ip().is_loopback() {
+            self.admin_network(config, admin);
+        }
+    }
+
+    /// What a token leaves open on a network.
+    fn admin_network(&mut self, config: &Config, admin: SocketAddr) {
+        if config.admin_tls.cert.is_none() {
+            let what = format!("`admin` {admin} takes tokens in clear text");
+            self.warning("admin", what, "set `admin_tls.cert` and `admin_tls.key`");
+        }
+        let asks_readers =
+            config.admin_read_token_file.is_some() || config.admin_tls.client_ca.is_some();
+        if !asks_readers {
+            let what = format!("`admin` {admin} shows metrics and workers to anybody");
+            self.warning("admin", what, "set `admin_read_token_file`");
         }
     }
 
@@ -82,7 +101,13 @@ impl Check<'_> {
     /// What the file holds; a fault of it is a finding.
     fn token(&mut self, key: &str, path: Option<&Path>) -> Option<String> {
         match read_token(path?) {
-            Ok(token) => Some(token),
+            Ok(token) => {
+                if token.len() < TOKEN_BYTES_LEAST {
+                    let what = format!("`{key}` holds a token of {} characters", token.len());
+                    self.warning(key, what, "write a longer one: openssl rand -hex 32");
+                }
+                Some(token)
+            }
             Err(what) => {
                 let help = "write one line into it, for example with: openssl rand -hex 32";
                 self.error(key, format!("`{key}` {what}"), help);
@@ -109,11 +134,14 @@ mod tests {
         path.display().to_string()
     }
 
+    const LONG: &str = "0123456789abcdef\n";
+    const OTHER: &str = "fedcba9876543210\n";
+
     #[test]
     fn readers_have_another_token() {
         let folder = tempfile::tempdir().unwrap();
         let (read, change) =
-            (file(folder.path(), "read", "r3ad\n"), file(folder.path(), "change", "s3cret\n"));
+            (file(folder.path(), "read", LONG), file(folder.path(), "change", OTHER));
         let both = |read: &str, change: &str| {
             findings(&format!(
                 "admin_read_token_file = \"{read}\"\nadmin_token_file = \"{change}\""

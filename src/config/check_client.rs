@@ -8,9 +8,16 @@ use forebay_identity::{TrustedNets, origin_fault};
 impl Check<'_> {
     pub(super) fn client(&mut self, client: &ClientConfig) {
         let trusted = TrustedNets::parse(client.trusted.iter().map(String::as_str));
-        if let Err(what) = trusted {
-            let help = "list addresses or networks, for example [\"10.0.0.0/8\", \"::1\"]";
-            self.error("client.trusted", format!("`client.trusted`: {what}"), help);
+        match trusted {
+            Err(what) => {
+                let help = "list addresses or networks, for example [\"10.0.0.0/8\", \"::1\"]";
+                self.error("client.trusted", format!("`client.trusted`: {what}"), help);
+            }
+            Ok(nets) if nets.is_everybody() => {
+                let what = "`client.trusted` holds every address: each client can claim another's";
+                self.warning("client.trusted", what, "list the addresses of your proxies");
+            }
+            Ok(_) => {}
         }
         if client.proxy_protocol && client.trusted.is_empty() {
             let what = "`client.proxy_protocol` is on, and `client.trusted` is empty";

@@ -5,7 +5,8 @@ use super::client::JwtConfig;
 use super::finding::{Finding, Origin};
 use super::schema::Config;
 use super::url::JwksUrl;
-use forebay_keys::{KeyFileError, read, read_token_keys};
+use forebay_keys::{KeyFileError, KeyRing, read, read_token_keys};
+use std::collections::HashSet;
 use std::path::Path;
 
 impl Check<'_> {
@@ -21,7 +22,7 @@ impl Check<'_> {
                 let what = format!("`api_keys` {} holds no key", path.display());
                 self.warning("api_keys", what, "add one with `forebay key add`");
             }
-            Ok(_) => {}
+            Ok(keys) => self.tenants_without_key(config, &keys),
             Err(KeyFileError::Unreadable(what)) => {
                 let what = format!("`api_keys`: {what}");
                 self.error("api_keys", what, "write it with `forebay key add`");
@@ -33,6 +34,22 @@ impl Check<'_> {
                     let origin = Origin::File { name: name.clone(), line, column };
                     Finding::error(origin, fault.what, fault.help)
                 }));
+            }
+        }
+    }
+
+    /// A table that no key leads to limits nobody.
+    fn tenants_without_key(&mut self, config: &Config, keys: &KeyRing) {
+        if config.jwt.jwks.is_some() {
+            return;
+        }
+        let names: HashSet<&str> = keys.keys().iter().map(|key| &*key.tenant).collect();
+        for (position, tenant) in config.flow.tenants.iter().enumerate() {
+            let name = tenant.name.as_str();
+            if name != "*" && !names.contains(name) {
+                let what = format!("no key of `api_keys` is of the tenant `{name}`");
+                let help = "correct the name, or add a key with `forebay key add`";
+                self.warning(&format!("tenant.{position}.name"), what, help);
             }
         }
     }

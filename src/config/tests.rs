@@ -553,6 +553,37 @@ fn tenants_and_the_file_of_keys_are_checked() {
 }
 
 #[test]
+fn what_leaves_a_door_open_is_a_warning() {
+    for (text, expected) in [
+        (
+            "[client]\ntrusted = [\"10.0.0.0/8\", \"::/0\"]",
+            "forebay.toml:2:11: warning: `client.trusted` holds every address",
+        ),
+        (
+            "admin = \"0.0.0.0:9\"\nadmin_token_file = \"../../tests/data/tokens/long\"\n\
+             admin_read_token_file = \"../../tests/data/tokens/other\"",
+            "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 takes tokens in clear text",
+        ),
+        (
+            "admin = \"0.0.0.0:9\"\nadmin_token_file = \"../../tests/data/tokens/long\"\n\
+             [admin_tls]\ncert = \"../../tests/data/tls/router.pem\"\n\
+             key = \"../../tests/data/tls/router.key\"",
+            "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 shows metrics and workers to anybody",
+        ),
+        (
+            "admin_token_file = \"../../tests/data/tokens/short\"",
+            "forebay.toml:1:20: warning: `admin_token_file` holds a token of 6 characters",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/two.toml\"\n[[tenant]]\nname = \"serach\"",
+            "forebay.toml:3:8: warning: no key of `api_keys` is of the tenant `serach`",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
 fn conflicts_and_ranges_of_back_pressure() {
     for (text, expected) in [
         ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),

@@ -28,6 +28,12 @@ impl TrustedNets {
         self.0.iter().any(|net| net.contains(&address))
     }
 
+    /// Is any address of a family in it?
+    #[must_use]
+    pub fn is_everybody(&self) -> bool {
+        self.0.iter().any(|net| net.prefix_len() == 0)
+    }
+
     /// True where each client speaks for itself.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

@@ -10,6 +10,11 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
+
+/// Between two tries to have a file alone, and how often: a second in all.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+const LOCK_TRIES: u32 = 50;
 
 /// Why there are no keys.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +81,9 @@ pub fn change(
     let folder = parent.unwrap_or(Path::new("."));
     // Of two processes that change the file at once, the second would undo what the first did.
     let lock = File::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        format!("another process changes a file in {}: try again", folder.display())
+    wait_for(&lock).map_err(|_| {
+        let (path, folder) = (path.display(), folder.display());
+        format!("{path}: another process changes a file in {folder}; try again later")
     })?;
     let text = match text_of(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -90,6 +96,20 @@ pub fn change(
     file.as_file().sync_all().map_err(told)?;
     file.persist(path).map_err(|error| told(error.error))?;
     lock.sync_all().map_err(told)
+}
+
+/// Takes the lock, or says after a while that another process has it.
+#[expect(clippy::disallowed_methods, reason = "`forebay key` alone changes the file, no shard")]
+fn wait_for(lock: &File) -> rustix::io::Result<()> {
+    let mut taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
+    for _ in 0..LOCK_TRIES {
+        if taken.is_ok() {
+            break;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
+    }
+    taken
 }
 
 /// Gives the new file owner, group and mode of the old one, if there is one.

@@ -3,7 +3,7 @@
 
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureAlgorithm};
@@ -67,9 +67,9 @@ impl Certified {
         let key_bytes = parsed.map_or(0, |parsed| {
             parsed.subject_public_key_info.subject_public_key.raw_bytes().len()
         });
-        let pem = read(&files.key).map_err(CertificateFault::Key)?;
-        let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
-            CertificateFault::Key(format!("{key}: it holds no private key in PEM: {error}"))
+        let text = read(&files.key).map_err(CertificateFault::Key)?;
+        let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+            CertificateFault::Key(format!("{key}: {}", key_fault(&text, &error)))
         })?;
         let fits = CertifiedKey::from_der(chain, private, &default_provider());
         let certified = fits.map_err(|error| match error {
@@ -99,13 +99,38 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
 
 /// At least one, as they stand in the file.
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(path)?;
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let text = read(path)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let shown = path.display();
     match read {
         Ok(chain) if chain.is_empty() => Err(format!("{shown}: it holds no certificate in PEM")),
         Ok(chain) => Ok(chain),
-        Err(error) => Err(format!("{shown}: {error}")),
+        Err(error) => Err(format!("{shown}: {}", pem_fault(&error))),
+    }
+}
+
+/// For people: what the library says of a section, it says in bytes.
+fn pem_fault(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let marker = String::from_utf8_lossy(end_marker);
+            format!("the end of a section is missing: -----END {marker}-----")
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            format!("a section begins with another line: {}", String::from_utf8_lossy(line))
+        }
+        error => error.to_string(),
+    }
+}
+
+fn key_fault(text: &[u8], error: &pem::Error) -> String {
+    let is_encrypted = text.windows(9).any(|part| part == b"ENCRYPTED");
+    match error {
+        pem::Error::NoItemsFound if is_encrypted => {
+            "the private key is encrypted; write it without a passphrase: openssl pkey".to_owned()
+        }
+        pem::Error::NoItemsFound => "it holds no private key in PEM".to_owned(),
+        error => pem_fault(error),
     }
 }
 

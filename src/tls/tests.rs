@@ -408,6 +408,10 @@ fn files_at_fault_are_named() {
     assert!(good.expires_at.unwrap().as_secs() > 4_000_000_000 / 2);
     let (missing, empty) = (folder.0.path().join("missing"), folder.write("empty", ""));
     let long = folder.write("long", &"x".repeat(1024 * 1024 + 1));
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
+    let encrypted = folder.write("encrypted", encrypted);
+    let cut = folder.write("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n");
     for (cert, key, in_cert, what) in [
         (&a.cert, &b.key, false, "is not the key of"),
         (&missing, &a.key, true, "No such file"),
@@ -415,6 +419,8 @@ fn files_at_fault_are_named() {
         (&empty, &a.key, true, "no certificate"),
         (&a.key, &a.key, true, "no certificate"),
         (&a.cert, &empty, false, "no private key"),
+        (&a.cert, &encrypted, false, "is encrypted"),
+        (&cut, &a.key, true, "missing: -----END CERTIFICATE-----"),
         (&long, &a.key, true, "longer than"),
     ] {
         let fault = read(cert, key).unwrap_err();
