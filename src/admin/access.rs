@@ -12,6 +12,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
+use tracing::info;
 
 /// POSTs that change nothing.
 const READING_POSTS: [&str; 1] = ["/debug/overlap"];
@@ -98,13 +99,34 @@ pub(crate) async fn check(
     let judged = access
         .host(target, call.headers())
         .and_then(|()| access.rest(call.method(), call.uri().path(), call.headers()));
-    let Err(denied) = judged else { return next.run(call).await };
+    let Err(denied) = judged else { return run(call, next).await };
     let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
     if denied.status() == StatusCode::UNAUTHORIZED {
         return (bearer, answer).into_response();
     }
     answer.into_response()
+}
+
+/// Who calls, for the log.
+#[derive(Clone, Debug)]
+pub(crate) struct CallerName(pub(crate) Arc<str>);
+
+/// Answers a call that may be made. What changes something is on record.
+async fn run(call: Request, next: Next) -> Response {
+    if is_reading(call.method(), call.uri().path()) {
+        return next.run(call).await;
+    }
+    let caller = call.extensions().get::<CallerName>().cloned();
+    let (method, path) = (call.method().clone(), call.uri().path().to_owned());
+    let answer = next.run(call).await;
+    let (status, caller) = (answer.status().as_u16(), caller.map_or("?".into(), |name| name.0));
+    info!(%caller, %method, path, status, "the admin API was asked to change something");
+    answer
+}
+
+fn is_reading(method: &Method, path: &str) -> bool {
+    method.is_safe() || READING_POSTS.contains(&path)
 }
 
 impl Access {
@@ -151,7 +173,7 @@ impl Access {
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
         let is_page = path == PAGE || path.starts_with(PAGE_FILES);
         let is_probe = method.is_safe() && (is_page || PROBES.contains(&path));
-        let reads = method.is_safe() || READING_POSTS.contains(&path);
+        let reads = is_reading(method, path);
         match (&self.token, &self.read_token) {
             (Some(_), read) if !reads && !is(&self.token) => {
                 Err(if is(read) { Denied::ReadOnly } else { Denied::NoToken })

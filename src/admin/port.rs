@@ -3,6 +3,7 @@
 //! first to go has never called, then comes one between calls, last one with a call that runs; of
 //! equals the one that has been silent longest.
 
+use super::access::CallerName;
 use super::socket::{AdminSocket, SocketFile};
 use axum::Router;
 use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_MAX, ADMIN_IDLE_MAX};
@@ -39,6 +40,7 @@ struct Open {
 struct Calls(Rc<CallCells>);
 
 struct CallCells {
+    caller: CallerName,
     /// When the last one began, or a part of its answer was read.
     moved_at: Cell<Instant>,
     begun: Cell<u64>,
@@ -46,10 +48,10 @@ struct CallCells {
 }
 
 impl Calls {
-    fn none() -> Self {
+    fn none(caller: CallerName) -> Self {
         let moved_at = Cell::new(Instant::now());
         let (begun, running) = (Cell::new(0), Cell::new(0));
-        Self(Rc::new(CallCells { moved_at, begun, running }))
+        Self(Rc::new(CallCells { caller, moved_at, begun, running }))
     }
 
     fn begin(&self) -> RunningCall {
@@ -145,17 +147,23 @@ impl AdminListener {
         }
     }
 
-    async fn accept(&self) -> io::Result<AdminCaller> {
+    async fn accept(&self) -> io::Result<(AdminCaller, CallerName)> {
         match self {
             Self::Tcp(listener, tls) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Ok(match tls {
+                let caller = match tls {
                     Some(tls) => AdminCaller::Tls(stream, tls.accept()),
                     None => AdminCaller::Tcp(stream),
-                })
+                };
+                Ok((caller, CallerName(address.to_string().into())))
             }
-            Self::Unix(listener, _) => Ok(AdminCaller::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                let uid =
+                    stream.peer_cred().map_or_else(|_| "?".to_owned(), |c| c.uid().to_string());
+                Ok((AdminCaller::Unix(stream), CallerName(format!("unix, user {uid}").into())))
+            }
         }
     }
 }
@@ -166,10 +174,10 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
     let mut has_failed = false;
     loop {
         match listener.accept().await {
-            Ok(caller) => {
+            Ok((caller, name)) => {
                 has_failed = false;
                 make_room(&mut open);
-                let open_calls = Calls::none();
+                let open_calls = Calls::none(name);
                 let (router, calls) = (router.clone(), open_calls.clone());
                 let task = match caller {
                     AdminCaller::Tcp(stream) => spawn_local(connection(stream, router, calls)),
@@ -245,8 +253,9 @@ impl Body for ReadAnswer {
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, calls: Calls) {
     let service = TowerToHyperService::new(router);
     let of_connection = calls.clone();
-    let service = service_fn(move |asked: hyper::Request<Incoming>| {
+    let service = service_fn(move |mut asked: hyper::Request<Incoming>| {
         let call = of_connection.begin();
+        asked.extensions_mut().insert(of_connection.0.caller.clone());
         let answer = service.call(asked);
         async move { answer.await.map(|answer| answer.map(|body| ReadAnswer { body, call })) }
     });
@@ -267,7 +276,8 @@ mod tests {
 
     #[test]
     fn what_runs_goes_last_and_what_never_called_goes_first() {
-        let [silent, newcomer, idle, stalled, viewer] = [(); 5].map(|()| Calls::none());
+        let [silent, newcomer, idle, stalled, viewer] =
+            ["a", "b", "c", "d", "e"].map(|name| Calls::none(CallerName(name.into())));
         drop(idle.begin());
         let _running = (viewer.begin(), stalled.begin());
         let start = silent.moved_at();

@@ -136,9 +136,7 @@ impl Passed {
     }
 
     fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
-        if self.is_stream {
-            self.first_at.get_or_insert_with(|| env.now());
-        }
+        self.first_at = self.first_at.or_else(|| self.is_stream.then(|| env.now()));
         match &mut self.scan {
             Some(scan) => scan.feed(data),
             None => self.hits.feed(&io.hits, data),

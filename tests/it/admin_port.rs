@@ -240,3 +240,25 @@ fn two_routers_share_a_port_only_on_purpose() {
     second.listen_shared = true;
     assert_eq!(router(second).listen, first.listen);
 }
+
+#[test]
+fn calls_that_change_something_are_on_record() {
+    let worker = Worker::json("{}");
+    let text = format!(
+        "cores = [0]\n[[worker]]\nurl = \"{}\"\nname = \"w\"\nengine = \"openai\"\nmodels = [\"m\"]\n",
+        worker.url()
+    );
+    let router = RouterProcess::configured(&text);
+    assert_eq!(call(router.admin, &admin_post("/workers/w/drain", b"")).status, 200);
+    assert_eq!(call(router.admin, &admin_post("/workers/nobody/drain", b"")).status, 404);
+    let reads = admin_post("/debug/overlap?endpoint=/v1/completions", ASK);
+    call(router.admin, &reads);
+    until("both are in the log", || router.logged("asked to change something") == 2);
+    let log = router.log();
+    let lines = log.lines().filter(|line| line.contains("asked to change something"));
+    for (line, words) in lines.zip([["/workers/w/drain", "200"], ["/workers/nobody/drain", "404"]])
+    {
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+        assert!(line.contains("127.0.0.1:"), "{line}");
+    }
+}

@@ -10,7 +10,7 @@ use super::priority;
 use super::prompt::prompt;
 use super::request::{ApiRequest, Endpoint, PromptSource};
 use super::transfer;
-use super::values::{count, flag, present, sampling, switch};
+use super::values::{present, switch};
 use forebay_base::limits::SCAN_STEPS_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
@@ -441,6 +441,46 @@ fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
     let is_null = cursor.peek() == Some(b'n');
     cursor.skip_value(1)?;
     Ok(if is_null { Optional::Absent } else { Optional::Other })
+}
+
+/// A boolean; `default` for anything else.
+fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => true,
+        Some(b'f') => false,
+        _ => default,
+    })
+}
+
+/// A whole number from 0; larger ones than 32 bits saturate.
+fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
+    if !matches!(cursor.peek(), Some(b'0'..=b'9')) {
+        cursor.skip_value(1)?;
+        return Ok(None);
+    }
+    let digits = cursor.number()?;
+    Ok(digits.map(|digits| cursor.slice(&digits).parse().unwrap_or(u32::MAX)))
+}
+
+/// `max_new_tokens` and `n` of `/generate`'s sampling parameters.
+fn sampling(cursor: &mut Cursor<'_>) -> Result<(Option<u32>, Option<u32>), ScanError> {
+    let (mut tokens, mut samples) = (None, None);
+    if cursor.peek() != Some(b'{') {
+        cursor.skip_value(1)?;
+        return Ok((tokens, samples));
+    }
+    cursor.open();
+    let mut first = true;
+    while let Some(key) = cursor.next_key(&mut first)? {
+        match cursor.slice(&key.span) {
+            "max_new_tokens" => tokens = count(cursor)?,
+            "n" => samples = count(cursor)?,
+            _ => cursor.skip_value(2)?,
+        }
+    }
+    Ok((tokens, samples))
 }
 
 #[cfg(test)]
