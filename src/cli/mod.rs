@@ -13,6 +13,7 @@ mod findings;
 mod key;
 mod key_flags;
 mod logging;
+mod plot;
 mod process;
 mod record;
 mod replay;

@@ -1,10 +1,12 @@
 //! `forebay simulate`: a trace under several policies, in virtual time.
 
+use super::plot::draw;
 use super::process::failed;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use forebay_base::Clock;
-use forebay_simulate::{PolicySummary, Rule, Scenario, SimPlan, Trace, read, simulate};
+use forebay_simulate::{self as sim, PolicyRun, Rule, Scenario, SimPlan, Trace, read};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -45,6 +47,9 @@ pub(super) struct SimulateArgs {
     /// Write the figures as JSON there, `-` for standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
+    /// Draw time to the first token, hits and load into this folder: ttft.svg, hits.svg, load.svg
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
     /// Replay the trace so often, each time with prompts that share nothing with the others
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
     repeat: u32,
@@ -81,9 +86,11 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     };
     let clock = Clock::start();
     let begun = clock.now();
-    let runs: Vec<(String, PolicySummary)> =
-        rules.into_iter().map(|(name, rule)| (name, simulate(&trace, &plan, rule))).collect();
+    let runs = all(&trace, &plan, rules);
     let rate = per_second(&runs, clock.now().since(begun));
+    if let Some(folder) = &args.plot {
+        draw(&runs, folder)?;
+    }
     let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
     match args.json.as_deref() {
         Some(file) if file == Path::new("-") => said(writeln!(out, "{:#}", as_json(&runs, rate))),
@@ -95,6 +102,26 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
             said(table(&runs, rate, out))
         }
     }
+}
+
+/// Each policy in turn, with a bar on a terminal.
+fn all(trace: &Trace, plan: &SimPlan, rules: Vec<(String, Rule)>) -> Vec<(String, PolicyRun)> {
+    let each = trace.requests.len() as u64;
+    let bar = ProgressBar::new(each * rules.len() as u64).with_style(style());
+    let simulated = rules.into_iter().enumerate().map(|(place, (name, rule))| {
+        bar.set_message(name.clone());
+        let before = each * place as u64;
+        let run = sim::run(trace, plan, rule, &mut |ended| bar.set_position(before + ended as u64));
+        (name, run)
+    });
+    let runs = simulated.collect();
+    bar.finish_and_clear();
+    runs
+}
+
+fn style() -> ProgressStyle {
+    let shown = ProgressStyle::with_template("{msg:<19} {bar:40} {percent:>3} %  {eta} left");
+    shown.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn trace(path: &Path, seed: u64) -> Result<Trace, String> {
@@ -111,18 +138,18 @@ fn rules(names: &[String]) -> Result<Vec<(String, Rule)>, String> {
     names.iter().map(|name| Ok((name.clone(), name.parse()?))).collect()
 }
 
-fn per_second(runs: &[(String, PolicySummary)], nanos: u64) -> u64 {
-    let requests: u64 = runs.iter().map(|(_, run)| run.requests).sum();
+fn per_second(runs: &[(String, PolicyRun)], nanos: u64) -> u64 {
+    let requests: u64 = runs.iter().map(|(_, run)| run.summary.requests).sum();
     requests.saturating_mul(1_000_000_000) / nanos.max(1)
 }
 
-fn as_json(runs: &[(String, PolicySummary)], rate: u64) -> serde_json::Value {
+fn as_json(runs: &[(String, PolicyRun)], rate: u64) -> serde_json::Value {
     let policies: Map<String, serde_json::Value> =
-        runs.iter().map(|(name, run)| (name.clone(), json!(run))).collect();
+        runs.iter().map(|(name, run)| (name.clone(), json!(run.summary))).collect();
     json!({ "policies": policies, "simulated_requests_per_s": rate })
 }
 
-fn table(runs: &[(String, PolicySummary)], rate: u64, out: &mut impl Write) -> io::Result<()> {
+fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "{:<19} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>6}",
@@ -139,6 +166,7 @@ fn table(runs: &[(String, PolicySummary)], rate: u64, out: &mut impl Write) -> i
         "busy"
     )?;
     for (name, run) in runs {
+        let run = &run.summary;
         let ttft = &run.ttft;
         writeln!(
             out,

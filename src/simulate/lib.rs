@@ -10,7 +10,7 @@
 //! | `engine`, `kv_cache` | one rank: its steps, its blocks |
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | what is asked for, and when |
-//! | `summary` | what came of it |
+//! | `summary`, `series` | what came of it, in all and over time |
 //!
 //! A run is a function of its trace, its plan and its seed. Nothing here reads a clock.
 #![allow(
@@ -26,6 +26,7 @@ mod fleet;
 mod generate;
 mod kv_cache;
 mod rivals;
+mod series;
 mod shipped;
 mod speed;
 mod summary;
@@ -35,11 +36,12 @@ mod world;
 
 pub use generate::Scenario;
 pub use rivals::{Rival, Rule};
+pub use series::{RunSeries, TtftPoint};
 pub use speed::ModelSpeed;
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{SimPlan, simulate};
+pub use world::{PolicyRun, SimPlan, run, simulate};
 
 #[cfg(test)]
 mod tests;

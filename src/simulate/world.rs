@@ -5,6 +5,7 @@ use crate::engine::{EngineNews, ModelEngine};
 use crate::fleet::RankShape;
 use crate::kv_cache::CacheChange;
 use crate::rivals::{RivalState, Rule};
+use crate::series::{RunSeries, TokenSample};
 use crate::shipped::{PlacedAs, Shipped, TraceAsked};
 use crate::speed::ModelSpeed;
 use crate::summary::{PolicySummary, RequestOutcome};
@@ -65,15 +66,36 @@ enum Event {
     Reports,
 }
 
+/// What came of one policy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyRun {
+    /// In all.
+    pub summary: PolicySummary,
+    /// Over time.
+    pub series: RunSeries,
+}
+
 /// Replays the trace under one policy.
 #[must_use]
 pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
+    run(trace, plan, rule, &mut |_| ()).summary
+}
+
+/// The same with how it went. `ended` hears from time to time how many requests have ended.
+#[must_use]
+pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, ended: &mut dyn FnMut(usize)) -> PolicyRun {
     let mut world = World::new(trace, plan, rule);
     world.plan_arrivals();
     while let Some(Reverse((now, _, event))) = world.events.pop() {
         world.happen(now, event);
+        if event == Event::Reports {
+            ended(trace.requests.len() - world.requests.left);
+        }
     }
-    world.summary()
+    let Requests { started_ns, outcomes, .. } = &world.requests;
+    let computed = world.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
+    let series = RunSeries::of(started_ns, outcomes, &world.ranks.samples, computed.collect());
+    PolicyRun { summary: world.summary(), series }
 }
 
 struct World<'a> {
@@ -95,6 +117,7 @@ struct SimRanks {
     unheard: VecDeque<(u64, RankIndex, Vec<CacheChange>)>,
     /// The next look at the queues that is planned.
     looks_again_at: u64,
+    samples: Vec<TokenSample>,
 }
 
 struct Requests {
@@ -133,6 +156,7 @@ impl<'a> World<'a> {
                 waiting: vec![0; plan.ranks],
                 unheard: VecDeque::new(),
                 looks_again_at: u64::MAX,
+                samples: Vec::new(),
             },
             requests: Requests {
                 leases: (0..count).map(|_| None).collect(),
@@ -307,6 +331,12 @@ impl<'a> World<'a> {
             return;
         }
         self.shipped.fade(NanosSinceStart(now));
+        let mut sample = TokenSample { at_ns: now, ..TokenSample::default() };
+        for totals in self.ranks.engines.iter().map(ModelEngine::totals) {
+            sample.cached += totals.cached_tokens;
+            sample.computed += totals.computed_tokens;
+        }
+        self.ranks.samples.push(sample);
         for (at, engine) in self.ranks.engines.iter().enumerate() {
             let (running, waiting) = engine.load();
             let kv_permille = Some(engine.used_permille());
