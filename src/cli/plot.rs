@@ -75,7 +75,7 @@ fn hits(area: &Area<'_>, runs: &[(String, PolicyRun)]) -> Drawn {
     lines(area, &curves, &axes)
 }
 
-/// A bar for each rank and policy: prompt tokens that the rank computed, over the mean of the ranks.
+/// A bar for each rank and policy: prompt tokens that the rank computed, over the ranks' mean.
 fn load(area: &Area<'_>, runs: &[(String, PolicyRun)]) -> Drawn {
     area.fill(&WHITE)?;
     let ranks = runs.iter().map(|(_, run)| run.series.computed_tokens.len()).max().unwrap_or(1);

@@ -44,15 +44,22 @@ pub(super) struct SimulateArgs {
     /// Seed of ties, of generated traces, and of arrivals that a trace gives in coarse steps
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Replay the trace so often, each time with prompts that share nothing with the others
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
+    repeat: u32,
+}
+
+/// Where the figures go beside the table.
+#[derive(Debug, Args)]
+struct OutputArgs {
     /// Write the figures as JSON there, `-` for standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
     /// Draw time to the first token, hits and load into this folder: ttft.svg, hits.svg, load.svg
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// Replay the trace so often, each time with prompts that share nothing with the others
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
-    repeat: u32,
 }
 
 fn ranks() -> RangedI64ValueParser<u16> {
@@ -88,11 +95,11 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     let begun = clock.now();
     let runs = all(&trace, &plan, rules);
     let rate = per_second(&runs, clock.now().since(begun));
-    if let Some(folder) = &args.plot {
+    if let Some(folder) = &args.output.plot {
         draw(&runs, folder)?;
     }
     let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
-    match args.json.as_deref() {
+    match args.output.json.as_deref() {
         Some(file) if file == Path::new("-") => said(writeln!(out, "{:#}", as_json(&runs, rate))),
         file => {
             if let Some(file) = file {

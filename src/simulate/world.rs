@@ -69,9 +69,9 @@ enum Event {
 /// What came of one policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyRun {
-    /// In all.
+    /// The figures of the whole run.
     pub summary: PolicySummary,
-    /// Over time.
+    /// How the run went over its time.
     pub series: RunSeries,
 }
 

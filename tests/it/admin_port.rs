@@ -245,7 +245,8 @@ fn two_routers_share_a_port_only_on_purpose() {
 fn calls_that_change_something_are_on_record() {
     let worker = Worker::json("{}");
     let text = format!(
-        "cores = [0]\n[[worker]]\nurl = \"{}\"\nname = \"w\"\nengine = \"openai\"\nmodels = [\"m\"]\n",
+        "cores = [0]\n[[worker]]\nname = \"w\"\nurl = \"{}\"\nengine = \"openai\"\n\
+         models = [\"m\"]\n",
         worker.url()
     );
     let router = RouterProcess::configured(&text);
