@@ -13,12 +13,14 @@ mod findings;
 mod key;
 mod key_flags;
 mod logging;
+#[cfg(feature = "engine")]
 mod plot;
 mod process;
 mod record;
 mod replay;
 mod serve;
 mod shell;
+#[cfg(feature = "engine")]
 mod simulate;
 #[cfg(test)]
 #[cfg(feature = "engine")]
@@ -68,6 +70,7 @@ enum Command {
     Record(record::RecordArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
     Replay(replay::ReplayArgs),
+    #[cfg(feature = "engine")]
     /// Compare policies on a trace, with simulated ranks in virtual time
     Simulate(simulate::SimulateArgs),
     /// Make, list and remove the API keys of clients
@@ -98,6 +101,7 @@ pub fn run() -> ExitCode {
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
+        #[cfg(feature = "engine")]
         Command::Simulate(args) => simulate::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Check(args) => check::run(&args),
