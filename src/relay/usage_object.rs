@@ -4,6 +4,7 @@
 use super::usage_text::TextReader;
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};
 use forebay_fleet::tenant::TokenUsage;
+use std::num::NonZeroU32;
 
 /// Members that are read, each at its place of [`UsageNumbers`].
 const NAMES: [&[u8]; 9] = [
@@ -23,9 +24,10 @@ const OUTPUT: std::ops::Range<usize> = 5..7;
 /// From here on the members are objects, of which `cached_tokens` is read.
 const DETAILS: usize = 7;
 
-/// The numbers of one object, where told.
+/// The numbers of one object, where told; each is kept as one more, in four bytes: every open
+/// stream holds them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UsageNumbers([Option<u64>; NAMES.len()]);
+pub(super) struct UsageNumbers([Option<NonZeroU32>; NAMES.len()]);
 
 /// One object on its way.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +74,7 @@ pub(super) enum Fed {
 impl UsageNumbers {
     /// What they say together; `None` if nothing.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
-        let [prompt, input, _, cache_read, cache_creation, completion, output, ..] = self.0;
+        let [prompt, input, _, cache_read, cache_creation, completion, output, ..] = self.all();
         let output = completion.or(output);
         prompt.or(input).or(output)?;
         // Anthropic counts cached tokens apart from the others.
@@ -84,7 +86,7 @@ impl UsageNumbers {
 
     /// Cached tokens, where told.
     pub(super) fn cached_told(&self) -> Option<u64> {
-        let [_, _, cached, cache_read, _, _, _, by, more] = self.0;
+        let [_, _, cached, cache_read, _, _, _, by, more] = self.all();
         cached.or(by).or(more).or(cache_read)
     }
 
@@ -93,15 +95,19 @@ impl UsageNumbers {
         // Some answers repeat objects of the client's own, and the engine's word comes last: an
         // earlier object leaves nothing but its output in a later one that tells of the prompt.
         let is_anew = !adds && (later.0[0].is_some() || later.0[1].is_some());
-        let mut joined = later.0;
-        for (member, (now, before)) in joined.iter_mut().zip(self.0).enumerate() {
+        let mut joined = later.all();
+        for (member, (now, before)) in joined.iter_mut().zip(self.all()).enumerate() {
             *now = match (before, *now) {
                 (Some(before), Some(now)) if adds => Some(before.saturating_add(now)),
                 (_, None) if is_anew && !OUTPUT.contains(&member) => None,
                 (before, now) => now.or(before),
             };
         }
-        Self(joined)
+        Self(joined.map(kept))
+    }
+
+    fn all(&self) -> [Option<u64>; NAMES.len()] {
+        self.0.map(|kept| Some(u64::from(kept?.get()) - 1))
     }
 
     /// Takes a member by its name, if it is a number that is read. Engines begin with the prompt:
@@ -118,9 +124,14 @@ impl UsageNumbers {
 
     fn set(&mut self, member: usize, number: Option<u64>) {
         if let Some(place) = self.0.get_mut(member) {
-            *place = number.map(|number| number.min(USAGE_TOKENS_MAX));
+            *place = kept(number.map(|number| number.min(USAGE_TOKENS_MAX)));
         }
     }
+}
+
+fn kept(number: Option<u64>) -> Option<NonZeroU32> {
+    let more = number?.saturating_add(1);
+    NonZeroU32::new(u32::try_from(more).unwrap_or(u32::MAX))
 }
 
 impl Default for UsageObject {

@@ -123,7 +123,8 @@ pub(super) async fn answer(
 
 /// What of an answer has passed.
 struct Passed {
-    scan: Option<UsageScan>,
+    /// Apart: every open stream holds this, and most have none.
+    scan: Option<Box<UsageScan>>,
     hits: Hits,
     is_stream: bool,
     /// When the first byte of a stream did.
@@ -131,7 +132,7 @@ struct Passed {
 }
 
 impl Passed {
-    fn new(scan: Option<UsageScan>, is_stream: bool) -> Self {
+    fn new(scan: Option<Box<UsageScan>>, is_stream: bool) -> Self {
         Self { scan, hits: Hits::default(), is_stream, first_at: None }
     }
 
@@ -146,21 +147,21 @@ impl Passed {
     /// What the engine says of the tokens, and of those from its cache.
     fn told(&self) -> (Option<TokenUsage>, Option<u64>) {
         let of_scan = |scan: &UsageScan| (scan.told(), scan.cached());
-        self.scan.as_ref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
+        self.scan.as_deref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
     }
 }
 
 /// Reads off the answer what it costs, where somebody is to be counted for.
-fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<UsageScan> {
+fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Box<UsageScan>> {
     let head = &slot.answer.head;
     let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
     (is_counted && head.status == 200).then(|| {
-        UsageScan::new(match (endpoint, head.event_stream) {
+        Box::new(UsageScan::new(match (endpoint, head.event_stream) {
             (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
             (Endpoint::Generate, false) => UsageForm::MetaInfo,
             (_, true) => UsageForm::UsageStream,
             (_, false) => UsageForm::Usage,
-        })
+        }))
     })
 }
 
