@@ -134,6 +134,8 @@ fn a_socket_in_the_file_system_is_called_as_a_port_is() {
     config.admin = AdminAddress::Unix(path.clone());
     // A process that was killed has left its socket.
     drop(UnixListener::bind(&path).unwrap());
+    // A child that another test has just forked holds it until it runs its program.
+    until("nobody listens", || UnixStream::connect(&path).is_err());
     let handle = router(config.clone());
     assert_eq!((handle.admin.port(), &handle.admin_address), (0, &config.admin));
     let get = |page: &str, host: &str| {
