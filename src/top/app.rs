@@ -1,0 +1,273 @@
+//! The state of `forebay top`: snapshots and keys in, frames out.
+
+use crate::clean::clean;
+use crate::column::{COLUMNS, by_name};
+use crate::figures::{Figures, Recent};
+use crate::row::{Row, RowKey, rows};
+use crate::snapshot::{Snapshot, Whole};
+use std::collections::VecDeque;
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 64;
+/// Longest filter.
+const FILTER_CHARS_MAX: usize = 64;
+/// Rows of a step by page.
+const PAGE_ROWS: usize = 10;
+
+/// A key, as far as there is a use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A character.
+    Char(char),
+    /// One row up.
+    Up,
+    /// One row down.
+    Down,
+    /// One column to the left.
+    Left,
+    /// One column to the right.
+    Right,
+    /// Some rows up.
+    PageUp,
+    /// Some rows down.
+    PageDown,
+    /// The first row.
+    Home,
+    /// The last row.
+    End,
+    /// Detail of a rank, or the end of a filter.
+    Enter,
+    /// Back.
+    Escape,
+    /// The last character of the filter goes.
+    Backspace,
+    /// Control-C.
+    Interrupt,
+}
+
+/// Does the command go on?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Draw again.
+    Draw,
+    /// The user has had enough.
+    Quit,
+}
+
+/// The stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Snapshots come.
+    Up,
+    /// None come, and why.
+    Lost(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Fleet,
+    Filter,
+    Detail,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SeenEvent {
+    id: u64,
+    pub(crate) at_uptime_ms: u64,
+    pub(crate) text: String,
+}
+
+/// What one snapshot shows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) uptime_ms: u64,
+    pub(crate) version: String,
+    pub(crate) policy: String,
+    pub(crate) not_ready: Vec<String>,
+    pub(crate) figures: Figures,
+    pub(crate) queued: f64,
+    pub(crate) drained_per_s: Option<f64>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) events: VecDeque<SeenEvent>,
+}
+
+/// All that `forebay top` knows.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) router: String,
+    pub(crate) has_colors: bool,
+    pub(crate) link: Link,
+    pub(crate) mode: Mode,
+    pub(crate) sort: usize,
+    pub(crate) is_reversed: bool,
+    pub(crate) filter: String,
+    pub(crate) frozen: Option<View>,
+    live: View,
+    selected: Option<RowKey>,
+    recent: Recent,
+    whole: Option<(u64, Whole)>,
+}
+
+impl App {
+    /// `router`: its address, as the user wrote it.
+    #[must_use]
+    pub fn new(router: &str, has_colors: bool) -> Self {
+        Self {
+            router: clean(router),
+            has_colors,
+            link: Link::Lost("connecting".to_owned()),
+            mode: Mode::Fleet,
+            sort: 0,
+            is_reversed: false,
+            filter: String::new(),
+            frozen: None,
+            live: View::default(),
+            selected: None,
+            recent: Recent::default(),
+            whole: None,
+        }
+    }
+
+    /// The stream ended, or could not be opened.
+    pub fn lost(&mut self, why: &str) {
+        self.link = Link::Lost(clean(why));
+    }
+
+    /// Takes a snapshot in.
+    pub fn update(&mut self, snapshot: &Snapshot) {
+        self.link = Link::Up;
+        if self.recent.push(snapshot) {
+            // Another process counts its events, and its fleets, from the start.
+            self.live.events.clear();
+            self.whole = None;
+        }
+        if let Some(whole) = &snapshot.whole {
+            self.whole = Some((snapshot.generation, whole.clone()));
+        }
+        let live = &mut self.live;
+        live.uptime_ms = snapshot.uptime_ms;
+        live.not_ready = snapshot.reasons.iter().map(|reason| clean(reason)).collect();
+        let stalled = snapshot.stalled.iter().filter(|stalled| **stalled).count();
+        if stalled > 0 {
+            live.not_ready.push(format!("{stalled} shards stalled"));
+        }
+        live.figures = self.recent.figures();
+        live.queued = snapshot.pools.iter().map(|pool| pool.queue_depth).sum();
+        live.drained_per_s =
+            snapshot.pools.iter().filter_map(|pool| pool.drain_rate).reduce(|a, b| a + b);
+        live.take_events(snapshot);
+        // Columns of another fleet do not fit; a whole snapshot comes.
+        if let Some((generation, whole)) = &self.whole
+            && *generation == snapshot.generation
+        {
+            live.version = clean(&whole.version);
+            live.policy = clean(&whole.policy);
+            live.rows = rows(whole, snapshot, &self.recent);
+        }
+    }
+
+    /// Are there ranks or figures to show?
+    #[must_use]
+    pub const fn has_rates(&self) -> bool {
+        self.live.figures.answered_per_s.is_some()
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        self.frozen.as_ref().unwrap_or(&self.live)
+    }
+
+    /// The rows that the filter leaves, in their order.
+    pub(crate) fn shown(&self) -> Vec<&Row> {
+        let wanted = self.filter.to_lowercase();
+        let mut shown: Vec<&Row> = self.view().rows.iter().filter(|row| row.has(&wanted)).collect();
+        if let Some(column) = COLUMNS.get(self.sort) {
+            shown.sort_by(|a, b| {
+                let order = (column.order)(a, b);
+                (if self.is_reversed { order.reverse() } else { order }).then_with(|| by_name(a, b))
+            });
+        }
+        shown
+    }
+
+    /// Place of the selected row; the first row where that rank is not shown.
+    pub(crate) fn selected(&self, shown: &[&Row]) -> usize {
+        let is_it = |row: &&Row| self.selected.as_ref().is_some_and(|key| row.key() == *key);
+        shown.iter().position(is_it).unwrap_or(0)
+    }
+
+    /// A key was pressed.
+    pub fn press(&mut self, key: Key) -> Next {
+        match (self.mode, key) {
+            (_, Key::Interrupt) => return Next::Quit,
+            (Mode::Filter, key) => self.edit(key),
+            (_, Key::Char('q')) => return Next::Quit,
+            (Mode::Detail, Key::Escape | Key::Enter) => self.mode = Mode::Fleet,
+            (_, Key::Enter) => self.mode = Mode::Detail,
+            (_, Key::Escape) => self.filter.clear(),
+            (_, Key::Char('/')) => self.mode = Mode::Filter,
+            (_, Key::Char('f' | ' ')) => self.freeze(),
+            (_, Key::Char('r')) => self.is_reversed = !self.is_reversed,
+            (_, Key::Char('s' | '>') | Key::Right) => self.sort = (self.sort + 1) % COLUMNS.len(),
+            (_, Key::Char('S' | '<') | Key::Left) => {
+                self.sort = self.sort.checked_sub(1).unwrap_or(COLUMNS.len() - 1);
+            }
+            (_, key) => self.go(key),
+        }
+        Next::Draw
+    }
+
+    fn freeze(&mut self) {
+        self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) };
+    }
+
+    fn edit(&mut self, key: Key) {
+        match key {
+            Key::Enter => self.mode = Mode::Fleet,
+            Key::Escape => {
+                self.mode = Mode::Fleet;
+                self.filter.clear();
+            }
+            Key::Backspace => {
+                self.filter.pop();
+            }
+            Key::Char(char) if self.filter.chars().count() < FILTER_CHARS_MAX => {
+                self.filter.push_str(&clean(char.encode_utf8(&mut [0; 4])));
+            }
+            _ => {}
+        }
+    }
+
+    fn go(&mut self, key: Key) {
+        let shown = self.shown();
+        let (at, last) = (self.selected(&shown), shown.len().saturating_sub(1));
+        let to = match key {
+            Key::Up | Key::Char('k') => at.saturating_sub(1),
+            Key::Down | Key::Char('j') => at + 1,
+            Key::PageUp => at.saturating_sub(PAGE_ROWS),
+            Key::PageDown => at + PAGE_ROWS,
+            Key::Home | Key::Char('g') => 0,
+            Key::End | Key::Char('G') => last,
+            _ => return,
+        };
+        let key = shown.get(to.min(last)).map(|row| row.key());
+        self.selected = key;
+    }
+}
+
+impl View {
+    /// An event that grows keeps its id.
+    fn take_events(&mut self, snapshot: &Snapshot) {
+        for event in &snapshot.events {
+            let text = clean(&event.text);
+            if let Some(known) = self.events.iter_mut().find(|known| known.id == event.id) {
+                known.text = text;
+                continue;
+            }
+            if self.events.len() >= EVENTS_MAX {
+                self.events.pop_front();
+            }
+            let at_uptime_ms = snapshot.uptime_ms.saturating_sub(event.age_ms);
+            self.events.push_back(SeenEvent { id: event.id, at_uptime_ms, text });
+        }
+    }
+}
