@@ -136,7 +136,7 @@ fn top_takes_every_documented_flag() {
     let Command::Top(args) = parse("forebay top --router ftp://r").unwrap().command else {
         panic!("not a top")
     };
-    assert!(top::checked(&args).unwrap_err().contains("http://"));
+    assert!(top::checked(&args).err().unwrap().contains("http://"));
 }
 
 #[test]
