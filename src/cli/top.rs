@@ -29,8 +29,9 @@ const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
     forebay top\n  \
     forebay top --router https://gateway:9090 --ca-file ca.pem --token-file admin-read-token\n  \
     forebay top --once\n\n\
-    Keys: s and S choose the column to sort by, r reverses, / filters, f freezes, enter shows all of\n\
-    one rank, q quits. NO_COLOR turns colors off. The token may also stand in FOREBAY_ADMIN_TOKEN.")]
+    Keys: s and S choose the column to sort by, r reverses, / filters, f freezes,\n\
+    enter shows all of one rank, q quits. NO_COLOR turns colors off.\n\
+    The token may also stand in FOREBAY_ADMIN_TOKEN.")]
 pub(super) struct TopArgs {
     /// Admin address of the router
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]

@@ -86,8 +86,8 @@ impl App {
         let figures = &view.figures;
         let in_flight: f64 = view.rows.iter().filter_map(|row| row.in_flight).sum();
         format!(
-            "{} requests/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, p99 {}  \
-             {} refused/s  {} in cache  {} ranks",
+            "{} requests/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
+             p99 {}  {} refused/s  {} in cache  {} ranks",
             rate(figures.answered_per_s),
             seconds(figures.ttft_p50_s),
             seconds(figures.ttft_p99_s),

@@ -1,7 +1,8 @@
 //! What `forebay top` shows: the live stream of a router, as lines of a terminal.
 //!
 //! [`App`] takes snapshots and keys, and draws frames into a buffer; it knows no socket and no
-//! clock. [`LineReader`] cuts the stream into snapshots. Only [`TerminalGuard`] touches the terminal.
+//! clock. [`LineReader`] cuts the stream into snapshots. Only [`TerminalGuard`] touches the
+//! terminal.
 
 mod app;
 mod clean;
