@@ -3,7 +3,7 @@
 use super::process::{finish, run_local};
 use clap::Args;
 use forebay_tls::{ConnectFiles, Connector};
-use forebay_top::{App, Key, LineReader, Next, Snapshot, TerminalGuard, keys, text};
+use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -48,15 +48,15 @@ pub(super) struct TopArgs {
 }
 
 /// What wakes the command.
-enum Seen {
-    Key(Key),
+enum Wakeup {
+    Key(TopKey),
     Resized,
     Snapshot(Box<Snapshot>),
     Lost(String),
 }
 
 /// How to ask a router.
-pub(super) struct Stream {
+pub(super) struct LiveStream {
     client: reqwest::Client,
     url: String,
     token: Option<String>,
@@ -72,7 +72,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// The flags as a stream, or what is wrong with them.
-pub(super) fn checked(args: &TopArgs) -> Result<Stream, String> {
+pub(super) fn checked(args: &TopArgs) -> Result<LiveStream, String> {
     let base = args.router.trim_end_matches('/');
     let mut client = reqwest::Client::builder()
         .no_proxy()
@@ -96,10 +96,10 @@ pub(super) fn checked(args: &TopArgs) -> Result<Stream, String> {
     };
     let token = token.map(|token| token.trim().to_owned());
     let client = client.build().map_err(|error| format!("no client: {error}"))?;
-    Ok(Stream { client, url: format!("{base}/live"), token })
+    Ok(LiveStream { client, url: format!("{base}/live"), token })
 }
 
-impl Stream {
+impl LiveStream {
     /// Hands each snapshot on, until `take` says no.
     async fn follow(&self, mut take: impl AsyncFnMut(Snapshot) -> bool) -> Result<(), String> {
         let mut call = self.client.get(&self.url);
@@ -141,7 +141,7 @@ fn cause(error: &reqwest::Error) -> String {
 }
 
 /// Two snapshots make rates.
-async fn once(stream: &Stream, args: &TopArgs) -> Result<(), String> {
+async fn once(stream: &LiveStream, args: &TopArgs) -> Result<(), String> {
     let mut app = App::new(&args.router, false);
     let followed = stream.follow(async |snapshot| {
         app.update(&snapshot);
@@ -152,7 +152,7 @@ async fn once(stream: &Stream, args: &TopArgs) -> Result<(), String> {
     written.map_err(|error| format!("cannot write the frame: {error}"))
 }
 
-async fn watch(stream: Stream, args: &TopArgs) -> Result<(), String> {
+async fn watch(stream: LiveStream, args: &TopArgs) -> Result<(), String> {
     let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (seen, unseen) = channel(UNSEEN_MAX);
     let mut terminal = TerminalGuard::new(io::stdout())
@@ -160,7 +160,7 @@ async fn watch(stream: Stream, args: &TopArgs) -> Result<(), String> {
     let from_keys = seen.clone();
     // Reads block. The process ends while one does.
     let reading = std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
-        keys(|key| from_keys.blocking_send(key.map_or(Seen::Resized, Seen::Key)).is_ok());
+        keys(|key| from_keys.blocking_send(key.map_or(Wakeup::Resized, Wakeup::Key)).is_ok());
     });
     reading.map_err(|error| format!("no thread for keys: {error}"))?;
     let app = App::new(&args.router, has_colors);
@@ -172,12 +172,12 @@ async fn watch(stream: Stream, args: &TopArgs) -> Result<(), String> {
 }
 
 /// Opens the stream again after each end, until nobody looks.
-async fn follow(stream: Stream, seen: Sender<Seen>) {
+async fn follow(stream: LiveStream, seen: Sender<Wakeup>) {
     while !seen.is_closed() {
         let handed = stream
-            .follow(async |snapshot| seen.send(Seen::Snapshot(Box::new(snapshot))).await.is_ok());
+            .follow(async |snapshot| seen.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok());
         if let Err(why) = handed.await {
-            let _ = seen.send(Seen::Lost(why)).await;
+            let _ = seen.send(Wakeup::Lost(why)).await;
         }
         tokio::time::sleep(RETRY_AFTER).await;
     }
@@ -186,16 +186,16 @@ async fn follow(stream: Stream, seen: Sender<Seen>) {
 async fn show(
     terminal: &mut TerminalGuard<io::Stdout>,
     mut app: App,
-    mut unseen: Receiver<Seen>,
+    mut unseen: Receiver<Wakeup>,
 ) -> Result<(), String> {
     loop {
         terminal.draw(&app).map_err(|error| format!("the terminal has gone: {error}"))?;
         match unseen.recv().await {
             None => return Ok(()),
-            Some(Seen::Key(key)) if app.press(key) == Next::Quit => return Ok(()),
-            Some(Seen::Key(_) | Seen::Resized) => {}
-            Some(Seen::Snapshot(snapshot)) => app.update(&snapshot),
-            Some(Seen::Lost(why)) => app.lost(&why),
+            Some(Wakeup::Key(key)) if app.press(key) == Next::Quit => return Ok(()),
+            Some(Wakeup::Key(_) | Wakeup::Resized) => {}
+            Some(Wakeup::Snapshot(snapshot)) => app.update(&snapshot),
+            Some(Wakeup::Lost(why)) => app.lost(&why),
         }
     }
 }

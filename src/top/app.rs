@@ -2,9 +2,9 @@
 
 use crate::clean::clean;
 use crate::column::{COLUMNS, by_name};
-use crate::figures::{Figures, Recent};
-use crate::row::{Row, RowKey, rows};
-use crate::snapshot::{Snapshot, Whole};
+use crate::figures::{FigureLine, RecentSnapshots};
+use crate::row::{RankRow, RowKey, rows};
+use crate::snapshot::{Snapshot, WholePart};
 use std::collections::VecDeque;
 
 /// Events that are kept.
@@ -16,7 +16,7 @@ const PAGE_ROWS: usize = 10;
 
 /// A key, as far as there is a use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum TopKey {
     /// A character.
     Char(char),
     /// One row up.
@@ -56,7 +56,7 @@ pub enum Next {
 
 /// The stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum StreamLink {
     /// Snapshots come.
     Up,
     /// None come, and why.
@@ -79,15 +79,15 @@ pub(crate) struct SeenEvent {
 
 /// What one snapshot shows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct FleetView {
     pub(crate) uptime_ms: u64,
     pub(crate) version: String,
     pub(crate) policy: String,
     pub(crate) not_ready: Vec<String>,
-    pub(crate) figures: Figures,
+    pub(crate) figures: FigureLine,
     pub(crate) queued: f64,
     pub(crate) drained_per_s: Option<f64>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<RankRow>,
     pub(crate) events: VecDeque<SeenEvent>,
 }
 
@@ -96,16 +96,16 @@ pub(crate) struct View {
 pub struct App {
     pub(crate) router: String,
     pub(crate) has_colors: bool,
-    pub(crate) link: Link,
+    pub(crate) link: StreamLink,
     pub(crate) mode: Mode,
     pub(crate) sort: usize,
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,
-    pub(crate) frozen: Option<View>,
-    live: View,
+    pub(crate) frozen: Option<FleetView>,
+    live: FleetView,
     selected: Option<RowKey>,
-    recent: Recent,
-    whole: Option<(u64, Whole)>,
+    recent: RecentSnapshots,
+    whole: Option<(u64, WholePart)>,
 }
 
 impl App {
@@ -115,27 +115,27 @@ impl App {
         Self {
             router: clean(router),
             has_colors,
-            link: Link::Lost("connecting".to_owned()),
+            link: StreamLink::Lost("connecting".to_owned()),
             mode: Mode::Fleet,
             sort: 0,
             is_reversed: false,
             filter: String::new(),
             frozen: None,
-            live: View::default(),
+            live: FleetView::default(),
             selected: None,
-            recent: Recent::default(),
+            recent: RecentSnapshots::default(),
             whole: None,
         }
     }
 
     /// The stream ended, or could not be opened.
     pub fn lost(&mut self, why: &str) {
-        self.link = Link::Lost(clean(why));
+        self.link = StreamLink::Lost(clean(why));
     }
 
     /// Takes a snapshot in.
     pub fn update(&mut self, snapshot: &Snapshot) {
-        self.link = Link::Up;
+        self.link = StreamLink::Up;
         if self.recent.push(snapshot) {
             // Another process counts its events, and its fleets, from the start.
             self.live.events.clear();
@@ -172,14 +172,15 @@ impl App {
         self.live.figures.answered_per_s.is_some()
     }
 
-    pub(crate) fn view(&self) -> &View {
+    pub(crate) fn view(&self) -> &FleetView {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
     /// The rows that the filter leaves, in their order.
-    pub(crate) fn shown(&self) -> Vec<&Row> {
+    pub(crate) fn shown(&self) -> Vec<&RankRow> {
         let wanted = self.filter.to_lowercase();
-        let mut shown: Vec<&Row> = self.view().rows.iter().filter(|row| row.has(&wanted)).collect();
+        let mut shown: Vec<&RankRow> =
+            self.view().rows.iter().filter(|row| row.has(&wanted)).collect();
         if let Some(column) = COLUMNS.get(self.sort) {
             shown.sort_by(|a, b| {
                 let order = (column.order)(a, b);
@@ -190,25 +191,27 @@ impl App {
     }
 
     /// Place of the selected row; the first row where that rank is not shown.
-    pub(crate) fn selected(&self, shown: &[&Row]) -> usize {
-        let is_it = |row: &&Row| self.selected.as_ref().is_some_and(|key| row.key() == *key);
+    pub(crate) fn selected(&self, shown: &[&RankRow]) -> usize {
+        let is_it = |row: &&RankRow| self.selected.as_ref().is_some_and(|key| row.key() == *key);
         shown.iter().position(is_it).unwrap_or(0)
     }
 
     /// A key was pressed.
-    pub fn press(&mut self, key: Key) -> Next {
+    pub fn press(&mut self, key: TopKey) -> Next {
         match (self.mode, key) {
-            (_, Key::Interrupt) => return Next::Quit,
+            (_, TopKey::Interrupt) => return Next::Quit,
             (Mode::Filter, key) => self.edit(key),
-            (_, Key::Char('q')) => return Next::Quit,
-            (Mode::Detail, Key::Escape | Key::Enter) => self.mode = Mode::Fleet,
-            (_, Key::Enter) => self.mode = Mode::Detail,
-            (_, Key::Escape) => self.filter.clear(),
-            (_, Key::Char('/')) => self.mode = Mode::Filter,
-            (_, Key::Char('f' | ' ')) => self.freeze(),
-            (_, Key::Char('r')) => self.is_reversed = !self.is_reversed,
-            (_, Key::Char('s' | '>') | Key::Right) => self.sort = (self.sort + 1) % COLUMNS.len(),
-            (_, Key::Char('S' | '<') | Key::Left) => {
+            (_, TopKey::Char('q')) => return Next::Quit,
+            (Mode::Detail, TopKey::Escape | TopKey::Enter) => self.mode = Mode::Fleet,
+            (_, TopKey::Enter) => self.mode = Mode::Detail,
+            (_, TopKey::Escape) => self.filter.clear(),
+            (_, TopKey::Char('/')) => self.mode = Mode::Filter,
+            (_, TopKey::Char('f' | ' ')) => self.freeze(),
+            (_, TopKey::Char('r')) => self.is_reversed = !self.is_reversed,
+            (_, TopKey::Char('s' | '>') | TopKey::Right) => {
+                self.sort = (self.sort + 1) % COLUMNS.len()
+            }
+            (_, TopKey::Char('S' | '<') | TopKey::Left) => {
                 self.sort = self.sort.checked_sub(1).unwrap_or(COLUMNS.len() - 1);
             }
             (_, key) => self.go(key),
@@ -220,33 +223,33 @@ impl App {
         self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) };
     }
 
-    fn edit(&mut self, key: Key) {
+    fn edit(&mut self, key: TopKey) {
         match key {
-            Key::Enter => self.mode = Mode::Fleet,
-            Key::Escape => {
+            TopKey::Enter => self.mode = Mode::Fleet,
+            TopKey::Escape => {
                 self.mode = Mode::Fleet;
                 self.filter.clear();
             }
-            Key::Backspace => {
+            TopKey::Backspace => {
                 self.filter.pop();
             }
-            Key::Char(char) if self.filter.chars().count() < FILTER_CHARS_MAX => {
+            TopKey::Char(char) if self.filter.chars().count() < FILTER_CHARS_MAX => {
                 self.filter.push_str(&clean(char.encode_utf8(&mut [0; 4])));
             }
             _ => {}
         }
     }
 
-    fn go(&mut self, key: Key) {
+    fn go(&mut self, key: TopKey) {
         let shown = self.shown();
         let (at, last) = (self.selected(&shown), shown.len().saturating_sub(1));
         let to = match key {
-            Key::Up | Key::Char('k') => at.saturating_sub(1),
-            Key::Down | Key::Char('j') => at + 1,
-            Key::PageUp => at.saturating_sub(PAGE_ROWS),
-            Key::PageDown => at + PAGE_ROWS,
-            Key::Home | Key::Char('g') => 0,
-            Key::End | Key::Char('G') => last,
+            TopKey::Up | TopKey::Char('k') => at.saturating_sub(1),
+            TopKey::Down | TopKey::Char('j') => at + 1,
+            TopKey::PageUp => at.saturating_sub(PAGE_ROWS),
+            TopKey::PageDown => at + PAGE_ROWS,
+            TopKey::Home | TopKey::Char('g') => 0,
+            TopKey::End | TopKey::Char('G') => last,
             _ => return,
         };
         let key = shown.get(to.min(last)).map(|row| row.key());
@@ -254,7 +257,7 @@ impl App {
     }
 }
 
-impl View {
+impl FleetView {
     /// An event that grows keeps its id.
     fn take_events(&mut self, snapshot: &Snapshot) {
         for event in &snapshot.events {

@@ -1,7 +1,7 @@
 //! The columns of the fleet: what each shows, and how rows are ordered by it.
 
 use crate::figures::{count, percent, rate, span};
-use crate::row::Row;
+use crate::row::RankRow;
 use std::cmp::Ordering;
 
 /// A column. `drop_first`: in a narrow terminal, columns with a higher number go first.
@@ -11,9 +11,9 @@ pub(crate) struct Column {
     pub(crate) width: usize,
     pub(crate) is_right: bool,
     pub(crate) drop_first: u8,
-    pub(crate) text: fn(&Row) -> String,
+    pub(crate) text: fn(&RankRow) -> String,
     /// The order that is of use first: names from the start, figures from the largest.
-    pub(crate) order: fn(&Row, &Row) -> Ordering,
+    pub(crate) order: fn(&RankRow, &RankRow) -> Ordering,
 }
 
 /// Narrowest and widest name of a worker.
@@ -98,7 +98,7 @@ fn largest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
 }
 
 /// By worker and rank, with `gpu2` before `gpu10`.
-pub(crate) fn by_name(a: &Row, b: &Row) -> Ordering {
+pub(crate) fn by_name(a: &RankRow, b: &RankRow) -> Ordering {
     natural(&a.worker, &b.worker).then(a.dp_rank.cmp(&b.dp_rank))
 }
 

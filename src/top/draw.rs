@@ -1,9 +1,9 @@
 //! Frames: the state as cells of a terminal, and as text.
 
-use crate::app::{App, Link, Mode};
+use crate::app::{App, Mode, StreamLink};
 use crate::column::{COLUMNS, fitting};
 use crate::figures::{count, percent, rate, seconds, span};
-use crate::row::{RankState, Row};
+use crate::row::{RankRow, RowState};
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -67,8 +67,8 @@ impl App {
     fn head(&self) -> String {
         let view = self.view();
         let link = match &self.link {
-            Link::Up => String::new(),
-            Link::Lost(why) => format!("  LOST ({why}), trying again"),
+            StreamLink::Up => String::new(),
+            StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
         let ready = match view.not_ready.as_slice() {
@@ -132,10 +132,10 @@ impl App {
         }
     }
 
-    fn style(&self, row: &Row, is_selected: bool) -> Style {
+    fn style(&self, row: &RankRow, is_selected: bool) -> Style {
         let color = match row.state {
-            RankState::Up => None,
-            RankState::CatchingUp | RankState::Registering | RankState::Draining => {
+            RowState::Up => None,
+            RowState::CatchingUp | RowState::Registering | RowState::Draining => {
                 Some(Color::Yellow)
             }
             _ => Some(Color::Red),

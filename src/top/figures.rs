@@ -1,6 +1,6 @@
 //! Rates and quantiles: differences of two snapshots, computed as the live page does.
 
-use crate::snapshot::{Snapshot, Stage, StageSeconds};
+use crate::snapshot::{Snapshot, StageCounts, StageSeconds};
 use std::collections::VecDeque;
 
 /// Snapshots that are kept; one comes each second.
@@ -13,7 +13,7 @@ const SHARE_MS: u64 = 30_000;
 
 /// What is kept of a snapshot.
 #[derive(Clone, Debug)]
-struct Kept {
+struct KeptSnapshot {
     uptime_ms: u64,
     generation: u64,
     answered: f64,
@@ -27,13 +27,13 @@ struct Kept {
 
 /// The last snapshots, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
-    kept: VecDeque<Kept>,
+pub(crate) struct RecentSnapshots {
+    kept: VecDeque<KeptSnapshot>,
 }
 
 /// The line of figures. `None`: not known yet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
+pub(crate) struct FigureLine {
     pub(crate) answered_per_s: Option<f64>,
     pub(crate) refused_per_s: Option<f64>,
     pub(crate) ttft_p50_s: Option<f64>,
@@ -42,7 +42,7 @@ pub(crate) struct Figures {
     pub(crate) cached_share: Option<f64>,
 }
 
-impl Recent {
+impl RecentSnapshots {
     /// Takes a snapshot in. True if another process sent this one: then nothing older is kept.
     pub(crate) fn push(&mut self, snapshot: &Snapshot) -> bool {
         let is_other = self.kept.back().is_some_and(|last| snapshot.uptime_ms < last.uptime_ms);
@@ -54,7 +54,7 @@ impl Recent {
         }
         let total = |name: &str| snapshot.totals.get(name).copied().unwrap_or_default();
         let ended = snapshot.ranks.get("rank_ended_total").map_or(&[][..], Vec::as_slice);
-        self.kept.push_back(Kept {
+        self.kept.push_back(KeptSnapshot {
             uptime_ms: snapshot.uptime_ms,
             generation: snapshot.generation,
             answered: snapshot.requests_total.values().sum(),
@@ -68,14 +68,14 @@ impl Recent {
     }
 
     /// The oldest snapshot within this time, and the newest.
-    fn ends(&self, within_ms: u64) -> Option<(&Kept, &Kept)> {
+    fn ends(&self, within_ms: u64) -> Option<(&KeptSnapshot, &KeptSnapshot)> {
         let newest = self.kept.back()?;
         let from = newest.uptime_ms.saturating_sub(within_ms + SLACK_MS);
         let oldest = self.kept.iter().find(|kept| kept.uptime_ms >= from)?;
         Some((oldest, newest))
     }
 
-    fn rate(&self, read: impl Fn(&Kept) -> Option<f64>) -> Option<f64> {
+    fn rate(&self, read: impl Fn(&KeptSnapshot) -> Option<f64>) -> Option<f64> {
         let (old, new) = self.ends(RATE_MS)?;
         let ms = new.uptime_ms.checked_sub(old.uptime_ms).filter(|ms| *ms > 0)?;
         let seconds = std::time::Duration::from_millis(ms).as_secs_f64();
@@ -91,13 +91,13 @@ impl Recent {
         self.rate(|kept| kept.ended.get(place).copied().flatten())
     }
 
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> FigureLine {
         let share = self.ends(SHARE_MS).and_then(|(old, new)| {
             let whole = new.prompt_bytes - old.prompt_bytes;
             let held = new.overlap_bytes - old.overlap_bytes;
             (whole > 0.0).then(|| (held / whole).clamp(0.0, 1.0))
         });
-        Figures {
+        FigureLine {
             answered_per_s: self.rate(|kept| Some(kept.answered)),
             refused_per_s: self.rate(|kept| Some(kept.refused)),
             ttft_p50_s: self.quantile("first_byte", 0.5),
@@ -115,7 +115,12 @@ impl Recent {
 }
 
 /// As Prometheus' `histogram_quantile`.
-fn quantile(bounds: &[f64], from: Option<&Stage>, to: &Stage, share: f64) -> Option<f64> {
+fn quantile(
+    bounds: &[f64],
+    from: Option<&StageCounts>,
+    to: &StageCounts,
+    share: f64,
+) -> Option<f64> {
     let before = |place: usize| from.and_then(|from| from.below.get(place)).copied().unwrap_or(0.0);
     let count = to.count - from.map_or(0.0, |from| from.count);
     if count <= 0.0 {
@@ -187,7 +192,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_prometheus() {
-        let stage = |below: &[f64], count| Stage { below: below.to_vec(), count };
+        let stage = |below: &[f64], count| StageCounts { below: below.to_vec(), count };
         let bounds = [0.001, 0.01, 0.1];
         let (old, new) = (stage(&[1.0, 1.0, 1.0], 1.0), stage(&[1.0, 11.0, 11.0], 11.0));
         let close = |found: Option<f64>, wanted: f64| (found.unwrap() - wanted).abs() < 1e-9;

@@ -1,13 +1,13 @@
 //! One line of the fleet: a rank with its figures.
 
 use crate::clean::clean;
-use crate::figures::Recent;
-use crate::snapshot::{Snapshot, Whole, Worker};
+use crate::figures::RecentSnapshots;
+use crate::snapshot::{ShownWorker, Snapshot, WholePart};
 use std::collections::BTreeMap;
 
 /// What a rank is doing, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum RankState {
+pub(crate) enum RowState {
     Up,
     CatchingUp,
     Registering,
@@ -18,7 +18,7 @@ pub(crate) enum RankState {
     Down,
 }
 
-impl RankState {
+impl RowState {
     /// A sign and a word, so that no color is needed.
     pub(crate) const fn words(self) -> &'static str {
         match self {
@@ -39,14 +39,14 @@ pub(crate) type RowKey = (String, u64);
 
 /// A rank, with names that a terminal may show.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct RankRow {
     pub(crate) worker: String,
     pub(crate) dp_rank: u64,
     pub(crate) url: String,
     pub(crate) engine: String,
     pub(crate) models: Vec<String>,
     pub(crate) role: String,
-    pub(crate) state: RankState,
+    pub(crate) state: RowState,
     pub(crate) waits_for: Option<String>,
     pub(crate) in_flight: Option<f64>,
     pub(crate) limit: Option<f64>,
@@ -65,7 +65,7 @@ pub(crate) struct Row {
     pub(crate) figures: Vec<(String, f64)>,
 }
 
-impl Row {
+impl RankRow {
     pub(crate) fn key(&self) -> RowKey {
         (self.worker.clone(), self.dp_rank)
     }
@@ -80,8 +80,12 @@ impl Row {
 }
 
 /// All ranks, in the order of the fleet. `whole` and `snapshot` are of one generation.
-pub(crate) fn rows(whole: &Whole, snapshot: &Snapshot, recent: &Recent) -> Vec<Row> {
-    let workers: BTreeMap<u64, &Worker> =
+pub(crate) fn rows(
+    whole: &WholePart,
+    snapshot: &Snapshot,
+    recent: &RecentSnapshots,
+) -> Vec<RankRow> {
+    let workers: BTreeMap<u64, &ShownWorker> =
         whole.workers.iter().map(|worker| (worker.index, worker)).collect();
     let windows: BTreeMap<u64, u64> = snapshot
         .pools
@@ -94,12 +98,12 @@ pub(crate) fn rows(whole: &Whole, snapshot: &Snapshot, recent: &Recent) -> Vec<R
         let pool = whole.ranks.pool.get(place);
         let window_ms = pool.and_then(|pool| windows.get(pool)).copied();
         let ended_per_s = recent.ended_per_s(place);
-        Some(Row { window_ms, ended_per_s, ..row(worker, whole, snapshot, place) })
+        Some(RankRow { window_ms, ended_per_s, ..row(worker, whole, snapshot, place) })
     };
     whole.ranks.worker.iter().enumerate().filter_map(row).collect()
 }
 
-fn row(worker: &Worker, whole: &Whole, snapshot: &Snapshot, place: usize) -> Row {
+fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usize) -> RankRow {
     let places = &whole.ranks;
     let positive =
         |column: &[Option<f64>]| column.get(place).copied().flatten().filter(|value| *value > 0.0);
@@ -110,7 +114,7 @@ fn row(worker: &Worker, whole: &Whole, snapshot: &Snapshot, place: usize) -> Row
         .ranks
         .iter()
         .filter_map(|(name, column)| Some((clean(name), column.get(place)?.as_f64()?)));
-    Row {
+    RankRow {
         worker: clean(&worker.name),
         dp_rank: places.dp_rank.get(place).copied().unwrap_or_default(),
         url: clean(&worker.url),
@@ -133,17 +137,17 @@ fn row(worker: &Worker, whole: &Whole, snapshot: &Snapshot, place: usize) -> Row
     }
 }
 
-fn state(worker: &Worker, at: &impl Fn(&'static str) -> Option<f64>) -> RankState {
+fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> RowState {
     let is = |name| at(name).is_some_and(|value| value > 0.0);
     match worker.state.as_str() {
-        _ if worker.draining => RankState::Draining,
-        "up" if worker.waits_for.is_some() => RankState::Registering,
-        "up" if is("breaker_open") => RankState::Breaker,
-        "up" if is("rank_busy") => RankState::Busy,
-        "up" => RankState::Up,
-        "replaying" => RankState::CatchingUp,
-        "registering" => RankState::Registering,
-        "down" => RankState::Down,
-        _ => RankState::Unknown,
+        _ if worker.draining => RowState::Draining,
+        "up" if worker.waits_for.is_some() => RowState::Registering,
+        "up" if is("breaker_open") => RowState::Breaker,
+        "up" if is("rank_busy") => RowState::Busy,
+        "up" => RowState::Up,
+        "replaying" => RowState::CatchingUp,
+        "registering" => RowState::Registering,
+        "down" => RowState::Down,
+        _ => RowState::Unknown,
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Snapshot {
     pub(crate) uptime_ms: u64,
     pub(crate) generation: u64,
-    pub(crate) whole: Option<Whole>,
+    pub(crate) whole: Option<WholePart>,
     pub(crate) reasons: Vec<String>,
     pub(crate) totals: BTreeMap<String, f64>,
     pub(crate) requests_total: BTreeMap<String, f64>,
@@ -19,24 +19,24 @@ pub struct Snapshot {
     pub(crate) stage_seconds: StageSeconds,
     /// Columns by the names of their metrics, with a place for each rank.
     pub(crate) ranks: BTreeMap<String, Vec<Value>>,
-    pub(crate) pools: Vec<Pool>,
+    pub(crate) pools: Vec<ShownPool>,
     pub(crate) stalled: Vec<bool>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<StreamEvent>,
 }
 
 /// What changes with the fleet alone.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Whole {
+pub(crate) struct WholePart {
     pub(crate) version: String,
     pub(crate) policy: String,
-    pub(crate) workers: Vec<Worker>,
+    pub(crate) workers: Vec<ShownWorker>,
     pub(crate) ranks: Places,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Worker {
+pub(crate) struct ShownWorker {
     pub(crate) index: u64,
     pub(crate) name: String,
     pub(crate) url: String,
@@ -64,19 +64,19 @@ pub(crate) struct Places {
 #[serde(default)]
 pub(crate) struct StageSeconds {
     pub(crate) bounds: Vec<f64>,
-    pub(crate) stages: BTreeMap<String, Stage>,
+    pub(crate) stages: BTreeMap<String, StageCounts>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Stage {
+pub(crate) struct StageCounts {
     pub(crate) below: Vec<f64>,
     pub(crate) count: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Pool {
+pub(crate) struct ShownPool {
     pub(crate) pool: u64,
     pub(crate) models: Vec<String>,
     pub(crate) open: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Pool {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Event {
+pub(crate) struct StreamEvent {
     pub(crate) id: u64,
     pub(crate) age_ms: u64,
     pub(crate) text: String,

@@ -1,6 +1,6 @@
 //! The terminal: raw while a guard lives, as it was after that.
 
-use crate::app::{App, Key};
+use crate::app::{App, TopKey};
 use crate::draw::symbols;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, read};
 use crossterm::{cursor, execute, queue, style, terminal};
@@ -75,7 +75,7 @@ impl<W: Write> Drop for TerminalGuard<W> {
 
 /// Waits for keys and hands them on, until `take` says no or the terminal has gone. `None`: the
 /// size of the terminal has changed.
-pub fn keys(mut take: impl FnMut(Option<Key>) -> bool) {
+pub fn keys(mut take: impl FnMut(Option<TopKey>) -> bool) {
     while let Ok(event) = read() {
         let goes_on = match event {
             Event::Resize(..) => take(None),
@@ -90,21 +90,21 @@ pub fn keys(mut take: impl FnMut(Option<Key>) -> bool) {
     }
 }
 
-fn known(code: KeyCode, with: KeyModifiers) -> Option<Key> {
+fn known(code: KeyCode, with: KeyModifiers) -> Option<TopKey> {
     Some(match code {
-        KeyCode::Char('c') if with.contains(KeyModifiers::CONTROL) => Key::Interrupt,
-        KeyCode::Char(char) => Key::Char(char),
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::Left => Key::Left,
-        KeyCode::Right => Key::Right,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Char('c') if with.contains(KeyModifiers::CONTROL) => TopKey::Interrupt,
+        KeyCode::Char(char) => TopKey::Char(char),
+        KeyCode::Up => TopKey::Up,
+        KeyCode::Down => TopKey::Down,
+        KeyCode::Left => TopKey::Left,
+        KeyCode::Right => TopKey::Right,
+        KeyCode::PageUp => TopKey::PageUp,
+        KeyCode::PageDown => TopKey::PageDown,
+        KeyCode::Home => TopKey::Home,
+        KeyCode::End => TopKey::End,
+        KeyCode::Enter => TopKey::Enter,
+        KeyCode::Esc => TopKey::Escape,
+        KeyCode::Backspace => TopKey::Backspace,
         _ => return None,
     })
 }

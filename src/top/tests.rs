@@ -1,6 +1,6 @@
 //! Frames from snapshots and keys.
 
-use crate::{App, Key, Next, Snapshot, text};
+use crate::{App, Next, Snapshot, TopKey, text};
 use serde_json::{Value, json};
 
 fn snapshot(ranks: u64, uptime_ms: u64) -> Value {
@@ -40,7 +40,7 @@ fn names(app: &App) -> Vec<String> {
 }
 
 fn press(app: &mut App, keys: &str) {
-    keys.chars().for_each(|char| assert_eq!(app.press(Key::Char(char)), Next::Draw));
+    keys.chars().for_each(|char| assert_eq!(app.press(TopKey::Char(char)), Next::Draw));
 }
 
 #[test]
@@ -72,14 +72,14 @@ fn rows_are_sorted_reversed_and_filtered_by_keys() {
     press(&mut app, "r");
     assert_eq!(names(&app)[0], "gpu0");
     press(&mut app, "/GPU29");
-    assert_eq!(app.press(Key::Enter), Next::Draw);
+    assert_eq!(app.press(TopKey::Enter), Next::Draw);
     assert_eq!((names(&app).len(), &*names(&app)[0]), (11, "gpu29"));
-    app.press(Key::Escape);
+    app.press(TopKey::Escape);
     assert_eq!(names(&app).len(), 300);
-    app.press(Key::End);
-    app.press(Key::Enter);
+    app.press(TopKey::End);
+    app.press(TopKey::Enter);
     assert!(text(&app, 100).contains("gpu299 rank 0: up"));
-    assert_eq!(app.press(Key::Char('q')), Next::Quit);
+    assert_eq!(app.press(TopKey::Char('q')), Next::Quit);
 }
 
 #[test]
@@ -103,12 +103,12 @@ fn names_cannot_move_the_cursor_and_small_terminals_are_drawn() {
     evil["whole"]["workers"][0]["name"] = json!("gpu\u{1b}[2J\u{202e}");
     evil["events"][0]["text"] = json!("\u{9b}31m");
     let mut app = app(&[evil]);
-    app.press(Key::Enter);
+    app.press(TopKey::Enter);
     for width in [0, 1, 7, 40, 300] {
         let frame = text(&app, width);
         assert!(frame.chars().all(|char| char == '\n' || !char.is_control()), "{frame:?}");
         assert!(!frame.contains('\u{202e}'));
     }
-    app.press(Key::Enter);
+    app.press(TopKey::Enter);
     assert!(text(&app, 40).contains(">gpu?[2J?"));
 }
