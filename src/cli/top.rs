@@ -23,7 +23,7 @@ const TEXT_COLUMNS: u16 = 132;
 /// Where a token may stand instead of in a file.
 const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 
-/// Flags of `top`.
+/// Flags of `forebay top`: which router, and how.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay top\n  \

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 64;
-/// Longest filter.
+/// Longest filter that can be typed.
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows of a step by page.
 const PAGE_ROWS: usize = 10;
@@ -17,44 +17,44 @@ const PAGE_ROWS: usize = 10;
 /// A key, as far as there is a use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopKey {
-    /// A character.
+    /// A character that was typed.
     Char(char),
-    /// One row up.
+    /// To the row above.
     Up,
-    /// One row down.
+    /// To the row below.
     Down,
-    /// One column to the left.
+    /// Sort by the column to the left.
     Left,
-    /// One column to the right.
+    /// Sort by the column to the right.
     Right,
-    /// Some rows up.
+    /// Some rows up at once.
     PageUp,
-    /// Some rows down.
+    /// Some rows down at once.
     PageDown,
-    /// The first row.
+    /// To the first row.
     Home,
-    /// The last row.
+    /// To the last row.
     End,
     /// Detail of a rank, or the end of a filter.
     Enter,
-    /// Back.
+    /// Back, or without a filter.
     Escape,
     /// The last character of the filter goes.
     Backspace,
-    /// Control-C.
+    /// Control-C: ends the command.
     Interrupt,
 }
 
 /// Does the command go on?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Draw again.
+    /// The frame has to be drawn.
     Draw,
     /// The user has had enough.
     Quit,
 }
 
-/// The stream.
+/// State of the router's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamLink {
     /// Snapshots come.
@@ -79,7 +79,7 @@ pub(crate) struct SeenEvent {
 
 /// What one snapshot shows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FleetView {
+pub(crate) struct ShownFleet {
     pub(crate) uptime_ms: u64,
     pub(crate) version: String,
     pub(crate) policy: String,
@@ -101,8 +101,8 @@ pub struct App {
     pub(crate) sort: usize,
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,
-    pub(crate) frozen: Option<FleetView>,
-    live: FleetView,
+    pub(crate) frozen: Option<ShownFleet>,
+    live: ShownFleet,
     selected: Option<RowKey>,
     recent: RecentSnapshots,
     whole: Option<(u64, WholePart)>,
@@ -121,7 +121,7 @@ impl App {
             is_reversed: false,
             filter: String::new(),
             frozen: None,
-            live: FleetView::default(),
+            live: ShownFleet::default(),
             selected: None,
             recent: RecentSnapshots::default(),
             whole: None,
@@ -172,7 +172,7 @@ impl App {
         self.live.figures.answered_per_s.is_some()
     }
 
-    pub(crate) fn view(&self) -> &FleetView {
+    pub(crate) fn view(&self) -> &ShownFleet {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
@@ -257,7 +257,7 @@ impl App {
     }
 }
 
-impl FleetView {
+impl ShownFleet {
     /// An event that grows keeps its id.
     fn take_events(&mut self, snapshot: &Snapshot) {
         for event in &snapshot.events {

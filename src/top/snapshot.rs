@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub(crate) ranks: BTreeMap<String, Vec<Value>>,
     pub(crate) pools: Vec<ShownPool>,
     pub(crate) stalled: Vec<bool>,
-    pub(crate) events: Vec<StreamEvent>,
+    pub(crate) events: Vec<ShownEvent>,
 }
 
 /// What changes with the fleet alone.
@@ -87,7 +87,7 @@ pub(crate) struct ShownPool {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct StreamEvent {
+pub(crate) struct ShownEvent {
     pub(crate) id: u64,
     pub(crate) age_ms: u64,
     pub(crate) text: String,
