@@ -25,6 +25,8 @@ mod simulate;
 #[cfg(test)]
 #[cfg(feature = "engine")]
 mod tests;
+#[cfg(feature = "top")]
+mod top;
 mod upgrade;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -44,6 +46,7 @@ use std::process::ExitCode;
         forebay key add --file keys.toml --tenant search\n  \
         forebay upgrade -c /etc/forebay.toml\n  \
         forebay demo\n  \
+        forebay top --router http://127.0.0.1:9090\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
         forebay replay gpu1.kvrec\n  \
         forebay simulate --trace conversation_trace.jsonl --policy kv,round_robin\n\n\
@@ -66,6 +69,9 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Replace the running router by a new process, without a lost request
     Upgrade(upgrade::UpgradeArgs),
+    #[cfg(feature = "top")]
+    /// Show a router's fleet in the terminal
+    Top(top::TopArgs),
     /// Write KV-event streams to a file, with their times
     Record(record::RecordArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
@@ -99,6 +105,8 @@ pub fn run() -> ExitCode {
         #[cfg(feature = "engine")]
         Command::Demo(args) => demo::run(&args),
         Command::Upgrade(args) => upgrade::run(&args),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Replay(args) => replay::run(&args),
         #[cfg(feature = "engine")]

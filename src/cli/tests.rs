@@ -62,7 +62,7 @@ fn what_is_not_built_is_said_so() {
     let found = load(None, &args.flags()).findings;
     assert_eq!(found.len(), 1);
     assert!(found[0].what.contains("not available in this version"), "{}", found[0]);
-    assert_eq!(parse("forebay top").unwrap_err().kind(), ErrorKind::InvalidSubcommand);
+    assert_eq!(parse("forebay tap").unwrap_err().kind(), ErrorKind::InvalidSubcommand);
 }
 
 #[test]
@@ -128,6 +128,15 @@ fn check_reports_every_finding_and_an_exit_code() {
     assert!(
         check::report(&args, &mut Vec::new()).unwrap_err().contains("cannot read /nonexistent")
     );
+}
+
+#[test]
+fn top_takes_every_documented_flag() {
+    assert!(parse("forebay top --router https://r:9090 --once --token-file t --ca-file c").is_ok());
+    let Command::Top(args) = parse("forebay top --router ftp://r").unwrap().command else {
+        panic!("not a top")
+    };
+    assert!(top::checked(&args).err().unwrap().contains("http://"));
 }
 
 #[test]

@@ -1,0 +1,201 @@
+//! `forebay top`: the live stream of a router to `forebay_top`, keys to it, frames to the terminal.
+
+use super::process::{finish, run_local};
+use clap::Args;
+use forebay_tls::{ConnectFiles, Connector};
+use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
+use futures_util::StreamExt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
+
+/// From a lost connection to the next one.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Longest time to connect, and between two snapshots; one comes each second.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Keys and snapshots that wait to be drawn.
+const UNSEEN_MAX: usize = 64;
+/// Width of what `--once` prints.
+const TEXT_COLUMNS: u16 = 132;
+/// Where a token may stand instead of in a file.
+const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
+
+/// Flags of `forebay top`: which router, and how.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay top\n  \
+    forebay top --router https://gateway:9090 --ca-file ca.pem --token-file admin-read-token\n  \
+    forebay top --once\n\n\
+    Keys: s and S choose the column to sort by, r reverses, / filters, f freezes,\n\
+    enter shows all of one rank, q quits. NO_COLOR turns colors off.\n\
+    The token may also stand in FOREBAY_ADMIN_TOKEN.")]
+pub(super) struct TopArgs {
+    /// Admin address of the router
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    router: String,
+    /// Print one frame with all ranks as text, and end
+    #[arg(long)]
+    once: bool,
+    /// File with the token of `admin_read_token_file` or `admin_token_file`
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Authorities of the router's certificate [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// What wakes the command.
+enum Wakeup {
+    Key(TopKey),
+    Resized,
+    Snapshot(Box<Snapshot>),
+    Lost(String),
+}
+
+/// How to ask a router.
+pub(super) struct LiveStream {
+    client: reqwest::Client,
+    url: String,
+    token: Option<String>,
+}
+
+pub(super) fn run(args: &TopArgs) -> ExitCode {
+    let shown = checked(args).and_then(|stream| {
+        let run =
+            async { if args.once { once(&stream, args).await } else { watch(stream, args).await } };
+        run_local(run)?
+    });
+    finish(shown)
+}
+
+/// The flags as a stream, or what is wrong with them.
+pub(super) fn checked(args: &TopArgs) -> Result<LiveStream, String> {
+    let base = args.router.trim_end_matches('/');
+    let mut client = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(SILENCE_MAX);
+    if let Some(rest) = base.strip_prefix("https://") {
+        let files = ConnectFiles { ca: args.ca_file.clone(), certificate: None };
+        let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let connector = Connector::read(&files, host).map_err(|error| error.to_string())?;
+        client = client.use_preconfigured_tls(connector.config());
+    } else if !base.starts_with("http://") {
+        return Err(format!("--router {base:?} has to begin with http:// or https://"));
+    }
+    let token = match &args.token_file {
+        None => std::env::var(TOKEN_VARIABLE).ok(),
+        Some(file) => {
+            let read = std::fs::read_to_string(file);
+            Some(read.map_err(|error| format!("cannot read {}: {error}", file.display()))?)
+        }
+    };
+    let token = token.map(|token| token.trim().to_owned());
+    let client = client.build().map_err(|error| format!("no client: {error}"))?;
+    Ok(LiveStream { client, url: format!("{base}/live"), token })
+}
+
+impl LiveStream {
+    /// Hands each snapshot on, until `take` says no.
+    async fn follow(&self, mut take: impl AsyncFnMut(Snapshot) -> bool) -> Result<(), String> {
+        let mut call = self.client.get(&self.url);
+        if let Some(token) = &self.token {
+            call = call.bearer_auth(token);
+        }
+        let silent = |_| format!("nothing for {} s", SILENCE_MAX.as_secs());
+        let answer = timeout(SILENCE_MAX, call.send()).await.map_err(silent)?;
+        let answer = answer.map_err(|error| cause(&error))?;
+        match answer.status().as_u16() {
+            200 => {}
+            401 | 403 => return Err("the router wants a token: --token-file".to_owned()),
+            503 => return Err("the stream is open in too many places".to_owned()),
+            status => return Err(format!("{} answers {status}", self.url)),
+        }
+        let (mut reader, mut bytes) = (LineReader::default(), answer.bytes_stream());
+        while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silent)? {
+            let piece = piece.map_err(|error| cause(&error))?;
+            let mut lines = Vec::new();
+            let whole = reader.push(&piece, |line| lines.push(Snapshot::read(line)));
+            whole.map_err(|error| error.to_string())?;
+            for snapshot in lines {
+                if !take(snapshot?).await {
+                    return Ok(());
+                }
+            }
+        }
+        Err("the stream ended".to_owned())
+    }
+}
+
+/// The innermost reason: what is around it names the URL, which stands in the frame.
+fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// Two snapshots make rates.
+async fn once(stream: &LiveStream, args: &TopArgs) -> Result<(), String> {
+    let mut app = App::new(&args.router, false);
+    let followed = stream.follow(async |snapshot| {
+        app.update(&snapshot);
+        !app.has_rates()
+    });
+    followed.await.map_err(|error| format!("{}: {error}", stream.url))?;
+    let written = io::stdout().lock().write_all(text(&app, TEXT_COLUMNS).as_bytes());
+    written.map_err(|error| format!("cannot write the frame: {error}"))
+}
+
+async fn watch(stream: LiveStream, args: &TopArgs) -> Result<(), String> {
+    let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let (seen, unseen) = channel(UNSEEN_MAX);
+    let mut terminal = TerminalGuard::new(io::stdout())
+        .map_err(|error| format!("no terminal ({error}); `--once` needs none"))?;
+    let from_keys = seen.clone();
+    // Reads block. The process ends while one does.
+    let reading = std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
+        keys(|key| from_keys.blocking_send(key.map_or(Wakeup::Resized, Wakeup::Key)).is_ok());
+    });
+    reading.map_err(|error| format!("no thread for keys: {error}"))?;
+    let app = App::new(&args.router, has_colors);
+    tokio::select! {
+        ended = show(&mut terminal, app, unseen) => ended,
+        () = follow(stream, seen) => Ok(()),
+        () = super::process::signalled() => Ok(()),
+    }
+}
+
+/// Opens the stream again after each end, until nobody looks.
+async fn follow(stream: LiveStream, seen: Sender<Wakeup>) {
+    while !seen.is_closed() {
+        let handed = stream
+            .follow(async |snapshot| seen.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok());
+        if let Err(why) = handed.await {
+            let _ = seen.send(Wakeup::Lost(why)).await;
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+}
+
+async fn show(
+    terminal: &mut TerminalGuard<io::Stdout>,
+    mut app: App,
+    mut unseen: Receiver<Wakeup>,
+) -> Result<(), String> {
+    loop {
+        terminal.draw(&app).map_err(|error| format!("the terminal has gone: {error}"))?;
+        match unseen.recv().await {
+            None => return Ok(()),
+            Some(Wakeup::Key(key)) if app.press(key) == Next::Quit => return Ok(()),
+            Some(Wakeup::Key(_) | Wakeup::Resized) => {}
+            Some(Wakeup::Snapshot(snapshot)) => app.update(&snapshot),
+            Some(Wakeup::Lost(why)) => app.lost(&why),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The state of `forebay top`: snapshots and keys in, frames out.
+
+use crate::clean::clean;
+use crate::column::{COLUMNS, by_name};
+use crate::figures::{FigureLine, RecentSnapshots};
+use crate::row::{RankRow, RowKey, rows};
+use crate::snapshot::{Snapshot, WholePart};
+use std::collections::VecDeque;
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 64;
+/// Longest filter that can be typed.
+const FILTER_CHARS_MAX: usize = 64;
+/// Rows of a step by page.
+const PAGE_ROWS: usize = 10;
+
+/// A key, as far as there is a use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopKey {
+    /// A character that was typed.
+    Char(char),
+    /// To the row above.
+    Up,
+    /// To the row below.
+    Down,
+    /// Sort by the column to the left.
+    Left,
+    /// Sort by the column to the right.
+    Right,
+    /// Some rows up at once.
+    PageUp,
+    /// Some rows down at once.
+    PageDown,
+    /// To the first row.
+    Home,
+    /// To the last row.
+    End,
+    /// Detail of a rank, or the end of a filter.
+    Enter,
+    /// Back, or without a filter.
+    Escape,
+    /// The last character of the filter goes.
+    Backspace,
+    /// Control-C: ends the command.
+    Interrupt,
+}
+
+/// Does the command go on?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The frame has to be drawn.
+    Draw,
+    /// The user has had enough.
+    Quit,
+}
+
+/// State of the router's stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamLink {
+    /// Snapshots of the router come in.
+    Up,
+    /// None come, and why.
+    Lost(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Fleet,
+    Filter,
+    Detail,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SeenEvent {
+    id: u64,
+    pub(crate) at_uptime_ms: u64,
+    pub(crate) text: String,
+}
+
+/// What one snapshot shows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ShownFleet {
+    pub(crate) uptime_ms: u64,
+    pub(crate) version: String,
+    pub(crate) policy: String,
+    pub(crate) not_ready: Vec<String>,
+    pub(crate) figures: FigureLine,
+    pub(crate) queue: ShownQueue,
+    pub(crate) rows: Vec<RankRow>,
+    pub(crate) events: VecDeque<SeenEvent>,
+}
+
+/// How the user looks at the fleet.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) mode: Mode,
+    pub(crate) sort: usize,
+    pub(crate) is_reversed: bool,
+    pub(crate) filter: String,
+    selected: Option<RowKey>,
+}
+
+/// The queues of all pools together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ShownQueue {
+    pub(crate) waiting: f64,
+    pub(crate) drained_per_s: Option<f64>,
+}
+
+/// All that `forebay top` knows.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) router: String,
+    pub(crate) has_colors: bool,
+    pub(crate) link: StreamLink,
+    pub(crate) look: Look,
+    pub(crate) frozen: Option<ShownFleet>,
+    live: ShownFleet,
+    recent: RecentSnapshots,
+    whole: Option<(u64, WholePart)>,
+}
+
+impl App {
+    /// `router`: its address, as the user wrote it.
+    #[must_use]
+    pub fn new(router: &str, has_colors: bool) -> Self {
+        Self {
+            router: clean(router),
+            has_colors,
+            link: StreamLink::Lost("connecting".to_owned()),
+            look: Look {
+                mode: Mode::Fleet,
+                sort: 0,
+                is_reversed: false,
+                filter: String::new(),
+                selected: None,
+            },
+            frozen: None,
+            live: ShownFleet::default(),
+            recent: RecentSnapshots::default(),
+            whole: None,
+        }
+    }
+
+    /// The stream ended, or could not be opened.
+    pub fn lost(&mut self, why: &str) {
+        self.link = StreamLink::Lost(clean(why));
+    }
+
+    /// Takes a snapshot in.
+    pub fn update(&mut self, snapshot: &Snapshot) {
+        self.link = StreamLink::Up;
+        if self.recent.push(snapshot) {
+            // Another process counts its events, and its fleets, from the start.
+            self.live.events.clear();
+            self.whole = None;
+        }
+        if let Some(whole) = &snapshot.whole {
+            self.whole = Some((snapshot.generation, whole.clone()));
+        }
+        let live = &mut self.live;
+        live.uptime_ms = snapshot.uptime_ms;
+        live.not_ready = snapshot.reasons.iter().map(|reason| clean(reason)).collect();
+        let stalled = snapshot.counts.stalled.iter().filter(|stalled| **stalled).count();
+        if stalled > 0 {
+            live.not_ready.push(format!("{stalled} shards stalled"));
+        }
+        live.figures = self.recent.figures();
+        live.queue.waiting = snapshot.pools.iter().map(|pool| pool.queue_depth).sum();
+        live.queue.drained_per_s =
+            snapshot.pools.iter().filter_map(|pool| pool.drain_rate).reduce(|a, b| a + b);
+        live.take_events(snapshot);
+        // Columns of another fleet do not fit; a whole snapshot comes.
+        if let Some((generation, whole)) = &self.whole
+            && *generation == snapshot.generation
+        {
+            live.version = clean(&whole.version);
+            live.policy = clean(&whole.policy);
+            live.rows = rows(whole, snapshot, &self.recent);
+        }
+    }
+
+    /// Are there ranks or figures to show?
+    #[must_use]
+    pub const fn has_rates(&self) -> bool {
+        self.live.figures.answered_per_s.is_some()
+    }
+
+    pub(crate) fn view(&self) -> &ShownFleet {
+        self.frozen.as_ref().unwrap_or(&self.live)
+    }
+
+    /// The rows that the filter leaves, in their order.
+    pub(crate) fn shown(&self) -> Vec<&RankRow> {
+        let wanted = self.look.filter.to_lowercase();
+        let mut shown: Vec<&RankRow> =
+            self.view().rows.iter().filter(|row| row.has(&wanted)).collect();
+        if let Some(column) = COLUMNS.get(self.look.sort) {
+            shown.sort_by(|a, b| {
+                let order = (column.order)(a, b);
+                (if self.look.is_reversed { order.reverse() } else { order })
+                    .then_with(|| by_name(a, b))
+            });
+        }
+        shown
+    }
+
+    /// Place of the selected row; the first row where that rank is not shown.
+    pub(crate) fn selected(&self, shown: &[&RankRow]) -> usize {
+        let is_it =
+            |row: &&RankRow| self.look.selected.as_ref().is_some_and(|key| row.key() == *key);
+        shown.iter().position(is_it).unwrap_or(0)
+    }
+
+    /// A key was pressed.
+    pub fn press(&mut self, key: TopKey) -> Next {
+        match (self.look.mode, key) {
+            (_, TopKey::Interrupt) => return Next::Quit,
+            (Mode::Filter, key) => self.edit(key),
+            (_, TopKey::Char('q')) => return Next::Quit,
+            (Mode::Detail, TopKey::Escape | TopKey::Enter) => self.look.mode = Mode::Fleet,
+            (_, TopKey::Enter) => self.look.mode = Mode::Detail,
+            (_, TopKey::Escape) => self.look.filter.clear(),
+            (_, TopKey::Char('/')) => self.look.mode = Mode::Filter,
+            (_, TopKey::Char('f' | ' ')) => self.freeze(),
+            (_, TopKey::Char('r')) => self.look.is_reversed = !self.look.is_reversed,
+            (_, TopKey::Char('s' | '>') | TopKey::Right) => {
+                self.look.sort = (self.look.sort + 1) % COLUMNS.len();
+            }
+            (_, TopKey::Char('S' | '<') | TopKey::Left) => {
+                self.look.sort = self.look.sort.checked_sub(1).unwrap_or(COLUMNS.len() - 1);
+            }
+            (_, key) => self.go(key),
+        }
+        Next::Draw
+    }
+
+    fn freeze(&mut self) {
+        self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) };
+    }
+
+    fn edit(&mut self, key: TopKey) {
+        match key {
+            TopKey::Enter => self.look.mode = Mode::Fleet,
+            TopKey::Escape => {
+                self.look.mode = Mode::Fleet;
+                self.look.filter.clear();
+            }
+            TopKey::Backspace => {
+                self.look.filter.pop();
+            }
+            TopKey::Char(char) if self.look.filter.chars().count() < FILTER_CHARS_MAX => {
+                self.look.filter.push_str(&clean(char.encode_utf8(&mut [0; 4])));
+            }
+            _ => {}
+        }
+    }
+
+    fn go(&mut self, key: TopKey) {
+        let shown = self.shown();
+        let (at, last) = (self.selected(&shown), shown.len().saturating_sub(1));
+        let to = match key {
+            TopKey::Up | TopKey::Char('k') => at.saturating_sub(1),
+            TopKey::Down | TopKey::Char('j') => at + 1,
+            TopKey::PageUp => at.saturating_sub(PAGE_ROWS),
+            TopKey::PageDown => at + PAGE_ROWS,
+            TopKey::Home | TopKey::Char('g') => 0,
+            TopKey::End | TopKey::Char('G') => last,
+            _ => return,
+        };
+        let key = shown.get(to.min(last)).map(|row| row.key());
+        self.look.selected = key;
+    }
+}
+
+impl ShownFleet {
+    /// An event that grows keeps its id.
+    fn take_events(&mut self, snapshot: &Snapshot) {
+        for event in &snapshot.events {
+            let text = clean(&event.text);
+            if let Some(known) = self.events.iter_mut().find(|known| known.id == event.id) {
+                known.text = text;
+                continue;
+            }
+            if self.events.len() >= EVENTS_MAX {
+                self.events.pop_front();
+            }
+            let at_uptime_ms = snapshot.uptime_ms.saturating_sub(event.age_ms);
+            self.events.push_back(SeenEvent { id: event.id, at_uptime_ms, text });
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The columns of the fleet: what each shows, and how rows are ordered by it.
+
+use crate::figures::{count, percent, rate, span};
+use crate::row::RankRow;
+use std::cmp::Ordering;
+
+/// A column. `drop_first`: in a narrow terminal, columns with a higher number go first.
+#[derive(Debug)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    pub(crate) width: usize,
+    pub(crate) is_right: bool,
+    pub(crate) drop_first: u8,
+    pub(crate) text: fn(&RankRow) -> String,
+    /// The order that is of use first: names from the start, figures from the largest.
+    pub(crate) order: fn(&RankRow, &RankRow) -> Ordering,
+}
+
+/// Narrowest and widest name of a worker.
+pub(crate) const NAME_WIDTHS: (usize, usize) = (10, 40);
+
+macro_rules! figure {
+    ($name:literal, $width:literal, $drop_first:literal, $field:ident, $text:expr) => {
+        Column {
+            name: $name,
+            width: $width,
+            is_right: true,
+            drop_first: $drop_first,
+            text: |row| $text(row.load.$field),
+            order: |a, b| largest_first(a.load.$field, b.load.$field),
+        }
+    };
+}
+
+/// All columns; the first is as wide as there is room.
+pub(crate) static COLUMNS: [Column; 13] = [
+    Column {
+        name: "worker",
+        width: NAME_WIDTHS.0,
+        is_right: false,
+        drop_first: 0,
+        text: |row| row.names.worker.clone(),
+        order: by_name,
+    },
+    Column {
+        name: "rank",
+        width: 4,
+        is_right: true,
+        drop_first: 0,
+        text: |row| row.names.dp_rank.to_string(),
+        order: |a, b| a.names.dp_rank.cmp(&b.names.dp_rank),
+    },
+    Column {
+        name: "role",
+        width: 7,
+        is_right: false,
+        drop_first: 8,
+        text: |row| row.names.role.clone(),
+        order: |a, b| a.names.role.cmp(&b.names.role),
+    },
+    Column {
+        name: "state",
+        width: 13,
+        is_right: false,
+        drop_first: 0,
+        text: |row| row.state.words().to_owned(),
+        order: |a, b| b.state.cmp(&a.state),
+    },
+    figure!("flight", 6, 1, in_flight, count),
+    figure!("limit", 5, 4, limit, count),
+    figure!("wait", 5, 2, waiting, count),
+    figure!("prefill", 7, 9, prefill_tokens, count),
+    figure!("kv", 4, 5, kv_usage, percent),
+    figure!("cache", 5, 3, cache_fill, percent),
+    figure!("req/s", 6, 7, ended_per_s, rate),
+    Column {
+        name: "events",
+        width: 10,
+        is_right: false,
+        drop_first: 10,
+        text: |row| row.feed.clone().unwrap_or_else(|| "none".to_owned()),
+        order: |a, b| a.feed.cmp(&b.feed),
+    },
+    Column {
+        name: "window",
+        width: 9,
+        is_right: false,
+        drop_first: 6,
+        text: |row| row.window_ms.map_or_else(String::new, |ms| span(ms.max(1_000))),
+        order: |a, b| b.window_ms.cmp(&a.window_ms),
+    },
+];
+
+/// What is not known stands last.
+fn largest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
+    let (a, b) = (a.unwrap_or(f64::NEG_INFINITY), b.unwrap_or(f64::NEG_INFINITY));
+    b.total_cmp(&a)
+}
+
+/// By worker and rank, with `gpu2` before `gpu10`.
+pub(crate) fn by_name(a: &RankRow, b: &RankRow) -> Ordering {
+    natural(&a.names.worker, &b.names.worker).then(a.names.dp_rank.cmp(&b.names.dp_rank))
+}
+
+fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
+    loop {
+        let (digits_a, digits_b) = (digits(a), digits(b));
+        let step = if digits_a > 0 && digits_b > 0 {
+            let (number_a, rest_a) = a.split_at(digits_a);
+            let (number_b, rest_b) = b.split_at(digits_b);
+            (a, b) = (rest_a, rest_b);
+            let trim = |number: &[u8]| number.iter().take_while(|digit| **digit == b'0').count();
+            let number_a = number_a.get(trim(number_a)..).unwrap_or_default();
+            let number_b = number_b.get(trim(number_b)..).unwrap_or_default();
+            number_a.len().cmp(&number_b.len()).then(number_a.cmp(number_b))
+        } else {
+            match (a.split_first(), b.split_first()) {
+                (Some((first_a, rest_a)), Some((first_b, rest_b))) => {
+                    (a, b) = (rest_a, rest_b);
+                    first_a.cmp(first_b)
+                }
+                (first_a, first_b) => return first_a.is_some().cmp(&first_b.is_some()),
+            }
+        };
+        if step.is_ne() {
+            return step;
+        }
+    }
+}
+
+fn digits(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// The columns that a line of this width has room for, with the width of the first.
+pub(crate) fn fitting(width: usize) -> (Vec<usize>, usize) {
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    let needed = |shown: &[usize]| -> usize {
+        shown.iter().filter_map(|column| COLUMNS.get(*column)).map(|column| column.width + 1).sum()
+    };
+    while needed(&shown) > width {
+        let goes = shown
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, column)| COLUMNS.get(**column).map_or(0, |column| column.drop_first));
+        let Some((place, column)) = goes else { break };
+        if COLUMNS.get(*column).is_none_or(|column| column.drop_first == 0) {
+            break;
+        }
+        shown.remove(place);
+    }
+    let free = width.saturating_sub(needed(&shown));
+    (shown, (NAME_WIDTHS.0 + free).min(NAME_WIDTHS.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_ordered_as_people_count() {
+        let mut names = ["gpu10:8000", "gpu2:8000", "gpu02:9", "a", "gpu", "gpu2:800"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["a", "gpu", "gpu02:9", "gpu2:800", "gpu2:8000", "gpu10:8000"]);
+    }
+
+    #[test]
+    fn what_matters_stays_on_a_narrow_terminal() {
+        let names = |width| -> Vec<&str> {
+            fitting(width).0.into_iter().map(|column| COLUMNS[column].name).collect()
+        };
+        assert_eq!(names(120).len(), COLUMNS.len());
+        assert_eq!(names(40), ["worker", "rank", "state", "flight"]);
+        assert_eq!(names(5), ["worker", "rank", "state"], "cut at the edge");
+        assert_eq!(fitting(200).1, NAME_WIDTHS.1);
+    }
+}

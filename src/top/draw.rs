@@ -1,0 +1,210 @@
+//! Frames: the state as cells of a terminal, and as text.
+
+use crate::app::{App, Mode, StreamLink};
+use crate::column::{COLUMNS, fitting};
+use crate::figures::{count, percent, rate, seconds, span};
+use crate::row::{RankRow, RowState};
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::text::Span;
+
+/// Lines of events, where there is room.
+const EVENT_LINES: u16 = 5;
+/// Lines of a terminal that has room for events.
+const LINES_WITH_EVENTS_MIN: u16 = 11;
+/// Lines beside fleet and events: two of the head, the names of columns, the help.
+const OTHER_LINES: u16 = 4;
+/// Lines of the longest text that `--once` prints.
+const TEXT_LINES_MAX: u16 = 1_100;
+
+const HELP: &str = "q quit  s/S sort  r reverse  / filter  f freeze  enter detail  arrows move";
+const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
+
+/// One frame as text, as wide as this, with all ranks.
+#[must_use]
+pub fn text(app: &App, width: u16) -> String {
+    let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
+    let height = rows.saturating_add(OTHER_LINES + EVENT_LINES + 1).min(TEXT_LINES_MAX);
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    app.draw(area, &mut buffer);
+    let line = |y: u16| symbols(&buffer, y);
+    // The last line is the help, and nobody presses a key.
+    (0..height.saturating_sub(1))
+        .map(line)
+        .filter(|line| !line.is_empty())
+        .fold(String::new(), |text, line| text + &line + "\n")
+}
+
+impl App {
+    /// Draws the whole frame.
+    pub(crate) fn draw(&self, area: Rect, to: &mut Buffer) {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        line(to, area, 0, &self.head(), bold);
+        line(to, area, 1, &self.figures(), Style::new());
+        let events = if area.height >= LINES_WITH_EVENTS_MIN { EVENT_LINES + 1 } else { 0 };
+        let rows = area.height.saturating_sub(OTHER_LINES + events);
+        if self.look.mode == Mode::Detail {
+            self.draw_detail(area, rows + 1, to);
+        } else {
+            self.draw_fleet(area, rows, to);
+        }
+        if events > 0 {
+            self.draw_events(area, area.height - 1 - events, to);
+        }
+        let help = match self.look.mode {
+            Mode::Filter => format!("filter: {}_  (enter keeps, esc clears)", self.look.filter),
+            Mode::Detail => DETAIL_HELP.to_owned(),
+            Mode::Fleet if self.look.filter.is_empty() => HELP.to_owned(),
+            Mode::Fleet => format!("filter: {}  (esc clears)  {HELP}", self.look.filter),
+        };
+        if area.height > 2 {
+            line(to, area, area.height - 1, &help, Style::new());
+        }
+    }
+
+    fn head(&self) -> String {
+        let view = self.view();
+        let link = match &self.link {
+            StreamLink::Up => String::new(),
+            StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
+        };
+        let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
+        let ready = match view.not_ready.as_slice() {
+            _ if view.version.is_empty() => "waiting".to_owned(),
+            [] => "ready".to_owned(),
+            reasons => format!("NOT READY: {}", reasons.join("; ")),
+        };
+        let (version, policy, up) = (&view.version, &view.policy, span(view.uptime_ms));
+        let router = &self.router;
+        format!("forebay {version} {policy}  {ready}{frozen}{link}  up {up}  {router}")
+    }
+
+    fn figures(&self) -> String {
+        let view = self.view();
+        let figures = &view.figures;
+        let in_flight: f64 = view.rows.iter().filter_map(|row| row.load.in_flight).sum();
+        format!(
+            "{} requests/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
+             p99 {}  {} refused/s  {} in cache  {} ranks",
+            rate(figures.answered_per_s),
+            seconds(figures.ttft_p50_s),
+            seconds(figures.ttft_p99_s),
+            view.queue.waiting,
+            rate(view.queue.drained_per_s),
+            seconds(figures.queue_p99_s),
+            rate(figures.refused_per_s),
+            percent(figures.cached_share),
+            view.rows.len(),
+        )
+    }
+
+    fn draw_fleet(&self, area: Rect, rows: u16, to: &mut Buffer) {
+        let shown = self.shown();
+        let (columns, name_width) = fitting(usize::from(area.width).saturating_sub(1));
+        let width = |column: usize| match COLUMNS.get(column) {
+            Some(_) if column == 0 => name_width,
+            found => found.map_or(0, |column| column.width),
+        };
+        let names = columns.iter().filter_map(|index| {
+            let column = COLUMNS.get(*index)?;
+            let sign = if self.look.is_reversed { "^" } else { "v" };
+            let sign = if *index == self.look.sort { sign } else { "" };
+            Some(cell(&format!("{}{sign}", column.name), width(*index), column.is_right))
+        });
+        let names: String = names.collect();
+        line(to, area, 2, &format!(" {names}"), Style::new().add_modifier(Modifier::UNDERLINED));
+        let selected = self.selected(&shown);
+        let first = selected.saturating_sub(usize::from(rows).saturating_sub(1));
+        if shown.is_empty() {
+            line(to, area, 3, "No rank fits.", Style::new());
+        }
+        let visible = shown.iter().enumerate().skip(first).take(usize::from(rows));
+        for ((place, row), y) in visible.zip(3_u16..) {
+            let cells = columns.iter().filter_map(|index| {
+                let column = COLUMNS.get(*index)?;
+                Some(cell(&(column.text)(row), width(*index), column.is_right))
+            });
+            let cells: String = cells.collect();
+            let mark = if place == selected { '>' } else { ' ' };
+            line(to, area, y, &format!("{mark}{cells}"), self.style(row, place == selected));
+        }
+    }
+
+    fn style(&self, row: &RankRow, is_selected: bool) -> Style {
+        let color = match row.state {
+            RowState::Up => None,
+            RowState::CatchingUp | RowState::Registering | RowState::Draining => {
+                Some(Color::Yellow)
+            }
+            _ => Some(Color::Red),
+        };
+        let style = color
+            .filter(|_| self.has_colors)
+            .map_or_else(Style::new, |color| Style::new().fg(color));
+        if is_selected { style.add_modifier(Modifier::BOLD) } else { style }
+    }
+
+    fn draw_detail(&self, area: Rect, lines: u16, to: &mut Buffer) {
+        let shown = self.shown();
+        let Some(row) = shown.get(self.selected(&shown)) else {
+            line(to, area, 2, "No rank fits.", Style::new());
+            return;
+        };
+        let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let mut facts = vec![
+            format!(
+                "{} rank {}: {}",
+                row.names.worker,
+                row.names.dp_rank,
+                row.state.words().trim()
+            ),
+            format!(
+                "  url {}  engine {}  role {}",
+                row.names.url, row.names.engine, row.names.role
+            ),
+            format!("  models {}", row.names.models.join(", ")),
+            format!("  block size {}  KV events {}", count(row.load.block_size), known(&row.feed)),
+            format!("  waits for {}", known(&row.waits_for)),
+        ];
+        facts.extend(row.figures.iter().map(|(name, value)| format!("  {name} {value}")));
+        for (fact, y) in facts.iter().take(usize::from(lines)).zip(2_u16..) {
+            line(to, area, y, fact, Style::new());
+        }
+    }
+
+    fn draw_events(&self, area: Rect, top: u16, to: &mut Buffer) {
+        let view = self.view();
+        line(to, area, top, "events", Style::new().add_modifier(Modifier::UNDERLINED));
+        let newest = view.events.iter().rev().take(usize::from(EVENT_LINES));
+        for (event, y) in newest.zip(top + 1..) {
+            let age = span(view.uptime_ms.saturating_sub(event.at_uptime_ms));
+            line(to, area, y, &format!("{age:>12} ago  {}", event.text), Style::new());
+        }
+    }
+}
+
+/// The text of one line. A wide character takes two cells, of which the second is none of the text.
+pub(crate) fn symbols(buffer: &Buffer, y: u16) -> String {
+    let (mut text, mut x) = (String::new(), 0_u16);
+    while let Some(cell) = buffer.cell((x, y)) {
+        text.push_str(cell.symbol());
+        let width = Span::raw(cell.symbol()).width();
+        x = x.saturating_add(u16::try_from(width).unwrap_or(1).max(1));
+    }
+    text.trim_end().to_owned()
+}
+
+/// One line, cut at the edge.
+fn line(to: &mut Buffer, area: Rect, y: u16, text: &str, style: Style) {
+    if y < area.height {
+        to.set_stringn(area.x, area.y + y, text, usize::from(area.width), style);
+    }
+}
+
+/// A text in its column, with a space after it.
+fn cell(text: &str, width: usize, is_right: bool) -> String {
+    let cut: String = text.chars().take(width).collect();
+    if is_right { format!("{cut:>width$} ") } else { format!("{cut:<width$} ") }
+}

@@ -1,0 +1,215 @@
+//! Rates and quantiles: differences of two snapshots, computed as the live page does.
+
+use crate::snapshot::{Snapshot, StageCounts, StageSeconds};
+use std::collections::VecDeque;
+
+/// Snapshots that are kept; one comes each second.
+const KEPT_MAX: usize = 40;
+/// Snapshots come a little less than a second apart.
+const SLACK_MS: u64 = 300;
+const RATE_MS: u64 = 5_000;
+const STAGE_MS: u64 = 10_000;
+const SHARE_MS: u64 = 30_000;
+
+/// What is kept of a snapshot.
+#[derive(Clone, Debug)]
+struct KeptSnapshot {
+    uptime_ms: u64,
+    generation: u64,
+    answered: f64,
+    refused: f64,
+    overlap_bytes: f64,
+    prompt_bytes: f64,
+    stages: StageSeconds,
+    /// Requests that each rank has ended.
+    ended: Vec<Option<f64>>,
+}
+
+/// The last snapshots, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct RecentSnapshots {
+    kept: VecDeque<KeptSnapshot>,
+}
+
+/// The line of figures. `None`: not known yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FigureLine {
+    pub(crate) answered_per_s: Option<f64>,
+    pub(crate) refused_per_s: Option<f64>,
+    pub(crate) ttft_p50_s: Option<f64>,
+    pub(crate) ttft_p99_s: Option<f64>,
+    pub(crate) queue_p99_s: Option<f64>,
+    pub(crate) cached_share: Option<f64>,
+}
+
+impl RecentSnapshots {
+    /// Takes a snapshot in. True if another process sent this one: then nothing older is kept.
+    pub(crate) fn push(&mut self, snapshot: &Snapshot) -> bool {
+        let is_other = self.kept.back().is_some_and(|last| snapshot.uptime_ms < last.uptime_ms);
+        if is_other {
+            self.kept.clear();
+        }
+        if self.kept.len() >= KEPT_MAX {
+            self.kept.pop_front();
+        }
+        let total = |name: &str| snapshot.counts.totals.get(name).copied().unwrap_or_default();
+        let ended = snapshot.ranks.get("rank_ended_total").map_or(&[][..], Vec::as_slice);
+        self.kept.push_back(KeptSnapshot {
+            uptime_ms: snapshot.uptime_ms,
+            generation: snapshot.generation,
+            answered: snapshot.counts.requests_total.values().sum(),
+            refused: snapshot.counts.rejected_total.values().sum(),
+            overlap_bytes: total("overlap_bytes_total"),
+            prompt_bytes: total("prompt_bytes_total"),
+            stages: snapshot.counts.stage_seconds.clone(),
+            ended: ended.iter().map(serde_json::Value::as_f64).collect(),
+        });
+        is_other
+    }
+
+    /// The oldest snapshot within this time, and the newest.
+    fn ends(&self, within_ms: u64) -> Option<(&KeptSnapshot, &KeptSnapshot)> {
+        let newest = self.kept.back()?;
+        let from = newest.uptime_ms.saturating_sub(within_ms + SLACK_MS);
+        let oldest = self.kept.iter().find(|kept| kept.uptime_ms >= from)?;
+        Some((oldest, newest))
+    }
+
+    fn rate(&self, read: impl Fn(&KeptSnapshot) -> Option<f64>) -> Option<f64> {
+        let (old, new) = self.ends(RATE_MS)?;
+        let ms = new.uptime_ms.checked_sub(old.uptime_ms).filter(|ms| *ms > 0)?;
+        let seconds = std::time::Duration::from_millis(ms).as_secs_f64();
+        Some(((read(new)? - read(old)?) / seconds).max(0.0))
+    }
+
+    /// Requests that a rank ends per second. Ranks have other places in another fleet.
+    pub(crate) fn ended_per_s(&self, place: usize) -> Option<f64> {
+        let (old, new) = self.ends(RATE_MS)?;
+        if old.generation != new.generation {
+            return None;
+        }
+        self.rate(|kept| kept.ended.get(place).copied().flatten())
+    }
+
+    pub(crate) fn figures(&self) -> FigureLine {
+        let share = self.ends(SHARE_MS).and_then(|(old, new)| {
+            let whole = new.prompt_bytes - old.prompt_bytes;
+            let held = new.overlap_bytes - old.overlap_bytes;
+            (whole > 0.0).then(|| (held / whole).clamp(0.0, 1.0))
+        });
+        FigureLine {
+            answered_per_s: self.rate(|kept| Some(kept.answered)),
+            refused_per_s: self.rate(|kept| Some(kept.refused)),
+            ttft_p50_s: self.quantile("first_byte", 0.5),
+            ttft_p99_s: self.quantile("first_byte", 0.99),
+            queue_p99_s: self.quantile("queue", 0.99),
+            cached_share: share,
+        }
+    }
+
+    fn quantile(&self, stage: &str, share: f64) -> Option<f64> {
+        let (old, new) = self.ends(STAGE_MS)?;
+        let (from, to) = (old.stages.stages.get(stage), new.stages.stages.get(stage)?);
+        quantile(&new.stages.bounds, from, to, share)
+    }
+}
+
+/// A quantile as Prometheus' `histogram_quantile` has it.
+fn quantile(
+    bounds: &[f64],
+    from: Option<&StageCounts>,
+    to: &StageCounts,
+    share: f64,
+) -> Option<f64> {
+    let before = |place: usize| from.and_then(|from| from.below.get(place)).copied().unwrap_or(0.0);
+    let count = to.count - from.map_or(0.0, |from| from.count);
+    if count <= 0.0 {
+        return None;
+    }
+    let wanted = share * count;
+    let (mut low_bound, mut low_count) = (0.0, 0.0);
+    for (place, (bound, below)) in bounds.iter().zip(&to.below).enumerate() {
+        let below = below - before(place);
+        if below >= wanted {
+            let inside = below - low_count;
+            let part = if inside > 0.0 { (wanted - low_count) / inside } else { 1.0 };
+            return Some(low_bound + (bound - low_bound) * part);
+        }
+        (low_bound, low_count) = (*bound, below);
+    }
+    bounds.last().copied()
+}
+
+/// Counts of any size in at most five characters.
+pub(crate) fn count(value: Option<f64>) -> String {
+    let Some(value) = value else { return "-".to_owned() };
+    match value {
+        value if value >= 1e10 => format!("{:.0}G", value / 1e9),
+        value if value >= 1e9 => format!("{:.1}G", value / 1e9),
+        value if value >= 1e7 => format!("{:.0}M", value / 1e6),
+        value if value >= 1e6 => format!("{:.1}M", value / 1e6),
+        value if value >= 1e5 => format!("{:.0}k", value / 1e3),
+        value if value >= 1e4 => format!("{:.1}k", value / 1e3),
+        value => format!("{value:.0}"),
+    }
+}
+
+pub(crate) fn rate(value: Option<f64>) -> String {
+    match value {
+        Some(value) if value > 0.0 && value < 100.0 => format!("{value:.1}"),
+        value => count(value),
+    }
+}
+
+pub(crate) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0))
+}
+
+pub(crate) fn seconds(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value >= 10.0 => format!("{value:.0} s"),
+        Some(value) if value >= 1.0 => format!("{value:.1} s"),
+        Some(value) if value >= 1e-3 => format!("{:.0} ms", value * 1e3),
+        Some(value) => format!("{:.0} us", value * 1e6),
+    }
+}
+
+/// How long, in the two largest units.
+pub(crate) fn span(ms: u64) -> String {
+    let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
+    match hours / 24 {
+        0 if hours > 0 => format!("{hours} h {} min", minutes % 60),
+        0 if minutes > 0 => format!("{minutes} min {} s", seconds % 60),
+        0 => format!("{seconds} s"),
+        days => format!("{days} d {} h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_prometheus() {
+        let stage = |below: &[f64], count| StageCounts { below: below.to_vec(), count };
+        let bounds = [0.001, 0.01, 0.1];
+        let (old, new) = (stage(&[1.0, 1.0, 1.0], 1.0), stage(&[1.0, 11.0, 11.0], 11.0));
+        let close = |found: Option<f64>, wanted: f64| (found.unwrap() - wanted).abs() < 1e-9;
+        assert!(close(quantile(&bounds, Some(&old), &new, 0.5), 0.0055));
+        assert!(close(quantile(&bounds, None, &stage(&[0.0, 0.0, 0.0], 3.0), 0.5), 0.1));
+        assert_eq!(quantile(&bounds, Some(&new), &new, 0.5), None);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 9_999.0, 12_345.0, 123_456.0, 1_234_567.0, 5.5e9, 7e12];
+        let shown: Vec<String> = shown.into_iter().map(|value| count(Some(value))).collect();
+        assert_eq!(shown, ["0", "9999", "12.3k", "123k", "1.2M", "5.5G", "7000G"]);
+        assert_eq!([rate(Some(0.25)), rate(Some(0.0)), rate(None)], ["0.2", "0", "-"]);
+        assert_eq!(
+            [span(61_000), span(3_600_000), span(90_000_000)],
+            ["1 min 1 s", "1 h 0 min", "1 d 1 h"]
+        );
+    }
+}

@@ -1,0 +1,23 @@
+//! What `forebay top` shows: the live stream of a router, as lines of a terminal.
+//!
+//! [`App`] takes snapshots and keys, and draws frames into a buffer; it knows no socket and no
+//! clock. [`LineReader`] cuts the stream into snapshots. Only [`TerminalGuard`] touches the
+//! terminal.
+
+mod app;
+mod clean;
+mod column;
+mod draw;
+mod figures;
+mod row;
+mod snapshot;
+mod stream;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+pub use app::{App, Next, StreamLink, TopKey};
+pub use draw::text;
+pub use snapshot::Snapshot;
+pub use stream::{LineReader, SNAPSHOT_BYTES_MAX, TooLong};
+pub use terminal::{TerminalGuard, keys};

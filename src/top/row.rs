@@ -1,0 +1,173 @@
+//! One line of the fleet: a rank with its figures.
+
+use crate::clean::clean;
+use crate::figures::RecentSnapshots;
+use crate::snapshot::{ShownWorker, Snapshot, WholePart};
+use std::collections::BTreeMap;
+
+/// What a rank is doing, mildest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RowState {
+    Up,
+    CatchingUp,
+    Registering,
+    Draining,
+    Busy,
+    Breaker,
+    Unknown,
+    Down,
+}
+
+impl RowState {
+    /// A sign and a word, so that no color is needed.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Up => "  up",
+            Self::CatchingUp => "~ catching up",
+            Self::Registering => "~ registering",
+            Self::Draining => "- draining",
+            Self::Busy => "! refuses",
+            Self::Breaker => "! breaker",
+            Self::Unknown => "? unknown",
+            Self::Down => "x down",
+        }
+    }
+}
+
+/// Which rank: the name of its worker, and its number there.
+pub(crate) type RowKey = (String, u64);
+
+/// A rank, with names that a terminal may show.
+#[derive(Clone, Debug)]
+pub(crate) struct RankRow {
+    pub(crate) names: RankNames,
+    pub(crate) state: RowState,
+    pub(crate) waits_for: Option<String>,
+    pub(crate) load: RowLoad,
+    pub(crate) feed: Option<String>,
+    /// Until the rejection window of the rank's pool ends.
+    pub(crate) window_ms: Option<u64>,
+    /// All figures of the rank, by metric.
+    pub(crate) figures: Vec<(String, f64)>,
+}
+
+/// Who a rank is.
+#[derive(Clone, Debug)]
+pub(crate) struct RankNames {
+    pub(crate) worker: String,
+    pub(crate) dp_rank: u64,
+    pub(crate) url: String,
+    pub(crate) engine: String,
+    pub(crate) models: Vec<String>,
+    pub(crate) role: String,
+}
+
+/// What a rank has and does, where known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowLoad {
+    pub(crate) in_flight: Option<f64>,
+    pub(crate) limit: Option<f64>,
+    pub(crate) waiting: Option<f64>,
+    pub(crate) prefill_tokens: Option<f64>,
+    /// Share of the KV cache that running requests hold, as the engine says.
+    pub(crate) kv_usage: Option<f64>,
+    /// Share of the KV cache that the index knows blocks of.
+    pub(crate) cache_fill: Option<f64>,
+    pub(crate) ended_per_s: Option<f64>,
+    pub(crate) block_size: Option<f64>,
+}
+
+impl RankRow {
+    pub(crate) fn key(&self) -> RowKey {
+        (self.names.worker.clone(), self.names.dp_rank)
+    }
+
+    /// Is the text in what the row says? `wanted` is in lower case.
+    pub(crate) fn has(&self, wanted: &str) -> bool {
+        let feed = self.feed.as_deref().unwrap_or("no KV events");
+        let RankNames { worker, url, engine, role, models, .. } = &self.names;
+        let words = [worker, url, engine, role, self.state.words(), feed];
+        let models = models.iter().map(String::as_str);
+        words.into_iter().chain(models).any(|word| word.to_lowercase().contains(wanted))
+    }
+}
+
+/// All ranks, in the order of the fleet. `whole` and `snapshot` are of one generation.
+pub(crate) fn rows(
+    whole: &WholePart,
+    snapshot: &Snapshot,
+    recent: &RecentSnapshots,
+) -> Vec<RankRow> {
+    let workers: BTreeMap<u64, &ShownWorker> =
+        whole.workers.iter().map(|worker| (worker.index, worker)).collect();
+    let windows: BTreeMap<u64, u64> = snapshot
+        .pools
+        .iter()
+        .filter(|pool| pool.open)
+        .map(|pool| (pool.pool, pool.open_ms))
+        .collect();
+    let row = |(place, index): (usize, &u64)| {
+        let worker = workers.get(index)?;
+        let pool = whole.ranks.pool.get(place);
+        let window_ms = pool.and_then(|pool| windows.get(pool)).copied();
+        let row = RankRow { window_ms, ..row(worker, whole, snapshot, place) };
+        let load = RowLoad { ended_per_s: recent.ended_per_s(place), ..row.load };
+        Some(RankRow { load, ..row })
+    };
+    whole.ranks.worker.iter().enumerate().filter_map(row).collect()
+}
+
+fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usize) -> RankRow {
+    let places = &whole.ranks;
+    let positive =
+        |column: &[Option<f64>]| column.get(place).copied().flatten().filter(|value| *value > 0.0);
+    let at = |name| snapshot.figure(name, place);
+    let blocks_max = positive(&places.kv_blocks);
+    let limit = at("rank_places_max").filter(|limit| *limit > 0.0);
+    let figures = snapshot
+        .ranks
+        .iter()
+        .filter_map(|(name, column)| Some((clean(name), column.get(place)?.as_f64()?)));
+    RankRow {
+        names: RankNames {
+            worker: clean(&worker.name),
+            dp_rank: places.dp_rank.get(place).copied().unwrap_or_default(),
+            url: clean(&worker.url),
+            engine: clean(&worker.engine),
+            models: worker.models.iter().map(|model| clean(model)).collect(),
+            role: places.role.get(place).map_or_else(String::new, |role| clean(role)),
+        },
+        state: state(worker, &at),
+        waits_for: worker.waits_for.as_deref().map(clean),
+        load: RowLoad {
+            in_flight: at("in_flight"),
+            limit: limit.or_else(|| positive(&places.running_max)),
+            waiting: at("reported_waiting"),
+            prefill_tokens: at("prefill_tokens"),
+            kv_usage: at("reported_kv_usage"),
+            cache_fill: at("kv_rank_blocks")
+                .zip(blocks_max)
+                .map(|(held, all)| (held / all).min(1.0)),
+            ended_per_s: None,
+            block_size: positive(&places.block_size),
+        },
+        feed: snapshot.word("feed", place).map(clean),
+        window_ms: None,
+        figures: figures.collect(),
+    }
+}
+
+fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> RowState {
+    let is = |name| at(name).is_some_and(|value| value > 0.0);
+    match worker.state.as_str() {
+        _ if worker.draining => RowState::Draining,
+        "up" if worker.waits_for.is_some() => RowState::Registering,
+        "up" if is("breaker_open") => RowState::Breaker,
+        "up" if is("rank_busy") => RowState::Busy,
+        "up" => RowState::Up,
+        "replaying" => RowState::CatchingUp,
+        "registering" => RowState::Registering,
+        "down" => RowState::Down,
+        _ => RowState::Unknown,
+    }
+}

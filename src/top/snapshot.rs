@@ -1,0 +1,123 @@
+//! A snapshot of the live stream, as far as the terminal shows it. What a snapshot lacks is empty:
+//! the router may be another version.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// One snapshot of the stream.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    pub(crate) uptime_ms: u64,
+    pub(crate) generation: u64,
+    pub(crate) whole: Option<WholePart>,
+    pub(crate) reasons: Vec<String>,
+    #[serde(flatten)]
+    pub(crate) counts: SnapshotCounts,
+    /// Columns by the names of their metrics, with a place for each rank.
+    pub(crate) ranks: BTreeMap<String, Vec<Value>>,
+    pub(crate) pools: Vec<ShownPool>,
+    pub(crate) events: Vec<ShownEvent>,
+}
+
+/// Figures of the whole router.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SnapshotCounts {
+    pub(crate) totals: BTreeMap<String, f64>,
+    pub(crate) requests_total: BTreeMap<String, f64>,
+    pub(crate) rejected_total: BTreeMap<String, f64>,
+    pub(crate) stage_seconds: StageSeconds,
+    pub(crate) stalled: Vec<bool>,
+}
+
+/// What changes with the fleet alone.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WholePart {
+    pub(crate) version: String,
+    pub(crate) policy: String,
+    pub(crate) workers: Vec<ShownWorker>,
+    pub(crate) ranks: Places,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ShownWorker {
+    pub(crate) index: u64,
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) engine: String,
+    pub(crate) state: String,
+    pub(crate) draining: bool,
+    pub(crate) waits_for: Option<String>,
+    pub(crate) models: Vec<String>,
+}
+
+/// Columns of what a rank is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Places {
+    pub(crate) worker: Vec<u64>,
+    pub(crate) dp_rank: Vec<u64>,
+    pub(crate) role: Vec<String>,
+    pub(crate) kv_blocks: Vec<Option<f64>>,
+    pub(crate) block_size: Vec<Option<f64>>,
+    pub(crate) running_max: Vec<Option<f64>>,
+    pub(crate) pool: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct StageSeconds {
+    pub(crate) bounds: Vec<f64>,
+    pub(crate) stages: BTreeMap<String, StageCounts>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct StageCounts {
+    pub(crate) below: Vec<f64>,
+    pub(crate) count: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ShownPool {
+    pub(crate) pool: u64,
+    pub(crate) models: Vec<String>,
+    pub(crate) open: bool,
+    pub(crate) open_ms: u64,
+    pub(crate) queue_depth: f64,
+    pub(crate) drain_rate: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ShownEvent {
+    pub(crate) id: u64,
+    pub(crate) age_ms: u64,
+    pub(crate) text: String,
+}
+
+impl Snapshot {
+    /// A line of the stream.
+    ///
+    /// # Errors
+    /// The line is no snapshot.
+    pub fn read(line: &[u8]) -> Result<Self, String> {
+        let read = serde_json::from_slice(line);
+        read.map_err(|error| format!("this is no snapshot of a Forebay router: {error}"))
+    }
+
+    /// A figure of one rank, where the rank has this figure.
+    pub(crate) fn figure(&self, name: &str, place: usize) -> Option<f64> {
+        self.ranks.get(name)?.get(place)?.as_f64()
+    }
+
+    /// A word of one rank.
+    pub(crate) fn word(&self, name: &str, place: usize) -> Option<&str> {
+        self.ranks.get(name)?.get(place)?.as_str()
+    }
+}

@@ -1,0 +1,114 @@
+//! Frames from snapshots and keys.
+
+use crate::{App, Next, Snapshot, TopKey, text};
+use serde_json::{Value, json};
+
+fn snapshot(ranks: u64, uptime_ms: u64) -> Value {
+    let column = |read: &dyn Fn(u64) -> Value| -> Value { (0..ranks).map(read).collect() };
+    let worker = |index: u64| {
+        json!({"index": index, "name": format!("gpu{index}"), "state": "up",
+        "url": "http://x", "engine": "vllm", "models": ["m"]})
+    };
+    json!({
+        "uptime_ms": uptime_ms, "generation": 1,
+        "whole": {"version": "1.2.3", "policy": "kv",
+            "workers": (0..ranks).map(worker).collect::<Value>(),
+            "ranks": {"worker": column(&|i| json!(i)), "dp_rank": column(&|_| json!(0)),
+                "role": column(&|_| json!("both")), "kv_blocks": column(&|_| json!(100)),
+                "pool": column(&|_| json!(0))}},
+        "requests_total": {"200": uptime_ms / 100},
+        "ranks": {"in_flight": column(&|i| json!(i)), "kv_rank_blocks": column(&|_| json!(25)),
+            "rank_places_max": column(&|_| json!(400)), "feed": column(&|_| json!("live"))},
+        "pools": [{"pool": 0, "open": true, "open_ms": 5000, "queue_depth": 3}],
+        "events": [{"id": 1, "age_ms": 500, "kind": "up", "text": "gpu0 is up"}],
+    })
+}
+
+fn app(values: &[Value]) -> App {
+    let mut app = App::new("http://r:9090", false);
+    for value in values {
+        app.update(&Snapshot::read(value.to_string().as_bytes()).unwrap());
+    }
+    app
+}
+
+/// The names of the workers, as they stand in the frame.
+fn names(app: &App) -> Vec<String> {
+    let frame = text(app, 120);
+    let names = frame.lines().skip(3).map_while(|line| line.get(1..)?.split(' ').next());
+    names.take_while(|name| name.starts_with("gpu")).map(str::to_owned).collect()
+}
+
+fn press(app: &mut App, keys: &str) {
+    keys.chars().for_each(|char| assert_eq!(app.press(TopKey::Char(char)), Next::Draw));
+}
+
+#[test]
+fn a_frame_says_what_the_snapshots_say() {
+    let app = app(&[snapshot(3, 10_000), snapshot(3, 11_000)]);
+    let frame = text(&app, 150);
+    for wanted in [
+        "forebay 1.2.3 kv  ready",
+        "10.0 requests/s",
+        "3 queued",
+        "3 ranks",
+        "25%",
+        "5 s",
+        "400",
+        "gpu0 is up",
+    ] {
+        assert!(frame.contains(wanted), "{wanted}\n{frame}");
+    }
+    assert!(app.has_rates());
+}
+
+#[test]
+fn rows_are_sorted_reversed_and_filtered_by_keys() {
+    let mut app = app(&[snapshot(300, 1_000)]);
+    let all = names(&app);
+    assert_eq!((all.len(), &*all[2], &*all[10]), (300, "gpu2", "gpu10"));
+    press(&mut app, "ssss");
+    assert_eq!(names(&app)[0], "gpu299", "the most in flight first");
+    press(&mut app, "r");
+    assert_eq!(names(&app)[0], "gpu0");
+    press(&mut app, "/GPU29");
+    assert_eq!(app.press(TopKey::Enter), Next::Draw);
+    assert_eq!((names(&app).len(), &*names(&app)[0]), (11, "gpu29"));
+    app.press(TopKey::Escape);
+    assert_eq!(names(&app).len(), 300);
+    app.press(TopKey::End);
+    app.press(TopKey::Enter);
+    assert!(text(&app, 100).contains("gpu299 rank 0: up"));
+    assert_eq!(app.press(TopKey::Char('q')), Next::Quit);
+}
+
+#[test]
+fn a_frozen_frame_stays_and_another_process_starts_anew() {
+    let mut app = app(&[snapshot(2, 5_000)]);
+    press(&mut app, "f");
+    app.update(&Snapshot::read(snapshot(3, 6_000).to_string().as_bytes()).unwrap());
+    assert_eq!(names(&app).len(), 2);
+    press(&mut app, "f");
+    assert_eq!(names(&app).len(), 3);
+    app.lost("connection refused");
+    assert!(text(&app, 150).contains("LOST (connection refused)"));
+    app.update(&Snapshot::read(snapshot(1, 100).to_string().as_bytes()).unwrap());
+    assert_eq!(names(&app).len(), 1);
+    assert!(!app.has_rates(), "the other process counts from 0");
+}
+
+#[test]
+fn names_cannot_move_the_cursor_and_small_terminals_are_drawn() {
+    let mut evil = snapshot(1, 1_000);
+    evil["whole"]["workers"][0]["name"] = json!("gpu\u{1b}[2J\u{202e}");
+    evil["events"][0]["text"] = json!("\u{9b}31m");
+    let mut app = app(&[evil]);
+    app.press(TopKey::Enter);
+    for width in [0, 1, 7, 40, 300] {
+        let frame = text(&app, width);
+        assert!(frame.chars().all(|char| char == '\n' || !char.is_control()), "{frame:?}");
+        assert!(!frame.contains('\u{202e}'));
+    }
+    app.press(TopKey::Enter);
+    assert!(text(&app, 40).contains(">gpu?[2J?"));
+}
