@@ -112,6 +112,9 @@ impl LiveStream {
         match answer.status().as_u16() {
             200 => {}
             401 | 403 => return Err("the router wants a token: --token-file".to_owned()),
+            421 => {
+                return Err("use the router's address, or add the name to `admin_hosts`".to_owned());
+            }
             503 => return Err("the stream is open in too many places".to_owned()),
             status => return Err(format!("{} answers {status}", self.url)),
         }
