@@ -14,16 +14,17 @@ use forebay_config::{Config, Policy};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, ShardBoard,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, SessionKey,
+    ShardBoard,
 };
-use forebay_http1::Method;
+use forebay_http1::{Method, RequestHead};
 use forebay_index::{GuessKind, IndexReader};
-use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan};
+use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
     NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
-    Seeking, model, most_held, output_tokens, pick,
+    Seeking, is_anchor, model, most_held, output_tokens, pick,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct ExplainRequest {
     pub body: Bytes,
     /// Explain this leg; `None`: the one that answers.
     pub leg: Option<Leg>,
+    /// The session that a header field would name.
+    pub session: Option<String>,
     /// Put the rendered prompt into the answer.
     pub with_text: bool,
 }
@@ -70,6 +73,7 @@ struct Case<'a> {
     model: &'a Model,
     leg: Leg,
     prompt: PromptSize,
+    session: Option<SessionKey>,
 }
 
 impl Explainer {
@@ -107,7 +111,8 @@ impl Explainer {
             matched => matched,
         };
         let prompt_size = PromptSize::new(prompt_bytes, ratio);
-        let mut case = Case { sources, model, leg: Leg::Whole, prompt: prompt_size };
+        let session = self.session(asked, sources.config);
+        let mut case = Case { sources, model, leg: Leg::Whole, prompt: prompt_size, session };
         let route = self.route(&asked.body, endpoint, &case);
         case.leg = asked.leg.unwrap_or(match route {
             Ok(Route::Pair) => Leg::Decode,
@@ -141,6 +146,7 @@ impl Explainer {
             "block_sizes": block_sizes,
             "bytes_per_token": ratio,
             "bytes_per_token_learnt": learnt.is_some(),
+            "has_session": case.session.is_some(),
             "chosen": choice.rank.and_then(|rank| named(rank, sources.fleet)),
             "because": choice.because,
             "prefill_chosen": prefill.and_then(|rank| named(rank, sources.fleet)),
@@ -173,7 +179,7 @@ impl Explainer {
     }
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
-        PickRequest {
+        let request = PickRequest {
             leg: case.leg,
             ranks: self.candidates.ranks(),
             board: case.sources.board,
@@ -189,7 +195,20 @@ impl Explainer {
                 &case.model.ranks,
             ),
             prompt: case.prompt,
-        }
+            session: case.session,
+            anchor: None,
+        };
+        let anchor = request.anchor_among(case.sources.config.policy, request.ranks);
+        PickRequest { anchor, ..request }
+    }
+
+    /// That of the question, else that of the body.
+    fn session(&self, asked: &ExplainRequest, config: &Config) -> Option<SessionKey> {
+        let head = RequestHead::default();
+        let named = asked.session.as_deref().map(|name| SessionKey::of(name.as_bytes()));
+        named.unwrap_or_else(|| {
+            session_key(&config.session, &head, &[], (&self.request, &asked.body))
+        })
     }
 
     /// One rank or two?
@@ -389,8 +408,12 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
         request.ranks.iter().filter(|&&rank| key(rank) == key(picked)).count() > 1
     };
     match policy {
+        Policy::Kv if request.session.is_some() => false,
         Policy::Kv => ties(&|rank| request.cost(rank).0),
         Policy::LeastLoaded => ties(&|rank| request.load_only(rank).0),
+        // The distances of a session decide.
+        Policy::Session if request.session.is_some() => false,
+        Policy::Session => ties(&|rank| request.load_only(rank).0),
         Policy::PowerOfTwo | Policy::RoundRobin | Policy::Random => request.ranks.len() > 1,
     }
 }
@@ -405,7 +428,10 @@ fn because(
 ) -> &'static str {
     let most = most_held(request.overlaps, |rank| request.ranks.contains(&rank));
     let picked_bytes = request.overlaps.get(picked).bytes;
-    match Because::of(policy, picked_bytes, most, request.ranks.len() == 1) {
+    let session = request.session.filter(|_| policy == Policy::Session);
+    let ranks = request.ranks.iter().copied();
+    let is_kept = is_anchor(session, request.fleet, picked, ranks);
+    match Because::of(policy, picked_bytes, most, request.ranks.len() == 1, is_kept) {
         Because::Cheapest if by_chance => "chance",
         Because::Load => policy.name(),
         because => because.name(),

@@ -2,9 +2,11 @@
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use forebay_base::{NanosSinceStart, PoolIndex};
-use forebay_config::{Config, FlowConfig};
+use forebay_config::{Config, FlowConfig, Policy};
 use forebay_fleet::worker::test_support::two_pools;
-use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role};
+use forebay_fleet::worker::{
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, SessionSeat,
+};
 use forebay_index::{KeySeed, index};
 use serde_json::Value;
 use std::sync::Arc;
@@ -23,7 +25,17 @@ fn pair(uncached_tokens_min: u32) -> FleetSnapshot {
 }
 
 fn explained(fleet: &FleetSnapshot, body: &'static str, leg: Option<Leg>) -> Value {
-    let (config, board) = (Config::default(), Arc::new(LoadBoard::new()));
+    explained_with(fleet, body, leg, None)
+}
+
+fn explained_with(
+    fleet: &FleetSnapshot,
+    body: &'static str,
+    leg: Option<Leg>,
+    session: Option<&str>,
+) -> Value {
+    let policy = session.map_or(Policy::Kv, |_| Policy::Session);
+    let (config, board) = (Config { policy, ..Config::default() }, Arc::new(LoadBoard::new()));
     let reports = LoadReports::new(Duration::from_secs(5));
     let (reader, _writers) = index(1, KeySeed(1), 1 << 24);
     let sources = ExplainSources {
@@ -36,7 +48,8 @@ fn explained(fleet: &FleetSnapshot, body: &'static str, leg: Option<Leg>) -> Val
         now: NanosSinceStart(1),
     };
     let endpoint = "/v1/completions".to_owned();
-    let asked = ExplainRequest { endpoint, body: body.into(), leg, with_text: false };
+    let session = session.filter(|name| !name.is_empty()).map(str::to_owned);
+    let asked = ExplainRequest { endpoint, body: body.into(), leg, session, with_text: false };
     Explainer::new().explain(&asked, &sources).unwrap()
 }
 
@@ -75,4 +88,24 @@ fn why_a_request_stays_whole_or_is_refused_is_told() {
     assert!(refused["route_refused"].as_str().unwrap().contains("decode workers"));
     let plain = explained(&two_pools(), PROMPT, None);
     assert_eq!(route(&plain), ("whole".into(), "no_roles".into()));
+}
+
+#[test]
+fn the_anchor_of_a_session_is_told() {
+    let mut fleet = two_pools();
+    for rank in &mut fleet.ranks {
+        rank.seat = SessionSeat::of("w:1", rank.dp_rank);
+    }
+    let with = |body, session: &str| explained_with(&fleet, body, None, Some(session));
+    for name in ["ann", "bob", "eve"] {
+        let told = with(PROMPT, name);
+        assert_eq!((&told["because"], &told["by_chance"]), (&"session_kept".into(), &false.into()));
+        assert_eq!(with(PROMPT, name)["chosen"], told["chosen"], "the same each time");
+    }
+    let in_body = with(r#"{"model":"base","prompt":"Hi","session_id":"ann"}"#, "");
+    assert_eq!(in_body["chosen"], with(PROMPT, "ann")["chosen"]);
+    assert_eq!(
+        (&in_body["has_session"], &with(PROMPT, "")["has_session"]),
+        (&true.into(), &false.into())
+    );
 }

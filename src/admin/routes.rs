@@ -24,7 +24,8 @@ const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
 
 const HOW_TO_ASK: &str = "\
 GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows where such a request would go and why;
-&cache_salt=TEXT salts it, &endpoint=PATH names another path, &text=true adds the rendered prompt.
+&cache_salt=TEXT salts it, &endpoint=PATH names another path, &text=true adds the rendered prompt,
+&session=NAME is what a header field with the session would say.
 POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completions if left out).
 ";
 
@@ -174,6 +175,7 @@ struct Explain {
     #[serde(default = "chat_completions")]
     endpoint: String,
     leg: Option<AskedLeg>,
+    session: Option<String>,
     #[serde(default)]
     text: bool,
 }
@@ -206,8 +208,9 @@ async fn overlap(
     Query(explain): Query<Explain>,
     body: Bytes,
 ) -> Response {
-    let Explain { endpoint, leg, text } = explain;
-    let asked = ExplainRequest { endpoint, body, leg: leg.map(Leg::from), with_text: text };
+    let Explain { endpoint, leg, session, text } = explain;
+    let leg = leg.map(Leg::from);
+    let asked = ExplainRequest { endpoint, body, leg, session, with_text: text };
     explained(&questions, asked).await
 }
 
@@ -239,6 +242,7 @@ struct ExplainPrompt {
     cache_salt: Option<String>,
     endpoint: Option<String>,
     leg: Option<AskedLeg>,
+    session: Option<String>,
     #[serde(default)]
     text: bool,
 }
@@ -262,7 +266,8 @@ impl ExplainPrompt {
         let endpoint = self.endpoint.unwrap_or_else(|| path.to_owned());
         let body = Bytes::from(Value::Object(body).to_string());
         let leg = self.leg.map(Leg::from);
-        Some(ExplainRequest { endpoint, body, leg, with_text: self.text })
+        let session = self.session;
+        Some(ExplainRequest { endpoint, body, leg, session, with_text: self.text })
     }
 }
 

@@ -206,6 +206,10 @@ pub const TRUSTED_NETS_MAX: usize = 256;
 /// origin of a request.
 pub const ORIGINS_MAX: usize = 256;
 
+/// Names in `session.fields`, and in `session.members`; `forebay check` reports more as an error.
+/// Each is compared with the fields or members of a request.
+pub const SESSION_NAMES_MAX: usize = 8;
+
 /// Open connections of the admin API. One more ends the one that has been silent longest.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// A connection of the admin API ends so long after its last call began.

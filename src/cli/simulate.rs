@@ -21,8 +21,9 @@ const GENERATED: &str = "generate:";
     forebay simulate --trace conversation_trace.jsonl --workers 8 --policy kv,round_robin\n  \
     forebay simulate --trace generate:agents --workers 16 --policy kv,dynamo --load 120\n\n\
     The router's code chooses ranks, as in `forebay serve`. The ranks model an H100 with vLLM.\n\
-    Policies of `forebay serve`: kv, least_loaded, power_of_two, round_robin, random.\n\
-    Rules of others: longest_prefix, session, session_bounded, lmetric, dynamo,\n\
+    Policies of `forebay serve`: kv, least_loaded, power_of_two, round_robin, random,\n\
+    session.\n\
+    Rules of others: longest_prefix, session_fixed, session_bounded, lmetric, dynamo,\n\
     sglang_cache_aware, vllm_kv_aware, llm_d. `all` stands for all of them.")]
 pub(super) struct SimulateArgs {
     /// Mooncake JSONL, Azure CSV, sessions JSONL, or generate:chats|shared|agents|documents

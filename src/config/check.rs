@@ -31,6 +31,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.doors(config);
     check.keys(config);
     check.cors(&config.cors);
+    check.session(&config.session);
     check.tls(config);
     check.upstream_tls(config);
     check.cores(config);

@@ -2,7 +2,8 @@
 
 use super::check::Check;
 use super::client::{ClientConfig, CorsConfig};
-use forebay_base::limits::ORIGINS_MAX;
+use super::schema::SessionConfig;
+use forebay_base::limits::{ORIGINS_MAX, SESSION_NAMES_MAX};
 use forebay_identity::{TrustedNets, origin_fault};
 
 impl Check<'_> {
@@ -40,13 +41,31 @@ impl Check<'_> {
                 list the origins";
             self.error("cors.credentials", what, help);
         }
-        for (path, names) in [("cors.methods", &cors.methods), ("cors.headers", &cors.headers)] {
-            let is_name = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-            let is_wrong = |name: &&String| name.is_empty() || !name.bytes().all(is_name);
-            if let Some(wrong) = names.iter().find(is_wrong) {
-                let help = "give one name in each entry of the list";
-                self.error(path, format!("`{path}` {wrong:?} is no name"), help);
+        self.field_names("cors.methods", &cors.methods);
+        self.field_names("cors.headers", &cors.headers);
+    }
+
+    pub(super) fn session(&mut self, session: &SessionConfig) {
+        self.field_names("session.fields", &session.fields);
+        let lists = [("session.fields", &session.fields), ("session.members", &session.members)];
+        for (path, names) in lists {
+            if names.len() > SESSION_NAMES_MAX {
+                let many = names.len();
+                let what = format!("`{path}` has {many} names, more than {SESSION_NAMES_MAX}");
+                self.error(path, what, "each costs a comparison for each request; list fewer");
             }
+        }
+        if session.members.iter().any(String::is_empty) {
+            self.error("session.members", "`session.members` has an empty name", "name a member");
+        }
+    }
+
+    fn field_names(&mut self, path: &'static str, names: &[String]) {
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        let is_wrong = |name: &&String| name.is_empty() || !name.bytes().all(is_name);
+        if let Some(wrong) = names.iter().find(is_wrong) {
+            let help = "give one name in each entry of the list";
+            self.error(path, format!("`{path}` {wrong:?} is no name"), help);
         }
     }
 }
@@ -83,6 +102,19 @@ mod tests {
             ("headers = [\"\"]", "is no name"),
         ] {
             let found = findings(&format!("[cors]\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn sessions_are_named_by_few_fields_and_members() {
+        assert!(findings("[session]\nfields = \"x-user\"\nmembers = []").is_empty());
+        for (text, says) in [
+            ("fields = [\"x session\"]", "is no name"),
+            ("members = [\"\"]", "an empty name"),
+            (r#"members = ["a","a","a","a","a","a","a","a","a"]"#, "9 names"),
+        ] {
+            let found = findings(&format!("[session]\n{text}"));
             assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
         }
     }

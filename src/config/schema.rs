@@ -83,6 +83,8 @@ table! {
         approximate: ApproximateConfig,
         /// `[index]`.
         index: IndexConfig,
+        /// `[session]`.
+        session: SessionConfig,
         /// `[load]`.
         load: LoadConfig,
         /// `[limits]`, but for those of [`FlowConfig`].
@@ -121,8 +123,26 @@ words! {
         RoundRobin = "round_robin",
         /// Uniformly at random.
         Random = "random",
+        /// One rank for each session, until the wait there is too long. A request without a session
+        /// goes where least work is in flight.
+        Session = "session",
     }
-    planned "session"
+}
+
+table! {
+    /// What names a session. Policy `session` keeps it on one rank, policy `kv` breaks ties by it.
+    pub struct SessionConfig in "session." {
+        /// Header fields that name a session. The first in this list that a request has counts.
+        fields: Vec<String> = [
+            "x-session-id",
+            "x-smg-routing-key",
+            "x-dynamo-session-id",
+            "x-claude-code-session-id",
+        ].map(str::to_owned).to_vec();
+        /// Members of the body that name a session, where no field does. The first in this list
+        /// that a body has as text counts.
+        members: Vec<String> = ["prompt_cache_key", "session_id"].map(str::to_owned).to_vec();
+    }
 }
 
 table! {

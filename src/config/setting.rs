@@ -340,8 +340,6 @@ impl<T: Setting + Default> Setting for Option<T> {
 pub trait Word: Copy + PartialEq + 'static {
     /// All variants with their word and what it means.
     const WORDS: &'static [(&'static str, Self, &'static str)];
-    /// Words that are in the contract but not in this version.
-    const PLANNED: &'static [&'static str];
 
     /// The word of this variant.
     #[must_use]
@@ -353,9 +351,6 @@ pub trait Word: Copy + PartialEq + 'static {
 impl<T: Word> Setting for T {
     fn read(&mut self, _: &Key, item: &Item) -> Result<(), String> {
         let text = text_of(item, "a word in quotes")?;
-        if T::PLANNED.contains(&text) {
-            return Err(format!("{text:?} is not available in this version"));
-        }
         let found = T::WORDS.iter().find(|(word, ..)| *word == text);
         *self = found.map(|(_, variant, _)| *variant).ok_or_else(|| {
             let words: Vec<&str> = T::WORDS.iter().map(|(word, ..)| *word).collect();

@@ -145,7 +145,6 @@ macro_rules! words {
             $(#[doc = $first_doc:literal])+ $first:ident = $first_word:literal,
             $($(#[doc = $doc:literal])+ $variant:ident = $word:literal,)*
         }
-        $(planned $planned:literal)?
     ) => {
         $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +160,6 @@ macro_rules! words {
                 ($first_word, Self::$first, concat!($($first_doc),+)),
                 $(($word, Self::$variant, concat!($($doc),+)),)*
             ];
-            const PLANNED: &'static [&'static str] = &[$($planned)?];
         }
     };
 }

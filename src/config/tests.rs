@@ -203,6 +203,9 @@ kv_host = "10.0.0.3"
 kv_port = 5601
 kv_tp_size = 2
 kv_pp_size = 3
+[session]
+fields = ["x-user"]
+members = ["user"]
 [[tenant]]
 name = "batch"
 weight = 2
@@ -367,7 +370,7 @@ fn reports_everything_at_once_with_line_and_column() {
         [
             "forebay.toml:1:1: error: unknown key `lisen`. help: did you mean `listen`?",
             "forebay.toml:2:10: error: `policy`: \"kvv\" is not one of kv, least_loaded, power_of_two, \
-             round_robin, random; did you mean kv?",
+             round_robin, random, session; did you mean kv?",
             "forebay.toml:3:1: error: unknown key `head_bytes_max`. help: did you mean \
              `limits.head_bytes_max`?",
             "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
@@ -431,10 +434,6 @@ fn conflicts_and_ranges() {
         ("[load]\nage_max = \"500ms\"", "forebay.toml:2:11: warning: `load.age_max` is less"),
         ("[load]\nsource = \"ask\"", "forebay.toml:2:10: error: `load.source`"),
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
-        (
-            "policy = \"session\"",
-            "forebay.toml:1:10: error: `policy`: \"session\" is not available",
-        ),
         (
             "model_dir = \"/nonexistent\"",
             "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
@@ -687,7 +686,7 @@ fn faults_of_flags_are_findings_too() {
         workers: vec!["a:1".to_owned()],
         kv_events: vec!["-".to_owned(), "tcp://b:1".to_owned()],
         keys: keys(&[
-            ("policy", "session"),
+            ("policy", "sesame"),
             ("queue-mode", "heap"),
             ("nats", "b:4222"),
             ("queue-depth-max", "0"),
@@ -699,7 +698,8 @@ fn faults_of_flags_are_findings_too() {
     assert_eq!(
         found,
         [
-            "--policy session: error: \"session\" is not available in this version",
+            "--policy sesame: error: \"sesame\" is not one of kv, least_loaded, power_of_two, \
+             round_robin, random, session",
             "--queue-mode heap: error: \"heap\" is not one of pool, endpoint, off",
             "--rank-concurrency-max many: error: \"many\" is not a whole number",
             "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \

@@ -17,12 +17,23 @@ pub enum Because {
     Cheapest,
     /// The policy does not look at caches.
     Load,
+    /// It is the anchor of the request's session.
+    SessionKept,
+    /// The anchor of the request's session has no room, or too much to do.
+    SessionMoved,
 }
 
 impl Because {
     /// All, in order of their index.
-    pub const ALL: [Self; 5] =
-        [Self::OnlyCandidate, Self::Sticky, Self::HolderTooBusy, Self::Cheapest, Self::Load];
+    pub const ALL: [Self; 7] = [
+        Self::OnlyCandidate,
+        Self::Sticky,
+        Self::HolderTooBusy,
+        Self::Cheapest,
+        Self::Load,
+        Self::SessionKept,
+        Self::SessionMoved,
+    ];
 
     /// The label of the metric, and the word of `/debug/overlap`.
     #[must_use]
@@ -33,17 +44,28 @@ impl Because {
             Self::HolderTooBusy => "holder_too_busy",
             Self::Cheapest => "cheapest",
             Self::Load => "load",
+            Self::SessionKept => "session_kept",
+            Self::SessionMoved => "session_moved",
         }
     }
 
-    /// Why `picked` was chosen, where the best of the candidates holds so many bytes of the prompt.
+    /// Why a rank was chosen that holds `picked_bytes` of the prompt, where the best of the
+    /// candidates holds `most_bytes`. `is_kept`: of the session, if there is one.
     #[must_use]
-    pub fn of(policy: Policy, picked_bytes: u32, most_bytes: u32, is_only: bool) -> Self {
+    pub fn of(
+        policy: Policy,
+        picked_bytes: u32,
+        most_bytes: u32,
+        is_only: bool,
+        is_kept: Option<bool>,
+    ) -> Self {
         match policy {
             _ if is_only => Self::OnlyCandidate,
             Policy::Kv if picked_bytes < most_bytes => Self::HolderTooBusy,
             Policy::Kv if most_bytes > 0 => Self::Sticky,
             Policy::Kv => Self::Cheapest,
+            Policy::Session if is_kept == Some(true) => Self::SessionKept,
+            Policy::Session if is_kept == Some(false) => Self::SessionMoved,
             _ => Self::Load,
         }
     }
@@ -70,12 +92,16 @@ mod tests {
 
     #[test]
     fn each_choice_has_its_reason() {
-        let of = |picked, most| Because::of(Policy::Kv, picked, most, false);
+        let of = |picked, most| Because::of(Policy::Kv, picked, most, false, Some(false));
         assert_eq!(of(5, 5), Because::Sticky);
         assert_eq!(of(0, 5), Because::HolderTooBusy);
         assert_eq!(of(0, 0), Because::Cheapest);
-        assert_eq!(Because::of(Policy::Kv, 5, 5, true), Because::OnlyCandidate);
-        assert_eq!(Because::of(Policy::Random, 0, 5, false), Because::Load);
+        assert_eq!(Because::of(Policy::Kv, 5, 5, true, None), Because::OnlyCandidate);
+        assert_eq!(Because::of(Policy::Random, 0, 5, false, Some(true)), Because::Load);
+        let session = |is_kept| Because::of(Policy::Session, 0, 0, false, is_kept);
+        assert_eq!(session(Some(true)), Because::SessionKept);
+        assert_eq!(session(Some(false)), Because::SessionMoved);
+        assert_eq!(session(None), Because::Load, "without a session");
     }
 
     #[test]

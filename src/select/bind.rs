@@ -143,7 +143,9 @@ impl Binder<'_> {
         request: &PickRequest<'_>,
         candidates: &Candidates,
     ) -> Option<RankIndex> {
-        let request = PickRequest { ranks: candidates.ranks(), ..*request };
+        let ranks = candidates.ranks();
+        let anchor = request.anchor_among(self.policy, ranks);
+        let request = PickRequest { ranks, anchor, ..*request };
         let (policy, fleet) = (self.policy, self.fleet);
         pick_by(policy, &request, self.turn, self.random, |rank| {
             weight(policy, fleet, &request, candidates, rank)
@@ -159,7 +161,8 @@ impl Binder<'_> {
         candidates: &mut Candidates,
     ) {
         if request.leg == Leg::Decode {
-            let prefill = PickRequest { leg: Leg::Prefill, ..*request };
+            let anchor = request.anchor_among(self.policy, candidates.sources.ranks());
+            let prefill = PickRequest { leg: Leg::Prefill, anchor, ..*request };
             candidates.sources.weigh(self.fleet, |rank| {
                 let wanted = lease_cost(&prefill, rank, output_tokens);
                 PrefillSource {

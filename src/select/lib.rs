@@ -15,6 +15,7 @@ mod prompt;
 mod prompt_size;
 mod reach;
 mod route;
+mod session;
 mod sources;
 mod tiers;
 mod told;
@@ -35,6 +36,7 @@ pub use prompt::Prompt;
 pub use prompt_size::PromptSize;
 pub use reach::reaches;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
+pub use session::is_anchor;
 pub use tiers::{TierOverlaps, weigh_tiers};
 pub use told::ToldPaths;
 

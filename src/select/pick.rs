@@ -3,7 +3,7 @@
 use super::{CostParts, Prices, PromptSize, RankCost, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, SessionKey};
 use forebay_index::Overlaps;
 
 pub use forebay_config::Policy;
@@ -43,6 +43,10 @@ pub struct PickRequest<'a> {
     pub prices: Prices,
     /// Length of the prompt.
     pub prompt: PromptSize,
+    /// The session that the request belongs to.
+    pub session: Option<SessionKey>,
+    /// Of the ranks, the session's own; see [`Self::anchor_among`].
+    pub anchor: Option<RankIndex>,
 }
 
 /// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count
@@ -87,10 +91,12 @@ pub(super) fn pick_by(
 ) -> Option<RankIndex> {
     let ranks = request.ranks;
     match policy {
-        Policy::Kv | Policy::LeastLoaded => cheapest(ranks, random, weight),
+        Policy::Kv | Policy::LeastLoaded | Policy::Session => {
+            cheapest(request, ranks, random, weight)
+        }
         Policy::PowerOfTwo => {
             let two = [any(ranks, random)?, any(ranks, random)?];
-            cheapest(&two, random, weight)
+            cheapest(request, &two, random, weight)
         }
         Policy::RoundRobin => ranks.get(turn.next(request.leg) % ranks.len().max(1)).copied(),
         Policy::Random => any(ranks, random),
@@ -112,6 +118,7 @@ impl PickRequest<'_> {
             Policy::Kv => self.cost(rank),
             Policy::LeastLoaded | Policy::PowerOfTwo => self.load_only(rank),
             Policy::RoundRobin | Policy::Random => RankCost(0),
+            Policy::Session => self.session_cost(rank),
         }
     }
 
@@ -178,6 +185,7 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
 
 /// The cheapest; among equals each has the same chance (reservoir sampling).
 fn cheapest(
+    request: &PickRequest<'_>,
     ranks: &[RankIndex],
     random: &mut fastrand::Rng,
     cost: impl Fn(RankIndex) -> RankCost,
@@ -188,7 +196,13 @@ fn cheapest(
         let this = cost(rank);
         match best {
             Some((_, least)) if this > least => {}
-            Some((_, least)) if this == least => {
+            Some((other, least)) if this == least => {
+                if let Some(is_nearer) = request.is_nearer(rank, other) {
+                    if is_nearer {
+                        best = Some((rank, this));
+                    }
+                    continue;
+                }
                 // One pass and no list of the equals: the n-th equal wins with a chance of 1 in n.
                 ties = ties.saturating_add(1);
                 if random.u32(..ties) == 0 {
@@ -258,6 +272,8 @@ mod tests {
             fleet: &FleetSnapshot::default(),
             prices: Prices::LEAST,
             prompt: PromptSize::new(32, 4.0),
+            session: None,
+            anchor: None,
         };
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
         (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
@@ -333,6 +349,8 @@ mod tests {
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::LEAST,
                 prompt: PromptSize::new(400, 4.0),
+                session: None,
+                anchor: None,
             };
             let rank = pick(policy, &request, &mut turn, &mut random).unwrap();
             assert!(

@@ -32,7 +32,8 @@ impl Prices {
     /// On an idle fleet, with no cache written to more than another.
     pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX };
 
-    /// At this moment, for requests that these ranks serve. Only `kv` compares by them.
+    /// At this moment, for requests that these ranks serve. Only `kv` and
+    /// `session` compare by them.
     #[must_use]
     pub fn of(
         policy: Policy,
@@ -40,7 +41,7 @@ impl Prices {
         board: &LoadBoard,
         ranks: &[RankIndex],
     ) -> Self {
-        if policy != Policy::Kv {
+        if !matches!(policy, Policy::Kv | Policy::Session) {
             return Self::LEAST;
         }
         let (mut all, mut free, mut least_written) = (0_u64, 0_u64, u64::MAX);

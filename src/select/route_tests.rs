@@ -6,7 +6,7 @@ use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
-    Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
+    Role, RoomLimits, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{GuessRoots, KeySeed, Overlap, Overlaps};
 use std::net::SocketAddr;
@@ -67,6 +67,7 @@ fn scene(words: &str) -> Scene {
             room: RoomLimits { places_max: 1, ..RoomLimits::default() },
             pool: PoolIndex(if role == Role::Prefill { 1_024 } else { 0 }),
             tiers: TierRanks::default(),
+            seat: SessionSeat::default(),
         });
     }
     let all: Vec<_> = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).collect();
@@ -133,6 +134,8 @@ impl Scene {
             fleet: &self.fleet,
             prices: Prices::LEAST,
             prompt: PromptSize::new(self.prompt_bytes, 4.0),
+            session: None,
+            anchor: None,
         }
     }
 

@@ -64,6 +64,10 @@ impl Sources {
         self.ranks.is_empty()
     }
 
+    pub(super) fn ranks(&self) -> &[RankIndex] {
+        &self.ranks
+    }
+
     /// Can the decode rank be handed anything?
     pub(super) fn reach(&self, fleet: &FleetSnapshot, decode: RankIndex) -> bool {
         self.parts.iter().any(|part| fleet.are_near(part.of, decode))

@@ -6,9 +6,11 @@ use super::slot::Slot;
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
-use forebay_fleet::mailbox::RequestFacts;
+use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
-use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin};
+use forebay_prompt::parse::{
+    ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin, session_key,
+};
 
 use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
@@ -80,13 +82,15 @@ pub(super) fn read(
     let Slot { head, message, request, told, .. } = slot;
     let rules = told.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
     let hints = rules.read(head, message, request.priority);
+    let body = message.get(head.head_bytes..).unwrap_or_default();
+    let session = session_key(&fleet.config.session, head, message, (request, body));
     slot.told.priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
     let first_byte_max = env.config().timeouts.first_byte;
     let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
     Ok(RequestFacts {
         model: model_index,
-        caller: hints.caller,
+        caller: Caller { session, ..hints.caller },
         arrived_at: came.read_at,
         deadline,
         client_deadline,

@@ -8,8 +8,8 @@ use super::slot::Slot;
 use forebay_base::RankIndex;
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{Role, WorkerState};
-use forebay_select::{Because, most_held, reaches};
+use forebay_fleet::worker::{Role, SessionKey, WorkerState};
+use forebay_select::{Because, Policy, is_anchor, most_held, reaches};
 
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,6 @@ pub(super) fn account(
     rank: RankIndex,
 ) -> Option<Predicted> {
     let predicted = account_overlap(env, routing, slot, asked, rank);
-    account_choice(env, routing, asked, rank);
     remember(env, routing, links, slot, asked, rank);
     predicted
 }
@@ -74,8 +73,15 @@ fn account_overlap(
     (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
 }
 
-/// Why it was chosen, and what another one had. Looks at the match that is at hand.
-fn account_choice(env: &Env, routing: &RoutingState, asked: Asked<'_>, rank: RankIndex) {
+/// Counts why it was chosen, and what another one had. After [`account`]: looks at the match that
+/// is at hand.
+pub(super) fn account_choice(
+    env: &Env,
+    routing: &RoutingState,
+    asked: Asked<'_>,
+    session: Option<SessionKey>,
+    rank: RankIndex,
+) {
     let stages = routing.stages.borrow();
     let overlaps = stages.matching.matched.overlaps();
     let computes = |index| {
@@ -86,7 +92,11 @@ fn account_choice(env: &Env, routing: &RoutingState, asked: Asked<'_>, rank: Ran
     };
     let (held, most) = (overlaps.get(rank).bytes, most_held(overlaps, computes));
     let is_only = asked.model.ranks.len() == 1;
-    let because = Because::of(stages.rules.policy, held, most, is_only);
+    let policy = stages.rules.policy;
+    let session = session.filter(|_| policy == Policy::Session);
+    let counting = asked.model.ranks.iter().copied().filter(|&rank| computes(rank));
+    let is_kept = is_anchor(session, asked.fleet, rank, counting);
+    let because = Because::of(policy, held, most, is_only, is_kept);
     env.counters.choices().decided(because as usize);
     env.counters.add(Count::OverlapUnusedBytes, u64::from(most.saturating_sub(held)));
 }

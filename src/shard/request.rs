@@ -227,7 +227,9 @@ async fn drive(
                     let Shard { env, routing, links, .. } = shard;
                     fleet.models.get(model_index.index()).and_then(|model| {
                         let asked = Asked { fleet: &fleet, model_index, model, endpoint };
-                        predict::account(env, routing, links, slot, asked, rank)
+                        let predicted = predict::account(env, routing, links, slot, asked, rank);
+                        predict::account_choice(env, routing, asked, facts.caller.session, rank);
+                        predicted
                     })
                 };
                 shard.routing.text.give(&shard.io, slot.prompt.let_go());

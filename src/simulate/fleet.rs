@@ -5,7 +5,8 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState, pools,
+    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
+    WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, KeySeed, RootName};
 use std::net::SocketAddr;
@@ -57,6 +58,7 @@ pub(crate) fn fleet(
         room,
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
+        seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
     };
     let worker = |rank: RankIndex| Worker {
         name: format!("r{}", rank.0).into(),

@@ -5,7 +5,7 @@
 //! | rule | from | chooses |
 //! |---|---|---|
 //! | `longest_prefix` | | the rank that holds most of the prompt |
-//! | `session` | | a rank by the hash of the session |
+//! | `session_fixed` | | a rank by the hash of the session |
 //! | `session_bounded` | | the same, until the rank has 1.25 times the mean requests |
 //! | `lmetric` | arXiv 2603.15202 | least (prefill tokens) × (requests) |
 //! | `dynamo` | NVIDIA Dynamo, router guide | least (prefill blocks + decode blocks) |
@@ -55,16 +55,17 @@ pub enum Rival {
 }
 
 /// As the configuration names them.
-const OWN: [(&str, Policy); 5] = [
+const OWN: [(&str, Policy); 6] = [
     ("kv", Policy::Kv),
     ("least_loaded", Policy::LeastLoaded),
     ("power_of_two", Policy::PowerOfTwo),
     ("round_robin", Policy::RoundRobin),
     ("random", Policy::Random),
+    ("session", Policy::Session),
 ];
 const RIVALS: [(&str, Rival); 8] = [
     ("longest_prefix", Rival::LongestPrefix),
-    ("session", Rival::Session),
+    ("session_fixed", Rival::Session),
     ("session_bounded", Rival::SessionBounded),
     ("lmetric", Rival::LMetric),
     ("dynamo", Rival::Dynamo),

@@ -12,7 +12,7 @@ use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::worker::{
     CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad,
-    RoomLimits, ShardBoard, TierRanks,
+    RoomLimits, SessionKey, ShardBoard, TierRanks,
 };
 use forebay_index::{
     BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, SliceWriter, index,
@@ -169,9 +169,10 @@ impl Shipped {
         self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, asked.now);
         let prompt = self.matched(asked);
         let first_byte_max = self.stages.rules.first_byte_max;
+        let session = SessionKey::of(&asked.request.session.to_le_bytes());
         let facts = RequestFacts {
             model: MODEL,
-            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            caller: Caller { class: 1, tenant: 0, weight: 1, session },
             arrived_at: asked.now,
             deadline: wait_deadline(&fleet, asked.now, None, first_byte_max),
             client_deadline: None,

@@ -23,7 +23,8 @@ use forebay::select::{
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
-    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits, TierRanks,
+    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits, SessionSeat,
+    TierRanks,
 };
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
@@ -229,6 +230,7 @@ fn fleet(ranks: u16) -> FleetSnapshot {
             host: Some(RankIndex(HOST + number)),
             disk: Some(RankIndex(DISK + number)),
         },
+        seat: SessionSeat::default(),
     };
     FleetSnapshot { ranks: (0..ranks).map(rank).collect(), ..FleetSnapshot::default() }
 }
@@ -249,6 +251,8 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
         fleet,
         prices: Prices::LEAST,
         prompt: PromptSize::new(prompt_bytes, 1.0),
+        session: None,
+        anchor: None,
     };
     let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
     pick(Policy::Kv, &request, &mut turn, &mut random).unwrap().0

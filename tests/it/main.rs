@@ -58,6 +58,7 @@ mod replicas;
 mod rig;
 mod retries;
 mod roles;
+mod sessions;
 mod shard_faults;
 mod side_doors;
 mod sources;

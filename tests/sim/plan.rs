@@ -43,6 +43,7 @@ impl Plan {
             Policy::PowerOfTwo,
             Policy::RoundRobin,
             Policy::Random,
+            Policy::Session,
         ];
         let some = |random: &mut Rng, most: u32| if random.bool() { 0 } else { random.u32(..most) };
         Self {

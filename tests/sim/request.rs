@@ -7,6 +7,7 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::inspect;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, PrefillEnded, RequestFacts};
+use forebay_fleet::worker::SessionKey;
 use forebay_index::Overlap;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::RelayError;
@@ -138,12 +139,13 @@ impl Request {
         let body = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
         let wanted = inspect(body, Endpoint::ChatCompletions).ok();
         assert!(wanted.is_some(), "a plain chat can be split");
+        let session = SessionKey::of(&[random.u8(..8)]).filter(|_| random.bool());
         let client_deadline = later(random, 15, 200 * MS);
         Self {
             shard: random.usize(..plan.shards),
             facts: RequestFacts {
                 model: ModelIndex::try_from_index(random.usize(..models)).unwrap(),
-                caller: Caller { class: random.u8(..4), tenant, weight },
+                caller: Caller { class: random.u8(..4), tenant, weight, session },
                 arrived_at: NanosSinceStart(at),
                 deadline: NanosSinceStart(u64::MAX),
                 client_deadline,

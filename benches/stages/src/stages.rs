@@ -174,6 +174,8 @@ impl Choice {
                 &self.world.model().ranks,
             ),
             prompt: PromptSize::new(self.matched.prompt_bytes(), BYTES_PER_TOKEN),
+            session: None,
+            anchor: None,
         }
     }
 }
@@ -299,7 +301,7 @@ fn flow() -> Box<dyn Operation> {
     stages.matching.matched = matched;
     let facts = RequestFacts {
         model: MODEL,
-        caller: Caller { class: 1, tenant: 0, weight: 1 },
+        caller: Caller { class: 1, tenant: 0, weight: 1, session: None },
         arrived_at: NOW,
         deadline: NanosSinceStart(u64::MAX),
         client_deadline: None,

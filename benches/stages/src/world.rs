@@ -6,7 +6,7 @@ use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelText,
-    OwnLoad, Pool, Rank, Role, RoomLimits, ShardBoard, TierRanks, Worker, WorkerState,
+    OwnLoad, Pool, Rank, Role, RoomLimits, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, GuessRoots, IndexReader, KeySeed, KvOp, RootName, SliceWriter, index,
@@ -121,6 +121,7 @@ fn rank(index: u16) -> Rank {
         },
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
+        seat: SessionSeat::default(),
     }
 }
 

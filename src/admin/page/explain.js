@@ -11,6 +11,8 @@ const BECAUSE = {
   holder_too_busy: "another rank holds more, but its wait is longer than the prefill it saves",
   chance: "no rank holds any of it, and several cost the same",
   cheapest: "it costs least, and no rank holds any of the prompt",
+  session_kept: "it is the anchor of the session",
+  session_moved: "the anchor of the session has no room, or too much to do",
   cheapest_pair: "with its prefill rank it is the cheapest pair",
   no_pair_has_room: "no pair has room",
 };

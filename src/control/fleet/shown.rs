@@ -6,7 +6,7 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits,
+    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, SessionSeat,
 };
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
 use std::net::SocketAddr;
@@ -42,6 +42,10 @@ impl<'a> ShownRank<'a> {
     fn dp_size(&self) -> u32 {
         let count = u32::try_from(self.description.ranks.len()).unwrap_or(u32::MAX);
         if self.is_behind_one_port() { count } else { 1 }
+    }
+
+    fn seat(&self) -> SessionSeat {
+        SessionSeat::of(&self.worker.shown.authority, self.dp_rank())
     }
 
     fn address(&self) -> SocketAddr {
@@ -107,6 +111,7 @@ impl Fleet {
             room: self.room(role, configured, running_max, kv_tokens),
             pool: PoolIndex(0),
             tiers: known.tiers,
+            seat: place.as_ref().map(ShownRank::seat).unwrap_or_default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
 //! passed on and never copied field by field.
 
+use crate::worker::SessionKey;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 
 /// Who asks, and with which right to a place in line.
@@ -12,6 +13,8 @@ pub struct Caller {
     pub tenant: u64,
     /// The tenant's part beside other tenants.
     pub weight: u32,
+    /// The session that the request belongs to, if its client names one.
+    pub session: Option<SessionKey>,
 }
 
 /// What is known of a request, wherever it is.

@@ -1,6 +1,6 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
-use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits};
+use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
@@ -159,6 +159,8 @@ pub struct Rank {
     pub pool: PoolIndex,
     /// Where the index has what its lower tiers hold.
     pub tiers: TierRanks,
+    /// What sessions see of it.
+    pub seat: SessionSeat,
 }
 
 /// Numbers under which the index knows what a rank could bring back from its lower tiers: like

@@ -121,7 +121,7 @@ pub fn models(
 mod tests {
     use super::*;
     use crate::worker::test_support::model;
-    use crate::worker::{Rank, RoomLimits, TierRanks};
+    use crate::worker::{Rank, RoomLimits, SessionSeat, TierRanks};
     use forebay_base::{DpRank, WorkerIndex};
     use std::net::SocketAddr;
 
@@ -141,6 +141,7 @@ mod tests {
             room: RoomLimits::default(),
             pool: PoolIndex(0),
             tiers: TierRanks::default(),
+            seat: SessionSeat::default(),
         }
     }
 

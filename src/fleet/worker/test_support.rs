@@ -1,7 +1,8 @@
 //! What tests of several modules share.
 
 use super::{
-    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, TierRanks, Worker, WorkerState, pools,
+    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
+    WorkerState, pools,
 };
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{GuessRoots, KeySeed};
@@ -39,6 +40,7 @@ pub fn rank(worker: u16) -> Rank {
         room: RoomLimits::default(),
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
+        seat: SessionSeat::default(),
     }
 }
 

@@ -79,6 +79,7 @@ impl HintRules {
                 class: class.max(self.class_best).min(QUEUE_CLASSES - 1),
                 tenant: self.tenant,
                 weight: self.weight.max(1),
+                session: None,
             },
             deadline: sent.deadline(),
             told_priority: (granted != in_body).then_some(granted),
@@ -179,7 +180,7 @@ mod tests {
     fn who_asks_for_nothing_gets_the_usual() {
         let hints = read(&usual(), "", None);
         let usual = RequestHints {
-            caller: Caller { class: 1, tenant: 0, weight: 1 },
+            caller: Caller { class: 1, tenant: 0, weight: 1, session: None },
             deadline: None,
             told_priority: None,
         };

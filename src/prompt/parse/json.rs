@@ -136,6 +136,11 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    /// The key read last, as it is written.
+    pub(super) fn key_span(&self) -> Range<usize> {
+        self.key.clone()
+    }
+
     /// The text of a range, empty if it were outside.
     pub fn slice(&self, range: &Range<usize>) -> &'a str {
         self.text.get(range.clone()).unwrap_or("")

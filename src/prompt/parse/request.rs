@@ -146,6 +146,18 @@ pub enum PromptSource {
     Batch(Range<u32>),
 }
 
+/// Members of one body that are noted.
+pub(super) const TEXTS_MAX: usize = 16;
+
+/// A member of the body with a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextMember {
+    /// What stands between the quotes of its name.
+    pub name: Range<usize>,
+    /// What stands between the quotes of its value.
+    pub value: Range<usize>,
+}
+
 /// The scan's result. One per connection, reused: `clear` keeps capacity.
 #[derive(Clone, Debug, Default)]
 pub struct ApiRequest {
@@ -190,6 +202,9 @@ pub struct ApiRequest {
     pub data_count: u64,
     /// Bytes of those strings.
     pub data_bytes: u64,
+    /// Short texts of members that mean nothing to the scan, as they are written; the first
+    /// [`TEXTS_MAX`].
+    pub texts: Vec<TextMember>,
     /// The scan took few steps: a shard may render the prompt too.
     pub is_brief: bool,
 }
@@ -224,6 +239,7 @@ impl ApiRequest {
         self.reads_no_cache = false;
         self.data_count = 0;
         self.data_bytes = 0;
+        self.texts.clear();
     }
 }
 

@@ -8,10 +8,11 @@ use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
 use super::priority;
 use super::prompt::prompt;
-use super::request::{ApiRequest, Endpoint, PromptSource};
+use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
 use super::transfer;
 use super::values::{present, switch};
 use forebay_base::limits::SCAN_STEPS_MAX;
+use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
@@ -244,7 +245,7 @@ impl ScannedKeys {
             ("system", Endpoint::Messages) | ("instructions", Endpoint::Responses) => {
                 self.preamble = optional(cursor)?;
             }
-            _ => self.other(name, endpoint, cursor)?,
+            _ => self.other(name, endpoint, cursor, request)?,
         }
         Ok(())
     }
@@ -254,9 +255,10 @@ impl ScannedKeys {
         name: &str,
         endpoint: Endpoint,
         cursor: &mut Cursor<'_>,
+        request: &mut ApiRequest,
     ) -> Result<(), ScanError> {
         if name.len() >= 64 || OTHER_LENGTHS & 1 << name.len() == 0 {
-            return cursor.skip_value(1);
+            return unread(cursor, request);
         }
         if transfer::KEYS.contains(&name) {
             return self.told.read(name, cursor);
@@ -284,7 +286,7 @@ impl ScannedKeys {
         cursor.all_is_data = MORE_THAN_TEXT_KEYS.contains(&name);
         match known.find(|(key, _)| *key == name) {
             Some((_, flag)) => *flag = present(cursor)?,
-            None => cursor.skip_value(1)?,
+            None => unread(cursor, request)?,
         }
         cursor.all_is_data = false;
         Ok(())
@@ -427,6 +429,18 @@ impl ScannedKeys {
             },
         }
     }
+}
+
+/// A member that means nothing to the scan. Short text is noted: it may name a session.
+fn unread(cursor: &mut Cursor<'_>, request: &mut ApiRequest) -> Result<(), ScanError> {
+    let (name, start) = (cursor.key_span(), cursor.at());
+    let is_text = cursor.peek() == Some(b'"');
+    cursor.skip_value(1)?;
+    let value = start + 1..cursor.at().saturating_sub(1);
+    if is_text && value.len() <= SESSION_NAME_BYTES_MAX && request.texts.len() < TEXTS_MAX {
+        request.texts.push(TextMember { name, value });
+    }
+    Ok(())
 }
 
 fn decode(text: &Text, cursor: &Cursor<'_>, out: &mut String) {

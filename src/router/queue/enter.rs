@@ -232,19 +232,25 @@ fn shortest(
     if fleet.config.flow.queue.mode == QueueMode::Pool {
         return ranks.first().copied();
     }
+    let anchor = applicant.request.anchor_among(binder.policy, ranks);
+    let request = PickRequest { anchor, ..applicant.request };
+    let least_others = || {
+        ranks.iter().copied().min_by_key(|&rank| {
+            fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue))
+        })
+    };
     match binder.policy {
-        Policy::Kv => ranks.iter().copied().min_by_key(|&rank| {
+        Policy::Session if anchor.is_none() => least_others(),
+        Policy::Kv | Policy::Session => ranks.iter().copied().min_by_key(|&rank| {
             let tokens = |queue| {
                 let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting_tokens);
                 waiting.saturating_sub(applicant.own(queue).map_or(0, |own| own.tokens))
             };
             let ahead = fleet.queue_of(rank).map_or(0, tokens);
-            binder.weight(&applicant.request, candidates, rank).0.saturating_add(ahead)
+            binder.weight(&request, candidates, rank).0.saturating_add(ahead)
         }),
-        Policy::LeastLoaded | Policy::PowerOfTwo => ranks.iter().copied().min_by_key(|&rank| {
-            fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue))
-        }),
-        Policy::RoundRobin | Policy::Random => binder.choose(&applicant.request, candidates),
+        Policy::LeastLoaded | Policy::PowerOfTwo => least_others(),
+        Policy::RoundRobin | Policy::Random => binder.choose(&request, candidates),
     }
 }
 
@@ -259,7 +265,7 @@ fn too_late(
 ) -> Option<Turned> {
     // Only by the client's own deadline. Without it nothing says that the answer would be too late.
     let deadline = applicant.facts.client_deadline?;
-    let Caller { class, tenant, weight } = applicant.facts.caller;
+    let Caller { class, tenant, weight, .. } = applicant.facts.caller;
     let ahead = cell.ahead(class, tenant, weight);
     let ahead = ahead.saturating_sub(u64::from(applicant.own(queue).is_some()));
     let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;

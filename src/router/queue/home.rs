@@ -328,6 +328,8 @@ fn asked<'a>(
         fleet: binder.fleet,
         prices: Prices::of(binder.policy, binder.fleet, binder.board, &model.ranks),
         prompt: PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token),
+        session: waiter.facts.caller.session,
+        anchor: None,
     }
 }
 

@@ -10,7 +10,9 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
-use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
+use forebay_fleet::worker::{
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, SessionKey,
+};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
@@ -71,7 +73,16 @@ impl Scene<'_> {
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
         let (policy, ratio) = (rules.policy, ratios.of(facts.model));
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio };
+        let view = LoadView {
+            fleet,
+            model,
+            policy,
+            board,
+            reports,
+            matched,
+            ratio,
+            session: facts.caller.session,
+        };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked =
@@ -119,7 +130,16 @@ impl Scene<'_> {
             ..
         } = &mut *self.stages;
         let policy = rules.policy;
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio };
+        let view = LoadView {
+            fleet,
+            model,
+            policy,
+            board,
+            reports,
+            matched,
+            ratio,
+            session: facts.caller.session,
+        };
         let request = view.request(self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
@@ -144,6 +164,7 @@ struct LoadView<'a> {
     reports: &'a LoadReports,
     matched: &'a Matched,
     ratio: f32,
+    session: Option<SessionKey>,
 }
 
 impl<'a> LoadView<'a> {
@@ -163,6 +184,8 @@ impl<'a> LoadView<'a> {
             overlaps: self.matched.overlaps(),
             on_the_way: self.matched.on_the_way(),
             prompt: PromptSize::new(bytes, self.ratio),
+            session: self.session,
+            anchor: None,
         }
     }
 }
