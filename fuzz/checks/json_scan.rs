@@ -57,7 +57,23 @@ pub(crate) fn check(data: &[u8]) {
         if let Ok(value) = &parsed {
             agree(data, value, endpoint, &request);
         }
+        if request.has_model {
+            renamed(data, endpoint, request.clone());
+        }
     }
+}
+
+/// Under another name all places are those that a scan of the new body finds.
+fn renamed(data: &[u8], endpoint: Endpoint, mut request: ApiRequest) {
+    let (mut body, mut found) = (data.to_vec(), ApiRequest::default());
+    let behind = request.behind_model(body.len());
+    request.rename("a \"longer\" name\n");
+    request.write_model(&mut body, 0);
+    assert_eq!(request.behind_model(body.len()), behind);
+    assert_eq!(scan(&body, endpoint, &mut found), Ok(()));
+    assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
+    assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
+    assert_eq!(found.texts, request.texts);
 }
 
 fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
@@ -65,7 +81,6 @@ fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {
     assert_eq!(request.model, value["model"].as_str().unwrap_or(""));
     assert_eq!(request.stream, value["stream"] == true);
     assert_eq!(request.add_generation_prompt, value["add_generation_prompt"] != false);
-    assert_eq!(data[usize::try_from(request.closing_brace).unwrap()], b'}');
     if endpoint == Endpoint::ChatCompletions {
         let count = [&value["max_completion_tokens"], &value["max_tokens"]]
             .into_iter()

@@ -14,8 +14,8 @@ use forebay_config::{Config, Policy};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted, SessionKey,
-    ShardBoard,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted,
+    SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
 use forebay_index::{GuessKind, IndexReader};
@@ -24,7 +24,7 @@ use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
     NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
-    Seeking, is_anchor, model, most_held, output_tokens, pick,
+    Seeking, is_anchor, model, most_held, output_tokens, pick, served_as,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -96,10 +96,12 @@ impl Explainer {
     ) -> Result<Value, Refusal> {
         let endpoint = route(&Method::Post, asked.endpoint.as_bytes())?;
         scan(&asked.body, endpoint, &mut self.request)?;
+        let session = self.session(asked, sources.config);
+        self.rename(sources.fleet, session);
         let (model_index, model) =
             model(sources.fleet, endpoint, &self.request).map_err(|none| match none {
                 NoModel::NoneYet => Refusal::new(Reason::NoHealthyWorker),
-                NoModel::Unknown => Refusal::unknown_model(&self.request.model),
+                NoModel::Unknown => Refusal::unknown_model(self.request.asked_model()),
                 NoModel::Missing => Refusal::missing_model(),
                 NoModel::NoPath => Refusal::new(Reason::NotFound),
             })?;
@@ -111,7 +113,6 @@ impl Explainer {
             matched => matched,
         };
         let prompt_size = PromptSize::new(prompt_bytes, ratio);
-        let session = self.session(asked, sources.config);
         let mut case = Case { sources, model, leg: Leg::Whole, prompt: prompt_size, session };
         let route = self.route(&asked.body, endpoint, &case);
         case.leg = asked.leg.unwrap_or(match route {
@@ -137,6 +138,7 @@ impl Explainer {
         Ok(json!({
             "endpoint": endpoint.name(),
             "model": &*model.name,
+            "asked_model": self.request.asked_model(),
             "policy": sources.config.policy.name(),
             "prompt": prompt,
             "route": route_name(route),
@@ -200,6 +202,16 @@ impl Explainer {
         };
         let anchor = request.anchor_among(case.sources.config.policy, request.ranks);
         PickRequest { anchor, ..request }
+    }
+
+    /// As the tables `[[model]]` say. Without a session one of several models is drawn.
+    fn rename(&mut self, fleet: &FleetSnapshot, session: Option<SessionKey>) {
+        let asked = &self.request.model;
+        let any = self.random.u64(..SESSION_DRAW_END);
+        let served = served_as(fleet, asked, || session.map_or(any, |session| session.draw(asked)));
+        if let Some(served) = served.filter(|_| self.request.has_model) {
+            self.request.rename(served);
+        }
     }
 
     /// That of the question, else that of the body.

@@ -206,6 +206,10 @@ pub const TRUSTED_NETS_MAX: usize = 256;
 /// origin of a request.
 pub const ORIGINS_MAX: usize = 256;
 
+/// Tables `[[model]]`; `forebay check` reports more as an error. Each name is compared with that of
+/// a request.
+pub const MODEL_TABLES_MAX: usize = 256;
+
 /// Names in `session.fields`, and in `session.members`; `forebay check` reports more as an error.
 /// Each is compared with the fields or members of a request.
 pub const SESSION_NAMES_MAX: usize = 8;

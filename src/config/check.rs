@@ -32,6 +32,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.keys(config);
     check.cors(&config.cors);
     check.session(&config.session);
+    check.models(&config.models);
     check.tls(config);
     check.upstream_tls(config);
     check.cores(config);
@@ -72,6 +73,9 @@ impl Check<'_> {
         }
         for (position, tenant) in config.flow.tenants.iter().enumerate() {
             self.ranges_of(tenant, Some(position));
+        }
+        for (position, model) in config.models.iter().enumerate() {
+            self.ranges_of(model, Some(position));
         }
     }
 

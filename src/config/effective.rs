@@ -5,7 +5,7 @@ use super::key::Key;
 use super::schema::Config;
 use super::setting::Kind;
 use super::table::KeyTable;
-use super::{CertificateConfig, ListenerConfig, TenantConfig, WorkerConfig};
+use super::{CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -33,6 +33,7 @@ pub fn all_keys() -> Vec<KeyEntry> {
     TenantConfig::default().each(&mut add);
     CertificateConfig::default().each(&mut add);
     ListenerConfig::default().each(&mut add);
+    ModelConfig::default().each(&mut add);
     entries
 }
 
@@ -61,6 +62,7 @@ pub fn to_json(config: &Config) -> Value {
         ("tenant", config.flow.tenants.iter().map(table_to_json).collect()),
         ("certificate", config.certificates.iter().map(table_to_json).collect()),
         ("listener", config.listeners.iter().map(table_to_json).collect()),
+        ("model", config.models.iter().map(table_to_json).collect()),
     ];
     // An empty list of tables cannot be told from one of values, and says nothing.
     let named = lists.into_iter().filter(|(_, tables)| !tables.is_empty());

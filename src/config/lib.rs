@@ -59,7 +59,7 @@ pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use reload::{ConfigSource, ReloadError, Reloader};
 pub use schema::{
     ApproximateConfig, BreakerConfig, Config, HealthConfig, IndexConfig, KvConfig, LimitsConfig,
-    LoadConfig, LogConfig, Policy, RetryConfig, SessionConfig, TimeoutsConfig,
+    LoadConfig, LogConfig, ModelConfig, Policy, RetryConfig, SessionConfig, TimeoutsConfig,
 };
 pub use setting::{Kind, Word};
 pub use table::{Changes, WorkerChanges};

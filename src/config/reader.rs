@@ -6,7 +6,7 @@ use super::finding::{Finding, Origin, Origins};
 use super::nearest::nearest;
 use super::schema::Config;
 use super::table::KeyTable;
-use super::{CertificateConfig, ListenerConfig, TenantConfig, WorkerConfig};
+use super::{CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 
@@ -65,7 +65,7 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
 }
 
 fn known_paths() -> Vec<&'static str> {
-    let mut known = vec!["worker", "tenant", "certificate", "listener"];
+    let mut known = vec!["worker", "tenant", "certificate", "listener", "model"];
     let mut add = |path: &'static str| {
         let section = path.split_once('.').map(|(section, _)| section);
         for path in section.into_iter().chain([path]) {
@@ -79,6 +79,7 @@ fn known_paths() -> Vec<&'static str> {
     TenantConfig::default().visit(&mut |key, _| add(key.path));
     CertificateConfig::default().visit(&mut |key, _| add(key.path));
     ListenerConfig::default().visit(&mut |key, _| add(key.path));
+    ModelConfig::default().visit(&mut |key, _| add(key.path));
     known
 }
 
@@ -92,6 +93,7 @@ impl ConfigReader<'_> {
                 "worker" => config.workers = self.list(name, item, origin),
                 "certificate" => config.certificates = self.list(name, item, origin),
                 "listener" => config.listeners = self.list(name, item, origin),
+                "model" => config.models = self.list(name, item, origin),
                 "tenant" => config.flow.tenants = self.list(name, item, origin),
                 _ if self.known.iter().any(|path| is_in(path, name)) => {
                     self.section(config, name, item, origin);

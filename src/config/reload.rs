@@ -114,6 +114,10 @@ impl Config {
             self.flow.tenants.clone_from(&wanted.flow.tenants);
             changes.applied.push("tenant".to_owned());
         }
+        if self.models != wanted.models {
+            self.models.clone_from(&wanted.models);
+            changes.applied.push("model".to_owned());
+        }
         self.take_workers(&wanted, &mut changes);
         for (position, worker) in self.workers.iter_mut().enumerate() {
             let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) else {

@@ -107,6 +107,8 @@ table! {
         certificates: CertificateConfig,
         /// `[[listener]]`: further addresses.
         listeners: ListenerConfig,
+        /// `[[model]]`: what names of clients stand for.
+        models: ModelConfig,
     }
 }
 
@@ -142,6 +144,19 @@ table! {
         /// Members of the body that name a session, where no field does. The first in this list
         /// that a body has as text counts.
         members: Vec<String> = ["prompt_cache_key", "session_id"].map(str::to_owned).to_vec();
+    }
+}
+
+table! {
+    /// What a name of clients stands for. Tables of one `name` share its requests by weight.
+    pub struct ModelConfig in "model." {
+        /// The model that clients ask for.
+        name: String = String::new(), { absent: "required" };
+        /// The model that workers serve. The request names it instead.
+        to: String = String::new(), { absent: "required" };
+        /// Share of the requests beside tables of the same name. 0 takes requests only while no
+        /// other table of the name has a worker.
+        weight: u32 = 1, { range: 0..=1_000_000 };
     }
 }
 

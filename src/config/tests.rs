@@ -212,6 +212,10 @@ weight = 2
 requests_per_minute = 60
 tokens_per_minute = 100000
 in_flight_max = 8
+[[model]]
+name = "chat"
+to = "llama"
+weight = 3
 [[certificate]]
 cert = "../../tests/data/tls/router.pem"
 key = "../../tests/data/tls/router.key"

@@ -9,6 +9,7 @@ mod cost;
 mod match_request;
 mod matched;
 mod model;
+mod naming;
 mod pick;
 mod prices;
 mod prompt;
@@ -28,6 +29,7 @@ pub use cost::{CostParts, RankCost, RankWork, predicted_work};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
+pub use naming::served_as;
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };

@@ -8,9 +8,7 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
 use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
-use forebay_prompt::parse::{
-    ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin, session_key,
-};
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin};
 
 use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
@@ -43,7 +41,7 @@ pub(super) fn model<'a>(
     }
     found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("none has answered yet"),
-        NoModel::Unknown => Refusal::unknown_model(&request.model),
+        NoModel::Unknown => Refusal::unknown_model(request.asked_model()),
         NoModel::Missing => Refusal::missing_model(),
         NoModel::NoPath => Refusal::new(Reason::NotFound),
     })
@@ -82,15 +80,13 @@ pub(super) fn read(
     let Slot { head, message, request, told, .. } = slot;
     let rules = told.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
     let hints = rules.read(head, message, request.priority);
-    let body = message.get(head.head_bytes..).unwrap_or_default();
-    let session = session_key(&fleet.config.session, head, message, (request, body));
     slot.told.priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
     let first_byte_max = env.config().timeouts.first_byte;
     let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
     Ok(RequestFacts {
         model: model_index,
-        caller: Caller { session, ..hints.caller },
+        caller: Caller { session: slot.told.session, ..hints.caller },
         arrived_at: came.read_at,
         deadline,
         client_deadline,

@@ -28,6 +28,7 @@ mod legs;
 mod links;
 mod matching;
 mod models;
+mod naming;
 mod outbound;
 mod own_page;
 mod pair;

@@ -6,6 +6,7 @@ use crate::ingress::Conn;
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_http1::{Method, OwnResponse, encode_own};
 use forebay_prompt::parse::Endpoint;
+use std::borrow::Cow;
 
 /// With health checks off the models are unknown, so a worker is asked.
 pub(super) fn is_forwarded(fleet: &FleetSnapshot) -> bool {
@@ -25,7 +26,29 @@ pub(super) async fn answer(
         !model.ranks.is_empty() && slot.told.whom.may_see(&fleet.tenants, &model.name)
     };
     let served = fleet.models.iter().filter(is_shown);
-    send(env, conn, slot, served.map(|model| &*model.card_json)).await
+    let served = served.map(|model| Cow::Borrowed(&*model.card_json));
+    let may_see = |name: &&str| slot.told.whom.may_see(&fleet.tenants, name);
+    let named = names(fleet).filter(may_see).filter_map(|name| named(fleet, name));
+    send(env, conn, slot, served.chain(named.map(Cow::Owned))).await
+}
+
+/// Names of `[[model]]` that no worker serves by itself, once each.
+fn names(fleet: &FleetSnapshot) -> impl Iterator<Item = &str> {
+    let tables = &fleet.config.models;
+    let is_first =
+        |at: usize, name: &str| tables.iter().position(|one| one.name == name) == Some(at);
+    let names = tables.iter().map(|table| table.name.as_str()).enumerate();
+    let names = names.filter(move |(at, name)| is_first(*at, name)).map(|(_, name)| name);
+    names.filter(|name| fleet.model(name).is_none_or(|(_, model)| model.ranks.is_empty()))
+}
+
+/// The card of the first model that the name stands for, if one is served.
+fn named(fleet: &FleetSnapshot, name: &str) -> Option<String> {
+    let tables = fleet.config.models.iter().filter(|table| table.name == name);
+    let mut served = tables.filter_map(|table| Some(fleet.model(&table.to)?.1));
+    let model = served.find(|model| !model.ranks.is_empty())?;
+    let id = |name: &str| format!("\"id\":{}", serde_json::Value::from(name));
+    Some(model.card_json.replacen(&id(&model.name), &id(name), 1))
 }
 
 /// The same where the workers' models are unknown: those that the key is for.

@@ -9,7 +9,8 @@ use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
-    identity, matching, models, own_page, predict, preflight, pressure, quota, record, refuse, wait,
+    identity, matching, models, naming, own_page, predict, preflight, pressure, quota, record,
+    refuse, wait,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -127,6 +128,11 @@ async fn stages(
         labels.status = 200;
         return Ok(models::of_key(&shard.env, conn, slot, only).await);
     }
+    slot.note_session(&fleet.config.session);
+    if !fleet.config.models.is_empty() {
+        naming::resolve(shard, conn, slot, &fleet).await?;
+    }
+    let body_bytes = slot.body().len();
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.
     let (model_index, model) = facts::model(&fleet, endpoint, slot).map_err(Stop::Refused)?;
     labels.model = Some(model_index.index());

@@ -4,11 +4,12 @@ use super::quota_use::QuotaUse;
 use super::rate_fields::RateFields;
 use crate::ingress::Conn;
 use crate::relay::Early;
+use forebay_config::SessionConfig;
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::Dialect;
+use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{FieldKind, RequestHead, ResponseHead, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
-use forebay_prompt::parse::{ApiRequest, Whom};
+use forebay_prompt::parse::{ApiRequest, Whom, session_key};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::Split;
 use forebay_select::Prompt;
@@ -50,6 +51,8 @@ pub(super) struct ToldSlot {
     pub(super) whom: Whom,
     /// The priority that vLLM is told in place of the one in the body.
     pub(super) priority: Option<i64>,
+    /// The session that the client names.
+    pub(super) session: Option<SessionKey>,
     /// What it takes of its tenant's limits.
     pub(super) quota: QuotaUse,
     /// Whose request it is.
@@ -87,6 +90,7 @@ pub(super) struct AnswerSlot {
 impl ToldSlot {
     fn forget(&mut self) {
         self.whom = Whom::default();
+        self.session = None;
         self.quota = QuotaUse::default();
     }
 }
@@ -123,6 +127,12 @@ impl Slot {
     pub(super) fn begin_unread(&mut self, fresh_id: u64) {
         self.name(None, fresh_id);
         self.forget();
+    }
+
+    /// Reads the session off head and body, both read by now.
+    pub(super) fn note_session(&mut self, names: &SessionConfig) {
+        let scanned = (&self.request, self.body());
+        self.told.session = session_key(names, &self.head, &self.message, scanned);
     }
 
     fn forget(&mut self) {

@@ -36,6 +36,7 @@ mod kv_routing;
 mod live_page;
 mod load_reports;
 mod logging;
+mod model_names;
 mod other_models;
 mod overload;
 mod own_answers;

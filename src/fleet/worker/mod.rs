@@ -25,7 +25,7 @@ pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Ro
 pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
-pub use session::{SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
+pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;
 pub use signs::WorkerSigns;
 pub use window::{OpenedBy, Windows};

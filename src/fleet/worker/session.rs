@@ -6,8 +6,10 @@ use forebay_base::DpRank;
 
 /// Longest name of a session. `prompt_cache_key` of OpenAI has at most 64 characters.
 pub const SESSION_NAME_BYTES_MAX: usize = 256;
-/// Distances are below this, so that the distances of a pair can be added.
-const DISTANCE_BITS: u32 = 40;
+/// Bits of distances and draws.
+const DRAW_BITS: u32 = 40;
+/// All distances and draws are below this.
+pub const SESSION_DRAW_END: u64 = 1 << DRAW_BITS;
 
 /// The name of a session, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +27,16 @@ impl SessionKey {
         is_name.then(|| Self(mixed(folded(name))))
     }
 
+    /// A number that the session draws for a name: always the same, and another for another name.
+    #[must_use]
+    pub fn draw(self, name: &str) -> u64 {
+        mixed(self.0 ^ mixed(folded(name.as_bytes()))) >> (u64::BITS - DRAW_BITS)
+    }
+
     /// How far the session is from a rank.
     #[must_use]
     pub const fn distance(self, seat: SessionSeat) -> u64 {
-        mixed(self.0 ^ seat.0) >> (u64::BITS - DISTANCE_BITS)
+        mixed(self.0 ^ seat.0) >> (u64::BITS - DRAW_BITS)
     }
 }
 

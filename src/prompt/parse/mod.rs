@@ -14,6 +14,7 @@ mod priority;
 mod prompt;
 mod reason;
 mod refuse;
+mod rename;
 mod request;
 mod route;
 mod scan;

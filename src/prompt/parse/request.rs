@@ -153,9 +153,9 @@ pub(super) const TEXTS_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextMember {
     /// What stands between the quotes of its name.
-    pub name: Range<usize>,
+    pub name: Range<u32>,
     /// What stands between the quotes of its value.
-    pub value: Range<usize>,
+    pub value: Range<u32>,
 }
 
 /// The scan's result. One per connection, reused: `clear` keeps capacity.
@@ -165,6 +165,10 @@ pub struct ApiRequest {
     pub endpoint: Option<Endpoint>,
     /// Model name, decoded; empty when the body has none.
     pub model: String,
+    /// Where it stands in the body, between the quotes.
+    pub model_span: Range<u32>,
+    /// The client's name of the model, where the request was given another.
+    pub asked_as: Option<String>,
     /// True when `"model"` was present as a string.
     pub has_model: bool,
     /// `"stream": true`.
@@ -182,8 +186,6 @@ pub struct ApiRequest {
     pub add_generation_prompt: bool,
     /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
     pub add_special_tokens: Option<bool>,
-    /// Position of the brace that closes the body: further members are spliced in before it.
-    pub closing_brace: u32,
     /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
     pub cache_salt: String,
     /// `priority` as a whole number: vLLM's, lower is earlier.
@@ -221,6 +223,8 @@ impl ApiRequest {
     pub fn clear(&mut self) {
         self.endpoint = None;
         self.model.clear();
+        self.model_span = 0..0;
+        self.asked_as = None;
         self.has_model = false;
         self.stream = false;
         self.max_tokens = None;
@@ -230,7 +234,6 @@ impl ApiRequest {
         self.messages.clear();
         self.add_generation_prompt = true;
         self.add_special_tokens = None;
-        self.closing_brace = 0;
         self.cache_salt.clear();
         self.priority = None;
         self.lora.clear();

@@ -7,7 +7,7 @@ use super::json::{Cursor, ScanError, Text, unescaped};
 use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
 use super::priority;
-use super::prompt::prompt;
+use super::prompt::{narrow, prompt};
 use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
 use super::transfer;
 use super::values::{present, switch};
@@ -104,6 +104,8 @@ pub fn scan_briefly(
     (cursor.steps_left > 0).then_some(scanned)
 }
 
+// A cursor is large, and would be copied.
+#[inline]
 fn begin<'a>(
     body: &'a [u8],
     endpoint: Endpoint,
@@ -140,7 +142,6 @@ fn read(
             found.member(name, endpoint, cursor, request)?;
         }
     }
-    request.closing_brace = u32::try_from(cursor.at().saturating_sub(1)).unwrap_or(u32::MAX);
     cursor.end()?;
     (request.data_count, request.data_bytes) = (cursor.data.count, cursor.data.bytes);
     found.finish(endpoint, cursor, request)
@@ -328,6 +329,7 @@ impl ScannedKeys {
                 return Err(ScanError::ModelTooLong);
             }
             request.has_model = true;
+            request.model_span = narrow(&model.span);
             decode(model, cursor, &mut request.model);
         }
         request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
@@ -438,6 +440,7 @@ fn unread(cursor: &mut Cursor<'_>, request: &mut ApiRequest) -> Result<(), ScanE
     cursor.skip_value(1)?;
     let value = start + 1..cursor.at().saturating_sub(1);
     if is_text && value.len() <= SESSION_NAME_BYTES_MAX && request.texts.len() < TEXTS_MAX {
+        let (name, value) = (narrow(&name), narrow(&value));
         request.texts.push(TextMember { name, value });
     }
     Ok(())

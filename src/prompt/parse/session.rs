@@ -5,6 +5,7 @@ use super::request::ApiRequest;
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::SessionKey;
 use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
+use std::ops::Range;
 
 /// The first field in the order of the configuration, else the first member. Of fields and members
 /// with one name the first field and the last member count, as engines read them. A name that is
@@ -34,12 +35,16 @@ fn is_named(field: &Field, buffer: &[u8], name: &str) -> bool {
 
 fn member(name: &str, request: &ApiRequest, body: &[u8]) -> Option<SessionKey> {
     let mut texts = request.texts.iter().rev();
-    let found = texts.find(|text| body.get(text.name.clone()) == Some(name.as_bytes()))?;
-    let value = body.get(found.value.clone())?;
+    let found = texts.find(|text| part(body, &text.name) == Some(name.as_bytes()))?;
+    let value = part(body, &found.value)?;
     if value.contains(&b'\\') {
         return SessionKey::of(unescaped(std::str::from_utf8(value).ok()?).as_bytes());
     }
     SessionKey::of(value)
+}
+
+fn part<'a>(body: &'a [u8], span: &Range<u32>) -> Option<&'a [u8]> {
+    body.get(usize::try_from(span.start).ok()?..usize::try_from(span.end).ok()?)
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ impl Whom {
         }
         let lists = |name: &str| listed.iter().any(|model| model == name);
         let resolved = resolved.filter(|name| *name != ANY_MODEL && lists(name));
-        let (model, lora) = (&*request.model, &*request.lora);
+        let (model, lora) = (request.asked_model(), &*request.lora);
         // Engines differ in whether `model` or `lora_path` counts: both have to be allowed. Only
         // `base:adapter` is known by its resolved name alone.
         let is_model = match model {

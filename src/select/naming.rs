@@ -1,0 +1,111 @@
+//! What the model name of a client stands for: the tables `[[model]]`.
+
+use forebay_config::ModelConfig;
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
+
+/// The model that a request for `name` is for; `None` if no table has the name. Tables share the
+/// requests by weight, if their model has a worker. `draw` is below [`SESSION_DRAW_END`]: a session
+/// brings the same number each time, and stays with its model.
+#[must_use]
+pub fn served_as<'a>(
+    fleet: &'a FleetSnapshot,
+    name: &str,
+    draw: impl FnOnce() -> u64,
+) -> Option<&'a str> {
+    let tables = || fleet.config.models.iter().filter(|table| table.name == name);
+    let first = tables().next()?;
+    let usable = || tables().filter(|table| has_worker(fleet, &table.to));
+    let weight = |table: &ModelConfig| u64::from(table.weight);
+    let total: u64 = usable().map(weight).sum();
+    if total == 0 {
+        return Some(&usable().next().unwrap_or(first).to);
+    }
+    // Weights are below 2^20 and tables few: the product stays within the word.
+    let mut left = draw().min(SESSION_DRAW_END - 1) * total / SESSION_DRAW_END;
+    let chosen = usable().find(|table| {
+        let is_it = left < weight(table);
+        left = left.saturating_sub(weight(table));
+        is_it
+    });
+    debug_assert!(chosen.is_some(), "the draw is below the total");
+    Some(&chosen.unwrap_or(first).to)
+}
+
+/// Has the model a worker that is up and may answer?
+fn has_worker(fleet: &FleetSnapshot, name: &str) -> bool {
+    let model = fleet.model(ANY_MODEL).or_else(|| fleet.model(name));
+    model.is_some_and(|(_, model)| {
+        model.ranks.iter().any(|&rank| {
+            let is_up = |state| state == WorkerState::Up;
+            fleet.rank(rank).is_some_and(|(_, worker)| is_up(worker.state))
+                && (fleet.serves(rank, Leg::Whole) || fleet.serves(rank, Leg::Decode))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_config::Config;
+    use forebay_fleet::worker::test_support;
+    use std::sync::Arc;
+
+    /// `base` and `other` are served, by a worker each.
+    fn fleet(tables: &[(&str, &str, u32)]) -> FleetSnapshot {
+        let table = |&(name, to, weight): &(&str, &str, u32)| ModelConfig {
+            name: name.to_owned(),
+            to: to.to_owned(),
+            weight,
+        };
+        let models = tables.iter().map(table).collect();
+        FleetSnapshot {
+            workers: vec![test_support::worker(), test_support::worker()],
+            ranks: vec![test_support::rank(0), test_support::rank(1)],
+            models: vec![test_support::model("base", &[0]), test_support::model("other", &[1])],
+            config: Arc::new(Config { models, ..Config::default() }),
+            ..FleetSnapshot::default()
+        }
+    }
+
+    fn chosen<'a>(fleet: &'a FleetSnapshot, name: &str, percent: u64) -> Option<&'a str> {
+        served_as(fleet, name, || SESSION_DRAW_END / 100 * percent)
+    }
+
+    #[test]
+    fn an_alias_stands_for_its_model_and_other_names_for_themselves() {
+        let fleet = fleet(&[("chat", "base", 1)]);
+        assert_eq!(chosen(&fleet, "chat", 99), Some("base"));
+        assert_eq!(chosen(&fleet, "base", 0), None);
+        assert_eq!(chosen(&fleet, "Chat", 0), None);
+    }
+
+    #[test]
+    fn tables_of_one_name_share_by_weight() {
+        let fleet = fleet(&[("chat", "base", 90), ("chat", "other", 10), ("x", "other", 1)]);
+        let of = |percent| chosen(&fleet, "chat", percent).unwrap();
+        assert_eq!([of(0), of(89), of(91), of(99)], ["base", "base", "other", "other"]);
+        let share = (0..100).filter(|&percent| of(percent) == "other").count();
+        assert!((9..=11).contains(&share), "{share}");
+        assert_eq!(served_as(&fleet, "chat", || u64::MAX), Some("other"), "a draw has an end");
+    }
+
+    #[test]
+    fn a_model_without_a_worker_gives_its_share_to_the_others() {
+        let mut fleet = fleet(&[("chat", "base", 1), ("chat", "other", 0), ("base", "base", 1)]);
+        assert_eq!(chosen(&fleet, "chat", 99), Some("base"), "weight 0 waits");
+        fleet.workers[0].state = WorkerState::Down;
+        assert_eq!(chosen(&fleet, "chat", 0), Some("other"));
+        fleet.workers[0].state = WorkerState::Up.draining();
+        assert_eq!(chosen(&fleet, "chat", 0), Some("other"));
+        fleet.workers[1].state = WorkerState::Down;
+        assert_eq!(chosen(&fleet, "chat", 0), Some("base"), "nobody: as if all were well");
+        assert_eq!(chosen(&fleet, "base", 0), Some("base"));
+    }
+
+    #[test]
+    fn with_health_checks_off_any_model_is_served() {
+        let mut fleet = fleet(&[("chat", "later", 1), ("chat", "never", 0)]);
+        fleet.models = vec![test_support::model(ANY_MODEL, &[0, 1])];
+        assert_eq!(chosen(&fleet, "chat", 5), Some("later"));
+    }
+}
