@@ -73,6 +73,9 @@ impl Check<'_> {
                 if name.is_empty() {
                     let help = "give the name that clients ask for, and the one that workers serve";
                     self.error(&path, format!("`model.{key}` is missing"), help);
+                } else if name.contains(char::is_control) {
+                    let what = format!("`model.{key}` {name:?} has control characters");
+                    self.error(&path, what, "give the name as clients and workers write it");
                 } else if name.len() > MODEL_NAME_BYTES_MAX {
                     let many = name.len();
                     let what =
@@ -155,6 +158,7 @@ mod tests {
         for (text, says) in [
             ("to = \"a\"", "`model.name` is missing"),
             ("name = \"m\"", "`model.to` is missing"),
+            ("name = \"m\\n\"\nto = \"a\"", "control characters"),
             ("name = \"m\"\nto = \"a\"\n[[model]]\nname = \"m\"\nto = \"a\"", "in two tables"),
             ("name = \"m\"\nto = \"a\"\nweight = 1000001", "should be 0 to 1000000"),
         ] {

@@ -11,7 +11,9 @@ use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
 use forebay_fleet::account::Stage;
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
-use forebay_prompt::parse::{Endpoint, Reason, Refusal, scan, scan_briefly};
+use forebay_prompt::parse::{
+    Endpoint, Reason, Refusal, form_boundary, scan, scan_briefly, scan_form,
+};
 use forebay_router::request;
 use std::mem::take;
 use std::time::Duration;
@@ -192,7 +194,18 @@ pub(super) async fn parse(
     }
     let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
     let body = slot.message.get(head_bytes..).unwrap_or_default();
-    let scanned_here = if body_bytes <= INLINE_BODY_BYTES_MAX {
+    let boundary = match endpoint {
+        Endpoint::Other => form_boundary(&slot.head, &slot.message),
+        _ => Ok(None),
+    };
+    let boundary = boundary.map_err(|error| request::Stop::Refused(error.into()))?;
+    let scanned_here = if let Some(boundary) = boundary
+        && body_bytes <= INLINE_SCAN_BYTES_MAX
+    {
+        Some(scan_form(body, boundary, endpoint, &mut slot.request))
+    } else if boundary.is_some() {
+        None
+    } else if body_bytes <= INLINE_BODY_BYTES_MAX {
         Some(scan(body, endpoint, &mut slot.request))
     } else if body_bytes <= INLINE_SCAN_BYTES_MAX {
         scan_briefly(body, endpoint, &mut slot.request)
@@ -203,10 +216,14 @@ pub(super) async fn parse(
     let scanned = if let Some(scanned) = scanned_here {
         scanned
     } else {
+        let boundary = boundary.map(<[u8]>::to_vec);
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
         let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
-            let scanned = scan(body, endpoint, &mut request);
+            let scanned = match boundary {
+                Some(boundary) => scan_form(body, &boundary, endpoint, &mut request),
+                None => scan(body, endpoint, &mut request),
+            };
             (message, request, scanned)
         });
         let scanned = scanned.await?;

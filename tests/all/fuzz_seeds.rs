@@ -22,6 +22,8 @@ mod http_body;
 mod http_head;
 #[path = "../../fuzz/checks/index_events.rs"]
 mod index_events;
+#[path = "../../fuzz/checks/form.rs"]
+mod form;
 #[path = "../../fuzz/checks/json_scan.rs"]
 pub(crate) mod json_scan;
 
@@ -121,6 +123,7 @@ mod replay {
     target!(http_head);
     target!(http_body);
     target!(json_scan);
+    target!(form);
     target!(kv_transfer);
     target!(kv_decode);
     target!(load_report);

@@ -27,6 +27,7 @@ mod feed_restart;
 mod feed_silence;
 mod feed_stall;
 mod feed_start;
+mod forms;
 mod hit_figures;
 mod holds;
 mod http_rules;

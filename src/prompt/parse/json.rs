@@ -56,6 +56,12 @@ pub enum ScanError {
         /// The key of that value.
         key: &'static str,
     },
+    /// A form that engines may read in two ways, or not at all.
+    #[error("{what}")]
+    Form {
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// Model name longer than [`super::MODEL_BYTES_MAX`].
     #[error("the model name is too long")]
     ModelTooLong,

@@ -6,9 +6,11 @@
 //! the engine gets is what was scanned. This module must never follow a body deeper than
 //! [`forebay_base::limits::JSON_DEPTH_MAX`].
 
+mod form;
 mod json;
 mod lengths;
 mod messages;
+mod owned;
 mod pin;
 mod priority;
 mod prompt;
@@ -24,6 +26,7 @@ mod values;
 mod hints;
 mod whom;
 
+pub use form::{form_boundary, scan_form};
 pub use hints::{HintRules, RequestHints};
 pub use json::{Cursor, Text};
 pub use json::{ScanError, check_json};

@@ -261,6 +261,8 @@ impl From<ScanError> for Refusal {
             ScanError::MemberNotObject { key } => Self::new(Reason::BadRequest)
                 .with_param(key)
                 .with_message(format!("`{key}` must be an object.")),
+            ScanError::Form { what } => Self::new(Reason::BadRequest)
+                .with_message(format!("The form is not `multipart/form-data`: {what}.")),
             _ => Self::new(Reason::BadJson)
                 .with_message(format!("The body must be a JSON object: {error}.")),
         }

@@ -25,8 +25,12 @@ impl ApiRequest {
 
     /// Writes the model into the body, which stands at `start` in the message.
     pub fn write_model(&mut self, message: &mut Vec<u8>, start: usize) {
-        let name = serde_json::Value::String(self.model.clone()).to_string();
-        let name = name.get(1..name.len().saturating_sub(1)).unwrap_or_default();
+        let name = match self.is_form {
+            true => self.model.clone(),
+            false => serde_json::Value::from(self.model.as_str()).to_string(),
+        };
+        let quotes = usize::from(!self.is_form);
+        let name = name.get(quotes..name.len().saturating_sub(quotes)).unwrap_or_default();
         let before = self.model_span.clone();
         let place =
             start.saturating_add(wide(before.start))..start.saturating_add(wide(before.end));

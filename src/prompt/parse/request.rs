@@ -167,6 +167,8 @@ pub struct ApiRequest {
     pub model: String,
     /// Where it stands in the body, between the quotes.
     pub model_span: Range<u32>,
+    /// The body is a form, and no JSON.
+    pub is_form: bool,
     /// The client's name of the model, where the request was given another.
     pub asked_as: Option<String>,
     /// True when `"model"` was present as a string.
@@ -225,6 +227,7 @@ impl ApiRequest {
         self.model.clear();
         self.model_span = 0..0;
         self.asked_as = None;
+        self.is_form = false;
         self.has_model = false;
         self.stream = false;
         self.max_tokens = None;

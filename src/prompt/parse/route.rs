@@ -25,7 +25,7 @@ impl ClientRoute {
 }
 
 /// Every call that clients may make. The first match counts, so frequent calls come first.
-pub const CLIENT_ROUTES: [ClientRoute; 22] = {
+pub const CLIENT_ROUTES: [ClientRoute; 25] = {
     const fn call(path: &'static str, endpoint: Endpoint, meaning: &'static str) -> ClientRoute {
         ClientRoute { path, endpoint, meaning }
     }
@@ -44,6 +44,9 @@ pub const CLIENT_ROUTES: [ClientRoute; 22] = {
         call("/tokenize", Endpoint::Tokenize, "token ids of a text"),
         call("/detokenize", Endpoint::Detokenize, "text of token ids"),
         call("/v1/messages/count_tokens", Endpoint::CountTokens, "length of a message in tokens"),
+        call("/v1/audio/transcriptions", Endpoint::Other, "text of speech, sent as a form"),
+        call("/v1/audio/translations", Endpoint::Other, "the same, in English"),
+        call("/v1/audio/speech", Endpoint::Other, "speech of a text"),
         call("/classify", Endpoint::Other, "classes of texts"),
         call("/v1/classify", Endpoint::Other, "the same"),
         call("/pooling", Endpoint::Other, "vectors of texts, as vLLM pools them"),
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn paths_that_engines_may_know_go_on_by_model() {
-        for path in [&b"/v1/audio/speech"[..], b"/v1/images/generations", b"/v2/new-thing"] {
+        for path in [&b"/v1/images/edits"[..], b"/v1/images/generations", b"/v2/new-thing"] {
             assert_eq!(route(&Method::Post, path), Ok(Endpoint::Other));
             assert_eq!(route(&Method::Get, path).unwrap_err().status(), 404);
         }

@@ -6,6 +6,7 @@
 use super::json::{Cursor, ScanError, Text, unescaped};
 use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
+use super::owned::OWNED;
 use super::priority;
 use super::prompt::{narrow, prompt};
 use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
@@ -19,19 +20,6 @@ use forebay_text::chat::{ChatRole, MessageSpan};
 pub const MODEL_BYTES_MAX: usize = 1_024;
 /// Longest cache salt that is matched; requests with a longer one are routed without a prompt.
 pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
-
-/// Keys by which a router sends an engine to another one. A client that could set them would reach
-/// hosts inside the fleet. vLLM's other objects of this kind are read by [`super::transfer`]:
-/// clients use parts of them.
-const OWNED: [&str; 7] = [
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "routed_dp_rank",
-    "data_parallel_rank",
-    "disagg_prefill_dp_rank",
-    "ec_transfer_params",
-];
 
 /// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the
 /// body. vLLM 0.32 reads no cache for the log probabilities of a prompt, which `echo` in chats

@@ -1,0 +1,169 @@
+//! Forms that are read, and forms that parsers may read in two ways.
+
+use super::*;
+use crate::parse::session_key;
+use forebay_config::SessionConfig;
+use forebay_fleet::worker::SessionKey;
+use forebay_http1::{HeadLimits, Progress, parse_request};
+use proptest::prelude::*;
+
+const FILE: &str = "Content-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
+                    Content-Type: audio/wav";
+
+fn field(name: &str) -> String {
+    format!("Content-Disposition: form-data; name=\"{name}\"")
+}
+
+fn body(parts: &[(&str, &str)]) -> String {
+    let part = |(head, value): &(&str, &str)| format!("--b\r\n{head}\r\n\r\n{value}\r\n");
+    parts.iter().map(part).collect::<String>() + "--b--\r\n"
+}
+
+fn scanned(body: &[u8]) -> Result<ApiRequest, ScanError> {
+    let mut request = ApiRequest::default();
+    scan_form(body, b"b", Endpoint::Other, &mut request).map(|()| request)
+}
+
+fn refused(body: &str) -> &'static str {
+    match scanned(body.as_bytes()) {
+        Err(ScanError::Form { what }) => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_model_is_found_among_files_and_texts() {
+    let wav = "RIFF\r\n--c\r\n\r\n".repeat(100);
+    let text = body(&[
+        (FILE, &wav),
+        (&field("model"), "whisper"),
+        (&field("stream"), "true"),
+        (&field("session_id"), "ann"),
+    ]);
+    let request = scanned(text.as_bytes()).unwrap();
+    assert_eq!((&*request.model, request.has_model, request.stream), ("whisper", true, true));
+    assert_eq!((request.data_count, request.data_bytes), (1, wav.len() as u64));
+    assert_eq!(
+        &text[request.model_span.start as usize..request.model_span.end as usize],
+        "whisper"
+    );
+    let found = (&request, text.as_bytes());
+    let key = session_key(&SessionConfig::default(), &RequestHead::default(), &[], found);
+    assert_eq!(key, SessionKey::of(b"ann"));
+    let token = body(&[("content-disposition: Form-Data; Name=model", "m")]);
+    assert_eq!(scanned(token.as_bytes()).unwrap().model, "m");
+    assert!(!scanned(b"--b--").unwrap().has_model);
+}
+
+#[test]
+fn another_name_takes_the_place_of_the_models() {
+    let mut text = body(&[(FILE, "x"), (&field("model"), "chat"), (&field("prompt"), "p")]);
+    let mut request = scanned(text.as_bytes()).unwrap();
+    let wanted = text.replace("\r\nchat\r\n", "\r\norg/\"w\"\r\n");
+    request.rename("org/\"w\"");
+    let mut message = std::mem::take(&mut text).into_bytes();
+    request.write_model(&mut message, 0);
+    assert_eq!(String::from_utf8(message.clone()).unwrap(), wanted);
+    let again = scanned(&message).unwrap();
+    assert_eq!((again.model_span, again.texts), (request.model_span, request.texts));
+}
+
+#[test]
+fn what_parsers_may_read_in_two_ways_is_refused() {
+    let model = field("model");
+    for (text, what) in [
+        (body(&[(&model, "a"), (&model, "b")]), "`model` is given twice"),
+        (body(&[(&format!("{model}; filename=\"m\""), "a")]), "`model` is a file"),
+        (body(&[(&format!("{model}; name=\"x\""), "a")]), "a part has two names"),
+        (body(&[(&format!("{model}\r\n{}", field("x")), "a")]), "a part has two names"),
+        (
+            body(&[(&format!("{}; name*=UTF-8''model", field("x")), "a")]),
+            "a part has a parameter beside name and filename",
+        ),
+        (body(&[(&field("mod\\\"el"), "a")]), "the name of a part cannot be read"),
+        (
+            body(&[(&format!("{model}\r\nContent-Transfer-Encoding: base64"), "YQ==")]),
+            "a part is in a transfer coding",
+        ),
+        (
+            body(&[("Content-Disposition: form-data;\r\n name=\"model\"", "a")]),
+            "the name of a part cannot be read",
+        ),
+        (body(&[("Content-Disposition : form-data; name=\"model\"", "a")]), "a part has a field"),
+        (body(&[(&format!("Content-Type: a\r{model}"), "a")]), "a part has a field"),
+        (body(&[("Content-Disposition: form-data", "a")]), "a part has no name"),
+        (body(&[("Content-Disposition: attachment; name=\"model\"", "a")]), "a part is no form"),
+        (format!("preamble\r\n{}", body(&[])), "it does not begin with its boundary"),
+        (body(&[]) + "more", "a boundary is not alone on its line"),
+        (body(&[(&model, "a\r\n--bc")]), "a boundary is not alone on its line"),
+        ("--b\r\n".to_owned() + &model + "\r\n\r\na", "its end is missing"),
+        ("--b\r\n".to_owned() + &model + "\n\na\r\n--b--", "a part has no head"),
+        (body(&vec![(&*field("x"), "y"); PARTS_MAX + 1]), "it has too many parts"),
+    ] {
+        assert!(refused(&text).starts_with(what), "{text:?}: {}", refused(&text));
+    }
+    let owned = body(&[(&field("bootstrap_host"), "10.0.0.1")]);
+    assert_eq!(scanned(owned.as_bytes()).unwrap_err(), ScanError::Owned { key: "bootstrap_host" });
+    let long = body(&[(&model, &"m".repeat(MODEL_BYTES_MAX + 1))]);
+    assert_eq!(scanned(long.as_bytes()).unwrap_err(), ScanError::ModelTooLong);
+}
+
+fn boundary_of(fields: &str) -> Result<Option<Vec<u8>>, ScanError> {
+    let text = format!("POST /v1/audio/x HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let mut head = RequestHead::default();
+    let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
+    assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
+    form_boundary(&head, text.as_bytes()).map(|found| found.map(<[u8]>::to_vec))
+}
+
+#[test]
+fn the_boundary_is_that_of_the_one_content_type() {
+    for (fields, expected) in [
+        ("", None),
+        ("content-type: application/json\r\n", None),
+        ("Content-Type: multipart/form-data; boundary=x-1\r\n", Some("x-1")),
+        ("content-type: Multipart/Form-Data ; charset=utf-8; Boundary=\"x 1\"\r\n", None),
+        ("content-type: multipart/form-data; boundary=\"x:1\"\r\n", Some("x:1")),
+    ] {
+        let found = boundary_of(fields);
+        match (fields.contains("x 1"), expected) {
+            (true, _) => assert!(found.is_err(), "a blank is not plain"),
+            (_, expected) => assert_eq!(found.unwrap().as_deref(), expected.map(str::as_bytes)),
+        }
+    }
+    let form = "content-type: multipart/form-data; boundary=x\r\n";
+    for wrong in [
+        format!("{form}{form}"),
+        format!("content-type: application/json\r\n{form}"),
+        form.replace("=x", "=x; boundary=y"),
+        form.replace("=x", "="),
+        form.replace("; boundary=x", ""),
+        form.replace("=x", "=\"x"),
+    ] {
+        assert!(matches!(boundary_of(&wrong), Err(ScanError::Form { .. })), "{wrong}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_taken(body: Vec<u8>, boundary in "[a-z]{1,3}") {
+        let _ = scan_form(&body, boundary.as_bytes(), Endpoint::Other, &mut ApiRequest::default());
+    }
+
+    #[test]
+    fn contents_are_found_whatever_they_hold(
+        model in "[a-z][a-z/.-]{0,20}",
+        file in proptest::collection::vec(any::<u8>(), 0..200),
+        place in 0_usize..2,
+    ) {
+        prop_assume!(!file.windows(5).any(|window| window == b"\r\n--b"));
+        let head = field("model");
+        let model_part = format!("--b\r\n{head}\r\n\r\n{model}\r\n").into_bytes();
+        let file_part = [format!("--b\r\n{FILE}\r\n\r\n").as_bytes(), &file, b"\r\n"].concat();
+        let mut parts = vec![file_part];
+        parts.insert(place, model_part);
+        let request = scanned(&[parts.concat(), b"--b--\r\n".to_vec()].concat()).unwrap();
+        prop_assert_eq!(request.model, model);
+        prop_assert_eq!(request.data_bytes, file.len() as u64);
+    }
+}
