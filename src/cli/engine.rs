@@ -58,6 +58,9 @@ struct EngineSwitchArgs {
     /// Tell --concurrency in /server_info, as vLLM does in development mode
     #[arg(long)]
     dev_mode: bool,
+    /// Keep no computed blocks for later prompts, as vLLM's --no-enable-prefix-caching
+    #[arg(long)]
+    no_prefix_caching: bool,
     /// Believe x-override- fields, as SGLang with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1
     #[arg(long)]
     header_overrides: bool,
@@ -140,6 +143,7 @@ impl EngineArgs {
             replay: cache.replay,
             kv_blocks: cache.kv_blocks.unwrap_or(default.kv_blocks),
             block_size: cache.block_size.unwrap_or(default.block_size),
+            prefix_caching: !switches.no_prefix_caching,
             concurrency: load.concurrency.unwrap_or(default.concurrency),
             prefill_tokens_per_s: load.prefill_tokens_per_s.unwrap_or(default.prefill_tokens_per_s),
             itl_ms: load.itl_ms.unwrap_or(default.itl_ms),

@@ -5,6 +5,7 @@
 mod check;
 #[cfg(feature = "engine")]
 mod demo;
+mod doctor;
 #[cfg(feature = "engine")]
 mod engine;
 #[cfg(feature = "engine")]
@@ -13,6 +14,7 @@ mod findings;
 mod key;
 mod key_flags;
 mod logging;
+mod machine;
 #[cfg(feature = "engine")]
 mod plot;
 mod process;
@@ -43,6 +45,7 @@ use std::process::ExitCode;
         forebay serve --worker http://127.0.0.1:8000 --worker http://127.0.0.1:8001\n  \
         forebay serve -c /etc/forebay.toml\n  \
         forebay check -c /etc/forebay.toml\n  \
+        forebay doctor -c /etc/forebay.toml\n  \
         forebay key add --file keys.toml --tenant search\n  \
         forebay upgrade -c /etc/forebay.toml\n  \
         forebay demo\n  \
@@ -83,6 +86,8 @@ enum Command {
     Key(key::KeyArgs),
     /// Check a configuration file and report everything that is wrong with it
     Check(check::CheckArgs),
+    /// Look for what keeps the router from running well: machine, workers, engines' flags
+    Doctor(doctor::DoctorArgs),
     /// Print the completions of a shell
     Completions(shell::CompletionsArgs),
     /// Write the man pages
@@ -113,6 +118,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => finish(shell::completions(&args, definition())),
         Command::Man(args) => finish(shell::man(&args, definition())),
     }

@@ -23,6 +23,7 @@ mod run;
 mod setup;
 mod snapshots;
 mod sources;
+mod start_report;
 mod stop;
 mod systemd;
 #[cfg(test)]

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Most models of one worker that are served; further ones are left out.
 const MODELS_PER_WORKER_MAX: usize = 256;
+/// Models of one worker that a line for people names.
+const MODELS_IN_WORDS_MAX: usize = 4;
 /// Ranks of one deployment are numbered below this.
 const RANK_NUMBER_MAX: u32 = 1 << 16;
 
@@ -63,6 +65,8 @@ pub struct DescribedRank {
     pub running_max: Option<u32>,
     /// Where it publishes KV events.
     pub events: Option<Announced>,
+    /// Computed prompts stay in its cache for later ones, as far as it tells.
+    pub reuses_prefixes: Option<bool>,
     /// Known to keep blocks in tiers behind the device.
     pub expects_tiers: bool,
     /// Where it publishes its load.
@@ -96,6 +100,32 @@ impl Description {
             return vec![ANY_MODEL.into()];
         }
         self.models.iter().map(|model| Arc::clone(&model.name)).collect()
+    }
+
+    /// A line for people: engine, models, ranks, and what routing can use.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let engine = match self.dialect {
+            Dialect::Vllm => "vLLM",
+            Dialect::Sglang => "SGLang",
+            Dialect::Openai => "OpenAI's API",
+        };
+        let names: Vec<&str> = self.models.iter().map(|model| &*model.name).collect();
+        let shown = names.get(..MODELS_IN_WORDS_MAX).unwrap_or(&names).join(", ");
+        let models = match names.len().saturating_sub(MODELS_IN_WORDS_MAX) {
+            0 if names.is_empty() => "any model".to_owned(),
+            0 => shown,
+            more => format!("{shown} and {more} more"),
+        };
+        let all = |is: fn(&DescribedRank) -> bool| self.ranks.iter().all(is);
+        let has = |is: bool, what: &'static str| if is { what } else { "" };
+        format!(
+            "{engine}, {models}, {} rank{}{}{}",
+            self.ranks.len(),
+            has(self.ranks.len() != 1, "s"),
+            has(all(|rank| rank.events.is_some()), ", KV events"),
+            has(all(|rank| rank.reuses_prefixes == Some(true)), ", prefix caching"),
+        )
     }
 
     /// Does the worker serve that name? `Some(None)`: yes, because it takes any.
@@ -204,6 +234,8 @@ pub(crate) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
         if let Some(rank) = in_reach(&number).and_then(|offset| ranks.get_mut(offset)) {
             rank.block_size_tokens = sample.number("block_size").unwrap_or(0);
             rank.kv_block_count = sample.number("num_gpu_blocks").unwrap_or(0);
+            let caching = sample.label("enable_prefix_caching");
+            rank.reuses_prefixes = caching.map(|word| word.eq_ignore_ascii_case("true"));
         }
     }
     // Every engine of one server is configured alike; some versions report the configuration once.
@@ -276,6 +308,7 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let kv_block_count = tokens.checked_div(block_size_tokens).unwrap_or(0);
     let expects_tiers =
         info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
+    let is_off = info.get("disable_radix_cache").and_then(Value::as_bool);
     let deployment = info.get("deployment_info").filter(|told| told.is_object());
     let is_rust = text("frontend").as_deref() == Some("rust");
     let (first, count) = match deployment.filter(|_| is_rust && dp_size > 1) {
@@ -290,6 +323,7 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
         kv_block_count,
         running_max: of_sglang_info(&info, rank, dp_size),
         events: events.and_then(|events| sglang_events(events, rank, host)),
+        reuses_prefixes: is_off.map(|is_off| !is_off),
         expects_tiers,
         load: events.and_then(|events| sglang_load(events, rank, host)),
     };

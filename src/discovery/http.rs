@@ -2,9 +2,10 @@
 
 use forebay_base::is_out_of_sockets;
 use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerUrl};
-use reqwest::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::HOST;
+use reqwest::header::{CONTENT_TYPE, HOST};
+use reqwest::{ClientBuilder, RequestBuilder};
+use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
@@ -122,19 +123,19 @@ impl Resolve for HostOf {
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
     /// No answer in time, or a broken one.
-    #[error("GET {path}: {cause}")]
+    #[error("{path}: {cause}")]
     Failed { path: String, cause: String },
     /// No connection: nobody listens there.
-    #[error("GET {path}: {cause}")]
+    #[error("{path}: {cause}")]
     Refused { path: String, cause: String },
     /// This host had no descriptor or port for the question.
-    #[error("GET {path}: out of file descriptors or ports")]
+    #[error("{path}: out of file descriptors or ports")]
     OutOfSockets { path: String },
     /// An answer past the limit.
-    #[error("GET {path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
+    #[error("{path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { path: String },
     /// Any status that is not 200.
-    #[error("GET {path}: status {status}")]
+    #[error("{path}: status {status}")]
     Status { path: String, status: u16 },
 }
 
@@ -178,6 +179,17 @@ impl Asker {
 
     /// `GET path`: the body of a 200.
     pub(crate) async fn get(&self, path: &str) -> Result<String, AskError> {
+        self.ask(self.client.get(format!("{}{path}", self.base)), path).await
+    }
+
+    /// `POST path` with a body: the body of a 200.
+    pub(crate) async fn post_json(&self, path: &str, body: &Value) -> Result<String, AskError> {
+        let request = self.client.post(format!("{}{path}", self.base));
+        let request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        self.ask(request, path).await
+    }
+
+    async fn ask(&self, request: RequestBuilder, path: &str) -> Result<String, AskError> {
         let failed = |error: reqwest::Error| {
             let path = path.to_owned();
             if is_own_lack(&error) {
@@ -189,7 +201,7 @@ impl Asker {
                 false => AskError::Failed { path, cause },
             }
         };
-        let mut request = self.client.get(format!("{}{path}", self.base)).timeout(self.timeout);
+        let mut request = request.timeout(self.timeout);
         if let Some(host) = &self.host {
             request = request.header(HOST, host);
         }

@@ -13,9 +13,11 @@ mod describe;
 mod described;
 #[cfg(test)]
 mod described_tests;
+mod exam;
 mod http;
 mod jwks;
 mod kv_source;
+mod lacks;
 mod load_tasks;
 #[cfg(test)]
 mod load_tests;
@@ -24,6 +26,7 @@ mod model_text;
 mod poll;
 mod probe;
 mod push;
+mod reached;
 mod registry;
 mod signs;
 #[cfg(any(test, feature = "test_support"))]
@@ -35,9 +38,11 @@ mod tests;
 pub use described::{
     Announced, DescribedRank, Description, ModelList, ServedModel, numbered, read_models,
 };
+pub use exam::Examined;
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
+pub use lacks::{Lack, lacks};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
 pub use probe::{Probe, ProbeNotice, Probing};

@@ -7,6 +7,7 @@ use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
 use super::model_text::{Dirs, FoundText, ModelTexts};
+use super::reached::{BadCheck, Reached};
 use super::registry::Registrar;
 use super::signs::SignsOfLife;
 use forebay_base::WorkerIndex;
@@ -97,6 +98,16 @@ struct ProbedWorker {
     was_up: bool,
 }
 
+/// What one look at a worker found.
+#[derive(Debug)]
+pub(crate) struct WorkerLook {
+    /// Address that its name stands for.
+    pub(crate) address: SocketAddr,
+    pub(crate) description: Description,
+    /// Tokenizers and templates, by model.
+    pub(crate) texts: BTreeMap<Arc<str>, FoundText>,
+}
+
 /// The last description of a worker that is up.
 #[derive(Debug)]
 struct Described {
@@ -175,7 +186,7 @@ impl Probe {
     /// Runs until the control plane ends.
     pub async fn run(self) {
         let state = self.subject.was_up.then_some(true);
-        let mut reached = Reached { state, ..Reached::default() };
+        let mut reached = Reached::from(state);
         let mut registrar = None;
         loop {
             let dialect = self.describe_until_known(&mut reached, &mut registrar).await;
@@ -347,7 +358,8 @@ impl Probe {
         }
     }
 
-    async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
+    /// Asks the worker what it is.
+    pub(crate) async fn look(&self) -> Result<WorkerLook, String> {
         let address = self.name.address(self.health.timeout).await;
         let address = address.map_err(|error| format!("{}: {error}", self.subject.url.host))?;
         let subject = Subject {
@@ -358,8 +370,7 @@ impl Probe {
             taken_ports: &self.subject.taken_ports,
         };
         let description = if self.health.enabled {
-            let asker = self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN));
-            discover(&asker, subject).await.map_err(|error| error.to_string())?
+            discover(&self.patient(), subject).await.map_err(|error| error.to_string())?
         } else {
             assume(subject).map_err(|error| error.to_string())?
         };
@@ -368,6 +379,11 @@ impl Probe {
             of_all: self.subject.model_dir.as_deref(),
         };
         let texts = self.texts.find_all(&description, dirs).await;
+        Ok(WorkerLook { address, description, texts })
+    }
+
+    async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
+        let WorkerLook { address, description, texts } = self.look().await?;
         let dialect = description.dialect;
         let registry = match &description.source {
             Some(KvSource::Registry(registry)) => Some(registry.clone()),
@@ -398,6 +414,11 @@ impl Probe {
         &self.subject.config.url
     }
 
+    /// For questions that a busy engine answers late.
+    pub(crate) fn patient(&self) -> Asker {
+        self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN))
+    }
+
     fn asker(&self, timeout: Duration) -> Asker {
         let key = self.subject.config.api_key.clone();
         self.clients.asker(&self.subject.url.authority, key, timeout)
@@ -417,76 +438,6 @@ impl Probe {
 
     async fn tell(&self, state: WorkerState) {
         let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
-    }
-}
-
-/// Health as counted; pure.
-#[derive(Debug, Default)]
-struct Reached {
-    state: Option<bool>,
-    good: u32,
-    bad: u32,
-    recovered: bool,
-    complained: bool,
-}
-
-/// What a failed check says of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BadCheck {
-    /// Nothing yet, or nothing new.
-    Counted,
-    /// It would be down, but it lives. Said once.
-    Excused,
-    /// It goes down by it.
-    Down,
-}
-
-impl Reached {
-    /// A good check; true when the worker becomes usable by it.
-    fn good(&mut self, health: &HealthConfig) -> bool {
-        self.bad = 0;
-        self.good = self.good.saturating_add(1);
-        if self.state == Some(true) {
-            self.complained = false;
-            return false;
-        }
-        if self.good < health.healthy_after {
-            return false;
-        }
-        self.recovered = self.state == Some(false);
-        self.state = Some(true);
-        self.complained = false;
-        true
-    }
-
-    /// A bad check of a worker that was never up, or is busy with requests, changes nothing.
-    fn bad(&mut self, health: &HealthConfig, is_busy: bool) -> BadCheck {
-        self.good = 0;
-        self.bad = self.bad.saturating_add(1);
-        if self.state != Some(true) || self.bad < health.unhealthy_after {
-            return BadCheck::Counted;
-        }
-        if is_busy {
-            let is_new = !std::mem::replace(&mut self.complained, true);
-            return if is_new { BadCheck::Excused } else { BadCheck::Counted };
-        }
-        self.state = Some(false);
-        BadCheck::Down
-    }
-
-    fn is_up(&self) -> bool {
-        self.state == Some(true)
-    }
-
-    /// A recovery that did not hold.
-    fn relapse(&mut self) {
-        self.state = Some(false);
-        self.good = 0;
-    }
-
-    /// True once after a recovery.
-    fn was_down(&mut self) -> bool {
-        std::mem::take(&mut self.recovered)
     }
 }
 

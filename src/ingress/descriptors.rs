@@ -24,7 +24,7 @@ pub fn raise_limit(config: &Config) {
         }
     }
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let needed = needed(config);
+    let needed = descriptors_needed(config);
     if most < needed {
         warn!(
             limit = most,
@@ -36,7 +36,8 @@ pub fn raise_limit(config: &Config) {
 }
 
 /// One descriptor for each client, and one for the worker that each request in flight has.
-fn needed(config: &Config) -> u64 {
+#[must_use]
+pub fn descriptors_needed(config: &Config) -> u64 {
     let limits = &config.limits;
     let of_shard = limits.connections_max.saturating_add(limits.in_flight_max);
     let of_shards = of_shard.saturating_add(OF_SHARD).saturating_mul(config.cores.len());
@@ -52,10 +53,10 @@ mod tests {
     #[test]
     fn the_need_grows_with_shards_and_the_limit_is_raised() {
         let mut config = Config { cores: vec![0], ..Config::default() };
-        let one = needed(&config);
+        let one = descriptors_needed(&config);
         assert!((24_576..25_000).contains(&one), "{one}");
         config.cores.push(1);
-        assert!(needed(&config) >= one + 24_576);
+        assert!(descriptors_needed(&config) >= one + 24_576);
         raise_limit(&config);
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);

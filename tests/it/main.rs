@@ -20,6 +20,7 @@ mod client_leaves;
 mod cors;
 mod defaults;
 mod demand;
+mod doctor;
 mod drain;
 mod feed_loss;
 mod feed_replay;

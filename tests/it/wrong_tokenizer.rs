@@ -35,7 +35,7 @@ fn router(model_dir: &Path, engines: &[&EngineHandle]) -> RouterProcess {
 }
 
 /// Another tokenizer: the same bytes, and none of the words.
-fn bytes_only() -> tempfile::TempDir {
+pub(crate) fn bytes_only() -> tempfile::TempDir {
     let text = std::fs::read_to_string(Path::new(OWN).join("tokenizer.json")).expect("read");
     let mut file: Value = serde_json::from_str(&text).expect("JSON");
     let vocabulary = file["model"]["vocab"].as_object_mut().expect("a vocabulary");

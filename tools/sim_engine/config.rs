@@ -87,6 +87,8 @@ pub struct EngineConfig {
     pub kv_blocks: u32,
     /// Tokens in a block; at least 1.
     pub block_size: u32,
+    /// Computed blocks are kept for later prompts, and told of.
+    pub prefix_caching: bool,
     /// Requests that run at the same time in one rank; at least 1. Further ones wait.
     pub concurrency: usize,
     /// Prompt tokens that one rank computes per second; more than 0.
@@ -127,6 +129,7 @@ impl Default for EngineConfig {
             replay: None,
             kv_blocks: 4_096,
             block_size: 16,
+            prefix_caching: true,
             concurrency: 64,
             prefill_tokens_per_s: 20_000.0,
             itl_ms: 10.0,

@@ -1,5 +1,6 @@
 //! `/metrics` in Prometheus text, with vLLM's names and labels.
 
+use super::config::EngineConfig;
 use super::rank_stats::RankStats;
 use super::state::EngineState;
 use axum::extract::State;
@@ -44,7 +45,7 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
     page.open_requests(&state);
     page.failed_requests(&state);
     page.finished();
-    page.cache_config(config.block_size, config.kv_blocks);
+    page.cache_config(config);
     ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
 }
 
@@ -152,13 +153,15 @@ impl Page<'_> {
         }
     }
 
-    fn cache_config(&mut self, block_size: u32, block_count: u32) {
+    fn cache_config(&mut self, config: &EngineConfig) {
+        let EngineConfig { block_size, kv_blocks, .. } = config;
+        let caching = if config.prefix_caching { "True" } else { "False" };
         let name = "vllm:cache_config_info";
         self.head("gauge", name, "Information of the LLMEngine CacheConfig");
         for engine in 0..self.ranks.len() {
             let _infallible = writeln!(
                 self.out,
-                r#"{name}{{block_size="{block_size}",enable_prefix_caching="True",engine="{engine}",num_gpu_blocks="{block_count}"}} 1.0"#
+                r#"{name}{{block_size="{block_size}",enable_prefix_caching="{caching}",engine="{engine}",num_gpu_blocks="{kv_blocks}"}} 1.0"#
             );
         }
     }

@@ -69,7 +69,8 @@ pub struct PrefixCache {
     empty: Vec<BlockId>,
     /// Free with content, oldest stamp first.
     idle: BTreeMap<u64, BlockId>,
-    by_hash: BTreeSet<(BlockHash, BlockId)>,
+    /// `None`: computed blocks are not kept for later prompts.
+    by_hash: Option<BTreeSet<(BlockHash, BlockId)>>,
     next_stamp: u64,
     /// Blocks promised to live sequences for tokens they will generate.
     reserved_blocks: usize,
@@ -85,11 +86,18 @@ impl PrefixCache {
             blocks: (0..capacity_blocks).map(|_| Block::default()).collect(),
             empty: (0..capacity_blocks).rev().map(BlockId).collect(),
             idle: BTreeMap::new(),
-            by_hash: BTreeSet::new(),
+            by_hash: Some(BTreeSet::new()),
             next_stamp: 0,
             reserved_blocks: 0,
             events: Vec::new(),
         }
+    }
+
+    /// The same without blocks for later prompts.
+    #[must_use]
+    pub fn forgetful(mut self) -> Self {
+        self.by_hash = None;
+        self
     }
 
     /// Takes blocks for a prompt that will grow to at most `tokens_max` tokens. Returns the
@@ -166,7 +174,7 @@ impl PrefixCache {
         if self.used_blocks() > 0 {
             return false;
         }
-        self.by_hash.clear();
+        self.by_hash.iter_mut().for_each(BTreeSet::clear);
         for (_, id) in std::mem::take(&mut self.idle) {
             if let Some(block) = self.block_mut(id) {
                 block.hash = None;
@@ -222,13 +230,13 @@ impl PrefixCache {
 
     fn find(&self, hash: BlockHash) -> Option<BlockId> {
         let range = (hash, BlockId(0))..=(hash, BlockId(u32::MAX));
-        self.by_hash.range(range).next().map(|(_, id)| *id)
+        self.by_hash.as_ref()?.range(range).next().map(|(_, id)| *id)
     }
 
     fn store_full_blocks(&mut self, sequence: &mut LiveSequence) {
         let size = self.block_size_tokens;
         let full_blocks = sequence.token_ids.len() / size;
-        if full_blocks <= sequence.stored_blocks {
+        if full_blocks <= sequence.stored_blocks || self.by_hash.is_none() {
             return;
         }
         let parent = sequence.last_hash;
@@ -242,7 +250,7 @@ impl PrefixCache {
             if let Some(block) = self.block_mut(*id) {
                 block.hash = Some(hash);
             }
-            self.by_hash.insert((hash, *id));
+            self.by_hash.get_or_insert_default().insert((hash, *id));
             hashes.push(hash);
         }
         sequence.stored_blocks = full_blocks;
@@ -267,7 +275,9 @@ impl PrefixCache {
     fn evict(&mut self) -> Option<BlockId> {
         let (_, id) = self.idle.pop_first()?;
         let hash = self.block_mut(id).and_then(|block| block.hash.take())?;
-        self.by_hash.remove(&(hash, id));
+        if let Some(kept) = &mut self.by_hash {
+            kept.remove(&(hash, id));
+        }
         self.events.push(CacheEvent::Removed { hash });
         Some(id)
     }
@@ -313,8 +323,9 @@ impl PrefixCache {
     fn check_invariants(&self) {
         debug_assert!(self.empty.len() + self.idle.len() <= self.blocks.len());
         debug_assert!(self.reserved_blocks <= self.empty.len() + self.idle.len());
-        debug_assert!(self.by_hash.len() >= self.idle.len());
-        debug_assert!(self.by_hash.len() <= self.blocks.len() - self.empty.len());
+        let kept = self.by_hash.as_ref().map_or(0, BTreeSet::len);
+        debug_assert!(kept >= self.idle.len());
+        debug_assert!(kept <= self.blocks.len() - self.empty.len());
     }
 }
 
@@ -448,7 +459,7 @@ mod tests {
 
     fn content(cache: &PrefixCache) -> HashMap<BlockHash, i64> {
         let mut held = HashMap::new();
-        for (hash, _) in &cache.by_hash {
+        for (hash, _) in cache.by_hash.iter().flatten() {
             *held.entry(*hash).or_default() += 1;
         }
         held
@@ -508,7 +519,7 @@ mod tests {
                     }
                     Op::Clear => prop_assert_eq!(cache.clear(), live.is_empty()),
                 }
-                prop_assert!(cache.by_hash.len() <= capacity as usize);
+                prop_assert!(cache.by_hash.iter().flatten().count() <= capacity as usize);
                 replay(&mut consumer, &cache.take_events());
                 prop_assert_eq!(&consumer.held, &content(&cache));
                 for hash in consumer.held.keys() {

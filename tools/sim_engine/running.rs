@@ -275,7 +275,8 @@ async fn start_ranks(
     config: &EngineConfig,
 ) -> Result<(RanksHandle, Vec<KvEndpoints>), EngineError> {
     // An SGLang decode engine has its radix cache turned off, and nothing to tell.
-    let is_silent = config.wire == EngineWire::Sglang && config.role == EngineRole::Decode;
+    let has_none = config.wire == EngineWire::Sglang && config.role == EngineRole::Decode;
+    let is_silent = has_none || !config.prefix_caching;
     let mut publishers = Vec::new();
     let mut sources = Vec::new();
     if !is_silent {
@@ -288,6 +289,9 @@ async fn start_ranks(
     }
     let new_rank = |_| {
         let mut cache = PrefixCache::new(config.kv_blocks, config.block_size);
+        if !config.prefix_caching {
+            cache = cache.forgetful();
+        }
         if config.wire == EngineWire::Sglang {
             // Its first event says that the cache is empty.
             cache.clear();

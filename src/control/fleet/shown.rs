@@ -1,7 +1,8 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
 use super::{Fleet, KnownRank, KnownWorker, OperatorWord};
-use forebay_base::{DpRank, PoolIndex, RankIndex};
+use crate::control::start_report::FoundWorker;
+use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
@@ -62,6 +63,17 @@ impl Fleet {
     /// The operator's word on each worker that ever was, by its address.
     pub(in crate::control) fn words(&self) -> impl Iterator<Item = (&str, OperatorWord)> {
         self.workers.iter().map(|known| (&*known.shown.authority, known.word))
+    }
+
+    /// What each worker that is there was found to be.
+    pub(in crate::control) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
+        let present = self.workers.iter().enumerate();
+        let present = present.filter(|(_, known)| known.word != OperatorWord::Gone);
+        present.filter_map(|(index, known)| {
+            let description = known.description.as_ref();
+            let found = FoundWorker { name: &known.shown.name, description, texts: &known.texts };
+            Some((WorkerIndex::try_from_index(index)?, found))
+        })
     }
 
     /// The fleet as it is now, as a new generation.

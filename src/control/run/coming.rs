@@ -149,7 +149,7 @@ impl Control {
         self.probes.end(worker);
         self.fleet.remove(worker);
         self.unheard.remove(&worker);
-        self.unfed.remove(&worker);
+        self.reported.remove(&worker);
         self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
         self.loads.adjust(self.fleet.load_plans());
         self.publish();

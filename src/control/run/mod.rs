@@ -8,6 +8,7 @@ mod doors;
 mod ending;
 mod kept;
 mod live;
+mod reporting;
 mod signs;
 
 use self::board_watch::BoardWatch;
@@ -38,13 +39,13 @@ use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
 use forebay_discovery::{LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, LoadReport};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport};
 use forebay_handover::HostCall;
 use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
 use forebay_replicas::Replicas;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,8 +100,8 @@ struct Control {
     probes: Probes,
     sources: WorkerLists,
     warming: Warming,
-    /// Workers of which it was said that they have no events.
-    unfed: HashSet<WorkerIndex>,
+    /// Workers that the log has told of, and whether they had answered by then.
+    reported: HashMap<WorkerIndex, bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
     unheard: HashSet<WorkerIndex>,
     /// When the shards get a fleet even if some workers have not been heard of.
@@ -184,7 +185,7 @@ impl Control {
             probes,
             sources,
             warming: Warming::default(),
-            unfed: HashSet::new(),
+            reported: HashMap::new(),
             unheard,
             drain: None,
             handover,
@@ -225,6 +226,7 @@ impl Control {
                     self.live.observe(&self.snapshot, self.setup.board.windows(), now);
                     self.show_live();
                     self.stop_waiting();
+                    self.report_new();
                     self.end_workers(now);
                     self.keep_workers();
                     self.warm_up(now);
@@ -275,10 +277,6 @@ impl Control {
             ProbeNotice::Described { worker, address, description, texts } => {
                 let needs_text = self.setup.config.policy == Policy::Kv;
                 text_log::say_new(&self.fleet, &texts, needs_text);
-                let fed = description.ranks.iter().any(|rank| rank.events.is_some());
-                if !fed && description.dialect != Dialect::Openai {
-                    self.hint_at_events(worker);
-                }
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
                 let left = self.fleet.describe(worker, address, description, texts);
@@ -316,22 +314,6 @@ impl Control {
         let configured = self.setup.config.workers.get(worker.index());
         let name = || self.fleet.name(worker).map_or_else(String::new, |name| name.to_string());
         configured.map_or_else(name, |configured| configured.url.clone())
-    }
-
-    /// Says once per worker what is missing for matching.
-    fn hint_at_events(&mut self, worker: WorkerIndex) {
-        if !self.unfed.insert(worker) {
-            return;
-        }
-        let name = self.logged_name(worker);
-        if self.setup.config.policy != Policy::Kv {
-            return;
-        }
-        warn!(
-            worker = name,
-            "no KV events known: what its prefix cache holds is guessed from what it was sent, if `approximate.ttl` \
-             is not 0; start vLLM or SGLang with --kv-events-config, or set `kv_events`"
-        );
     }
 
     fn publish(&mut self) {

@@ -50,7 +50,7 @@ pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value>
         "launch_command": "forebay engine", "tokenizer_path": path, "max_context_length": tokens,
         "version": state.config.wire.release(), "frontend": "rust", "internal_states": [{}],
         "host": config.listen.ip().to_string(), "port": state.place.http_port,
-        "incremental_streaming_output": false,
+        "incremental_streaming_output": false, "disable_radix_cache": !config.prefix_caching,
         "deployment_info": {
             "disaggregation_bootstrap_port": state.place.registry_port, "node_rank": 0, "nnodes": 1,
             "dp_size": config.ranks, "dp_rank": 0, "page_size": config.block_size,

@@ -1,0 +1,158 @@
+//! `forebay doctor`: what keeps a router from running well here, and what its workers lack.
+
+use super::findings;
+use super::machine::MachineFacts;
+use super::process::{failed, run_local};
+use clap::Args;
+use forebay_base::{Clock, WorkerIndex};
+use forebay_config::{Config, ConfigSource, Finding, Flags, Policy};
+use forebay_discovery::{Examined, Lack, ModelTexts, Probing, SignsOfLife, WorkerClients};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Workers that are asked at the same time.
+const ASKED_AT_ONCE: usize = 32;
+/// Longest time for one worker, all questions together.
+const WORKER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a router that runs here.
+const OWN_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Flags of `forebay doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay doctor -c /etc/forebay.toml\n  \
+    forebay doctor --worker http://gpu1:8000 --worker http://gpu2:8000\n\n\
+    Looks at the configuration, at this machine (cores, NUMA, files, io_uring, ports) and at\n\
+    each worker (reached, KV events and replay, prefix caching, tokenizer). A finding is a line:\n\
+    what. help: what to do. Nothing is changed. Exit code 0: nothing found, 1: findings.")]
+pub(super) struct DoctorArgs {
+    /// Configuration file of the router
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A worker; repeat for more
+    #[arg(long = "worker", value_name = "URL")]
+    workers: Vec<String>,
+}
+
+pub(super) fn run(args: &DoctorArgs) -> ExitCode {
+    match report(args, &mut io::stdout().lock()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(reason) => failed(reason),
+    }
+}
+
+/// Writes the report; true if nothing was found.
+pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, String> {
+    let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
+    let loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
+    let mut count = loaded.findings.len();
+    let written = |error: io::Error| format!("cannot write the report: {error}");
+    findings::write(&loaded.findings, out).map_err(written)?;
+    let config = Arc::new(loaded.config);
+    let machine = MachineFacts::gather(&config);
+    let found = machine.findings(&config, runs_at(config.listen));
+    count += found.len();
+    let cores = machine.cores.len();
+    section(out, "machine", &format!("{cores} cores"), &found).map_err(written)?;
+    if loaded.findings.iter().any(is_about_workers) {
+        writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
+        return Ok(false);
+    }
+    let examined = run_local(examine_all(&config))??;
+    for (name, examined) in &examined {
+        let (about, lacks) = match examined {
+            Ok(examined) => (examined.description.in_words(), examined.lacks.clone()),
+            Err(why) => {
+                let help = "start it, or correct its `url`".to_owned();
+                (String::new(), vec![Lack { what: format!("not reached: {why}"), help }])
+            }
+        };
+        count += lacks.len();
+        section(out, &format!("worker {name}"), &about, &lacks).map_err(written)?;
+    }
+    if examined.is_empty() && config.discovery.is_on() {
+        writeln!(out, "workers: come by discovery, not looked at").map_err(written)?;
+    }
+    let sum = match count {
+        0 => "nothing found".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    writeln!(out, "{sum}").and_then(|()| out.flush()).map_err(written)?;
+    Ok(count == 0)
+}
+
+/// Does it keep workers from being asked?
+fn is_about_workers(finding: &Finding) -> bool {
+    findings::are_fatal(std::slice::from_ref(finding))
+}
+
+/// One line where all is well, else one for each finding.
+fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
+    if found.is_empty() {
+        return writeln!(out, "{name}: ok, {about}");
+    }
+    found.iter().try_for_each(|lack| writeln!(out, "{name}: {}. help: {}", lack.what, lack.help))
+}
+
+type ExaminedWorker = (String, Result<Examined, String>);
+
+/// All configured workers, in their order.
+async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String> {
+    let clock = Clock::start();
+    let connectors = config.connectors().map_err(|error| error.to_string())?;
+    let clients = WorkerClients::new(config, &connectors).map_err(|error| error.to_string())?;
+    let mut asking = (**config).clone();
+    // Also where the router itself does not ask.
+    asking.health.enabled = true;
+    // Nobody listens: what is found comes back.
+    let (notices, _unheard) = mpsc::channel(1);
+    let probing = Probing {
+        config: Arc::new(asking),
+        clients,
+        texts: ModelTexts::new(clock),
+        notices,
+        signs: Rc::new(SignsOfLife::new(clock)),
+    };
+    let for_kv = config.policy == Policy::Kv;
+    let mut all = Vec::new();
+    for some in config.workers.chunks(ASKED_AT_ONCE) {
+        let tasks: Vec<_> = some
+            .iter()
+            .filter_map(|worker| {
+                let probe = probing.one(WorkerIndex(0), worker)?;
+                let late = |_| Err(format!("no answer in {} s", WORKER_TIME_MAX.as_secs()));
+                let task = async move {
+                    timeout(WORKER_TIME_MAX, probe.examine(for_kv)).await.unwrap_or_else(late)
+                };
+                Some((worker.url.clone(), tokio::task::spawn_local(task)))
+            })
+            .collect();
+        for (url, task) in tasks {
+            all.push((url, task.await.unwrap_or_else(|error| Err(error.to_string()))));
+        }
+    }
+    Ok(all)
+}
+
+/// Does a router answer there?
+fn runs_at(listen: SocketAddr) -> bool {
+    let ask = || -> io::Result<bool> {
+        let mut stream = TcpStream::connect_timeout(&listen, OWN_TIME_MAX)?;
+        stream.set_read_timeout(Some(OWN_TIME_MAX))?;
+        stream.set_write_timeout(Some(OWN_TIME_MAX))?;
+        stream.write_all(b"GET /version HTTP/1.1\r\nhost: doctor\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(4_096).read_to_string(&mut answer)?;
+        Ok(answer.contains("{\"version\":\""))
+    };
+    ask().unwrap_or(false)
+}

@@ -1,0 +1,111 @@
+//! One worker looked at once, for `forebay doctor`: what it is, what it lacks, and what only a
+//! question to it can show: whether its events can be reached, and whether its tokenizer is ours.
+
+use super::described::Description;
+use super::http::Asker;
+use super::lacks::{Lack, lacks};
+use super::model_text::FoundText;
+use super::probe::{Probe, WorkerLook};
+use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// Longest wait for a connection to the socket of events.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
+/// Letters, marks, digits, spaces and emoji: vocabularies differ in these.
+const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\n\tdef f(x): return x";
+
+/// What came of looking.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What the worker says of itself.
+    pub description: Description,
+    /// What is missing or wrong.
+    pub lacks: Vec<Lack>,
+}
+
+impl Probe {
+    /// Looks at the worker once. Without `for_kv`, policy `kv` and its needs do not matter.
+    ///
+    /// # Errors
+    /// Why the worker cannot be described.
+    pub async fn examine(self, for_kv: bool) -> Result<Examined, String> {
+        let WorkerLook { description, texts, .. } = self.look().await?;
+        let mut found = Vec::new();
+        if for_kv {
+            found = lacks(&description, &texts);
+            found.extend(unreachable_events(&description).await);
+            found.extend(wrong_tokenizers(&self.patient(), &texts).await);
+        }
+        Ok(Examined { description, lacks: found })
+    }
+}
+
+async fn unreachable_events(description: &Description) -> Option<Lack> {
+    for events in description.ranks.iter().filter_map(|rank| rank.events.as_ref()) {
+        for endpoint in [Some(&events.endpoint), events.replay.as_ref()].into_iter().flatten() {
+            if let Some((place, why)) = unreachable(endpoint).await {
+                let what = format!("KV events at {place} cannot be reached: {why}");
+                let help = "open the port between router and engine, or set `kv_events`";
+                return Some(Lack::new(what, help));
+            }
+        }
+    }
+    None
+}
+
+/// The place where nobody answers, and why; `None` where the engine is the one that connects.
+async fn unreachable(endpoint: &ZmqEndpoint) -> Option<(String, String)> {
+    if endpoint.side == Side::Bind {
+        return None;
+    }
+    let (place, connected) = match &endpoint.place {
+        ZmqAddress::Tcp { host, port } => {
+            let connecting = TcpStream::connect((host.as_str(), *port));
+            let connected = timeout(CONNECT_TIME_MAX, connecting).await;
+            (format!("{host}:{port}"), connected.map(|connected| connected.map(drop)))
+        }
+        ZmqAddress::Ipc(path) => {
+            let connected = timeout(CONNECT_TIME_MAX, UnixStream::connect(path)).await;
+            (path.display().to_string(), connected.map(|connected| connected.map(drop)))
+        }
+    };
+    match connected {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some((place, error.to_string())),
+        Err(_) => Some((place, "no answer in 3 s".to_owned())),
+    }
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+}
+
+/// Models whose engine makes other tokens of a text than those that the router reads back.
+async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
+    let mut found = Vec::new();
+    for (model, text) in texts {
+        let Some(known) = &text.text else { continue };
+        let body = serde_json::json!({
+            "model": &**model, "prompt": SAMPLE, "add_special_tokens": false,
+        });
+        // An engine without the call says nothing of its tokenizer.
+        let Ok(answer) = asker.post_json("/tokenize", &body).await else { continue };
+        let Ok(Tokens { tokens }) = serde_json::from_str(&answer) else { continue };
+        let mut read = Vec::new();
+        let is_known = known.vocabulary.decode_into(&tokens, &mut read);
+        let mut expected = SAMPLE.as_bytes().to_vec();
+        known.vocabulary.align(&mut expected, 0);
+        if !is_known || read != expected {
+            let dir = text.dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
+            let what = format!("the tokenizer in {dir} is not that of the engine's `{model}`");
+            found.push(Lack::new(what, "set `model_dir` of the worker to the files of its model"));
+        }
+    }
+    found
+}

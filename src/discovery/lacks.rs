@@ -1,0 +1,122 @@
+//! What a worker lacks for exact routing, in words: what is missing, and what to do. Sans-IO.
+
+use super::described::{DescribedRank, Description};
+use super::model_text::FoundText;
+use forebay_fleet::worker::Dialect;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Something that is missing or wrong.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lack {
+    /// What is missing or wrong with it.
+    pub what: String,
+    /// What is missing, or wrong with it.
+    pub help: String,
+}
+
+impl Lack {
+    pub(crate) fn new(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { what: what.into(), help: help.into() }
+    }
+}
+
+/// What policy `kv` misses of a worker.
+#[must_use]
+pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    for (model, found) in texts {
+        if found.text.is_none() {
+            let what = format!("no tokenizer for model `{model}`: its prompts are not matched");
+            lacks.push(Lack::new(what, format!("set `model_dir` ({})", found.note)));
+        }
+    }
+    let (dialect, ranks) = (description.dialect, &description.ranks);
+    let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
+    if some(&|rank| rank.reuses_prefixes == Some(false)) {
+        let what = "prefix caching is off: the engine computes each prompt anew";
+        lacks.push(Lack::new(what, with_caching(dialect)));
+    }
+    if some(&|rank| rank.events.is_none()) {
+        let what = "no KV events: what its caches hold is guessed";
+        lacks.push(Lack::new(what, with_events(dialect)));
+    } else if some(&|rank| rank.events.as_ref().is_some_and(|events| events.replay.is_none())) {
+        let what = "no replay of KV events: a lost batch empties what is known of the cache";
+        lacks.push(Lack::new(what, "add `replay_endpoint` to --kv-events-config, or set `replay`"));
+    }
+    lacks
+}
+
+const fn with_caching(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Vllm => "start vLLM without --no-enable-prefix-caching",
+        Dialect::Sglang => "start SGLang without --disable-radix-cache",
+        Dialect::Openai => "switch it on in the engine",
+    }
+}
+
+const fn with_events(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Vllm => {
+            "start vLLM with --kv-events-config '{\"enable_kv_cache_events\":true,\
+             \"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\
+             \"replay_endpoint\":\"tcp://*:5657\"}'; vLLM older than 0.31 needs `kv_events` too"
+        }
+        Dialect::Sglang => {
+            "start SGLang with --kv-events-config '{\"publisher\":\"zmq\",\
+             \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}'"
+        }
+        Dialect::Openai => "set `kv_events`, if the engine has any; else nothing mends it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::described::Announced;
+    use forebay_fleet::worker::Role;
+    use forebay_zmq::ZmqEndpoint;
+
+    fn described(rank: DescribedRank) -> Description {
+        Description {
+            dialect: Dialect::Vllm,
+            models: Vec::new(),
+            ranks: vec![rank],
+            port_per_rank: false,
+            role: Role::Both,
+            source: None,
+        }
+    }
+
+    fn whats(description: &Description) -> Vec<String> {
+        lacks(description, &BTreeMap::new()).into_iter().map(|lack| lack.what).collect()
+    }
+
+    #[test]
+    fn each_lack_is_named_once() {
+        let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
+        let found = whats(&described(bare));
+        assert!(found[0].contains("prefix caching is off"), "{found:?}");
+        assert!(found.len() == 2 && found[1].contains("no KV events"), "{found:?}");
+        let endpoint = ZmqEndpoint::parse("tcp://127.0.0.1:1", "h").unwrap();
+        let announced = Announced { endpoint, replay: None, topic: String::new() };
+        let rank = DescribedRank {
+            events: Some(announced.clone()),
+            reuses_prefixes: Some(true),
+            ..DescribedRank::default()
+        };
+        let found = whats(&described(rank.clone()));
+        assert!(found.len() == 1 && found[0].contains("no replay"), "{found:?}");
+        let replay = ZmqEndpoint::parse("tcp://127.0.0.1:2", "h").unwrap();
+        let events = Some(Announced { replay: Some(replay), ..announced });
+        assert_eq!(whats(&described(DescribedRank { events, ..rank })), [""; 0]);
+    }
+
+    #[test]
+    fn a_model_without_a_tokenizer_says_why() {
+        let text = FoundText { note: "no files".to_owned(), ..FoundText::default() };
+        let texts = BTreeMap::from([(Arc::from("m"), text)]);
+        let found = lacks(&described(DescribedRank::default()), &texts);
+        assert!(found[0].what.contains("`m`") && found[0].help.contains("no files"), "{found:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! V7: `forebay doctor` finds what is planted, and nothing where nothing is.
+
+use crate::rig::{any_port, port_for_later};
+use crate::wrong_tokenizer::bytes_only;
+use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
+use std::net::TcpListener;
+use std::process::Command;
+
+const TOKENIZER: &str = "tests/data/tokenizer";
+
+/// An engine with all that the router can use, but for what `change` changes.
+fn engine(change: impl FnOnce(&mut EngineConfig)) -> EngineHandle {
+    let mut config = EngineConfig {
+        listen: any_port(),
+        model: Some("m".to_owned()),
+        kv_events: Some("tcp://127.0.0.1:0".into()),
+        replay: Some("tcp://127.0.0.1:0".into()),
+        ..EngineConfig::default()
+    };
+    change(&mut config);
+    let text = EngineText::load(None).expect("the built-in tokenizer");
+    Engine::start_with(config, text).expect("the engine starts")
+}
+
+/// What the doctor says of this configuration, and whether it found nothing. `first`: what its
+/// shell does before.
+fn doctor(first: &str, text: &str) -> (bool, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("forebay.toml");
+    let [listen, admin] = [port_for_later(), port_for_later()];
+    // A line of the text may say where it listens instead.
+    let own =
+        if text.contains("listen =") { String::new() } else { format!("listen = \"{listen}\"\n") };
+    std::fs::write(&file, format!("{own}admin = \"{admin}\"\n{text}")).unwrap();
+    let shell = format!("{first}exec \"$0\" doctor -c \"$1\"");
+    let command = ["-c", &shell, env!("CARGO_BIN_EXE_forebay")];
+    let ran = Command::new("sh").args(command).arg(&file).output().unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "", "{said}");
+    (ran.status.success(), said)
+}
+
+/// A router of one core in front of these, small enough for any limit of files.
+fn before(engines: &[&EngineHandle], more: &str) -> String {
+    let worker = |engine: &&EngineHandle| format!("[[worker]]\nurl = \"{}\"\n", engine.url());
+    let workers: String = engines.iter().map(worker).collect();
+    format!(
+        "cores = [0]\nmodel_dir = \"{TOKENIZER}\"\n{more}\n\
+         [limits]\nconnections_max = 100\nin_flight_max = 100\n{workers}"
+    )
+}
+
+/// The findings of one machine or worker.
+fn of<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
+    said.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).collect()
+}
+
+#[test]
+fn where_nothing_is_wrong_nothing_is_found() {
+    let engines = [engine(|_| {}), engine(|config| config.wire = EngineWire::Sglang)];
+    let (is_well, said) = doctor("", &before(&[&engines[0], &engines[1]], ""));
+    for (engine, name) in engines.iter().zip(["vLLM", "SGLang"]) {
+        let found = of(&said, &format!("worker {}", engine.url()));
+        assert_eq!(found, [format!("ok, {name}, m, 1 rank, KV events, prefix caching")], "{said}");
+    }
+    // A machine of tests may have no io_uring.
+    let others: Vec<_> =
+        of(&said, "machine").into_iter().filter(|found| !found.starts_with("io_uring")).collect();
+    assert!(others.iter().all(|found| found.starts_with("ok, ")), "{said}");
+    assert_eq!(is_well, said.ends_with("nothing found\n"), "{said}");
+}
+
+#[test]
+fn each_planted_fault_of_an_engine_is_found() {
+    let engines = [
+        engine(|config| (config.kv_events, config.replay) = (None, None)),
+        engine(|config| config.prefix_caching = false),
+        engine(|config| {
+            (config.wire, config.prefix_caching) = (EngineWire::Sglang, false);
+        }),
+        engine(|config| config.replay = None),
+    ];
+    let all: Vec<_> = engines.iter().collect();
+    let gone = port_for_later();
+    let text = before(&all, "") + &format!("[[worker]]\nurl = \"http://{gone}\"\n");
+    let (is_well, said) = doctor("", &text);
+    assert!(!is_well, "{said}");
+    let found = |engine: &EngineHandle| of(&said, &format!("worker {}", engine.url())).join("\n");
+    let [silent, forgetful, sglang, no_replay] = &engines;
+    assert!(found(silent).starts_with("no KV events"), "{said}");
+    assert!(found(silent).contains("--kv-events-config"), "{said}");
+    assert!(found(forgetful).contains("--no-enable-prefix-caching"), "{said}");
+    assert!(found(sglang).contains("--disable-radix-cache"), "{said}");
+    assert!(found(no_replay).starts_with("no replay"), "{said}");
+    assert!(of(&said, &format!("worker http://{gone}"))[0].starts_with("not reached"), "{said}");
+}
+
+#[test]
+fn events_behind_a_closed_port_and_a_wrong_tokenizer_are_found() {
+    let (closed, other) = (port_for_later(), bytes_only());
+    let engine = engine(|_| {});
+    let dir = other.path().display();
+    let text = before(&[&engine], "")
+        + &format!("model_dir = \"{dir}\"\nkv_events = [\"tcp://{closed}\"]\n");
+    let (_, said) = doctor("", &text);
+    let found = of(&said, &format!("worker {}", engine.url())).join("\n");
+    assert!(found.contains(&format!("KV events at {closed} cannot be reached")), "{said}");
+    assert!(found.contains("is not that of the engine's `m`"), "{said}");
+}
+
+#[test]
+fn each_planted_fault_of_the_machine_is_found() {
+    let engine = engine(|_| {});
+    let text = before(&[&engine], "");
+    let (_, said) = doctor("ulimit -n 200; ", &text);
+    assert!(of(&said, "machine").join("\n").contains("200 open files are allowed"), "{said}");
+    let (_, said) = doctor("", &text.replace("cores = [0]", "cores = [0, 4095]"));
+    let found = of(&said, "machine").join("\n");
+    assert!(found.contains("`cores`: this process may not use core 4095"), "{said}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (_, said) = doctor("", &format!("listen = \"{address}\"\n{text}"));
+    let found = of(&said, "machine").join("\n");
+    assert!(found.contains(&format!("`listen` {address} is in use")), "{said}");
+    let (is_well, said) = doctor("", "polcy = \"kv\"\n");
+    assert!(!is_well && said.contains("did you mean `policy`"), "{said}");
+}
