@@ -1,0 +1,98 @@
+//! What the process itself takes, as Linux says it: CPU time by thread, and memory.
+
+use super::catalogue;
+use super::metrics_text::MetricsText;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+
+/// Label of all threads that do not live as long as the process. A counter must not go back.
+const OTHER: &str = "other";
+/// Names of threads that live as long, or the beginning of such names.
+const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+const BYTES_PER_KIB: u64 = 1_024;
+
+/// A system without `/proc` leaves the figures out.
+pub(super) fn process(text: &mut MetricsText) {
+    let mut threads = threads();
+    if !threads.is_empty() {
+        threads.sort_unstable();
+        let named: u64 = threads.iter().map(|(_, cpu_ns)| cpu_ns).sum();
+        let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
+        for (name, cpu_ns) in &threads {
+            family.seconds(&[("thread", name)], *cpu_ns);
+        }
+        family.seconds(&[("thread", OTHER)], process_cpu_ns().saturating_sub(named));
+    }
+    if let Some(kib) = fs::read_to_string("/proc/self/status").ok().and_then(|it| resident(&it)) {
+        let bytes = kib.saturating_mul(BYTES_PER_KIB);
+        text.open(&catalogue::RESIDENT_BYTES).sample(&[], bytes);
+    }
+}
+
+/// Lasting threads, each with its CPU time in nanoseconds. A thread may end while it is looked at.
+fn threads() -> Vec<(String, u64)> {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let figures = tasks.flatten().filter_map(|task| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let name = name.trim_end();
+        if !LASTING.iter().any(|lasting| name.starts_with(lasting)) {
+            return None;
+        }
+        let figures = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        Some((name.to_owned(), figures.split(' ').next()?.parse().ok()?))
+    });
+    figures.collect()
+}
+
+/// CPU time of all threads, those that have ended among them.
+fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(NANOS_PER_SECOND).saturating_add(nanos.unwrap_or(0))
+}
+
+/// `VmRSS` of `/proc/self/status`, in KiB.
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lasting_thread_has_its_cpu_time_and_the_others_share_the_rest() {
+        let (busy, ended) = std::sync::mpsc::channel::<()>();
+        let (said, started) = std::sync::mpsc::channel();
+        let shard = std::thread::Builder::new().name("shard-7".into()).spawn(move || {
+            let mut sum = 0_u64;
+            for number in 0..20_000_000_u64 {
+                sum = std::hint::black_box(sum.wrapping_add(number));
+            }
+            said.send(sum).unwrap();
+            let _ = ended.recv();
+        });
+        started.recv().unwrap();
+        let mut text = MetricsText::default();
+        process(&mut text);
+        drop(busy);
+        shard.unwrap().join().unwrap();
+        let text = text.finish();
+        let value = |line: &str| {
+            let found = text.lines().find_map(|it| it.strip_prefix(line)).unwrap();
+            found.trim().parse::<f64>().unwrap()
+        };
+        assert!(value("forebay_thread_cpu_seconds_total{thread=\"shard-7\"}") > 1e-3, "{text}");
+        assert!(value("forebay_thread_cpu_seconds_total{thread=\"other\"}") >= 0.0, "{text}");
+        assert!(value("forebay_resident_bytes") > 1e6, "{text}");
+    }
+
+    #[test]
+    fn resident_memory_is_read_with_its_unit() {
+        assert_eq!(resident("VmHWM:\t   9 kB\nVmRSS:\t   5120 kB\n"), Some(5_120));
+        assert_eq!(resident("VmRSS:\t   5120 MB\n"), None);
+        assert_eq!(resident("VmSize:\t 1 kB\n"), None);
+    }
+}
