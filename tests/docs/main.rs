@@ -2,6 +2,7 @@
 //! names and lines of the log exist, every flag of `serve` has help.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails must stop")]
 
+mod boards;
 mod reference;
 
 use forebay::admin::all_metrics;
