@@ -2,14 +2,13 @@
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
-use rustix::time::{ClockId, clock_gettime};
+use forebay_base::process_cpu_ns;
 use std::fs;
 
 /// Label of all threads that do not live as long as the process. A counter must not go back.
 const OTHER: &str = "other";
 /// Names of threads that live as long, or the beginning of such names.
 const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const BYTES_PER_KIB: u64 = 1_024;
 
 /// A system without `/proc` leaves the figures out.
@@ -43,13 +42,6 @@ fn threads() -> Vec<(String, u64)> {
         Some((name.to_owned(), figures.split(' ').next()?.parse().ok()?))
     });
     figures.collect()
-}
-
-/// CPU time of all threads, those that have ended among them.
-fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.unwrap_or(0).saturating_mul(NANOS_PER_SECOND).saturating_add(nanos.unwrap_or(0))
 }
 
 /// `VmRSS` of `/proc/self/status`, in KiB.
