@@ -222,7 +222,9 @@ catalogue! {
         OFFLOADED = Gauge "offloaded" ["shard"];
         /// 1 while a shard, or the thread beside it, makes no progress.
         SHARD_STALLED = Gauge "shard_stalled" ["shard"];
-        /// CPU time of shards, of the threads beside them, of the control thread and of the rest.
+        /// CPU time of all threads.
+        CPU_SECONDS = Counter "cpu_seconds_total" [];
+        /// CPU time of shards, of the threads beside them and of the control thread.
         THREAD_CPU_SECONDS = Counter "thread_cpu_seconds_total" ["thread"];
         /// Memory that the process holds.
         RESIDENT_BYTES = Gauge "resident_bytes" [];

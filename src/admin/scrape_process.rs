@@ -5,23 +5,19 @@ use super::metrics_text::MetricsText;
 use forebay_base::process_cpu_ns;
 use std::fs;
 
-/// Label of all threads that do not live as long as the process. A counter must not go back.
-const OTHER: &str = "other";
-/// Names of threads that live as long, or the beginning of such names.
+/// Names of threads that live as long as the process, or the beginning of such names. The counter of
+/// a thread that ends would go back.
 const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
 const BYTES_PER_KIB: u64 = 1_024;
 
 /// A system without `/proc` leaves the figures out.
 pub(super) fn process(text: &mut MetricsText) {
+    text.open(&catalogue::CPU_SECONDS).seconds(&[], process_cpu_ns());
     let mut threads = threads();
-    if !threads.is_empty() {
-        threads.sort_unstable();
-        let named: u64 = threads.iter().map(|(_, cpu_ns)| cpu_ns).sum();
-        let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
-        for (name, cpu_ns) in &threads {
-            family.seconds(&[("thread", name)], *cpu_ns);
-        }
-        family.seconds(&[("thread", OTHER)], process_cpu_ns().saturating_sub(named));
+    threads.sort_unstable();
+    let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
+    for (name, cpu_ns) in &threads {
+        family.seconds(&[("thread", name)], *cpu_ns);
     }
     if let Some(kib) = fs::read_to_string("/proc/self/status").ok().and_then(|it| resident(&it)) {
         let bytes = kib.saturating_mul(BYTES_PER_KIB);
@@ -55,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lasting_thread_has_its_cpu_time_and_the_others_share_the_rest() {
+    fn a_lasting_thread_has_its_cpu_time_and_others_are_in_the_whole() {
         let (busy, ended) = std::sync::mpsc::channel::<()>();
         let (said, started) = std::sync::mpsc::channel();
         let shard = std::thread::Builder::new().name("shard-7".into()).spawn(move || {
@@ -77,7 +73,8 @@ mod tests {
             found.trim().parse::<f64>().unwrap()
         };
         assert!(value("forebay_thread_cpu_seconds_total{thread=\"shard-7\"}") > 1e-3, "{text}");
-        assert!(value("forebay_thread_cpu_seconds_total{thread=\"other\"}") >= 0.0, "{text}");
+        assert_eq!(text.matches("{thread=").count(), 1, "this thread is of no lasting name");
+        assert!(value("forebay_cpu_seconds_total") > 1e-3, "{text}");
         assert!(value("forebay_resident_bytes") > 1e6, "{text}");
     }
 
