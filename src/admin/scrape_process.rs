@@ -3,6 +3,7 @@
 use super::catalogue;
 use super::metrics_text::MetricsText;
 use forebay_base::process_cpu_ns;
+use std::collections::BTreeMap;
 use std::fs;
 
 /// Names of threads that live as long as the process, or the beginning of such names. The counter of
@@ -13,11 +14,9 @@ const BYTES_PER_KIB: u64 = 1_024;
 /// A system without `/proc` leaves the figures out.
 pub(super) fn process(text: &mut MetricsText) {
     text.open(&catalogue::CPU_SECONDS).seconds(&[], process_cpu_ns());
-    let mut threads = threads();
-    threads.sort_unstable();
     let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
-    for (name, cpu_ns) in &threads {
-        family.seconds(&[("thread", name)], *cpu_ns);
+    for (name, cpu_ns) in threads() {
+        family.seconds(&[("thread", &name)], cpu_ns);
     }
     if let Some(kib) = fs::read_to_string("/proc/self/status").ok().and_then(|it| resident(&it)) {
         let bytes = kib.saturating_mul(BYTES_PER_KIB);
@@ -25,9 +24,11 @@ pub(super) fn process(text: &mut MetricsText) {
     }
 }
 
-/// Lasting threads, each with its CPU time in nanoseconds. A thread may end while it is looked at.
-fn threads() -> Vec<(String, u64)> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+/// CPU time of lasting threads in nanoseconds. A process of several routers has a name twice.
+fn threads() -> BTreeMap<String, u64> {
+    let mut threads = BTreeMap::new();
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return threads };
+    // A thread may end while it is looked at.
     let figures = tasks.flatten().filter_map(|task| {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
         let name = name.trim_end();
@@ -35,9 +36,12 @@ fn threads() -> Vec<(String, u64)> {
             return None;
         }
         let figures = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        Some((name.to_owned(), figures.split(' ').next()?.parse().ok()?))
+        Some((name.to_owned(), figures.split(' ').next()?.parse::<u64>().ok()?))
     });
-    figures.collect()
+    for (name, cpu_ns) in figures {
+        *threads.entry(name).or_default() += cpu_ns;
+    }
+    threads
 }
 
 /// `VmRSS` of `/proc/self/status`, in KiB.
