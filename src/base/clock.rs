@@ -30,21 +30,18 @@ pub fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// CPU time of all threads of the process, those that have ended among them, in nanoseconds.
-#[must_use]
-pub fn process_cpu_ns() -> u64 {
-    read_ns(ClockId::ProcessCPUTime)
-}
-
 /// Nanoseconds of the monotonic clock. A request reads it a dozen times; the arithmetic of
 /// `std::time::Instant` costs more than the reading.
 fn monotonic_ns() -> u64 {
-    read_ns(ClockId::Monotonic)
+    let time = clock_gettime(ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
 
-#[inline]
-fn read_ns(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
+/// CPU time of all threads of the process, those that have ended among them, in nanoseconds.
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);
     part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
