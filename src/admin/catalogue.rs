@@ -184,6 +184,8 @@ catalogue! {
     "Queues and windows" {
         /// Requests that wait for a rank.
         QUEUE_DEPTH = Gauge "queue_depth" ["model", "leg", "worker", "dp_rank"];
+        /// Requests that one queue may hold, `queue.depth_max`.
+        QUEUE_DEPTH_MAX = Gauge "queue_depth_max" [];
         /// Bytes of the bodies that wait.
         QUEUE_BYTES = Gauge "queue_bytes" ["model", "leg", "worker", "dp_rank"];
         /// KV tokens that waiting requests want.
@@ -220,6 +222,12 @@ catalogue! {
         OFFLOADED = Gauge "offloaded" ["shard"];
         /// 1 while a shard, or the thread beside it, makes no progress.
         SHARD_STALLED = Gauge "shard_stalled" ["shard"];
+        /// CPU time of all threads.
+        CPU_SECONDS = Counter "cpu_seconds_total" [];
+        /// CPU time of shards, of the threads beside them and of the control thread.
+        THREAD_CPU_SECONDS = Counter "thread_cpu_seconds_total" ["thread"];
+        /// Memory that the process holds.
+        RESIDENT_BYTES = Gauge "resident_bytes" [];
         /// Lines of the log that standard error did not take.
         LOG_DROPPED = Counter "log_dropped_total" [];
         /// Not 0: a bug, please report.

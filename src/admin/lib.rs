@@ -28,6 +28,7 @@ mod scrape;
 mod scrape_choices;
 mod scrape_flow;
 mod scrape_load;
+mod scrape_process;
 mod scrape_replicas;
 mod socket;
 mod scrape_tenants;

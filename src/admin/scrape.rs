@@ -8,6 +8,7 @@ use super::roles;
 use super::scrape_choices::choices;
 use super::scrape_flow::{self, FlowSources};
 use super::scrape_load::loads;
+use super::scrape_process;
 use super::scrape_replicas;
 use super::scrape_tenants;
 use super::sources::{FleetView, ScrapeSources, SnapshotFigures, total};
@@ -87,6 +88,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     for (number, shard) in sources.shards.counters.iter().enumerate() {
         offloaded.sample(&[("shard", &number.to_string())], shard.offloaded());
     }
+    scrape_process::process(&mut text);
     text.open(&catalogue::LOG_DROPPED).sample(&[], sources.log_dropped);
     text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()

@@ -93,6 +93,10 @@ fn queues(sources: &FlowSources<'_>, text: &mut MetricsText) {
         let mut family = text.open(metric);
         each_queue(sources, |labels, queue| family.sample(labels, read(queue)));
     }
+    let queue = &sources.fleet.config.flow.queue;
+    if queue.mode != QueueMode::Off {
+        text.open(&catalogue::QUEUE_DEPTH_MAX).sample(&[], queue.depth_max.into());
+    }
 }
 
 fn each_queue(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {

@@ -8,7 +8,7 @@ pub mod limits;
 mod sockets;
 mod units;
 
-pub use clock::{Clock, since_1970};
+pub use clock::{Clock, process_cpu_ns, since_1970};
 pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };

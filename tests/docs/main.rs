@@ -2,6 +2,7 @@
 //! names and lines of the log exist, every flag of `serve` has help.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails must stop")]
 
+mod boards;
 mod reference;
 
 use forebay::admin::all_metrics;
@@ -65,6 +66,24 @@ fn files_that_the_pages_show_can_be_used() {
             assert!(said.is_empty(), "{said:?} in:\n{file}");
         }
     }
+}
+
+/// Who takes the `#` away from a line of the packaged file gets a file that works.
+#[test]
+fn the_packaged_file_can_be_used_with_all_of_its_lines() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/package/forebay.toml");
+    let file = fs::read_to_string(path).unwrap();
+    let is_line = |line: &str| line.starts_with('[') || line.contains(" = ");
+    let lines = file.lines().map(|line| match line.strip_prefix("# ") {
+        Some(line) if is_line(line) => line,
+        _ => line,
+    });
+    let whole = lines.collect::<Vec<_>>().join("\n");
+    assert!(whole.contains("\nsnapshot = ") && whole.contains("\nmodel_dir = "), "{whole}");
+    let whole = whole.replace("/var/lib/models/Qwen3-8B", "tests/data/tokenizer");
+    let whole = whole.replace("/var/lib/forebay", "/tmp");
+    let used = Config::from_toml(&whole).map_err(|findings| findings.first().unwrap().to_string());
+    assert!(used.is_ok(), "{used:?}");
 }
 
 /// A renamed key or metric leaves no page behind. Metrics of the simulated engine are its own.

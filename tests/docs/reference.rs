@@ -332,7 +332,7 @@ fn endpoints() -> String {
 fn every_metric_is_opened_somewhere() {
     let admin: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "admin"].iter().collect();
     let read = |name: &str| fs::read_to_string(admin.join(name)).unwrap();
-    let files = ["", "_choices", "_flow", "_load", "_replicas", "_tenants"];
+    let files = ["", "_choices", "_flow", "_load", "_process", "_replicas", "_tenants"];
     let files = files.map(|part| format!("scrape{part}.rs"));
     let code: String = files.map(|name| read(&name)).concat();
     let counted: Vec<&str> = Count::ALL.iter().map(|(_, metric)| metric.name).collect();
