@@ -6,8 +6,8 @@ use forebay_base::process_cpu_ns;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Names of threads that live as long as the process, or the beginning of such names. The counter of
-/// a thread that ends would go back.
+/// Names of threads that live as long as the process, or the beginning of such names. The counter
+/// of a thread that ends would go back.
 const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
 const BYTES_PER_KIB: u64 = 1_024;
 

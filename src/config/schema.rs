@@ -348,6 +348,9 @@ table! {
         json: bool = false, { flag: flag("Logging", "log-json", ""), reloadable: false };
         /// Write one record per request.
         requests: bool = false, { flag: flag("Logging", "log-requests", "") };
+        /// Write a record of level `warn` for each request without an answer's head after this
+        /// time, `requests` or not. 0 means none.
+        slow: Duration = Duration::ZERO;
         /// `error`, `warn`, `info`, `debug`, `trace`, or a `tracing` filter.
         level: String = "info".to_owned(),
             { flag: flag("Logging", "log-level", "LEVEL"), reloadable: false };

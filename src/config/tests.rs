@@ -166,6 +166,7 @@ open = "5s"
 [log]
 json = true
 requests = true
+slow = "5s"
 level = "debug"
 [[worker]]
 url = "http://a:1"

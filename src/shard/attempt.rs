@@ -168,7 +168,7 @@ async fn exchange(
         match answered {
             Ok(sent) => {
                 workers.hear(plan.worker);
-                env.time(Stage::FirstByte, dispatched);
+                slot.answer.head_at = Some(env.time(Stage::FirstByte, dispatched));
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.answer.head.status) {
                     let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);

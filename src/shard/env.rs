@@ -1,6 +1,7 @@
 //! What every stage may use: the time, the configuration, what the shard counts, and whether it
 //! drains.
 
+use super::slow_log::SlowLog;
 use crate::runtime::Signal;
 use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
@@ -23,6 +24,7 @@ pub(super) struct Env {
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) draining: Signal,
     pub(super) leaving: Leaving,
+    pub(super) slow_log: Cell<SlowLog>,
 }
 
 /// What the shard was told of its end.
@@ -49,6 +51,7 @@ impl Env {
             histograms: RefCell::default(),
             draining: Signal::default(),
             leaving: Leaving::default(),
+            slow_log: Cell::default(),
         }
     }
 

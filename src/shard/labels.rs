@@ -2,6 +2,7 @@
 
 use forebay_base::RankIndex;
 use forebay_prompt::parse::Endpoint;
+use forebay_select::Because;
 
 /// Status of a request whose client left before its answer began: nobody is told.
 pub(super) const CLIENT_GONE: u16 = 499;
@@ -17,4 +18,10 @@ pub(super) struct Labels {
     pub(super) rank: Option<RankIndex>,
     /// Status of the answer, once there is one.
     pub(super) status: u16,
+    /// Time until the request had been read.
+    pub(super) read_ns: u64,
+    /// Time in queues, all of them together.
+    pub(super) queued_ns: u64,
+    /// Why the rank was chosen.
+    pub(super) because: Option<Because>,
 }

@@ -126,7 +126,7 @@ struct Wanting {
 struct Away {
     message: Vec<u8>,
     head_bytes: usize,
-    request: ApiRequest,
+    request: Box<ApiRequest>,
     prompt: Prompt,
     /// What a KV transfer has to know of the body.
     kv_transfer: Option<Wanted>,

@@ -51,6 +51,7 @@ mod routing;
 mod run;
 mod slice;
 mod slot;
+mod slow_log;
 mod standing;
 mod state;
 mod wait;

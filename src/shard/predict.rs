@@ -81,7 +81,7 @@ pub(super) fn account_choice(
     asked: Asked<'_>,
     session: Option<SessionKey>,
     rank: RankIndex,
-) {
+) -> Because {
     let stages = routing.stages.borrow();
     let overlaps = stages.matching.matched.overlaps();
     let computes = |index| {
@@ -99,6 +99,7 @@ pub(super) fn account_choice(
     let because = Because::of(policy, held, most, is_only, is_kept);
     env.counters.choices().decided(because as usize);
     env.counters.add(Count::OverlapUnusedBytes, u64::from(most.saturating_sub(held)));
+    because
 }
 
 /// What the engine says that it found in its cache.

@@ -1,5 +1,5 @@
-//! One log record per request, only where `log.requests` asks for it: the shard formats it
-//! and hands it to the thread that writes the log.
+//! Records of requests: one for each where `log.requests` asks for it, and one for each slow one
+//! where `log.slow` does. The shard formats a record, and the thread of the log writes it.
 
 use super::labels::{CLIENT_GONE, Labels};
 use super::slot::{After, Slot};
@@ -7,9 +7,10 @@ use super::state::Shard;
 use crate::ingress::ConnectedClient;
 use forebay_base::NanosSinceStart;
 use forebay_router::request::Stop;
+use std::time::Duration;
 
-/// Writes the record of a request that has ended.
-pub(super) fn write(
+/// Writes the records of a request that has ended.
+pub(super) fn note(
     shard: &Shard,
     client: &ConnectedClient,
     slot: &Slot,
@@ -17,15 +18,37 @@ pub(super) fn write(
     served: &Result<After, Stop>,
     started: NanosSinceStart,
 ) {
-    let (status, outcome) = match served {
-        Ok(_) => (labels.status, "answered"),
-        Err(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {
-            (refusal.status(), refusal.reason().as_str())
-        }
-        Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
-        Err(Stop::ClientGone) => (slot.answer.status.unwrap_or(CLIENT_GONE), "client-gone"),
-        Err(Stop::Cut(error)) => (slot.answer.head.status, error.describe()),
+    let (writes_all, slow) = {
+        let log = &shard.env.config().log;
+        (log.requests, log.slow)
     };
+    if !writes_all && slow.is_zero() {
+        return;
+    }
+    let now = shard.env.now();
+    if writes_all {
+        write(shard, client, slot, labels, served, now.since(started));
+    }
+    let until_head = slot.answer.head_at.unwrap_or(now).since(started);
+    if !slow.is_zero() && Duration::from_nanos(until_head) > slow {
+        let mut log = shard.env.slow_log.get();
+        let left_out = log.take(now);
+        shard.env.slow_log.set(log);
+        if let Some(left_out) = left_out {
+            write_slow(shard, slot, labels, served, Times { started, now, left_out });
+        }
+    }
+}
+
+fn write(
+    shard: &Shard,
+    client: &ConnectedClient,
+    slot: &Slot,
+    labels: &Labels,
+    served: &Result<After, Stop>,
+    total_ns: u64,
+) {
+    let (status, outcome) = ended(slot, labels, served);
     let fleet = shard.workers.fleet();
     let rank = labels.rank.and_then(|rank| fleet.rank(rank));
     tracing::info!(
@@ -40,7 +63,62 @@ pub(super) fn write(
         client = %client.address,
         peer = %client.peer,
         request_id = &*String::from_utf8_lossy(&slot.request_id),
-        micros = shard.env.now().since(started) / 1_000,
+        micros = total_ns / 1_000,
         "request"
     );
+}
+
+/// Moments of a slow request.
+#[derive(Clone, Copy)]
+struct Times {
+    started: NanosSinceStart,
+    now: NanosSinceStart,
+    left_out: u64,
+}
+
+/// Where the time went, in milliseconds: reading, waiting for a rank, from there to the head of the
+/// answer, all together.
+fn write_slow(
+    shard: &Shard,
+    slot: &Slot,
+    labels: &Labels,
+    served: &Result<After, Stop>,
+    times: Times,
+) {
+    let Times { started, now, left_out } = times;
+    let (status, outcome) = ended(slot, labels, served);
+    let fleet = shard.workers.fleet();
+    let rank = labels.rank.and_then(|rank| fleet.rank(rank));
+    let until_head_ns = slot.answer.head_at.unwrap_or(now).since(started);
+    let engine_ns = until_head_ns.saturating_sub(labels.read_ns).saturating_sub(labels.queued_ns);
+    let ms = |nanos: u64| nanos / 1_000_000;
+    tracing::warn!(
+        status,
+        outcome,
+        model = slot.request.model,
+        tenant = fleet.tenants.name(slot.told.whom.tenant),
+        worker = rank.map_or("", |(_, worker)| &*worker.name),
+        dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
+        because = labels.because.map_or("", |because| because.name()),
+        read_ms = ms(labels.read_ns),
+        queue_ms = ms(labels.queued_ns),
+        engine_ms = ms(engine_ns),
+        total_ms = ms(now.since(started)),
+        request_id = &*String::from_utf8_lossy(&slot.request_id),
+        left_out,
+        "slow request"
+    );
+}
+
+/// The status that the client has heard, and how the request ended.
+fn ended(slot: &Slot, labels: &Labels, served: &Result<After, Stop>) -> (u16, &'static str) {
+    match served {
+        Ok(_) => (labels.status, "answered"),
+        Err(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {
+            (refusal.status(), refusal.reason().as_str())
+        }
+        Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
+        Err(Stop::ClientGone) => (slot.answer.status.unwrap_or(CLIENT_GONE), "client-gone"),
+        Err(Stop::Cut(error)) => (slot.answer.head.status, error.describe()),
+    }
 }

@@ -66,9 +66,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
     shard.env.time(Stage::Total, started);
     quota::settle(shard, slot, labels.model);
-    if shard.env.config().log.requests {
-        record::write(shard, &conn.client, slot, &labels, &served, started);
-    }
+    record::note(shard, &conn.client, slot, &labels, &served, started);
     match served {
         Ok(after) => after,
         Err(Stop::BeforeBody(refusal)) => {
@@ -116,6 +114,7 @@ async fn stages(
     let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
     let read_at = read::parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
+    labels.read_ns = read_at.since(head_at);
     labels.stream = Some(slot.request.stream);
     let fleet = shard.workers.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
@@ -219,7 +218,9 @@ async fn drive(
         event = match action {
             // queue
             Action::Wait(waiter, wanted) => {
+                let joined_at = waiter.joined_at;
                 let (next, place) = wait::for_verdict(shard, conn, slot, waiter, wanted).await;
+                labels.queued_ns += shard.env.now().since(joined_at);
                 seat = place;
                 next
             }
@@ -234,7 +235,9 @@ async fn drive(
                     fleet.models.get(model_index.index()).and_then(|model| {
                         let asked = Asked { fleet: &fleet, model_index, model, endpoint };
                         let predicted = predict::account(env, routing, links, slot, asked, rank);
-                        predict::account_choice(env, routing, asked, facts.caller.session, rank);
+                        let session = facts.caller.session;
+                        labels.because =
+                            Some(predict::account_choice(env, routing, asked, session, rank));
                         predicted
                     })
                 };

@@ -4,6 +4,7 @@ use super::quota_use::QuotaUse;
 use super::rate_fields::RateFields;
 use crate::ingress::Conn;
 use crate::relay::Early;
+use forebay_base::NanosSinceStart;
 use forebay_config::SessionConfig;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Dialect, SessionKey};
@@ -28,8 +29,8 @@ pub(super) struct Slot {
     /// Parsed head; its spans point into `message`, or into the connection's input while that is
     /// read.
     pub(super) head: RequestHead,
-    /// What the scan of the body found.
-    pub(super) request: ApiRequest,
+    /// What the scan of the body found. Boxed: it goes to the offload thread and back.
+    pub(super) request: Box<ApiRequest>,
     /// Head and body of the request being served, without the body's framing.
     pub(super) message: Vec<u8>,
     /// Its prompt, rendered and matched.
@@ -83,6 +84,8 @@ pub(super) struct AnswerSlot {
     pub(super) limits: RateFields,
     /// What the request has cost, once an engine has worked for it.
     pub(super) usage: Cell<Option<TokenUsage>>,
+    /// When the head of a worker's answer had come.
+    pub(super) head_at: Option<NanosSinceStart>,
     /// Status of the answer that was counted: of the worker's, once its head is passed on.
     pub(super) status: Option<u16>,
 }
@@ -99,6 +102,7 @@ impl AnswerSlot {
     fn forget(&mut self) {
         self.limits.clear();
         self.usage.set(None);
+        self.head_at = None;
         self.status = None;
         self.cors = None;
     }
@@ -131,7 +135,7 @@ impl Slot {
 
     /// Reads the session off head and body, both read by now.
     pub(super) fn note_session(&mut self, names: &SessionConfig) {
-        let scanned = (&self.request, self.body());
+        let scanned = (&*self.request, self.body());
         self.told.session = session_key(names, &self.head, &self.message, scanned);
     }
 

@@ -81,3 +81,42 @@ fn a_reader_of_the_log_that_stalls_stalls_nothing() {
     lives_without_stderr(writer, 5_000, |_| {});
     drop(reader);
 }
+
+/// A slow request is in the log with where its time went, and a quick one is not.
+#[test]
+fn slow_requests_are_in_the_log_with_their_stages() {
+    let worker = Worker::start(|seen, stream| {
+        if String::from_utf8_lossy(&seen.body).contains("long") {
+            std::thread::sleep(std::time::Duration::from_millis(400));
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok()
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\nrank_concurrency_max = 1\n[log]\nslow = \"200ms\"\njson = true\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let ask = |prompt: &str| {
+        let mut client = Client::connect(router.listen);
+        let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
+        client.send(&post("/v1/completions", body.as_bytes()));
+        client
+    };
+    assert_eq!(ask("quick").reply().status, 200);
+    // The second waits for the place of the first.
+    let mut both = [ask("long"), ask("long")];
+    assert!(both.iter_mut().all(|client| client.reply().status == 200));
+    until("both are in the log", || router.logged("slow request") == 2);
+    let log = router.log();
+    let slow: Vec<serde_json::Value> = log
+        .lines()
+        .filter(|line| line.contains("slow request"))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |name: &str| slow.iter().map(|line| line[name].as_u64().unwrap()).sum::<u64>();
+    assert!(of("engine_ms") >= 790, "{log}");
+    assert!((350..5_000).contains(&of("queue_ms")), "{log}");
+    assert!(slow.iter().all(|line| line["because"] == "only_candidate"), "{log}");
+    assert!(slow.iter().all(|line| line["level"] == "WARN"), "{log}");
+}
