@@ -185,7 +185,7 @@ catalogue! {
         /// Requests that wait for a rank.
         QUEUE_DEPTH = Gauge "queue_depth" ["model", "leg", "worker", "dp_rank"];
         /// Requests that one queue may hold, `queue.depth_max`.
-        QUEUE_DEPTH_MAX = Gauge "queue_depth_max" [];
+        QUEUE_LIMIT = Gauge "queue_limit" [];
         /// Bytes of the bodies that wait.
         QUEUE_BYTES = Gauge "queue_bytes" ["model", "leg", "worker", "dp_rank"];
         /// KV tokens that waiting requests want.

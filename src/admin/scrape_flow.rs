@@ -95,7 +95,7 @@ fn queues(sources: &FlowSources<'_>, text: &mut MetricsText) {
     }
     let queue = &sources.fleet.config.flow.queue;
     if queue.mode != QueueMode::Off {
-        text.open(&catalogue::QUEUE_DEPTH_MAX).sample(&[], queue.depth_max.into());
+        text.open(&catalogue::QUEUE_LIMIT).sample(&[], queue.depth_max.into());
     }
 }
 
