@@ -85,6 +85,15 @@ fn what_engines_may_read_in_two_ways_reaches_none() {
     let refused = send(&mut client, "", &twice);
     assert_eq!((refused.status, refused.field("x-forebay-reason")), (400, Some("bad-request")));
     assert!(refused.text().contains("`model` is given twice"), "{}", refused.text());
+    // The router would read JSON where an engine reads a form.
+    let hidden = br#"{"model":"speech","x":"&model=text&y="}"#;
+    let head = format!(
+        "POST {TRANSCRIPTIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\
+         content-type: application/x-www-form-urlencoded\r\n\r\n",
+        hidden.len()
+    );
+    client.send(&[head.as_bytes(), hidden].concat());
+    assert_eq!(client.reply().status, 400);
     let owned = form("speech", b"a");
     let owned = String::from_utf8(owned).unwrap().replace("\"file\"", "\"bootstrap_host\"");
     assert_eq!(send(&mut client, "", owned.as_bytes()).status, 400);

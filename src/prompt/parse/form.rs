@@ -10,7 +10,7 @@ use super::owned::is_owned;
 use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
 use super::scan::MODEL_BYTES_MAX;
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
-use forebay_http1::{FieldKind, RequestHead, bytes_of};
+use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
 use memchr::memmem;
 use std::ops::Range;
 
@@ -21,36 +21,62 @@ const PART_HEAD_BYTES_MAX: usize = 4_096;
 /// RFC 2046 section 5.1.1.
 const BOUNDARY_BYTES_MAX: usize = 70;
 
-/// The boundary of a form, if the head promises one. Two content types, or two boundaries, are
-/// none that could be trusted.
+/// The boundary of a form, if the head promises one; `None` for JSON.
 ///
 /// # Errors
-/// [`ScanError::Form`] for a form whose boundary cannot be told.
+/// [`ScanError::Form`] for a form of another kind, and for one whose boundary cannot be told.
 pub fn form_boundary<'a>(
     head: &RequestHead,
     buffer: &'a [u8],
 ) -> Result<Option<&'a [u8]>, ScanError> {
-    let mut types = head.fields.iter().filter(|field| field.kind == FieldKind::ContentType);
+    let is_type = |field: &&Field| field.kind == FieldKind::ContentType;
+    let mut types = head.fields.iter().filter(is_type);
     let Some(first) = types.next() else { return Ok(None) };
-    let value = bytes_of(buffer, &first.value);
-    let is_form = |value: &[u8]| {
-        let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
-        kind.trim_ascii().eq_ignore_ascii_case(b"multipart/form-data")
-    };
-    let others_are = |field: &forebay_http1::Field| is_form(bytes_of(buffer, &field.value));
-    match (is_form(value), types.next()) {
-        (false, Some(other)) if others_are(other) => Err(form("its type is given twice")),
-        (false, _) => Ok(None),
-        (true, Some(_)) => Err(form("its type is given twice")),
-        (true, None) => boundary(value).map(Some),
+    let first = bytes_of(buffer, &first.value);
+    let others = types.map(|field| bytes_of(buffer, &field.value));
+    match (kind(first), others.map(kind).find(|kind| *kind != TypeKind::Other)) {
+        (TypeKind::Other, None) => Ok(None),
+        (TypeKind::FormData, None) => boundary(first).map(Some),
+        (TypeKind::OtherForm, _) => Err(form("it is a form of another type")),
+        // Which of two counts differs between servers.
+        (_, Some(_)) => Err(form("its type is given twice")),
     }
 }
 
+/// What a content type stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TypeKind {
+    FormData,
+    /// A server might read a form in what is JSON to the router.
+    OtherForm,
+    Other,
+}
+
+fn kind(value: &[u8]) -> TypeKind {
+    let value = value.to_ascii_lowercase();
+    match value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() {
+        b"multipart/form-data" => TypeKind::FormData,
+        // Anywhere: some read a list of types, and one of them may be a form.
+        _ if [&b"multipart/"[..], b"form-urlencoded"]
+            .iter()
+            .any(|word| memmem::find(&value, word).is_some()) =>
+        {
+            TypeKind::OtherForm
+        }
+        _ => TypeKind::Other,
+    }
+}
+
+/// The one parameter of the type. A `charset` would change what names mean: starlette decodes the
+/// names of parts by it, and UTF-7 hides `model` from everybody else.
 fn boundary(value: &[u8]) -> Result<&[u8], ScanError> {
     let mut found = None;
     for (name, value) in Parameters::behind(value) {
         let value = value.ok_or(form("its type cannot be read"))?;
-        if name.eq_ignore_ascii_case(b"boundary") && found.replace(value).is_some() {
+        if !name.eq_ignore_ascii_case(b"boundary") {
+            return Err(form("its type has a parameter beside boundary"));
+        }
+        if found.replace(value).is_some() {
             return Err(form("it has two boundaries"));
         }
     }
@@ -185,6 +211,11 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
         }
     }
     let name = name.filter(|name| !name.is_empty()).ok_or(form("a part has no name"))?;
+    // Engines' fields are named so, and no parser makes another name of such a one.
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-[]".contains(byte);
+    if !name.iter().all(is_plain) {
+        return Err(form("a part has a name that is not plain"));
+    }
     Ok((name, is_file))
 }
 

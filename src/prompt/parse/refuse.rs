@@ -261,8 +261,9 @@ impl From<ScanError> for Refusal {
             ScanError::MemberNotObject { key } => Self::new(Reason::BadRequest)
                 .with_param(key)
                 .with_message(format!("`{key}` must be an object.")),
-            ScanError::Form { what } => Self::new(Reason::BadRequest)
-                .with_message(format!("The form is not `multipart/form-data`: {what}.")),
+            ScanError::Form { what } => Self::new(Reason::BadRequest).with_message(format!(
+                "The body is no plain `multipart/form-data`, and no JSON: {what}."
+            )),
             _ => Self::new(Reason::BadJson)
                 .with_message(format!("The body must be a JSON object: {error}.")),
         }
