@@ -47,8 +47,14 @@ fn named(fleet: &FleetSnapshot, name: &str) -> Option<String> {
     let tables = fleet.config.models.iter().filter(|table| table.name == name);
     let mut served = tables.filter_map(|table| Some(fleet.model(&table.to)?.1));
     let model = served.find(|model| !model.ranks.is_empty())?;
-    let id = |name: &str| format!("\"id\":{}", serde_json::Value::from(name));
-    Some(model.card_json.replacen(&id(&model.name), &id(name), 1))
+    card_of(name, &model.card_json)
+}
+
+/// A card with another name, however the worker has written the card.
+fn card_of(name: &str, card_json: &str) -> Option<String> {
+    let mut card: serde_json::Value = serde_json::from_str(card_json).ok()?;
+    card.as_object_mut()?.insert("id".to_owned(), name.into());
+    Some(card.to_string())
 }
 
 /// The same where the workers' models are unknown: those that the key is for.
@@ -90,5 +96,19 @@ async fn send<T: AsRef<str>>(
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::card_of;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_card_gets_another_name_whatever_its_spaces() {
+        let card = card_of("chat", r#"{ "object": "model", "id" : "a", "root": "a" }"#).unwrap();
+        let expected = json!({"object": "model", "id": "chat", "root": "a"});
+        assert_eq!(serde_json::from_str::<Value>(&card).unwrap(), expected);
+        assert_eq!(card_of("chat", "[]"), None);
     }
 }
