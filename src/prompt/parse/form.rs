@@ -147,6 +147,8 @@ fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(),
             request.model_span = narrow(&content);
             request.model.push_str(model);
         }
+        // No form of an engine has it, and in JSON it names what a key may not use.
+        b"lora_path" => return Err(form("it names an adapter")),
         b"stream" => request.stream = value.eq_ignore_ascii_case(b"true") || value == b"1",
         _ => {
             if let Some(key) = is_owned(name) {

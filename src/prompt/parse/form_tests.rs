@@ -91,6 +91,7 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
         ),
         (body(&[("Content-Disposition : form-data; name=\"model\"", "a")]), "a part has a field"),
         (body(&[(&format!("Content-Type: a\r{model}"), "a")]), "a part has a field"),
+        (body(&[(&field("lora_path"), "a")]), "it names an adapter"),
         (body(&[(&field("<model>"), "a")]), "a part has a name that is not plain"),
         (body(&[(&field("+AG0-odel"), "a")]), "a part has a name that is not plain"),
         (body(&[(&field("model "), "a")]), "a part has a name that is not plain"),
