@@ -98,9 +98,17 @@ fn is_about_workers(finding: &Finding) -> bool {
 /// One line where all is well, else one for each finding.
 fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
     if found.is_empty() {
-        return writeln!(out, "{name}: ok, {about}");
+        return writeln!(out, "{}", plain(&format!("{name}: ok, {about}")));
     }
-    found.iter().try_for_each(|lack| writeln!(out, "{name}: {}. help: {}", lack.what, lack.help))
+    found.iter().try_for_each(|Lack { what, help }| {
+        let what = what.trim_end_matches(['.', '?']);
+        writeln!(out, "{}", plain(&format!("{name}: {what}. help: {help}")))
+    })
+}
+
+/// Words of workers steer no terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 type ExaminedWorker = (String, Result<Examined, String>);
@@ -155,4 +163,19 @@ fn runs_at(listen: SocketAddr) -> bool {
         Ok(answer.contains("{\"version\":\""))
     };
     ask().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_plain_line_whatever_a_worker_says() {
+        let found = [Lack { what: "a\n\u{1b}[31m?".to_owned(), help: "b".to_owned() }];
+        let mut out = Vec::new();
+        section(&mut out, "worker w", "", &found).unwrap();
+        section(&mut out, "worker w", "m\r", &[]).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert_eq!(said, "worker w: a\u{fffd}\u{fffd}[31m. help: b\nworker w: ok, m\u{fffd}\n");
+    }
 }
