@@ -20,8 +20,7 @@ pub fn served_as<'a>(
     if total == 0 {
         return Some(&usable().next().unwrap_or(first).to);
     }
-    // Weights are below 2^20 and tables few: the product stays within the word.
-    let mut left = draw().min(SESSION_DRAW_END - 1) * total / SESSION_DRAW_END;
+    let mut left = scaled(draw().min(SESSION_DRAW_END - 1), total);
     let chosen = usable().find(|table| {
         let is_it = left < weight(table);
         left = left.saturating_sub(weight(table));
@@ -29,6 +28,12 @@ pub fn served_as<'a>(
     });
     debug_assert!(chosen.is_some(), "the draw is below the total");
     Some(&chosen.unwrap_or(first).to)
+}
+
+/// A draw as a number below `total`. The product may be longer than a word.
+fn scaled(draw: u64, total: u64) -> u64 {
+    let number = u128::from(draw) * u128::from(total) / u128::from(SESSION_DRAW_END);
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Has the model a worker that is up and may answer?
@@ -87,6 +92,16 @@ mod tests {
         let share = (0..100).filter(|&percent| of(percent) == "other").count();
         assert!((9..=11).contains(&share), "{share}");
         assert_eq!(served_as(&fleet, "chat", || u64::MAX), Some("other"), "a draw has an end");
+    }
+
+    #[test]
+    fn the_most_and_heaviest_tables_share_as_others_do() {
+        let mut tables = vec![("chat", "base", 1_000_000); 128];
+        tables.extend([("chat", "other", 1_000_000); 128]);
+        let fleet = fleet(&tables);
+        let share = (0..100).filter(|&percent| chosen(&fleet, "chat", percent) == Some("other"));
+        assert!((49..=51).contains(&share.count()));
+        assert_eq!(served_as(&fleet, "chat", || u64::MAX), Some("other"));
     }
 
     #[test]
