@@ -168,7 +168,7 @@ async fn exchange(
         match answered {
             Ok(sent) => {
                 workers.hear(plan.worker);
-                slot.answer.head_at = Some(env.time(Stage::FirstByte, dispatched));
+                let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.answer.head.status) {
                     let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);
@@ -181,6 +181,7 @@ async fn exchange(
                     let first = pair::first(conn, down, &slot.answer.head, &mut upstream, paired);
                     first.await.map_err(|error| slot.billed(error))?;
                 }
+                slot.answer.head_at = Some(head_at);
                 return Ok(Answering { upstream, sent });
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {

@@ -18,8 +18,8 @@ pub(super) struct Labels {
     pub(super) rank: Option<RankIndex>,
     /// Status of the answer, once there is one.
     pub(super) status: u16,
-    /// Time until the request had been read.
-    pub(super) read_ns: u64,
+    /// Time until the request had been read; `None` if it never was.
+    pub(super) read_ns: Option<u64>,
     /// Time in queues, all of them together.
     pub(super) queued_ns: u64,
     /// Why the rank was chosen.

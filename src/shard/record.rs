@@ -90,7 +90,8 @@ fn write_slow(
     let fleet = shard.workers.fleet();
     let rank = labels.rank.and_then(|rank| fleet.rank(rank));
     let until_head_ns = slot.answer.head_at.unwrap_or(now).since(started);
-    let engine_ns = until_head_ns.saturating_sub(labels.read_ns).saturating_sub(labels.queued_ns);
+    let read_ns = labels.read_ns.unwrap_or(until_head_ns);
+    let engine_ns = until_head_ns.saturating_sub(read_ns).saturating_sub(labels.queued_ns);
     let ms = |nanos: u64| nanos / 1_000_000;
     tracing::warn!(
         status,
@@ -100,7 +101,7 @@ fn write_slow(
         worker = rank.map_or("", |(_, worker)| &*worker.name),
         dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
         because = labels.because.map_or("", |because| because.name()),
-        read_ms = ms(labels.read_ns),
+        read_ms = ms(read_ns),
         queue_ms = ms(labels.queued_ns),
         engine_ms = ms(engine_ns),
         total_ms = ms(now.since(started)),

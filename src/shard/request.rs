@@ -114,7 +114,7 @@ async fn stages(
     let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
     let read_at = read::parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
-    labels.read_ns = read_at.since(head_at);
+    labels.read_ns = Some(read_at.since(head_at));
     labels.stream = Some(slot.request.stream);
     let fleet = shard.workers.fleet();
     if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {

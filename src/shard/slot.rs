@@ -84,7 +84,7 @@ pub(super) struct AnswerSlot {
     pub(super) limits: RateFields,
     /// What the request has cost, once an engine has worked for it.
     pub(super) usage: Cell<Option<TokenUsage>>,
-    /// When the head of a worker's answer had come.
+    /// When the head of the answer for the client had come from a worker.
     pub(super) head_at: Option<NanosSinceStart>,
     /// Status of the answer that was counted: of the worker's, once its head is passed on.
     pub(super) status: Option<u16>,

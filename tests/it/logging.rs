@@ -6,6 +6,9 @@ use rustix::process::Signal;
 use std::fs::File;
 use std::io::{Write, pipe};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// A worker with health checks, and one record for each request.
 fn settings(worker: &Worker) -> String {
@@ -87,7 +90,7 @@ fn a_reader_of_the_log_that_stalls_stalls_nothing() {
 fn slow_requests_are_in_the_log_with_their_stages() {
     let worker = Worker::start(|seen, stream| {
         if String::from_utf8_lossy(&seen.body).contains("long") {
-            std::thread::sleep(std::time::Duration::from_millis(400));
+            std::thread::sleep(Duration::from_millis(400));
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok()
     });
@@ -109,14 +112,52 @@ fn slow_requests_are_in_the_log_with_their_stages() {
     assert!(both.iter_mut().all(|client| client.reply().status == 200));
     until("both are in the log", || router.logged("slow request") == 2);
     let log = router.log();
-    let slow: Vec<serde_json::Value> = log
-        .lines()
-        .filter(|line| line.contains("slow request"))
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let slow = slow_requests(&log);
     let of = |name: &str| slow.iter().map(|line| line[name].as_u64().unwrap()).sum::<u64>();
     assert!(of("engine_ms") >= 790, "{log}");
     assert!((350..5_000).contains(&of("queue_ms")), "{log}");
     assert!(slow.iter().all(|line| line["because"] == "only_candidate"), "{log}");
     assert!(slow.iter().all(|line| line["level"] == "WARN"), "{log}");
+}
+
+/// A refusal that the client never sees is no answer, and a body that never comes is reading.
+#[test]
+fn slow_requests_behind_a_busy_engine_and_without_a_body_are_in_the_log() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let start = || {
+        let asked = Arc::clone(&asked);
+        Worker::start(move |_, stream| {
+            if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+                return stream.write_all(b"HTTP/1.1 503 \r\ncontent-length: 0\r\n\r\n").is_ok();
+            }
+            std::thread::sleep(Duration::from_millis(400));
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").is_ok()
+        })
+    };
+    let workers = [start(), start()];
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[log]\nslow = \"200ms\"\njson = true\n[timeouts]\nbody = \"300ms\"\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n\
+         [[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        workers[0].url(),
+        workers[1].url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", br#"{"model":"m","prompt":"p"}"#));
+    assert_eq!(client.reply().status, 200);
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let mut client = Client::connect(router.listen);
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{");
+    assert_eq!(client.reply().status, 408);
+    until("both are in the log", || router.logged("slow request") == 2);
+    let log = router.log();
+    let slow = slow_requests(&log);
+    assert!(slow[0]["engine_ms"].as_u64().unwrap() >= 390, "{log}");
+    assert_eq!((&slow[1]["engine_ms"], &slow[1]["read_ms"]), (&0.into(), &slow[1]["total_ms"]));
+}
+
+fn slow_requests(log: &str) -> Vec<serde_json::Value> {
+    let lines = log.lines().filter(|line| line.contains("slow request"));
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
