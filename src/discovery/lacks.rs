@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// Something that is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lack {
-    /// What is missing or wrong with it.
+    /// What is missing or wrong.
     pub what: String,
-    /// What is missing, or wrong with it.
+    /// What to do about it.
     pub help: String,
 }
 
@@ -31,15 +31,21 @@ pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -
             lacks.push(Lack::new(what, format!("set `model_dir` ({})", found.note)));
         }
     }
-    let (dialect, ranks) = (description.dialect, &description.ranks);
+    let ranks = &description.ranks;
+    let (caching, events) = match description.dialect {
+        Dialect::Vllm => VLLM,
+        Dialect::Sglang => SGLANG,
+        // Whether an unknown engine can be mended is not known.
+        Dialect::Openai => return lacks,
+    };
     let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
     if some(&|rank| rank.reuses_prefixes == Some(false)) {
         let what = "prefix caching is off: the engine computes each prompt anew";
-        lacks.push(Lack::new(what, with_caching(dialect)));
+        lacks.push(Lack::new(what, caching));
     }
     if some(&|rank| rank.events.is_none()) {
         let what = "no KV events: what its caches hold is guessed";
-        lacks.push(Lack::new(what, with_events(dialect)));
+        lacks.push(Lack::new(what, events));
     } else if some(&|rank| rank.events.as_ref().is_some_and(|events| events.replay.is_none())) {
         let what = "no replay of KV events: a lost batch empties what is known of the cache";
         lacks.push(Lack::new(what, "add `replay_endpoint` to --kv-events-config, or set `replay`"));
@@ -47,28 +53,18 @@ pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -
     lacks
 }
 
-const fn with_caching(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Vllm => "start vLLM without --no-enable-prefix-caching",
-        Dialect::Sglang => "start SGLang without --disable-radix-cache",
-        Dialect::Openai => "switch it on in the engine",
-    }
-}
-
-const fn with_events(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Vllm => {
-            "start vLLM with --kv-events-config '{\"enable_kv_cache_events\":true,\
-             \"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\
-             \"replay_endpoint\":\"tcp://*:5657\"}'; vLLM older than 0.31 needs `kv_events` too"
-        }
-        Dialect::Sglang => {
-            "start SGLang with --kv-events-config '{\"publisher\":\"zmq\",\
-             \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}'"
-        }
-        Dialect::Openai => "set `kv_events`, if the engine has any; else nothing mends it",
-    }
-}
+/// How an engine is made to keep prefixes, and to publish its events.
+const VLLM: (&str, &str) = (
+    "start vLLM without --no-enable-prefix-caching",
+    "start vLLM with --kv-events-config '{\"enable_kv_cache_events\":true,\
+     \"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\
+     \"replay_endpoint\":\"tcp://*:5657\"}'; vLLM older than 0.31 needs `kv_events` too",
+);
+const SGLANG: (&str, &str) = (
+    "start SGLang without --disable-radix-cache",
+    "start SGLang with --kv-events-config '{\"publisher\":\"zmq\",\
+     \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}'",
+);
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +106,13 @@ mod tests {
         let replay = ZmqEndpoint::parse("tcp://127.0.0.1:2", "h").unwrap();
         let events = Some(Announced { replay: Some(replay), ..announced });
         assert_eq!(whats(&described(DescribedRank { events, ..rank })), [""; 0]);
+    }
+
+    #[test]
+    fn an_unknown_engine_is_not_blamed() {
+        let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
+        let plain = Description { dialect: Dialect::Openai, ..described(bare) };
+        assert_eq!(whats(&plain), [""; 0]);
     }
 
     #[test]
