@@ -5,10 +5,10 @@ use super::machine::MachineFacts;
 use super::process::{failed, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
-use forebay_config::{Config, ConfigSource, Finding, Flags, Policy};
+use forebay_config::{Config, ConfigSource, Flags, Policy};
 use forebay_discovery::{Examined, Lack, ModelTexts, Probing, SignsOfLife, WorkerClients};
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use forebay_handover::MeetingPlace;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -21,8 +21,6 @@ use tokio::time::timeout;
 const ASKED_AT_ONCE: usize = 32;
 /// Longest time for one worker, all questions together.
 const WORKER_TIME_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for a router that runs here.
-const OWN_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Flags of `forebay doctor`.
 #[derive(Debug, Args)]
@@ -58,11 +56,12 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     findings::write(&loaded.findings, out).map_err(written)?;
     let config = Arc::new(loaded.config);
     let machine = MachineFacts::gather(&config);
-    let found = machine.findings(&config, runs_at(config.listen));
+    let runs_here = MeetingPlace::of(config.listen).is_ok_and(|place| place.is_taken());
+    let found = machine.findings(&config, runs_here);
     count += found.len();
     let cores = machine.cores.len();
     section(out, "machine", &format!("{cores} cores"), &found).map_err(written)?;
-    if loaded.findings.iter().any(is_about_workers) {
+    if findings::are_fatal(&loaded.findings) {
         writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
         return Ok(false);
     }
@@ -88,11 +87,6 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     };
     writeln!(out, "{sum}").and_then(|()| out.flush()).map_err(written)?;
     Ok(count == 0)
-}
-
-/// Does it keep workers from being asked?
-fn is_about_workers(finding: &Finding) -> bool {
-    findings::are_fatal(std::slice::from_ref(finding))
 }
 
 /// One line where all is well, else one for each finding.
@@ -149,20 +143,6 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
         }
     }
     Ok(all)
-}
-
-/// Does a router answer there?
-fn runs_at(listen: SocketAddr) -> bool {
-    let ask = || -> io::Result<bool> {
-        let mut stream = TcpStream::connect_timeout(&listen, OWN_TIME_MAX)?;
-        stream.set_read_timeout(Some(OWN_TIME_MAX))?;
-        stream.set_write_timeout(Some(OWN_TIME_MAX))?;
-        stream.write_all(b"GET /version HTTP/1.1\r\nhost: doctor\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(4_096).read_to_string(&mut answer)?;
-        Ok(answer.contains("{\"version\":\""))
-    };
-    ask().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The name under which a process waits, and who may meet there.
 
+use super::wire::say;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, geteuid};
 use std::io;
@@ -19,6 +20,13 @@ impl MeetingPlace {
     /// What the system says of the name.
     pub fn of(listen: SocketAddr) -> io::Result<Self> {
         net::SocketAddr::from_abstract_name(format!("forebay/{listen}")).map(Self)
+    }
+
+    /// Does a process of Forebay listen there?
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        // A word that means nothing to the host ends the talk there too, without a line in its log.
+        UnixStream::connect_addr(&self.0).is_ok_and(|stream| say(&stream, "look").is_ok())
     }
 
     pub(super) fn wait(&self) -> io::Result<UnixListener> {

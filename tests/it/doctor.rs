@@ -1,6 +1,7 @@
 //! V7: `forebay doctor` finds what is planted, and nothing where nothing is.
 
-use crate::rig::{any_port, port_for_later};
+use crate::rig::truth::get;
+use crate::rig::{Certificates, RouterProcess, any_port, port_for_later, until};
 use crate::wrong_tokenizer::bytes_only;
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText, EngineWire};
 use std::net::TcpListener;
@@ -124,4 +125,19 @@ fn each_planted_fault_of_the_machine_is_found() {
     assert!(found.contains(&format!("`listen` {address} is in use")), "{said}");
     let (is_well, said) = doctor("", "polcy = \"kv\"\n");
     assert!(!is_well && said.contains("did you mean `policy`"), "{said}");
+}
+
+#[test]
+fn a_router_that_runs_is_no_fault_with_tls_too() {
+    let certificates = Certificates::new();
+    let pair = certificates.sign("router", &["localhost"]);
+    let engine = engine(|_| {});
+    let text = before(&[&engine], "");
+    for tls in [String::new(), format!("[tls]\ncert = {:?}\nkey = {:?}\n", pair.cert, pair.key)] {
+        let router = RouterProcess::configured(&format!("{text}{tls}"));
+        until("it is ready", || get(router.admin, "/readyz").status == 200);
+        let (_, said) = doctor("", &format!("listen = \"{}\"\n{text}{tls}", router.listen));
+        assert!(!said.contains("in use"), "{said}");
+        assert_eq!(router.logged("upgrade"), 0, "{}", router.log());
+    }
 }
