@@ -1,6 +1,7 @@
 //! What the keys of back pressure may get wrong.
 
 use super::check::Check;
+use super::check_names::is_field_name;
 use super::flow::{FlowConfig, NatsConfig, QueueMode, TenantConfig};
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
@@ -31,9 +32,9 @@ impl Check<'_> {
                 help,
             );
         }
-        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        if !queue.tenant_header.bytes().all(is_name) {
-            let what = format!("`queue.tenant_header` {:?} is no field name", queue.tenant_header);
+        let field = &queue.tenant_header;
+        if !field.is_empty() && !is_field_name(field) {
+            let what = format!("`queue.tenant_header` {field:?} is no field name");
             self.error("queue.tenant_header", what, "give a name like x-tenant");
         }
         if flow.tenants.len() >= TENANTS_MAX {

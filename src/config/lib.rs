@@ -9,6 +9,7 @@ mod check_client;
 mod check_disaggregation;
 mod check_doors;
 mod check_flow;
+mod check_names;
 mod check_tls;
 mod check_upstream;
 mod client;
