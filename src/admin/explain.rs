@@ -103,7 +103,7 @@ impl Explainer {
                 NoModel::NoneYet => Refusal::new(Reason::NoHealthyWorker),
                 NoModel::Unknown => Refusal::unknown_model(self.request.asked_model()),
                 NoModel::Missing => Refusal::missing_model(),
-                NoModel::NoPath => Refusal::new(Reason::NotFound),
+                NoModel::NoPath => Refusal::no_path_without_model(),
             })?;
         let learnt = bytes_per_token(sources.counters, model_index);
         let ratio = learnt.unwrap_or(BYTES_PER_TOKEN_DEFAULT);

@@ -43,7 +43,7 @@ pub(super) fn model<'a>(
         NoModel::NoneYet => no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(request.asked_model()),
         NoModel::Missing => Refusal::missing_model(),
-        NoModel::NoPath => Refusal::new(Reason::NotFound),
+        NoModel::NoPath => Refusal::no_path_without_model(),
     })
 }
 

@@ -78,6 +78,15 @@ impl Refusal {
         Self::new(Reason::MissingModel).with_param("model")
     }
 
+    /// For a path that is no call of its own, and whose body names no model to go by.
+    #[must_use]
+    pub fn no_path_without_model() -> Self {
+        Self::new(Reason::NotFound).with_message(
+            "There is no such path, or its body must name a model. The API starts at /v1, e.g. \
+             POST /v1/chat/completions.",
+        )
+    }
+
     /// Another message. The text must be bounded: it is sent and logged in full.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Self {
