@@ -6,7 +6,7 @@ use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
-    Role, RoomLimits, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{GuessRoots, KeySeed, Overlap, Overlaps};
 use std::net::SocketAddr;
@@ -22,6 +22,7 @@ struct Scene {
     tried: Vec<RankIndex>,
     pin: Option<DpRank>,
     prompt_bytes: u64,
+    session: Option<SessionKey>,
     turn: RoundRobin,
     random: fastrand::Rng,
 }
@@ -67,7 +68,7 @@ fn scene(words: &str) -> Scene {
             room: RoomLimits { places_max: 1, ..RoomLimits::default() },
             pool: PoolIndex(if role == Role::Prefill { 1_024 } else { 0 }),
             tiers: TierRanks::default(),
-            seat: SessionSeat::default(),
+            seat: SessionSeat::of(&format!("w{number}"), DpRank(0)),
         });
     }
     let all: Vec<_> = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).collect();
@@ -90,6 +91,7 @@ fn scene(words: &str) -> Scene {
         tried: Vec::new(),
         pin: None,
         prompt_bytes: 4_000,
+        session: None,
         turn: RoundRobin::default(),
         random: fastrand::Rng::with_seed(1),
     }
@@ -134,7 +136,7 @@ impl Scene {
             fleet: &self.fleet,
             prices: Prices::LEAST,
             prompt: PromptSize::new(self.prompt_bytes, 4.0),
-            session: None,
+            session: self.session,
             anchor: None,
         }
     }
@@ -301,9 +303,14 @@ fn no_half_of_a_pair_is_bound_to_a_worker_that_is_gone() {
 
 #[test]
 fn all_policies_use_all_pairs() {
-    for policy in
-        [Policy::Kv, Policy::LeastLoaded, Policy::PowerOfTwo, Policy::RoundRobin, Policy::Random]
-    {
+    for policy in [
+        Policy::Kv,
+        Policy::Session,
+        Policy::LeastLoaded,
+        Policy::PowerOfTwo,
+        Policy::RoundRobin,
+        Policy::Random,
+    ] {
         let mut scene = scene("P P D D");
         let (mut decodes, mut prefills) = ([0; 4], [0; 4]);
         for seed in 0..40 {
@@ -316,6 +323,24 @@ fn all_policies_use_all_pairs() {
         assert!(decodes[2] > 5 && decodes[3] > 5, "{policy:?} {decodes:?}");
         assert!(prefills[0] > 5 && prefills[1] > 5, "{policy:?} {prefills:?}");
     }
+}
+
+#[test]
+fn the_rank_that_computes_the_prompt_is_the_anchor() {
+    let mut scene = scene("P P P D D");
+    let mut sessions = [0; 3];
+    for session in 0..60 {
+        scene.session = SessionKey::of(format!("s{session}").as_bytes());
+        let mut prefill = |seed| {
+            scene.random = fastrand::Rng::with_seed(seed);
+            let decode = scene.bind(Policy::Session, Leg::Decode, None).unwrap();
+            scene.bind(Policy::Session, Leg::Prefill, Some(decode.rank())).unwrap().rank()
+        };
+        let anchor = prefill(0);
+        assert!((1..10).all(|seed| prefill(seed) == anchor), "session {session}");
+        sessions[anchor.index()] += 1;
+    }
+    assert!(sessions.iter().all(|&count| count > 5), "{sessions:?}");
 }
 
 #[test]

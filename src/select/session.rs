@@ -14,8 +14,15 @@ pub fn is_anchor(
     counting: impl Iterator<Item = RankIndex>,
 ) -> Option<bool> {
     let session = session?;
-    let anchor = counting.min_by_key(|&rank| distance(session, fleet, rank));
-    Some(anchor == Some(rank))
+    Some(nearest(session, fleet, counting) == Some(rank))
+}
+
+fn nearest(
+    session: SessionKey,
+    fleet: &FleetSnapshot,
+    ranks: impl Iterator<Item = RankIndex>,
+) -> Option<RankIndex> {
+    ranks.min_by_key(|&rank| distance(session, fleet, rank))
 }
 
 fn distance(session: SessionKey, fleet: &FleetSnapshot, rank: RankIndex) -> u64 {
@@ -27,7 +34,7 @@ impl PickRequest<'_> {
     #[must_use]
     pub fn anchor_among(&self, policy: Policy, ranks: &[RankIndex]) -> Option<RankIndex> {
         let session = self.session.filter(|_| policy == Policy::Session)?;
-        ranks.iter().copied().min_by_key(|&rank| distance(session, self.fleet, rank))
+        nearest(session, self.fleet, ranks.iter().copied())
     }
 
     /// What policy `session` minimises. The anchor is believed to hold the whole prompt, and all
