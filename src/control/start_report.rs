@@ -1,22 +1,14 @@
 //! What the log says at start of the fleet that was found: workers that are alike together, then
 //! what they lack. Sans-IO: descriptions in, lines out.
 
-use forebay_discovery::{Description, FoundText, Lack, lacks};
+use super::fleet::FoundWorker;
+use forebay_discovery::{Lack, lacks};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Lines of the whole report.
 pub(super) const LINES_MAX: usize = 10;
 /// Names of workers in one line.
 const NAMES_MAX: usize = 4;
-
-/// A worker, and what was found of it.
-pub(super) struct FoundWorker<'a> {
-    pub(super) name: &'a str,
-    /// `None`: it has not answered yet.
-    pub(super) description: Option<&'a Description>,
-    pub(super) texts: &'a BTreeMap<Arc<str>, FoundText>,
-}
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +74,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::DescribedRank;
+    use forebay_discovery::{DescribedRank, Description};
     use forebay_fleet::worker::{Dialect, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {

@@ -199,18 +199,12 @@ pub(super) async fn parse(
         _ => Ok(None),
     };
     let boundary = boundary.map_err(|error| request::Stop::Refused(error.into()))?;
-    let scanned_here = if let Some(boundary) = boundary
-        && body_bytes <= INLINE_SCAN_BYTES_MAX
-    {
-        Some(scan_form(body, boundary, endpoint, &mut slot.request))
-    } else if boundary.is_some() {
-        None
-    } else if body_bytes <= INLINE_BODY_BYTES_MAX {
-        Some(scan(body, endpoint, &mut slot.request))
-    } else if body_bytes <= INLINE_SCAN_BYTES_MAX {
-        scan_briefly(body, endpoint, &mut slot.request)
-    } else {
-        None
+    let request = &mut slot.request;
+    let scanned_here = match boundary {
+        _ if body_bytes > INLINE_SCAN_BYTES_MAX => None,
+        Some(boundary) => Some(scan_form(body, boundary, endpoint, request)),
+        None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, request),
+        None => Some(scan(body, endpoint, request)),
     };
     slot.request.is_brief = scanned_here.is_some();
     let scanned = if let Some(scanned) = scanned_here {

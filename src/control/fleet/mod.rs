@@ -11,6 +11,7 @@ mod shown;
 mod text_tests;
 
 pub(super) use plans::FeedPlan;
+pub(super) use shown::FoundWorker;
 
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};

@@ -1,17 +1,25 @@
 //! The fleet as shards see it: one snapshot, made anew with every change.
 
 use super::{Fleet, KnownRank, KnownWorker, OperatorWord};
-use crate::control::start_report::FoundWorker;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Fallback;
-use forebay_discovery::{DescribedRank, Description, KvSource, ServedModel};
+use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
     ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, SessionSeat,
 };
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// A worker, and what was found of it.
+pub(in crate::control) struct FoundWorker<'a> {
+    pub(in crate::control) name: &'a str,
+    /// `None`: it has not answered yet.
+    pub(in crate::control) description: Option<&'a Description>,
+    pub(in crate::control) texts: &'a BTreeMap<Arc<str>, FoundText>,
+}
 
 /// A rank that its worker has, and where.
 struct ShownRank<'a> {

@@ -7,7 +7,8 @@
 
 use super::json::ScanError;
 use super::owned::is_owned;
-use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
+use super::prompt::narrow;
+use super::request::{ApiRequest, Endpoint, TEXTS_MAX, TextMember};
 use super::scan::MODEL_BYTES_MAX;
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
 use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
@@ -105,9 +106,9 @@ pub fn scan_form(
     let find = memmem::Finder::new(&delimiter);
     // The first boundary has no line end before it.
     let first = delimiter.get(2..).unwrap_or_default();
-    let Some(_) = body.strip_prefix(first) else {
+    if !body.starts_with(first) {
         return Err(form("it does not begin with its boundary"));
-    };
+    }
     let mut at = first.len();
     for _ in 0..=PARTS_MAX {
         match body.get(at..).unwrap_or_default() {
@@ -136,7 +137,6 @@ fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(),
         let data_bytes = u64::try_from(value.len()).unwrap_or(u64::MAX);
         request.data_bytes = request.data_bytes.saturating_add(data_bytes);
     }
-    let narrow = super::prompt::narrow;
     match name {
         b"model" if is_file => return Err(form("`model` is a file")),
         b"model" if request.has_model => return Err(form("`model` is given twice")),
@@ -162,7 +162,6 @@ fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(),
             }
         }
     }
-    request.prompt = PromptSource::None;
     Ok(())
 }
 

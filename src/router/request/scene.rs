@@ -73,16 +73,8 @@ impl Scene<'_> {
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
         let (policy, ratio) = (rules.policy, ratios.of(facts.model));
-        let view = LoadView {
-            fleet,
-            model,
-            policy,
-            board,
-            reports,
-            matched,
-            ratio,
-            session: facts.caller.session,
-        };
+        let session = facts.caller.session;
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, session };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked =
@@ -129,17 +121,8 @@ impl Scene<'_> {
             drain_rates,
             ..
         } = &mut *self.stages;
-        let policy = rules.policy;
-        let view = LoadView {
-            fleet,
-            model,
-            policy,
-            board,
-            reports,
-            matched,
-            ratio,
-            session: facts.caller.session,
-        };
+        let (policy, session) = (rules.policy, facts.caller.session);
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, session };
         let request = view.request(self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
