@@ -65,11 +65,13 @@ impl Walk<'_> {
             if !table.enter(&mut arrival, run) {
                 continue;
             }
-            for &(length, filter) in &run.lengths {
-                let hash = || self.step(root, 0, length, budget);
-                let Some(key) = first_keys.get(length, hash) else { continue };
-                if slice_of(key, self.slices.len()).index() == slice && filter.passes(key) {
-                    let (before, bytes) = (Overlap::default(), u32::from(length));
+            let children = table.children(run);
+            for &length in &run.lengths {
+                let hash = || self.step(root, 0, length.bytes, budget);
+                let Some(key) = first_keys.get(length.bytes, hash) else { continue };
+                let is_here = slice_of(key, self.slices.len()).index() == slice;
+                if is_here && children.may_have(length, key) {
+                    let (before, bytes) = (Overlap::default(), u32::from(length.bytes));
                     self.push(branches, Branch { slice, key, before, bytes, ranks: Ranks::All });
                 }
             }
@@ -94,12 +96,16 @@ impl Walk<'_> {
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
             let mut next = None;
             // Where one length follows, `enter` says whether the child is there: no look-up more.
-            for &(length, filter) in &run.lengths {
-                let Some(child) = self.step(last, end.bytes, length, budget) else { continue };
-                if !filter.passes(child) || (run.lengths.len() > 1 && !table.contains(child)) {
+            let (is_fork, children) = (run.lengths.len() > 1, table.children(run));
+            for &length in &run.lengths {
+                let Some(child) = self.step(last, end.bytes, length.bytes, budget) else {
+                    continue;
+                };
+                let is_child = || children.may_have(length, child) && table.contains(child);
+                if is_fork && !is_child() {
                     continue;
                 }
-                let bytes = end.bytes + u32::from(length);
+                let bytes = end.bytes + u32::from(length.bytes);
                 debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
                     // The first goes on here. Only the others cost a copy of the ranks.

@@ -1,6 +1,7 @@
 //! The two value words of an entry: its ranks and the byte lengths of its children. Each holds up
-//! to four 16-bit lanes, lowest first and ascending, or a reference to overflow cells. Equal small
-//! sets are equal words. Pure functions, any thread.
+//! to four 16-bit lanes, lowest first and ascending, or a reference to overflow cells. A reference
+//! to a list of lengths has the root of the children's tags beside it. Equal small sets are equal
+//! words. Pure functions, any thread.
 
 use forebay_base::RankIndex;
 use forebay_base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
@@ -10,6 +11,7 @@ pub(super) const LANES: usize = 4;
 
 /// Set in a word that refers to a cell. No lane reaches this bit, see the assertions below.
 const MANY: u64 = 1 << 63;
+const CELL_MASK: u64 = u32::MAX as u64;
 const LANE_BITS: usize = 16;
 const LANE_MASK: u64 = 0xffff;
 
@@ -25,10 +27,66 @@ pub(super) const fn many(cell: CellId) -> u64 {
     MANY | cell.0 as u64
 }
 
-/// The cell that a word refers to; `None` for a word of lanes.
+/// The cell that a word refers to; `None` for a word of lanes. Bits 32 to 62 say nothing of it.
 #[inline]
 pub(super) fn cell_of(word: u64) -> Option<CellId> {
-    if word & MANY == 0 { None } else { u32::try_from(word & !MANY).ok().map(CellId) }
+    if word & MANY == 0 { None } else { u32::try_from(word & CELL_MASK).ok().map(CellId) }
+}
+
+/// A leaf or a node, or neither: 31 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Twig(u32);
+
+/// What a twig leads to.
+pub(super) enum TwigKind {
+    None,
+    Leaf(CellId),
+    Node(CellId),
+}
+
+impl Twig {
+    /// How many bits a twig has.
+    const BITS: u32 = 31;
+    const NODE: u32 = 1 << (Self::BITS - 1);
+
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(u32::try_from(bits & ((1 << Self::BITS) - 1)).unwrap_or(0))
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// `None`: the cell's number is too large to be told.
+    pub(super) fn new(cell: CellId, is_node: bool) -> Option<Self> {
+        let number = cell.0.checked_add(1).filter(|number| number & !(Self::NODE - 1) == 0)?;
+        Some(Self(if is_node { number | Self::NODE } else { number }))
+    }
+
+    pub(super) fn kind(self) -> TwigKind {
+        match (self.0 & !Self::NODE).checked_sub(1).map(CellId) {
+            None => TwigKind::None,
+            Some(cell) if self.0 & Self::NODE == 0 => TwigKind::Leaf(cell),
+            Some(cell) => TwigKind::Node(cell),
+        }
+    }
+}
+
+/// Where the twig is in the word of a list of lengths.
+const TWIG_SHIFT: u32 = 32;
+const TWIG_MASK: u64 = ((1 << Twig::BITS) - 1) << TWIG_SHIFT;
+const _: () = assert!(TWIG_MASK & (MANY | CELL_MASK) == 0);
+
+/// The twig beside a reference to a list; none beside lanes.
+#[inline]
+pub(super) fn twig_of(word: u64) -> Twig {
+    cell_of(word).map_or_else(Twig::default, |_| Twig::from_bits(word >> TWIG_SHIFT))
+}
+
+/// The word of a list with another twig.
+pub(super) fn with_twig(word: u64, twig: Twig) -> u64 {
+    debug_assert!(cell_of(word).is_some(), "a twig without a list");
+    word & !TWIG_MASK | twig.bits() << TWIG_SHIFT
 }
 
 /// The lanes in use, ascending.
@@ -121,6 +179,11 @@ mod tests {
         assert_eq!(cell_of(from_lanes(largest - 3..=largest)), None);
         assert_eq!(cell_of(many(CellId(u32::MAX))), Some(CellId(u32::MAX)));
         assert_eq!(cell_of(many(CellId(0))), Some(CellId(0)));
+        let twig = Twig::new(CellId((1 << 30) - 2), true).unwrap();
+        let list = with_twig(many(CellId(u32::MAX)), twig);
+        assert_eq!((cell_of(list), twig_of(list)), (Some(CellId(u32::MAX)), twig));
+        assert_eq!(with_twig(list, Twig::default()), many(CellId(u32::MAX)));
+        assert_eq!(Twig::new(CellId((1 << 30) - 1), true), None);
         assert_eq!(lane_rank(rank_lane(RankIndex(0))), RankIndex(0));
     }
 }

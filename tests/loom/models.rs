@@ -412,7 +412,7 @@ mod index_models {
     const SEED: KeySeed = KeySeed(1);
     /// Room for a few segments and cells.
     const SHAPE: Shape = Shape { segment_slots: 16, memory_bytes_max: 16 << 10 };
-    /// Blocks of all that is stored here: one length, so that the root does not change.
+    /// Blocks of paths: one length, so that the root does not change.
     const BLOCK_BYTES: u16 = 2;
     /// Executions are explored up to so many switches away from a thread that could go on.
     const PREEMPTIONS_MAX: usize = 1;
@@ -485,8 +485,9 @@ mod index_models {
 
     fn apply(writer: &mut SliceWriter, rank: u16, block: &[u8], store: bool) {
         let (parent, key) = (root(), root().child(SEED, block));
+        let block_bytes = u16::try_from(block.len()).unwrap();
         let op = match store {
-            true => KvOp::Store { parent, key, block_bytes: BLOCK_BYTES },
+            true => KvOp::Store { parent, key, block_bytes },
             false => KvOp::Remove { key },
         };
         writer.apply(RankIndex(rank), op);
@@ -594,6 +595,58 @@ mod index_models {
                 assert_eq!(holders(reader, &moves()), [1]);
                 assert_eq!(reader.entry_count(), 14);
             },
+        );
+    }
+
+    /// Children of the root whose tags lie in one part of a leaf, which has room for two in models.
+    fn tagged(number: usize) -> [u8; 2] {
+        // The first two in slots of the lower half, the third in the upper half.
+        let is_high = number == 2;
+        let mut found = blocks(move |key| key >> 38 & 3 == 0 && (key >> 12 & 1 == 1) == is_high);
+        found.nth(number % 2).unwrap()
+    }
+
+    /// Rank 1 holds the first two of them; the root has a list of lengths, and so tags.
+    fn fork() -> (SliceWriter, IndexReader) {
+        let shape = Shape { memory_bytes_max: 64 << 10, ..SHAPE };
+        let (reader, mut writers) = index_of_shape(1, SEED, shape);
+        let mut writer = writers.remove(0);
+        for block in [b"aaa".as_slice(), b"aaaa", b"aaaaa", b"aaaaaa", &tagged(0), &tagged(1)] {
+            apply(&mut writer, 1, block, true);
+        }
+        (writer, reader)
+    }
+
+    #[test]
+    fn a_child_is_found_while_its_leaf_of_tags_is_split() {
+        let found = |reader: &IndexReader| assert_eq!(holders(reader, &tagged(0)), [1]);
+        model(
+            fork,
+            |writer| apply(writer, 2, &tagged(2), true),
+            found,
+            |reader| {
+                assert_eq!(holders(reader, &tagged(0)), [1]);
+                assert_eq!(holders(reader, &tagged(1)), [1]);
+                assert_eq!(holders(reader, &tagged(2)), [2]);
+            },
+        );
+    }
+
+    #[test]
+    fn a_child_is_found_while_tags_of_others_go() {
+        let found = |reader: &IndexReader| assert_eq!(holders(reader, &tagged(1)), [1]);
+        model(
+            || {
+                let (mut writer, reader) = fork();
+                apply(&mut writer, 2, &tagged(2), true);
+                (writer, reader)
+            },
+            |writer| {
+                apply(writer, 1, &tagged(0), false);
+                apply(writer, 2, &tagged(2), false);
+            },
+            found,
+            found,
         );
     }
 

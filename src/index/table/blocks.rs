@@ -6,8 +6,9 @@ use super::run::{RUN_BLOCKS_MAX, RUN_CELLS, RunId};
 use super::{Location, TableWriter};
 use crate::BlockKey;
 
-/// Cells that one store can take: two copies of a run's blocks when it is split, and its sets.
-pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4;
+/// Cells that one store can take: two copies of a run's blocks when it is split, its sets, and a
+/// tag of its parent.
+pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4 + 2;
 // Otherwise one new chunk would not be room for a store.
 const _: () = assert!(STORE_CELLS_MAX * 128 <= CHUNK_BYTES || cfg!(feature = "loom"));
 
@@ -71,7 +72,7 @@ impl TableWriter {
             return true;
         }
         if let Some(parent) = parent.filter(|_| listed) {
-            self.drop_length(parent, block_bytes);
+            self.drop_length(parent, block_bytes, key);
         }
         self.empty(id);
         false
@@ -163,13 +164,14 @@ impl TableWriter {
         let parent = self.parent(id);
         // Read first: the cell that has it goes.
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, 0));
+        let first = self.key(id, 0);
         for offset in 0..self.block_count(id) {
             self.forget_block(Location { run: id, offset });
         }
         self.empty(id);
         self.put_run(id);
-        if let Some(parent) = parent {
-            self.drop_length(parent, block_bytes);
+        if let (Some(parent), Some(first)) = (parent, first) {
+            self.drop_length(parent, block_bytes, first);
         }
         parent
     }

@@ -11,6 +11,7 @@ use super::super::words::{CellId, cell_of, many};
 use super::shelves::Shelves;
 use forebay_base::limits::RANKS_MAX;
 use forebay_ring::sync::{AtomicU64, Ordering, fence};
+use std::ops::Range;
 
 /// Words of a cell.
 pub(in super::super) const CELL_WORDS: usize = 16;
@@ -37,6 +38,13 @@ const _: () = assert!(CELL_PAIRS + CELL_PAIRS.div_ceil(HALVES_PER_WORD) == NEXT)
 #[derive(Debug)]
 #[repr(align(128))]
 struct Cell([AtomicU64; CELL_WORDS]);
+
+/// The two halves of a word.
+#[inline]
+pub(super) const fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
+}
 
 /// All cells of a slice.
 #[derive(Debug)]
@@ -82,6 +90,19 @@ impl Cells {
     #[inline]
     pub(super) fn load(&self, cell: CellId, index: usize) -> u64 {
         Pairs(self.cell(cell)).load(index)
+    }
+
+    /// True if one of the words has that half, on either side.
+    #[inline]
+    pub(super) fn has_half(&self, cell: CellId, words: Range<usize>, half: u32) -> bool {
+        let words = self.cell(cell).and_then(|cell| cell.0.get(words)).unwrap_or_default();
+        // Without an early end: no branch that a processor guesses wrong.
+        words.iter().fold(false, |found, word| {
+            // ordering: Relaxed; each word is right by itself, and the caller checks the run's
+            // stamp afterwards.
+            let [low, high] = halves(word.load(Ordering::Relaxed));
+            found | (low == half) | (high == half)
+        })
     }
 
     /// Owner only.

@@ -2,8 +2,10 @@
 //! do nothing here. Must never rest on what engines send: a false event is refused, not asserted.
 
 use super::super::words::{cell_of, lanes};
+use super::lists::ChildLength;
 use super::run::{Run, RunId};
 use super::sets::whole;
+use super::tags::SeenTags;
 use super::writer::segment_bytes;
 use super::{Location, TableWriter};
 use crate::BlockKey;
@@ -92,10 +94,24 @@ impl TableWriter {
         let parent = self.parent(id);
         let lists = |parent: RunId| self.has_length(parent, self.table.length_at(run, 0));
         debug_assert!(parent.is_some_and(lists), "{id:?} is not listed at {parent:?}");
+        let is_tagged = |parent: RunId| self.may_have_child(parent, id);
+        debug_assert!(parent.is_some_and(is_tagged), "{id:?} has no tag at {parent:?}");
         // A leaf is cut back to what ranks hold. The rest would keep its memory until an eviction.
         let last = 1 << (run.block_count() - 1);
         let is_kept = self.has_children(id) || self.held_blocks(id) & last != 0;
         debug_assert!(is_kept, "the end of {id:?} is kept by nobody");
+    }
+
+    /// What a walk would learn of that child.
+    pub(super) fn may_have_child(&self, parent: RunId, child: RunId) -> bool {
+        let (Some(parent), Some(child)) = (self.run(parent), self.run(child)) else { return false };
+        let (bytes, key) = (self.table.length_at(child, 0), self.table.key_at(child, 0));
+        let Some(list) = cell_of(parent.lengths()) else { return true };
+        let Some(pair) = self.find_listed(list, bytes).0 else { return false };
+        let mut tags = SeenTags::default();
+        tags.see(parent.tags(), &self.table.cells);
+        let has_tag = BlockKey::from_word(key).is_some_and(|key| tags.has(key, &self.table.cells));
+        has_tag || !ChildLength::of_pair(bytes, pair.word).is_tagged
     }
 
     /// True when children of that length are counted.

@@ -5,6 +5,7 @@
 use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with};
 use super::TableWriter;
 use super::cells::{CELL_PAIRS, LIST_CELLS_MAX};
+use super::locator::RUNS_MAX;
 use super::run::RunId;
 use crate::BlockKey;
 
@@ -13,19 +14,24 @@ const LENGTHS_MAX: usize = 480;
 const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
 const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
-/// A list of lengths has, beside how many children have a length, a filter of their keys: a walk at
-/// a fork with many lengths then looks up one child or two, not one for each length. A filter
-/// forgets nothing before its length goes.
-const COUNT_BITS: u32 = 24;
-const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
-/// Of a length whose children came before the list.
-const FILTER_OF_ALL: u64 = !COUNT_MAX;
+/// In the word of a listed length: some of its children have no tag. Their keys came before the
+/// list, or there was no memory. The rest of the word is how many children have the length.
+const UNTAGGED: u64 = 1 << 63;
+const _: () = assert!(RUNS_MAX < 1 << 32, "counts of children never meet the flag");
 
-/// The filter bit of a child.
-#[inline]
-pub(super) const fn filter_bit(child: BlockKey) -> u64 {
-    let bits = (u64::BITS - COUNT_BITS) as u64;
-    1 << (COUNT_BITS as u64 + (child.to_word() >> 36 & 0xffff) * bits / (1 << 16))
+/// A length that children of a run have.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct ChildLength {
+    pub bytes: u16,
+    /// All children of the length have a tag.
+    pub is_tagged: bool,
+}
+
+impl ChildLength {
+    /// As it is listed.
+    pub(super) const fn of_pair(bytes: u16, word: u64) -> Self {
+        Self { bytes, is_tagged: word & UNTAGGED == 0 }
+    }
 }
 
 /// A pair of a list.
@@ -48,7 +54,7 @@ impl TableWriter {
         debug_assert!(length != 0, "0 ends a list of lengths");
         let Some(word) = self.run(id).map(super::Run::lengths) else { return false };
         if let Some(first) = cell_of(word) {
-            return self.add_listed_length(first, length, child);
+            return self.add_listed_length(id, first, length, child);
         }
         let counts = self.owned(id).child_counts;
         if let Some(wider) = with(word, length) {
@@ -61,22 +67,21 @@ impl TableWriter {
             return true;
         }
         let Some(cell) = self.take_cell() else { return false };
-        // The keys of earlier children are not kept anywhere, so their lengths let all keys pass.
-        let before = counted(word, &counts)
-            .map(|(length, count)| (length, FILTER_OF_ALL | u64::from(count).min(COUNT_MAX)));
-        for (index, (length, word)) in before.chain([(length, filter_bit(child) | 1)]).enumerate() {
-            self.table.cells.set_pair(cell, index, word, length);
+        // The keys of earlier children are not kept anywhere.
+        for (index, (length, count)) in counted(word, &counts).enumerate() {
+            self.table.cells.set_pair(cell, index, UNTAGGED | u64::from(count), length);
         }
         if let Some(run) = self.run(id) {
             run.set_lengths(many(cell));
         }
-        true
+        self.add_listed_length(id, cell, length, child)
     }
 
     /// Counts one child of that length less; the length goes with the last one.
-    pub(super) fn drop_length(&mut self, id: RunId, length: u16) {
+    pub(super) fn drop_length(&mut self, id: RunId, length: u16, child: BlockKey) {
         let Some(word) = self.run(id).map(super::Run::lengths) else { return };
         if let Some(first) = cell_of(word) {
+            self.drop_tag(id, child);
             return self.drop_listed_length(id, first, length);
         }
         let counts = self.owned(id).child_counts;
@@ -101,22 +106,31 @@ impl TableWriter {
         }
     }
 
-    fn add_listed_length(&mut self, first: CellId, length: u16, child: BlockKey) -> bool {
+    fn add_listed_length(
+        &mut self,
+        id: RunId,
+        first: CellId,
+        length: u16,
+        child: BlockKey,
+    ) -> bool {
         let (found, count) = self.find_listed(first, length);
+        let needs_tag = found.is_none_or(|found| found.word & UNTAGGED == 0);
+        let flag = if needs_tag && !self.add_tag(id, child) { UNTAGGED } else { 0 };
         if let Some(found) = found {
-            // At its maximum the count stays: one more would run over into the filter.
-            let more = u64::from(found.word & COUNT_MAX < COUNT_MAX);
-            self.set_listed(found, (found.word + more) | filter_bit(child));
+            self.set_listed(found, (found.word + 1) | flag);
             return true;
         }
-        count < LENGTHS_MAX && self.push_listed(first, filter_bit(child) | 1, length)
+        let is_listed = count < LENGTHS_MAX && self.push_listed(first, flag | 1, length);
+        if !is_listed {
+            self.drop_tag(id, child);
+        }
+        is_listed
     }
 
     fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
         let (Some(found), _) = self.find_listed(first, length) else { return };
-        debug_assert!(found.word & COUNT_MAX > 0, "a child that was never counted");
-        if found.word & COUNT_MAX > 1 {
-            // The filter keeps the key of the child that went: other children may share its bit.
+        debug_assert!(found.word & !UNTAGGED > 0, "a child that was never counted");
+        if found.word & !UNTAGGED > 1 {
             return self.set_listed(found, found.word - 1);
         }
         self.begin(id);
@@ -124,11 +138,12 @@ impl TableWriter {
         if self.listed(first).nth(LANES + 1).is_none() {
             let mut left = Vec::with_capacity(LANES);
             self.table.cells.for_each(first, |half, word| {
-                left.push((half, u32::try_from(word & COUNT_MAX).unwrap_or(u32::MAX)));
+                left.push((half, u32::try_from(word & !UNTAGGED).unwrap_or(u32::MAX)));
             });
             left.retain(|(half, _)| *half != length);
             debug_assert!(left.len() <= LANES, "more lengths than a word takes");
             left.sort_unstable();
+            self.put_tags(id);
             self.set_lengths(id, || left.iter().copied());
             self.pool.put(first);
         } else {

@@ -25,6 +25,7 @@ mod reading;
 mod run;
 mod sets;
 mod shelves;
+mod tags;
 mod visit;
 mod writer;
 

@@ -1,12 +1,13 @@
 //! The reader's side of a run: how far a prompt follows its blocks, and who holds them.
 
 use super::super::overlap::Overlap;
-use super::super::words::{cell_of, lanes};
+use super::super::words::{cell_of, lanes, twig_of};
 use super::Table;
-use super::cells::{CELL_PAIRS, CELL_WORDS};
-use super::lists::filter_bit;
+use super::cells::{CELL_PAIRS, CELL_WORDS, Cells};
+use super::lists::ChildLength;
 use super::locator::{Located, Location};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
+use super::tags::SeenTags;
 use crate::BlockKey;
 
 /// What a reader saw of a run. Reused from run to run.
@@ -30,9 +31,12 @@ pub(in super::super) struct Seen {
     pub rank_words: usize,
     /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
     pub partial: Vec<(u16, u64)>,
-    /// Byte lengths of the blocks after the last one, if all are matched; each once, with the
-    /// filter of their keys.
-    pub lengths: Vec<(u16, ChildFilter)>,
+    /// Byte lengths of the blocks after the last one, if all are matched; each once.
+    pub lengths: Vec<ChildLength>,
+    /// The tags of the children, as they were at that stamp.
+    tags: SeenTags,
+    id: RunId,
+    stamp: u64,
 }
 
 impl Default for Seen {
@@ -48,6 +52,9 @@ impl Default for Seen {
             rank_words: CELL_WORDS,
             partial: Vec::new(),
             lengths: Vec::new(),
+            tags: SeenTags::default(),
+            id: RunId::default(),
+            stamp: 0,
         }
     }
 }
@@ -63,20 +70,6 @@ impl Seen {
     pub(in super::super) fn end(&self, before: Overlap) -> Option<Overlap> {
         let bytes = self.steps.get(self.matched.checked_sub(1)?)?.end;
         Some(Overlap { blocks: before.blocks + u32::try_from(self.matched).ok()?, bytes })
-    }
-}
-
-/// Tells most keys that are no child of that length; all bits set: none.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct ChildFilter(u64);
-
-impl ChildFilter {
-    const ALL: Self = Self(u64::MAX);
-
-    /// False for a key that is no child.
-    #[inline]
-    pub(in super::super) const fn passes(self, child: BlockKey) -> bool {
-        self.0 & filter_bit(child) != 0
     }
 }
 
@@ -98,6 +91,24 @@ pub(in super::super) struct Arrival<S> {
     pub steps: S,
 }
 
+/// The children of a run that was seen.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Children<'t> {
+    cells: &'t Cells,
+    run: Option<&'t Run>,
+    seen: &'t Seen,
+}
+
+impl Children<'_> {
+    /// False when that key is no child's. The locator need not be asked then.
+    #[inline]
+    pub(in super::super) fn may_have(self, length: ChildLength, child: BlockKey) -> bool {
+        // Tags that have moved since tell nothing.
+        let is_as_seen = || self.run.is_some_and(|run| run.read_end(self.seen.stamp));
+        !length.is_tagged || self.seen.tags.has(child, self.cells) || !is_as_seen()
+    }
+}
+
 impl Table {
     /// Reads the run that begins with a block. False when there is no such block.
     #[inline]
@@ -107,7 +118,12 @@ impl Table {
     {
         let Some(key) = BlockKey::from_word(arrival.at.word) else { return false };
         let next = seen.next.take().map(|run| Location { run, offset: 0 });
-        let mut look = |at| self.look(at, |run| self.copy(run, at, arrival, seen));
+        let mut look = |at| {
+            self.look(at, |run, stamp| {
+                (seen.id, seen.stamp) = (at.run, stamp);
+                self.copy(run, at, arrival, seen)
+            })
+        };
         // The key says whether it is the run, whichever way led to it.
         if next.is_some_and(|next| matches!(look(next), Located::Here(()))) {
             return true;
@@ -119,18 +135,24 @@ impl Table {
     #[inline]
     pub(in super::super) fn contains(&self, key: BlockKey) -> bool {
         let has = |location: Location| {
-            self.look(location, |run| self.key_at(run, location.offset) == key.to_word())
+            self.look(location, |run, _| self.key_at(run, location.offset) == key.to_word())
         };
         self.locator.find(key, has).is_some()
+    }
+
+    /// What tells most keys that are no child's of the run.
+    #[inline]
+    pub(in super::super) fn children<'t>(&'t self, seen: &'t Seen) -> Children<'t> {
+        Children { cells: &self.cells, run: self.run(seen.id), seen }
     }
 
     /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> Located<()> {
+    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> Located<()> {
         let Some(run) = self.run(location.run) else { return Located::Other };
         let Some(stamp) = run.read_begin() else { return Located::Disturbed };
-        let is_it = read(run);
+        let is_it = read(run, stamp);
         match (run.read_end(stamp), is_it) {
             (false, _) => Located::Disturbed,
             (true, true) => Located::Here(()),
@@ -176,11 +198,15 @@ impl Table {
             seen.next = Some(next).filter(|_| self.is_child(next, at.run));
             let word = run.lengths();
             match cell_of(word) {
-                Some(cell) => self.cells.for_each(cell, |length, word| {
-                    seen.lengths.push((length, ChildFilter(word)));
+                Some(cell) => self.cells.for_each(cell, |bytes, word| {
+                    seen.lengths.push(ChildLength::of_pair(bytes, word));
                 }),
-                None => seen.lengths.extend(lanes(word).map(|lane| (lane, ChildFilter::ALL))),
+                None => {
+                    let untagged = |bytes| ChildLength { bytes, is_tagged: false };
+                    seen.lengths.extend(lanes(word).map(untagged));
+                }
             }
+            seen.tags.see(twig_of(word), &self.cells);
         }
         true
     }

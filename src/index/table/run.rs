@@ -1,7 +1,7 @@
 //! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch, who
 //! holds them, and what follows. One cache line; the blocks themselves lie in cells.
 
-use super::super::words::CellId;
+use super::super::words::{CellId, Twig, twig_of, with_twig};
 use super::cells::CELL_PAIRS;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -24,7 +24,7 @@ pub(super) struct Run {
     stamp: AtomicU64,
     /// Ranks that hold every block, as in `index::words`.
     ranks: AtomicU64,
-    /// Byte lengths of the blocks that follow the last one.
+    /// Byte lengths of the blocks that follow the last one; beside a list, the root of their tags.
     lengths: AtomicU64,
     /// 0, or the first cell of a list of (mask, lane): ranks that hold some of the blocks.
     partial: AtomicU64,
@@ -60,6 +60,11 @@ impl Run {
     pub(super) fn lengths(&self) -> u64 {
         // ordering: Acquire pairs with the Release store in `set_lengths`, as for the ranks.
         self.lengths.load(Ordering::Acquire)
+    }
+
+    /// The root of the children's tags.
+    pub(super) fn tags(&self) -> Twig {
+        twig_of(self.lengths())
     }
 
     #[inline]
@@ -101,6 +106,11 @@ impl Run {
     pub(super) fn set_lengths(&self, word: u64) {
         // ordering: Release pairs with the Acquire load in `lengths`.
         self.lengths.store(word, Ordering::Release);
+    }
+
+    /// Owner only, of a run whose lengths are a list.
+    pub(super) fn set_tags(&self, twig: Twig) {
+        self.set_lengths(with_twig(self.lengths(), twig));
     }
 
     /// Owner only.

@@ -1,0 +1,379 @@
+//! Tags of the children of a run that has many: 32 bits of each child's key. A walk at a fork has a
+//! key for each length that children have, and most of them are no child's. The tags of one fork
+//! lie together and stay in the caches, where the locator's entries lie apart.
+//!
+//! A tree of cells. A leaf has up to 32 tags, in four parts. A node has 32 slots, chosen by five
+//! bits of a tag, and each leads to a leaf or a node; a leaf may fill several slots in a row. A
+//! leaf that gets full is split in two. One that gets empty goes, and its neighbor takes its slots.
+//!
+//! A tag may be missing only where its length says that its children have none.
+
+use super::super::words::{CellId, Twig, TwigKind};
+use super::TableWriter;
+use super::cells::{CELL_WORDS, Cells, halves};
+use super::run::RunId;
+use crate::BlockKey;
+use std::ops::Range;
+
+/// Parts of a leaf. The highest bits of a tag choose one.
+const PARTS: usize = 4;
+/// Words of a part, of two tags each; few in models, so that leaves are split.
+const PART_WORDS: usize = if cfg!(feature = "loom") { 1 } else { CELL_WORDS / PARTS };
+/// Bits of a tag that choose a slot of a node.
+const SLOT_BITS: u32 = 5;
+/// Slots of a node, two in a word.
+const SLOTS: usize = 1 << SLOT_BITS;
+const _: () = assert!(SLOTS == 2 * CELL_WORDS);
+/// Nodes above a leaf. The bits of a tag that choose no slot tell the tags of a leaf apart.
+const NODES_MAX: u32 = 3;
+
+/// Never 0, which ends a leaf.
+#[inline]
+fn tag_of(child: BlockKey) -> u32 {
+    // The lowest bits choose segments of the locator, the highest the slice.
+    let [_, a, b, c, d, ..] = child.to_word().to_le_bytes();
+    u32::from_le_bytes([a, b, c, d]).max(1)
+}
+
+/// The slot of a tag in a node that has so many nodes above it.
+#[inline]
+const fn slot_of(tag: u32, level: u32) -> usize {
+    (tag >> (level * SLOT_BITS) & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+/// The words of a leaf that may have a tag.
+#[inline]
+fn part_of(tag: u32) -> Range<usize> {
+    let first = (tag >> 30) as usize * PART_WORDS;
+    first..first + PART_WORDS
+}
+
+/// A word with room for one more tag, with it.
+const fn with(word: u64, tag: u32) -> u64 {
+    if word == 0 { tag as u64 } else { word | (tag as u64) << 32 }
+}
+
+/// The root of the tags of one run, as a reader has seen it.
+#[derive(Debug)]
+pub(super) struct SeenTags {
+    root: Twig,
+    /// The slots of a root that is a node.
+    slots: [u32; SLOTS],
+}
+
+impl Default for SeenTags {
+    fn default() -> Self {
+        Self { root: Twig::default(), slots: [0; SLOTS] }
+    }
+}
+
+impl SeenTags {
+    /// Looks at the root, under a stamp.
+    #[inline]
+    pub(super) fn see(&mut self, root: Twig, cells: &Cells) {
+        self.root = root;
+        if let TwigKind::Node(node) = root.kind() {
+            for (pair, word) in self.slots.as_chunks_mut().0.iter_mut().zip(0..) {
+                *pair = halves(cells.load(node, word));
+            }
+        }
+    }
+
+    /// Has a child with that key a tag? Cells may be in their next life: the caller checks the
+    /// stamp afterwards.
+    #[inline]
+    pub(super) fn has(&self, child: BlockKey, cells: &Cells) -> bool {
+        let tag = tag_of(child);
+        let mut twig = match self.root.kind() {
+            TwigKind::Node(_) => {
+                Twig::from_bits(u64::from(self.slots.get(slot_of(tag, 0)).copied().unwrap_or(0)))
+            }
+            _ => self.root,
+        };
+        for level in 1..=NODES_MAX {
+            match twig.kind() {
+                TwigKind::None => return false,
+                TwigKind::Leaf(leaf) => return cells.has_half(leaf, part_of(tag), tag),
+                TwigKind::Node(node) => twig = slot(cells, node, slot_of(tag, level)),
+            }
+        }
+        match twig.kind() {
+            TwigKind::Leaf(leaf) => cells.has_half(leaf, part_of(tag), tag),
+            _ => false,
+        }
+    }
+}
+
+#[inline]
+fn slot(cells: &Cells, node: CellId, index: usize) -> Twig {
+    let [low, high] = halves(cells.load(node, index / 2));
+    Twig::from_bits(u64::from(if index.is_multiple_of(2) { low } else { high }))
+}
+
+/// A leaf, and the slots that lead to it.
+#[derive(Clone, Copy, Debug)]
+struct LeafPlace {
+    leaf: CellId,
+    /// The node with the slots; `None`: the run's own word leads to the leaf.
+    node: Option<CellId>,
+    /// The node's place: the slot of the node above it.
+    above: Option<(CellId, usize)>,
+    /// Nodes above the leaf.
+    level: u32,
+    /// The first of the slots, and how many these are: a power of two.
+    first: usize,
+    count: usize,
+}
+
+impl TableWriter {
+    /// Adds the tag of a child. False: there is no room for it.
+    pub(super) fn add_tag(&mut self, id: RunId, child: BlockKey) -> bool {
+        let tag = tag_of(child);
+        if matches!(self.tags(id).kind(), TwigKind::None) && !self.add_first_leaf(id) {
+            return false;
+        }
+        // Each step halves the slots of a leaf, or puts a node above it.
+        for _ in 0..=NODES_MAX * (SLOT_BITS + 1) {
+            let Some(place) = self.place(id, tag) else { return false };
+            if let Some((index, word)) = self.gap(place.leaf, tag) {
+                // One word: no stamp.
+                self.table.cells.store(place.leaf, index, with(word, tag));
+                return true;
+            }
+            let is_split = match place.node {
+                Some(node) if place.count > 1 => self.split_leaf(id, node, place),
+                _ => self.add_node(id, place),
+            };
+            if !is_split {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Removes the tag of a child, if it has one.
+    pub(super) fn drop_tag(&mut self, id: RunId, child: BlockKey) {
+        let tag = tag_of(child);
+        let Some(place) = self.place(id, tag) else { return };
+        let mut left = self.tags_in(place.leaf);
+        let Some(index) = left.iter().position(|other| *other == tag) else { return };
+        left.swap_remove(index);
+        self.begin(id);
+        if left.is_empty() && self.close_leaf(id, place) {
+            self.pool.put(place.leaf);
+        } else {
+            self.fill_leaf(place.leaf, &left);
+        }
+        self.end(id);
+    }
+
+    /// Under the stamp: gives all cells back.
+    pub(super) fn put_tags(&mut self, id: RunId) {
+        let mut waiting = vec![self.tags(id)];
+        self.set_tags(id, Twig::default());
+        while let Some(twig) = waiting.pop() {
+            match twig.kind() {
+                TwigKind::None => {}
+                TwigKind::Leaf(leaf) => self.pool.put(leaf),
+                TwigKind::Node(node) => {
+                    let mut slots: Vec<Twig> = self.slots(node).collect();
+                    slots.dedup();
+                    waiting.extend(slots);
+                    self.pool.put(node);
+                }
+            }
+        }
+    }
+
+    fn tags(&self, id: RunId) -> Twig {
+        self.run(id).map_or_else(Twig::default, super::Run::tags)
+    }
+
+    fn set_tags(&self, id: RunId, twig: Twig) {
+        if let Some(run) = self.run(id) {
+            run.set_tags(twig);
+        }
+    }
+
+    fn slots(&self, node: CellId) -> impl Iterator<Item = Twig> + use<'_> {
+        (0..SLOTS).map(move |index| slot(&self.table.cells, node, index))
+    }
+
+    fn set_slot(&self, node: CellId, index: usize, twig: Twig) {
+        let shift = index % 2 * 32;
+        let other = self.table.cells.load(node, index / 2) & !(u64::from(u32::MAX) << shift);
+        self.table.cells.store(node, index / 2, other | twig.bits() << shift);
+    }
+
+    fn add_first_leaf(&mut self, id: RunId) -> bool {
+        let Some(leaf) = self.take_cell() else { return false };
+        let Some(twig) = Twig::new(leaf, false) else {
+            self.pool.put(leaf);
+            return false;
+        };
+        self.set_tags(id, twig);
+        true
+    }
+
+    /// The leaf that a tag belongs to.
+    fn place(&self, id: RunId, tag: u32) -> Option<LeafPlace> {
+        let (mut twig, mut node, mut above) = (self.tags(id), None, None);
+        for level in 0..=NODES_MAX {
+            match twig.kind() {
+                TwigKind::None => return None,
+                TwigKind::Leaf(leaf) => {
+                    let slots = node.into_iter().flat_map(|node| self.slots(node).enumerate());
+                    let mut own = slots.filter(|(_, slot)| *slot == twig).map(|(index, _)| index);
+                    let first = own.next().unwrap_or(0);
+                    let count = 1 + own.count();
+                    return Some(LeafPlace { leaf, node, above, level, first, count });
+                }
+                TwigKind::Node(next) => {
+                    above = node.map(|node| (node, slot_of(tag, level.saturating_sub(1))));
+                    node = Some(next);
+                    twig = slot(&self.table.cells, next, slot_of(tag, level));
+                }
+            }
+        }
+        None
+    }
+
+    /// The first word of a leaf with room for that tag, and what it has.
+    fn gap(&self, leaf: CellId, tag: u32) -> Option<(usize, u64)> {
+        let mut words = part_of(tag).map(|index| (index, self.table.cells.load(leaf, index)));
+        words.find(|(_, word)| word >> 32 == 0)
+    }
+
+    fn tags_in(&self, leaf: CellId) -> Vec<u32> {
+        let words = 0..PARTS * PART_WORDS;
+        let tags = words.flat_map(|index| halves(self.table.cells.load(leaf, index)));
+        tags.filter(|tag| *tag != 0).collect()
+    }
+
+    /// Under the stamp, or in a leaf that no reader has seen: these tags instead of those there.
+    fn fill_leaf(&self, leaf: CellId, tags: &[u32]) {
+        (0..PARTS * PART_WORDS).for_each(|index| self.table.cells.store(leaf, index, 0));
+        for &tag in tags {
+            let gap = self.gap(leaf, tag);
+            debug_assert!(gap.is_some(), "more tags than a leaf has");
+            if let Some((index, word)) = gap {
+                self.table.cells.store(leaf, index, with(word, tag));
+            }
+        }
+    }
+
+    /// Puts a node above a leaf that is chosen by one slot, or by the run itself.
+    fn add_node(&mut self, id: RunId, place: LeafPlace) -> bool {
+        if place.level >= NODES_MAX {
+            return false;
+        }
+        let Some(node) = self.take_cell() else { return false };
+        let (Some(to), Some(leaf)) = (Twig::new(node, true), Twig::new(place.leaf, false)) else {
+            self.pool.put(node);
+            return false;
+        };
+        (0..SLOTS).for_each(|slot| self.set_slot(node, slot, leaf));
+        // One word, and both ways lead to the same leaf: no stamp.
+        match place.node {
+            Some(above) => self.set_slot(above, place.first, to),
+            None => self.set_tags(id, to),
+        }
+        true
+    }
+
+    /// Gives the second half of a leaf's slots a leaf of their own.
+    fn split_leaf(&mut self, id: RunId, node: CellId, place: LeafPlace) -> bool {
+        let Some(leaf) = self.take_cell() else { return false };
+        let Some(twig) = Twig::new(leaf, false) else {
+            self.pool.put(leaf);
+            return false;
+        };
+        let middle = place.first + place.count / 2;
+        let level = place.level.saturating_sub(1);
+        let is_low = |tag: &u32| slot_of(*tag, level) < middle;
+        let (low, high): (Vec<u32>, Vec<u32>) =
+            self.tags_in(place.leaf).into_iter().partition(is_low);
+        self.fill_leaf(leaf, &high);
+        self.begin(id);
+        for slot in middle..place.first + place.count {
+            self.set_slot(node, slot, twig);
+        }
+        self.fill_leaf(place.leaf, &low);
+        self.end(id);
+        true
+    }
+
+    /// Under the stamp: lets the neighbor of an empty leaf have its slots; false if that is none of
+    /// the same size. A node with one leaf goes.
+    fn close_leaf(&mut self, id: RunId, place: LeafPlace) -> bool {
+        let Some(node) = place.node else {
+            self.set_tags(id, Twig::default());
+            return true;
+        };
+        let neighbor = place.first ^ place.count;
+        let slots: Vec<Twig> = self.slots(node).skip(neighbor).take(place.count).collect();
+        let Some(&twig) = slots.first() else { return false };
+        if !matches!(twig.kind(), TwigKind::Leaf(_)) || slots.iter().any(|slot| *slot != twig) {
+            return false;
+        }
+        for slot in place.first..place.first + place.count {
+            self.set_slot(node, slot, twig);
+        }
+        if self.slots(node).all(|slot| slot == twig) {
+            match place.above {
+                Some((above, slot)) => self.set_slot(above, slot, twig),
+                None => self.set_tags(id, twig),
+            }
+            self.pool.put(node);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::CHUNK_BYTES;
+    use super::*;
+    use crate::Shape;
+    use crate::{KeySeed, RootName};
+
+    const SHAPE: Shape = Shape { segment_slots: 2_048, memory_bytes_max: 64 << 20 };
+
+    /// Children come and go in any order. All that are there have a tag, few others seem to, and
+    /// in the end no cell is missing.
+    #[test]
+    fn children_that_are_there_have_a_tag_and_hardly_any_others() {
+        let mut writer = TableWriter::new(SHAPE);
+        let root = BlockKey::root(KeySeed(1), &RootName::default());
+        let top = writer.create(None, root, 0).unwrap();
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut there, mut gone) = (Vec::new(), Vec::new());
+        for (goal, steps) in [(20_000, 20_000), (10, 40_000), (3_000, 10_000), (0, 10_000)] {
+            for _ in 0..steps {
+                if there.len() < goal || (there.len() < 2 * goal && random.bool()) {
+                    let key = root.child(KeySeed(1), &random.u128(..).to_le_bytes());
+                    writer.make_room(key);
+                    let run = writer.create(Some(top), key, random.u16(44..=84)).unwrap();
+                    there.push((key, run));
+                } else if !there.is_empty() {
+                    let (key, run) = there.swap_remove(random.usize(..there.len()));
+                    writer.destroy(run);
+                    gone.push(key);
+                }
+                writer.check_invariants();
+            }
+            let mut tags = SeenTags::default();
+            tags.see(writer.tags(top), &writer.table.cells);
+            let has = |key: BlockKey| tags.has(key, &writer.table.cells);
+            // The lengths that came before the list have no tags.
+            let untagged = there.iter().filter(|(key, _)| !has(*key)).count();
+            assert!(untagged <= there.len() / 5, "{untagged} of {}", there.len());
+            assert!(there.iter().all(|(_, run)| writer.may_have_child(top, *run)));
+            let false_hits = gone.iter().filter(|key| has(**key)).count();
+            assert!(false_hits <= gone.len() / 500, "{false_hits} of {}", gone.len());
+        }
+        assert!(there.is_empty() && !writer.has_children(top));
+        let cells = writer.pool.chunk_count() * CHUNK_BYTES / 128;
+        assert_eq!(writer.pool.free_count(), cells - 1, "all but that of the root's block");
+    }
+}
