@@ -331,7 +331,8 @@ table! {
     /// Further attempts of requests before the first byte of their answer.
     #[derive(Copy)]
     pub struct RetryConfig in "retry." {
-        /// Send a request to another worker though the first may have read it.
+        /// Send a request to another worker though the first may have read it. The head of a stream
+        /// then waits for the first event.
         after_send: bool = false;
         /// Workers, or pairs of workers, that a request is sent to. Refused connections and
         /// refusals for lack of room do not count.

@@ -12,11 +12,11 @@ use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
-use crate::relay::{Outbound, Watch, send};
+use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Stage};
-use forebay_http1::{BodyFraming, FieldKind};
+use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
@@ -176,9 +176,9 @@ async fn exchange(
                     keep_if_whole(sending, slot, Answering { upstream, sent });
                     return Err(RelayError::EngineBusy);
                 }
-                if let Some(paired) = paired {
+                if paired.is_some() || env.config().retry.after_send {
                     let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
-                    let first = pair::first(conn, down, &slot.answer.head, &mut upstream, paired);
+                    let first = first(conn, down, &slot.answer.head, &mut upstream, paired);
                     first.await.map_err(|error| slot.billed(error))?;
                 }
                 slot.answer.head_at = Some(head_at);
@@ -191,6 +191,24 @@ async fn exchange(
             }
             Err(error) => return Err(slot.billed(error)),
         }
+    }
+}
+
+/// Waits until the answer has begun: the head of a stream alone is no answer.
+async fn first(
+    conn: &mut Conn,
+    down: DownWatch<'_>,
+    head: &ResponseHead,
+    upstream: &mut Upstream,
+    paired: Option<&mut Paired<'_>>,
+) -> Result<(), RelayError> {
+    match paired {
+        Some(paired) => pair::first(conn, down, head, upstream, paired).await,
+        None if head.event_stream => {
+            let mut watch = Waiting { conn, leg: None, down };
+            first_bytes(&mut watch, upstream, head, |_| true).await.map(drop)
+        }
+        None => Ok(()),
     }
 }
 

@@ -138,6 +138,28 @@ fn a_key_sends_it_to_another_all_the_same() {
     assert!(came(&bad) > 0);
 }
 
+/// Engines send the head of a stream before they compute anything. It waits for the first event, so
+/// that another worker can still answer.
+#[test]
+fn with_the_key_the_head_of_a_stream_is_no_first_byte() {
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+        transfer-encoding: chunked\r\n\r\n";
+    let bad = Worker::start(|_, stream| {
+        let _gone = stream.write_all(HEAD);
+        false
+    });
+    let good = Worker::json("{}");
+    let mut config = config(&[&bad, &good]);
+    config.retry.after_send = true;
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    for _ in 0..4 {
+        client.send(&post("/v1/completions", ASK));
+        assert_eq!(client.reply().text(), "{}");
+    }
+    assert!(came(&bad) > 0);
+}
+
 /// The worker read the request and died of it. That its port refuses afterwards does not make the
 /// request unsent.
 #[test]
