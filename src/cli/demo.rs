@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  forebay demo\n  forebay demo --seconds 5 --json demo.json")]
 pub(super) struct DemoArgs {
-    /// Time under load per policy
+    /// Time under load, of each of three acts
     #[arg(
         long,
         value_name = "N",

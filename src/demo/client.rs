@@ -1,5 +1,6 @@
-//! The demo's HTTP client: sends one streamed chat, reads it to its end, times the first token.
+//! The demo's HTTP client: sends one chat, reads the answer to its end, times the first token.
 
+use super::conversations::ReplyForm;
 use super::meter::DemoOutcome;
 use forebay_base::Clock;
 use serde::Deserialize;
@@ -22,6 +23,7 @@ struct StreamEvent {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct EventChoice {
+    #[serde(alias = "message")]
     delta: Delta,
 }
 
@@ -60,37 +62,58 @@ impl ChatClient {
         let http = reqwest::Client::builder()
             .no_proxy()
             .tcp_nodelay(true)
+            .timeout(ANSWER_TIME_MAX)
             .pool_idle_timeout(Duration::from_secs(2))
             .build()?;
         Ok(Self { http, clock })
     }
 
-    /// Sends a chat to `url`; returns what happened and the text of the answer.
-    pub async fn chat(&self, url: &str, body: String) -> (DemoOutcome, String) {
-        self.try_chat(url, body).await.unwrap_or((DemoOutcome::Failed, String::new()))
+    /// Sends a chat to `url`; returns what happened and the text of the answer. What is no stream
+    /// has its first token when it is complete.
+    pub async fn chat(&self, url: &str, body: String, form: ReplyForm) -> (DemoOutcome, String) {
+        let mut has_begun = false;
+        let answer = self.try_chat(url, body, form, &mut has_begun).await;
+        let without = if has_begun { DemoOutcome::Cut } else { DemoOutcome::Failed };
+        answer.unwrap_or((without, String::new()))
     }
 
-    async fn try_chat(&self, url: &str, body: String) -> Option<(DemoOutcome, String)> {
+    async fn try_chat(
+        &self,
+        url: &str,
+        body: String,
+        form: ReplyForm,
+        has_begun: &mut bool,
+    ) -> Option<(DemoOutcome, String)> {
         let sent = self.clock.now();
         let request = self.http.post(format!("{url}/v1/chat/completions"));
         let request = request.header("content-type", "application/json").body(body);
         let mut response = request.send().await.ok()?.error_for_status().ok()?;
+        *has_begun = true;
+        let since_sent_us = || self.clock.now().since(sent) / 1_000;
+        if form == ReplyForm::Whole {
+            let answer: StreamEvent = serde_json::from_slice(&response.bytes().await.ok()?).ok()?;
+            let text = answer.choices.into_iter().filter_map(|choice| choice.delta.content);
+            return Some((answered(since_sent_us(), &answer.usage?), text.collect()));
+        }
         let mut reading = StreamReading::default();
         let mut ttft_us = None;
         while let Some(bytes) = response.chunk().await.ok()? {
             reading.take(&bytes)?;
             if reading.started && ttft_us.is_none() {
-                ttft_us = Some(self.clock.now().since(sent) / 1_000);
+                ttft_us = Some(since_sent_us());
             }
         }
         let usage = reading.usage.filter(|_| reading.done)?;
-        let details = usage.prompt_tokens_details.unwrap_or_default();
-        let outcome = DemoOutcome::Answered {
-            ttft_us: ttft_us?,
-            prompt_tokens: usage.prompt_tokens,
-            cached_tokens: details.cached_tokens.unwrap_or(0),
-        };
-        Some((outcome, reading.text))
+        Some((answered(ttft_us?, &usage), reading.text))
+    }
+}
+
+fn answered(ttft_us: u64, usage: &Usage) -> DemoOutcome {
+    let cached = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
+    DemoOutcome::Answered {
+        ttft_us,
+        prompt_tokens: usage.prompt_tokens,
+        cached_tokens: cached.unwrap_or(0),
     }
 }
 
@@ -122,6 +145,9 @@ impl StreamReading {
     }
 }
 
+/// A request without a full answer by then counts as failed or cut.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +173,16 @@ mod tests {
             assert_eq!(usage.prompt_tokens, 9);
             assert_eq!(usage.prompt_tokens_details.and_then(|d| d.cached_tokens), Some(4));
         }
+    }
+
+    #[test]
+    fn a_whole_answer_has_the_same_members() {
+        let whole = r#"{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":9}}"#;
+        let answer: StreamEvent = serde_json::from_str(whole).expect("understood");
+        assert_eq!(answer.choices[0].delta.content.as_deref(), Some("a"));
+        let outcome = answered(5, &answer.usage.expect("usage"));
+        let expected = DemoOutcome::Answered { ttft_us: 5, prompt_tokens: 9, cached_tokens: 0 };
+        assert_eq!(outcome, expected);
     }
 
     #[test]

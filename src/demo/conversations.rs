@@ -24,6 +24,15 @@ pub struct Sizes {
     pub think_ms: f64,
 }
 
+/// How a person wants the answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyForm {
+    /// As a stream of events.
+    Streamed,
+    /// In one piece, when it is complete.
+    Whole,
+}
+
 /// Makes conversations, each from its number.
 #[derive(Debug)]
 pub struct Conversations {
@@ -35,6 +44,7 @@ pub struct Conversations {
 #[derive(Debug)]
 pub struct DemoConversation {
     number: u32,
+    form: ReplyForm,
     messages: Vec<Value>,
     turns_left: u32,
 }
@@ -54,11 +64,11 @@ impl Conversations {
 
     /// Conversation `number`, before its first question.
     #[must_use]
-    pub fn begin(&self, number: u32) -> DemoConversation {
+    pub fn begin(&self, number: u32, form: ReplyForm) -> DemoConversation {
         let prompt = number % self.sizes.system_prompts.max(1);
         let system = self.text(&[0, prompt], self.sizes.system_tokens);
         let messages = vec![json!({ "role": "system", "content": system })];
-        DemoConversation { number, messages, turns_left: self.sizes.turns }
+        DemoConversation { number, form, messages, turns_left: self.sizes.turns }
     }
 
     /// Adds the next question and returns the request body; `None` when the conversation is over.
@@ -67,11 +77,14 @@ impl Conversations {
         let seed = [1, conversation.number, conversation.turns_left];
         let question = self.text(&seed, self.sizes.question_tokens);
         conversation.messages.push(json!({ "role": "user", "content": question }));
-        let body = json!({
+        let mut body = json!({
             "model": forebay_sim_engine::DEFAULT_MODEL, "messages": conversation.messages,
-            "max_tokens": self.sizes.answer_tokens, "stream": true,
-            "stream_options": { "include_usage": true },
+            "max_tokens": self.sizes.answer_tokens,
         });
+        if let (ReplyForm::Streamed, Some(body)) = (conversation.form, body.as_object_mut()) {
+            body.insert("stream".into(), true.into());
+            body.insert("stream_options".into(), json!({ "include_usage": true }));
+        }
         Some(body.to_string())
     }
 
@@ -109,7 +122,7 @@ mod tests {
     #[test]
     fn turns_extend_the_same_messages_and_end() {
         let source = conversations();
-        let mut chat = source.begin(3);
+        let mut chat = source.begin(3, ReplyForm::Streamed);
         let first: Value =
             serde_json::from_str(&source.ask(&mut chat).expect("turn")).expect("json");
         chat.answered("yes");
@@ -127,9 +140,18 @@ mod tests {
     #[test]
     fn system_prompts_are_shared_and_everything_repeats() {
         let source = conversations();
-        assert_eq!(source.begin(1).messages, source.begin(3).messages);
-        assert_ne!(source.begin(1).messages, source.begin(2).messages);
-        let (mut one, mut again) = (source.begin(5), source.begin(5));
+        let begin = |number| source.begin(number, ReplyForm::Streamed);
+        assert_eq!(begin(1).messages, begin(3).messages);
+        assert_ne!(begin(1).messages, begin(2).messages);
+        let (mut one, mut again) = (begin(5), begin(5));
         assert_eq!(source.ask(&mut one), source.ask(&mut again));
+    }
+
+    #[test]
+    fn whole_answers_are_asked_for_without_a_stream() {
+        let source = conversations();
+        let ask = |form| source.ask(&mut source.begin(1, form)).expect("turn");
+        assert!(ask(ReplyForm::Streamed).contains(r#""stream":true"#));
+        assert!(!ask(ReplyForm::Whole).contains("stream"));
     }
 }

@@ -3,45 +3,67 @@
 //! Closed loop: a slow answer delays that person only.
 
 use super::client::ChatClient;
-use super::conversations::Conversations;
+use super::conversations::{Conversations, ReplyForm};
 use super::meter::DemoOutcome;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Outcomes on their way to the meter. Unbounded by type; at most one a person is under way between
 /// two reads.
-pub(super) type OutcomeSink = mpsc::UnboundedSender<DemoOutcome>;
+pub(super) type OutcomeSink = mpsc::UnboundedSender<(ReplyForm, DemoOutcome)>;
 
-/// Starts everyone. The load ends when the returned set is dropped.
-pub(super) fn start(
-    conversations: &Arc<Conversations>,
-    client: &ChatClient,
-    url: &Arc<str>,
-    outcomes: &OutcomeSink,
-) -> JoinSet<()> {
-    let mut people = JoinSet::new();
-    for slot in 0..conversations.sizes().slots {
-        let person = Person {
-            slot,
-            conversations: conversations.clone(),
-            client: client.clone(),
-            url: url.clone(),
-            outcomes: outcomes.clone(),
-            random: fastrand::Rng::with_seed(slot.into()),
-        };
-        people.spawn(person.talk());
+/// All people. The load ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    people: JoinSet<()>,
+    leave: watch::Sender<bool>,
+}
+
+impl Crowd {
+    /// Starts everyone. `forms` go round: the first person wants the first, and so on.
+    pub(super) fn start(
+        conversations: &Arc<Conversations>,
+        client: &ChatClient,
+        url: &Arc<str>,
+        outcomes: &OutcomeSink,
+        forms: &[ReplyForm],
+    ) -> Self {
+        let (leave, leaving) = watch::channel(false);
+        let mut people = JoinSet::new();
+        let forms = forms.iter().cycle();
+        for (slot, form) in (0..conversations.sizes().slots).zip(forms) {
+            let person = Person {
+                slot,
+                form: *form,
+                conversations: conversations.clone(),
+                client: client.clone(),
+                url: url.clone(),
+                outcomes: outcomes.clone(),
+                leaving: leaving.clone(),
+                random: fastrand::Rng::with_seed(slot.into()),
+            };
+            people.spawn(person.talk());
+        }
+        Self { people, leave }
     }
-    people
+
+    /// Nobody asks again. Returns when all have their answers, which the client's own limit bounds.
+    pub(super) async fn leave(mut self) {
+        self.leave.send_replace(true);
+        while self.people.join_next().await.is_some() {}
+    }
 }
 
 struct Person {
     slot: u32,
+    form: ReplyForm,
     conversations: Arc<Conversations>,
     client: ChatClient,
     url: Arc<str>,
     outcomes: OutcomeSink,
+    leaving: watch::Receiver<bool>,
     random: fastrand::Rng,
 }
 
@@ -50,26 +72,33 @@ impl Person {
         let slots = self.conversations.sizes().slots;
         // Nobody comes at the same moment as anybody else.
         let share = self.random.f64() * 2.0;
-        self.pause(share).await;
+        if self.leaves_during(share).await {
+            return;
+        }
         for number in (self.slot..).step_by(slots.max(1) as usize) {
-            let mut conversation = self.conversations.begin(number);
+            let mut conversation = self.conversations.begin(number, self.form);
             while let Some(body) = self.conversations.ask(&mut conversation) {
-                let (outcome, text) = self.client.chat(&self.url, body).await;
-                if self.outcomes.send(outcome).is_err() {
+                let (outcome, text) = self.client.chat(&self.url, body, self.form).await;
+                if self.outcomes.send((self.form, outcome)).is_err() {
                     return;
                 }
                 conversation.answered(&text);
                 let exponential = -(1.0 - self.random.f64()).ln();
-                self.pause(exponential.min(4.0)).await;
-                if outcome == DemoOutcome::Failed {
+                if self.leaves_during(exponential.min(4.0)).await {
+                    return;
+                }
+                if !matches!(outcome, DemoOutcome::Answered { .. }) {
                     break;
                 }
             }
         }
     }
 
-    async fn pause(&self, share: f64) {
+    /// A pause; true if this is the time to go.
+    async fn leaves_during(&mut self, share: f64) -> bool {
         let ms = self.conversations.sizes().think_ms * share;
-        tokio::time::sleep(Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or_default()).await;
+        let pause = Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or_default();
+        let called = self.leaving.wait_for(|leaves| *leaves);
+        tokio::time::timeout(pause, called).await.is_ok()
     }
 }

@@ -15,15 +15,18 @@ pub enum DemoOutcome {
         /// Part of the prompt that was in the engine's cache.
         cached_tokens: u64,
     },
-    /// Refused, broken off or not understood.
+    /// Refused, or ended before an answer began.
     Failed,
+    /// Ended in the middle of an answer, or not understood.
+    Cut,
 }
 
 /// Sums since its creation.
 #[derive(Debug)]
 pub struct Meter {
     requests: u64,
-    errors: u64,
+    failed: u64,
+    cut: u64,
     prompt_tokens: u64,
     cached_tokens: u64,
     ttft_us: Option<Histogram<u64>>,
@@ -50,7 +53,8 @@ impl Default for Meter {
     fn default() -> Self {
         Self {
             requests: 0,
-            errors: 0,
+            failed: 0,
+            cut: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
             ttft_us: Histogram::new_with_bounds(1, TTFT_US_MAX, 3).ok(),
@@ -62,7 +66,8 @@ impl Meter {
     /// Adds what became of a request.
     pub fn add(&mut self, outcome: DemoOutcome) {
         match outcome {
-            DemoOutcome::Failed => self.errors += 1,
+            DemoOutcome::Failed => self.failed += 1,
+            DemoOutcome::Cut => self.cut += 1,
             DemoOutcome::Answered { ttft_us, prompt_tokens, cached_tokens } => {
                 self.requests += 1;
                 self.prompt_tokens += prompt_tokens;
@@ -74,19 +79,44 @@ impl Meter {
         }
     }
 
+    /// Requests that were answered in full.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.requests
+    }
+
+    /// Requests that failed before an answer began.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Answers that ended early.
+    #[must_use]
+    pub fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    /// Median time to the first token.
+    #[must_use]
+    pub fn ttft_ms_p50(&self) -> f64 {
+        self.ttft_ms(0.50)
+    }
+
+    fn ttft_ms(&self, quantile: f64) -> f64 {
+        let value = self.ttft_us.as_ref().map_or(0, |ttft| ttft.value_at_quantile(quantile));
+        value as f64 / 1_000.0
+    }
+
     /// The figures after `elapsed_s` seconds of measuring.
     #[must_use]
     pub fn figures(&self, elapsed_s: f64) -> Figures {
-        let quantile_ms = |quantile| {
-            let value = self.ttft_us.as_ref().map_or(0, |ttft| ttft.value_at_quantile(quantile));
-            value as f64 / 1_000.0
-        };
         Figures {
             requests: self.requests,
-            errors: self.errors,
+            errors: self.failed + self.cut,
             hit_rate: self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64,
-            ttft_ms_p50: quantile_ms(0.50),
-            ttft_ms_p99: quantile_ms(0.99),
+            ttft_ms_p50: self.ttft_ms(0.50),
+            ttft_ms_p99: self.ttft_ms(0.99),
             requests_per_s: self.requests as f64 / elapsed_s.max(1e-9),
         }
     }
@@ -105,7 +135,7 @@ impl Figures {
     }
 }
 
-fn rounded(value: f64, digits: i32) -> f64 {
+pub(super) fn rounded(value: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
 }
@@ -124,8 +154,9 @@ mod tests {
             meter.add(DemoOutcome::Answered { ttft_us, prompt_tokens: 10, cached_tokens: 4 });
         }
         meter.add(DemoOutcome::Failed);
+        meter.add(DemoOutcome::Cut);
         let figures = meter.figures(10.0);
-        assert_eq!((figures.requests, figures.errors), (100, 1));
+        assert_eq!((figures.requests, figures.errors), (100, 2));
         assert!((figures.hit_rate - 0.4).abs() < 1e-9);
         assert!((figures.requests_per_s - 10.0).abs() < 1e-9);
         assert!((figures.ttft_ms_p50 - 50.0).abs() < 0.1, "{figures:?}");

@@ -6,6 +6,7 @@ use super::policy::DemoPolicy;
 use crate::server::{self, ServerHandle};
 use forebay_config::{Config, Policy, WorkerConfig};
 use forebay_sim_engine::{EngineHandle, KvEndpoints};
+use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -16,17 +17,37 @@ pub(super) struct DemoRouter {
     server: ServerHandle,
 }
 
+/// Asks the admin API of a running router.
+#[derive(Clone, Debug)]
+pub(super) struct AdminClient {
+    http: reqwest::Client,
+    url: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct WorkersPage {
+    workers: Vec<WorkerRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WorkerRow {
+    url: String,
+    state: String,
+}
+
 impl DemoRouter {
-    /// Starts a router; returns once it is ready to serve.
+    /// Starts a router; returns once it is ready to serve. `admin` is where the page of an earlier
+    /// one was: a browser that shows it goes on.
     pub(super) async fn start(
         policy: DemoPolicy,
         engines: &[EngineHandle],
         model_dir: &Path,
+        admin: Option<SocketAddr>,
     ) -> Result<Self, DemoError> {
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut config = Config {
             listen: any_port,
-            admin: any_port.into(),
+            admin: admin.unwrap_or(any_port).into(),
             workers: engines.iter().map(worker).collect(),
             model_dir: Some(model_dir.to_owned()),
             policy: match policy {
@@ -36,7 +57,16 @@ impl DemoRouter {
             ..Config::default()
         };
         config.timeouts.drain = DRAIN;
-        let server = server::start(config, false);
+        config.health.interval = HEALTH_PERIOD;
+        config.retry.after_send = true;
+        let server = match server::start(config.clone(), false) {
+            // Somebody else has taken the port of the page.
+            Err(_) if admin.is_some() => {
+                config.admin = any_port.into();
+                server::start(config, false)
+            }
+            started => started,
+        };
         let server = server.map_err(|error| DemoError::Router(error.to_string()))?;
         let router = Self { server };
         router.wait_until_ready().await?;
@@ -48,6 +78,17 @@ impl DemoRouter {
         format!("http://{}", self.server.listen)
     }
 
+    /// Where its page is.
+    pub(super) fn admin(&self) -> SocketAddr {
+        self.server.admin
+    }
+
+    /// A client of its admin API.
+    pub(super) fn admin_client(&self) -> Result<AdminClient, DemoError> {
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(1)).build()?;
+        Ok(AdminClient { http, url: format!("http://{}", self.server.admin) })
+    }
+
     /// Drains the router and waits for its end.
     pub(super) fn stop(self) {
         self.server.stop();
@@ -57,16 +98,43 @@ impl DemoRouter {
     }
 
     async fn wait_until_ready(&self) -> Result<(), DemoError> {
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(1)).build()?;
-        let url = format!("http://{}/readyz", self.server.admin);
+        let AdminClient { http, url } = self.admin_client()?;
         for _ in 0..READY_TRIES_MAX {
-            let answer = http.get(&url).send().await;
+            let answer = http.get(format!("{url}/readyz")).send().await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 return Ok(());
             }
             tokio::time::sleep(READY_PERIOD).await;
         }
         Err(DemoError::Router("it found no usable engine".into()))
+    }
+}
+
+impl AdminClient {
+    /// Waits until the router says that a worker is down.
+    pub(super) async fn until_down(&self, worker_url: &str) {
+        loop {
+            let page = self.page("/workers").await.unwrap_or_default();
+            let page = serde_json::from_slice::<WorkersPage>(&page);
+            let is_down = |row: &WorkerRow| row.url == worker_url && row.state == "down";
+            if page.is_ok_and(|page| page.workers.iter().any(is_down)) {
+                return;
+            }
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
+    }
+
+    /// Requests that went to a second worker after the first had been sent them.
+    pub(super) async fn retries(&self) -> Option<u64> {
+        let page = self.page("/metrics").await?;
+        let page = String::from_utf8_lossy(&page);
+        let value = |line: &str| line.strip_prefix("forebay_retries_total ")?.parse().ok();
+        page.lines().find_map(value)
+    }
+
+    async fn page(&self, path: &str) -> Option<Vec<u8>> {
+        let answer = self.http.get(format!("{}{path}", self.url)).send().await.ok()?;
+        Some(answer.error_for_status().ok()?.bytes().await.ok()?.to_vec())
     }
 }
 
@@ -81,6 +149,9 @@ fn worker(engine: &EngineHandle) -> WorkerConfig {
     }
 }
 
+/// An engine that is killed is down after three checks.
+const HEALTH_PERIOD: Duration = Duration::from_millis(250);
+const LOOK_PERIOD: Duration = Duration::from_millis(10);
 const DRAIN: Duration = Duration::from_secs(1);
 const READY_PERIOD: Duration = Duration::from_millis(20);
 const READY_TRIES_MAX: usize = 500;

@@ -6,29 +6,28 @@ use std::fmt::Write;
 /// State of the running demo.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Live {
-    /// Name of the policy under test.
-    pub(super) policy: &'static str,
+    /// What is shown: the policy under test, or the third act.
+    pub(super) title: &'static str,
     /// Seconds since its load began, and how many it will run.
     pub(super) elapsed_s: f64,
     /// Length of the run.
     pub(super) total_s: f64,
-    /// Caches are still cold; nothing is counted yet.
-    pub(super) warming_up: bool,
-    /// Figures since the warm-up ended.
-    pub(super) figures: Figures,
-    /// Requests running and waiting in each engine.
-    pub(super) rank_loads: Vec<usize>,
+    /// Figures so far, as text.
+    pub(super) numbers: String,
+    /// Requests running and waiting in each engine; `None` for one that is killed.
+    pub(super) rank_loads: Vec<Option<usize>>,
 }
 
 /// One line, for logs and pipes.
 #[must_use]
 pub(super) fn line(live: &Live) -> String {
-    let loads: Vec<_> = live.rank_loads.iter().map(usize::to_string).collect();
+    let load = |load: &Option<usize>| load.map_or_else(|| "x".into(), |load| load.to_string());
+    let loads: Vec<_> = live.rank_loads.iter().map(load).collect();
     format!(
         "{:<11} {:>4.1}s {} | load per rank {}",
-        live.policy,
+        live.title,
         live.elapsed_s,
-        numbers(live),
+        live.numbers,
         loads.join(" ")
     )
 }
@@ -37,15 +36,14 @@ pub(super) fn line(live: &Live) -> String {
 #[must_use]
 pub(super) fn frame(live: &Live) -> String {
     let mut out = format!(
-        "policy {}  {:.1} of {:.0} s\n{}\n",
-        live.policy,
-        live.elapsed_s,
-        live.total_s,
-        numbers(live)
+        "{}  {:.1} of {:.0} s\n{}\n",
+        live.title, live.elapsed_s, live.total_s, live.numbers
     );
     for (rank, load) in live.rank_loads.iter().enumerate() {
-        let bar = "#".repeat((*load).min(BAR_MAX));
-        let _infallible = writeln!(out, "rank {rank} {load:>3} {bar}");
+        let _infallible = match load {
+            Some(load) => writeln!(out, "rank {rank} {load:>3} {}", bar(*load)),
+            None => writeln!(out, "rank {rank}   x killed"),
+        };
     }
     out
 }
@@ -73,6 +71,33 @@ pub(super) fn table(kv: &Figures, round_robin: &Figures) -> String {
     out
 }
 
+/// The same as bars, on one scale for each figure.
+#[must_use]
+pub(super) fn bars(kv: &Figures, round_robin: &Figures) -> String {
+    let mut out = String::new();
+    let mut pair = |name: &str, value: fn(&Figures) -> f64| {
+        let (kv, other) = (value(kv), value(round_robin));
+        let scale = BAR_MAX as f64 / kv.max(other).max(f64::MIN_POSITIVE);
+        let bar = |value: f64| bar(in_columns(value * scale));
+        let _infallible = writeln!(out, "{name:<16}{:<12}{}", "kv", bar(kv));
+        let _infallible = writeln!(out, "{:<16}{:<12}{}", "", "round_robin", bar(other));
+    };
+    pair("cache hit rate", |figures| figures.hit_rate);
+    pair("TTFT p50", |figures| figures.ttft_ms_p50);
+    out
+}
+
+fn bar(columns: usize) -> String {
+    "#".repeat(columns.min(BAR_MAX))
+}
+
+/// Columns of a bar, one at least for what is more than nothing.
+fn in_columns(value: f64) -> usize {
+    (0..BAR_MAX)
+        .take_while(|column| *column as f64 + 0.5 <= value || (*column == 0 && value > 0.0))
+        .count()
+}
+
 /// What the table says, in a sentence.
 #[must_use]
 pub(super) fn conclusion(kv: &Figures, round_robin: &Figures) -> String {
@@ -90,11 +115,12 @@ pub(super) fn conclusion(kv: &Figures, round_robin: &Figures) -> String {
     )
 }
 
-fn numbers(live: &Live) -> String {
-    if live.warming_up {
+/// Figures of a policy in one line.
+#[must_use]
+pub(super) fn numbers(figures: &Figures) -> String {
+    if figures.requests + figures.errors == 0 {
         return "warming up".into();
     }
-    let figures = &live.figures;
     let errors = match figures.errors {
         0 => String::new(),
         count => format!("  {count} errors"),
@@ -120,12 +146,21 @@ mod tests {
 
     #[test]
     fn erase_matches_the_frame() {
-        let live = Live { rank_loads: vec![1, 200], policy: "kv", ..Live::default() };
+        let rank_loads = vec![Some(1), None, Some(200)];
+        let live = Live { rank_loads, title: "kv", ..Live::default() };
         let drawn = frame(&live);
-        assert_eq!(drawn.lines().count(), 4);
-        assert!(drawn.ends_with(&format!("rank 1 200 {}\n", "#".repeat(BAR_MAX))));
-        assert_eq!(erase(&drawn).matches("\x1b[1A").count(), 4);
-        assert!(!line(&live).contains('\n'));
+        assert_eq!(drawn.lines().count(), 5);
+        assert!(drawn.ends_with(&format!("rank 2 200 {}\n", "#".repeat(BAR_MAX))));
+        assert_eq!(erase(&drawn).matches("\x1b[1A").count(), 5);
+        assert!(line(&live).ends_with("load per rank 1 x 200"));
+    }
+
+    #[test]
+    fn bars_have_one_scale() {
+        let drawn = bars(&figures(0.8, 0.1), &figures(0.4, 100.0));
+        let lengths: Vec<_> = drawn.lines().map(|line| line.matches('#').count()).collect();
+        assert_eq!(lengths, [BAR_MAX, BAR_MAX / 2, 1, BAR_MAX]);
+        assert!(!bars(&Figures::default(), &Figures::default()).contains('#'));
     }
 
     #[test]

@@ -1,0 +1,312 @@
+//! The third act: an engine is killed under load, as `kill -9` would. Half of the people read
+//! streams, half want whole answers. The router sends again what it has answered with no byte. A
+//! stream that has begun ends with its engine, and counts as cut.
+
+use super::act::{Act, DemoStage, warm_up_s};
+use super::config::DemoConfig;
+use super::conversations::ReplyForm;
+use super::error::DemoError;
+use super::meter::{DemoOutcome, Meter, rounded};
+use super::policy::DemoPolicy;
+use super::screen::Screen;
+use super::view::Live;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+/// Figures of the third act.
+#[derive(Debug, Default)]
+pub(super) struct KillFigures {
+    whole: FormAnswers,
+    streams: FormAnswers,
+    killed: Option<Killed>,
+    /// From the kill to the mark `down`; `None` if the act was too short.
+    down_after: Option<Duration>,
+    /// Requests that went to a second engine after the first had been sent them.
+    sent_again: u64,
+}
+
+/// The engine that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Killed {
+    engine: usize,
+    /// Requests that it had at that moment.
+    requests: usize,
+}
+
+/// Requests of one form of answers.
+#[derive(Debug, Default)]
+struct FormAnswers {
+    /// Since the act began.
+    all: Meter,
+    /// From the end of the warm-up to the kill.
+    before: Meter,
+    /// From the kill on.
+    after: Meter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KillPhase {
+    WarmUp,
+    Before,
+    After,
+}
+
+/// Plays the act, to its end.
+pub(super) async fn run(
+    config: &DemoConfig,
+    stage: &mut DemoStage,
+    out: &mut impl Write,
+) -> Result<KillFigures, DemoError> {
+    let forms = [ReplyForm::Streamed, ReplyForm::Whole];
+    let mut act = Act::start(DemoPolicy::Kv, stage, &forms, out).await?;
+    let mut figures = KillFigures::default();
+    watch(config, &mut act, &mut figures, out).await?;
+    let Act { engines, router, crowd, mut outcomes, .. } = act;
+    crowd.leave().await;
+    while let Some((form, outcome)) = outcomes.recv().await {
+        figures.add(form, KillPhase::After, outcome);
+    }
+    figures.sent_again = router.admin_client()?.retries().await.unwrap_or(0);
+    router.stop();
+    drop(engines);
+    Ok(figures)
+}
+
+async fn watch(
+    config: &DemoConfig,
+    act: &mut Act,
+    figures: &mut KillFigures,
+    out: &mut impl Write,
+) -> Result<(), DemoError> {
+    let total_s = config.duration.as_secs_f64();
+    let warm_up_s = warm_up_s(total_s);
+    let mut screen = Screen::new(config.terminal);
+    let kill_s = total_s * KILL_SHARE;
+    let (kill, end) = (sleep(config.duration.mul_f64(KILL_SHARE)), sleep(config.duration));
+    tokio::pin!(kill, end);
+    let (told, mut down) = oneshot::channel();
+    let mut told = Some(told);
+    loop {
+        let last = tokio::select! {
+            Some((form, outcome)) = act.outcomes.recv() => {
+                let phase = match figures.killed {
+                    Some(_) => KillPhase::After,
+                    None if act.elapsed_s() >= warm_up_s => KillPhase::Before,
+                    None => KillPhase::WarmUp,
+                };
+                figures.add(form, phase, outcome);
+                continue;
+            }
+            () = &mut kill, if figures.killed.is_none() => {
+                let is_busy = act.rank_loads().iter().flatten().any(|load| *load >= BUSY_REQUESTS);
+                if !is_busy && act.elapsed_s() < kill_s + BUSY_WAIT_S_MAX {
+                    kill.set(sleep(BUSY_LOOK_PERIOD));
+                    continue;
+                }
+                figures.killed = kill_busiest(act, told.take())?;
+                false
+            }
+            Ok(after) = &mut down, if figures.down_after.is_none() => {
+                figures.down_after = Some(after);
+                continue;
+            }
+            () = screen.tick() => false,
+            () = &mut end => true,
+        };
+        let live = Live {
+            title: "kill",
+            elapsed_s: act.elapsed_s(),
+            total_s,
+            numbers: figures.numbers(),
+            rank_loads: act.rank_loads(),
+        };
+        screen.show(&live, last, out)?;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+/// Kills the engine with most requests. When the router says that the engine is down, `told` gets
+/// the time since.
+fn kill_busiest(
+    act: &mut Act,
+    told: Option<oneshot::Sender<Duration>>,
+) -> Result<Option<Killed>, DemoError> {
+    let loads = act.rank_loads();
+    let busiest = loads.iter().enumerate().max_by_key(|(_, load)| **load);
+    let Some((engine, Some(requests))) = busiest else { return Ok(None) };
+    let Some(handle) = act.engines.get_mut(engine).and_then(Option::take) else { return Ok(None) };
+    let (url, client, clock) = (handle.url(), act.router.admin_client()?, act.clock);
+    let at = clock.now();
+    // It waits for the engine's thread, and this thread has clients to serve.
+    tokio::task::spawn_blocking(move || handle.stop());
+    tokio::spawn(async move {
+        client.until_down(&url).await;
+        let after = Duration::from_nanos(clock.now().since(at));
+        let _act_is_over = told.map(|told| told.send(after));
+    });
+    Ok(Some(Killed { engine, requests: *requests }))
+}
+
+impl KillFigures {
+    fn add(&mut self, form: ReplyForm, phase: KillPhase, outcome: DemoOutcome) {
+        let answers = match form {
+            ReplyForm::Streamed => &mut self.streams,
+            ReplyForm::Whole => &mut self.whole,
+        };
+        answers.all.add(outcome);
+        match phase {
+            KillPhase::WarmUp => {}
+            KillPhase::Before => answers.before.add(outcome),
+            KillPhase::After => answers.after.add(outcome),
+        }
+    }
+
+    fn both(&self, of: impl Fn(&FormAnswers) -> u64) -> u64 {
+        of(&self.whole) + of(&self.streams)
+    }
+
+    /// For the live view.
+    fn numbers(&self) -> String {
+        let engine = match self.killed {
+            Some(killed) => format!("  engine {} is killed", killed.engine),
+            None => String::new(),
+        };
+        format!(
+            "{:>5} answered  {} failed  {} cut{engine}",
+            self.both(FormAnswers::answered),
+            self.both(|answers| answers.all.failed()),
+            self.both(|answers| answers.all.cut()),
+        )
+    }
+
+    /// As `demo --json` writes them.
+    pub(super) fn to_json(&self) -> Value {
+        let down_ms = self.down_after.map(|after| rounded(after.as_secs_f64() * 1e3, 1));
+        json!({
+            "requests_in_engine": self.killed.map(|killed| killed.requests),
+            "sent_again": self.sent_again,
+            "down_after_ms": down_ms,
+            "whole": self.whole.to_json("answer_ms"),
+            "streams": self.streams.to_json("ttft_ms"),
+        })
+    }
+
+    /// Whole answers and streams side by side.
+    pub(super) fn table(&self) -> String {
+        let mut out =
+            format!("\n{:<16}{:>14}{:>14}\n", "engine killed", "whole answers", "streams");
+        let mut count = |name: &str, value: fn(&FormAnswers) -> u64| {
+            let (whole, streams) = (value(&self.whole), value(&self.streams));
+            let _infallible = writeln!(out, "{name:<16}{whole:>14}{streams:>14}");
+        };
+        count("sent", FormAnswers::sent);
+        count("answered", FormAnswers::answered);
+        count("failed", |answers| answers.all.failed());
+        count("cut", |answers| answers.all.cut());
+        let mut time = |name: &str, value: fn(&FormAnswers) -> f64| {
+            let (whole, streams) = (value(&self.whole), value(&self.streams));
+            let unit = "ms to the answer, to the first token";
+            let _infallible = writeln!(out, "{name:<16}{whole:>14.1}{streams:>14.1}  {unit}");
+        };
+        time("p50 before", |answers| answers.before.ttft_ms_p50());
+        time("p50 after", |answers| answers.after.ttft_ms_p50());
+        out
+    }
+
+    /// What the table says, in sentences.
+    pub(super) fn conclusion(&self) -> String {
+        let Some(Killed { engine, requests }) = self.killed else {
+            return "No engine was killed.".into();
+        };
+        let down = match self.down_after {
+            Some(after) => {
+                format!(", and marked the engine down after {:.2} s", after.as_secs_f64())
+            }
+            None => String::new(),
+        };
+        let failed = self.both(|answers| answers.all.failed());
+        let cut = self.both(|answers| answers.all.cut());
+        let seen = match (failed, cut) {
+            (0, 0) => "No client saw it.".into(),
+            (0, cut) => {
+                format!("No request failed. Answers that had begun and ended early: {cut}.")
+            }
+            (failed, _) => format!("Requests that failed: {failed}."),
+        };
+        let moved = format!("The router sent {} to another engine{down}.", self.sent_again);
+        format!("Engine {engine} was killed with {requests} requests in it. {moved}\n{seen}")
+    }
+}
+
+impl FormAnswers {
+    fn answered(&self) -> u64 {
+        self.all.answered()
+    }
+
+    fn sent(&self) -> u64 {
+        self.all.answered() + self.all.failed() + self.all.cut()
+    }
+
+    fn to_json(&self, time: &str) -> Value {
+        json!({
+            "sent": self.sent(), "answered": self.answered(),
+            "failed": self.all.failed(), "cut": self.all.cut(),
+            (format!("{time}_p50_before")): rounded(self.before.ttft_ms_p50(), 2),
+            (format!("{time}_p50_after")): rounded(self.after.ttft_ms_p50(), 2),
+        })
+    }
+}
+
+/// When the engine is killed, as a share of the act.
+const KILL_SHARE: f64 = 0.5;
+/// The kill waits a little for an engine with so many requests.
+const BUSY_REQUESTS: usize = 3;
+const BUSY_WAIT_S_MAX: f64 = 0.5;
+const BUSY_LOOK_PERIOD: Duration = Duration::from_millis(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(ttft_us: u64) -> DemoOutcome {
+        DemoOutcome::Answered { ttft_us, prompt_tokens: 1, cached_tokens: 0 }
+    }
+
+    fn killed() -> KillFigures {
+        let mut figures = KillFigures::default();
+        figures.add(ReplyForm::Whole, KillPhase::WarmUp, answered(900_000));
+        figures.add(ReplyForm::Whole, KillPhase::Before, answered(100_000));
+        figures.add(ReplyForm::Whole, KillPhase::After, answered(120_000));
+        figures.add(ReplyForm::Streamed, KillPhase::Before, answered(25_000));
+        figures.killed = Some(Killed { engine: 2, requests: 5 });
+        figures
+    }
+
+    #[test]
+    fn the_warm_up_counts_as_requests_and_not_as_time() {
+        let json = killed().to_json();
+        assert_eq!((&json["whole"]["sent"], &json["streams"]["sent"]), (&json!(3), &json!(1)));
+        let before = json["whole"]["answer_ms_p50_before"].as_f64().expect("number");
+        assert!((before - 100.0).abs() < 1.0, "{json}");
+    }
+
+    #[test]
+    fn a_cut_stream_is_no_failed_request_and_is_told() {
+        let mut figures = killed();
+        assert!(figures.conclusion().ends_with("No client saw it."));
+        figures.add(ReplyForm::Streamed, KillPhase::After, DemoOutcome::Cut);
+        assert!(
+            figures
+                .conclusion()
+                .ends_with("No request failed. Answers that had begun and ended early: 1.")
+        );
+        figures.add(ReplyForm::Whole, KillPhase::After, DemoOutcome::Failed);
+        assert!(figures.conclusion().ends_with("Requests that failed: 1."));
+    }
+}
