@@ -4,7 +4,8 @@ use crate::figures::{count, percent, rate, span};
 use crate::row::RankRow;
 use std::cmp::Ordering;
 
-/// A column. `drop_first`: in a narrow terminal, columns with a higher number go first.
+/// A column. `width`: room for the name and the sign of the order. `drop_first`: in a narrow
+/// terminal, columns with a higher number go first.
 #[derive(Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -44,7 +45,7 @@ pub(crate) static COLUMNS: [Column; 13] = [
     },
     Column {
         name: "rank",
-        width: 4,
+        width: 5,
         is_right: true,
         drop_first: 0,
         text: |row| row.names.dp_rank.to_string(),
@@ -66,12 +67,12 @@ pub(crate) static COLUMNS: [Column; 13] = [
         text: |row| row.state.words().to_owned(),
         order: |a, b| b.state.cmp(&a.state),
     },
-    figure!("flight", 6, 1, in_flight, count),
-    figure!("limit", 5, 4, limit, count),
+    figure!("flight", 7, 1, in_flight, count),
+    figure!("limit", 6, 4, limit, count),
     figure!("wait", 5, 2, waiting, count),
-    figure!("prefill", 7, 9, prefill_tokens, count),
+    figure!("prefill", 8, 9, prefill_tokens, count),
     figure!("kv", 4, 5, kv_usage, percent),
-    figure!("cache", 5, 3, cache_fill, percent),
+    figure!("cache", 6, 3, cache_fill, percent),
     figure!("req/s", 6, 7, ended_per_s, rate),
     Column {
         name: "events",
@@ -163,6 +164,11 @@ mod tests {
         let mut names = ["gpu10:8000", "gpu2:8000", "gpu02:9", "a", "gpu", "gpu2:800"];
         names.sort_by(|a, b| natural(a, b));
         assert_eq!(names, ["a", "gpu", "gpu02:9", "gpu2:800", "gpu2:8000", "gpu10:8000"]);
+    }
+
+    #[test]
+    fn there_is_room_for_the_sign_of_the_order() {
+        assert!(COLUMNS.iter().all(|column| column.name.len() < column.width));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frames: the state as cells of a terminal, and as text.
 
 use crate::app::{App, Mode, StreamLink};
-use crate::column::{COLUMNS, fitting};
+use crate::column::{COLUMNS, NAME_WIDTHS, fitting};
 use crate::figures::{count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
 use ratatui_core::buffer::Buffer;
@@ -102,7 +102,9 @@ impl App {
 
     fn draw_fleet(&self, area: Rect, rows: u16, to: &mut Buffer) {
         let shown = self.shown();
-        let (columns, name_width) = fitting(usize::from(area.width).saturating_sub(1));
+        let (columns, room) = fitting(usize::from(area.width).saturating_sub(1));
+        let names = self.view().rows.iter().map(|row| row.names.worker.chars().count());
+        let name_width = room.min(names.max().unwrap_or_default().max(NAME_WIDTHS.0));
         let width = |column: usize| match COLUMNS.get(column) {
             Some(_) if column == 0 => name_width,
             found => found.map_or(0, |column| column.width),

@@ -69,26 +69,41 @@ impl RecentSnapshots {
 
     /// The oldest snapshot within this time, and the newest.
     fn ends(&self, within_ms: u64) -> Option<(&KeptSnapshot, &KeptSnapshot)> {
+        self.ends_where(within_ms, |_| true)
+    }
+
+    fn ends_where(
+        &self,
+        within_ms: u64,
+        is_meant: impl Fn(&KeptSnapshot) -> bool,
+    ) -> Option<(&KeptSnapshot, &KeptSnapshot)> {
         let newest = self.kept.back()?;
         let from = newest.uptime_ms.saturating_sub(within_ms + SLACK_MS);
-        let oldest = self.kept.iter().find(|kept| kept.uptime_ms >= from)?;
+        let oldest = self.kept.iter().find(|kept| kept.uptime_ms >= from && is_meant(kept))?;
         Some((oldest, newest))
     }
 
     fn rate(&self, read: impl Fn(&KeptSnapshot) -> Option<f64>) -> Option<f64> {
-        let (old, new) = self.ends(RATE_MS)?;
+        self.rate_where(|_| true, read)
+    }
+
+    fn rate_where(
+        &self,
+        is_meant: impl Fn(&KeptSnapshot) -> bool,
+        read: impl Fn(&KeptSnapshot) -> Option<f64>,
+    ) -> Option<f64> {
+        let (old, new) = self.ends_where(RATE_MS, is_meant)?;
         let ms = new.uptime_ms.checked_sub(old.uptime_ms).filter(|ms| *ms > 0)?;
         let seconds = std::time::Duration::from_millis(ms).as_secs_f64();
         Some(((read(new)? - read(old)?) / seconds).max(0.0))
     }
 
-    /// Requests that a rank ends per second. Ranks have other places in another fleet.
+    /// Requests that a rank ends per second, since the fleet last changed: ranks have other places
+    /// in another fleet.
     pub(crate) fn ended_per_s(&self, place: usize) -> Option<f64> {
-        let (old, new) = self.ends(RATE_MS)?;
-        if old.generation != new.generation {
-            return None;
-        }
-        self.rate(|kept| kept.ended.get(place).copied().flatten())
+        let generation = self.kept.back()?.generation;
+        let is_same = |kept: &KeptSnapshot| kept.generation == generation;
+        self.rate_where(is_same, |kept| kept.ended.get(place).copied().flatten())
     }
 
     pub(crate) fn figures(&self) -> FigureLine {

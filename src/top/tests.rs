@@ -112,3 +112,32 @@ fn names_cannot_move_the_cursor_and_small_terminals_are_drawn() {
     app.press(TopKey::Enter);
     assert!(text(&app, 40).contains(">gpu?[2J?"));
 }
+
+#[test]
+fn the_column_of_the_order_has_a_sign_behind_its_name() {
+    let mut app = app(&[snapshot(1, 1_000)]);
+    let head = |app: &App| text(app, 150).lines().nth(2).map(str::to_owned).unwrap();
+    assert!(
+        head(&app).starts_with(" workerv     rank "),
+        "no wider than the names\n{}",
+        head(&app)
+    );
+    press(&mut app, "ssss");
+    assert!(head(&app).contains(" flightv  limit "), "{}", head(&app));
+    press(&mut app, "r");
+    assert!(head(&app).contains(" flight^  limit "), "{}", head(&app));
+}
+
+#[test]
+fn rates_of_ranks_come_back_with_the_second_snapshot_of_a_new_fleet() {
+    let ended = |generation: u64, uptime_ms: u64, ended: u64| {
+        let mut snapshot = snapshot(1, uptime_ms);
+        snapshot["generation"] = json!(generation);
+        snapshot["ranks"]["rank_ended_total"] = json!([ended]);
+        snapshot
+    };
+    let mut app = app(&[ended(1, 1_000, 700), ended(1, 2_000, 707), ended(2, 3_000, 0)]);
+    assert!(!text(&app, 150).contains(" 7.0 live"));
+    app.update(&Snapshot::read(ended(2, 4_000, 7).to_string().as_bytes()).unwrap());
+    assert!(text(&app, 150).contains(" 7.0 live"), "{}", text(&app, 150));
+}
