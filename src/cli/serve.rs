@@ -6,7 +6,7 @@ use super::{findings, logging};
 use crate::control::ControlError;
 use crate::server;
 use clap::Args;
-use forebay_config::{Config, ConfigSource, Flags, Reloader, to_json};
+use forebay_config::{Config, ConfigSource, Flags, Reloader, changed_json};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,7 +71,7 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
             "`cores`: core {core} is not available to this process; these are: {cores:?}"
         ));
     }
-    let shown = to_json(&config);
+    let shown = changed_json(&config);
     let handle =
         server::start_reloadable(config, true, reloader).map_err(|error| error.to_string())?;
     tracing::info!(

@@ -70,6 +70,22 @@ pub fn to_json(config: &Config) -> Value {
     Value::Object(root)
 }
 
+/// What differs from the defaults, and the policy: as one JSON object with the keys of the file.
+#[must_use]
+pub fn changed_json(config: &Config) -> Value {
+    let (mut shown, defaults) = (to_json(config), to_json(&Config::default()));
+    if let Some(root) = shown.as_object_mut() {
+        root.retain(|name, value| match (value, defaults.get(name)) {
+            (Value::Object(table), Some(Value::Object(usual))) => {
+                table.retain(|key, value| usual.get(key) != Some(value));
+                !table.is_empty()
+            }
+            (value, usual) => name == "policy" || usual != Some(value),
+        });
+    }
+    shown
+}
+
 /// A table of a list, without what is empty.
 fn table_to_json<T: KeyTable + Clone>(values: &T) -> Value {
     let mut table = Map::new();

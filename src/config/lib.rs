@@ -46,7 +46,7 @@ mod worker_file;
 pub use admin_address::AdminAddress;
 pub use client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use discovery::DiscoveryConfig;
-pub use effective::{KeyEntry, all_keys, to_json, to_toml};
+pub use effective::{KeyEntry, all_keys, changed_json, to_json, to_toml};
 pub use engine::{EngineKind, LoadSource};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;

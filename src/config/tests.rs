@@ -276,6 +276,20 @@ fn every_key_is_read() {
     assert_eq!(again, config);
 }
 
+#[test]
+fn what_is_logged_at_start_has_no_defaults_but_the_policy() {
+    let logged = |text: &str| changed_json(&Config::from_toml(text).unwrap()).to_string();
+    assert_eq!(changed_json(&Config::default()).to_string(), r#"{"policy":"kv"}"#);
+    assert_eq!(
+        logged(&format!("cores = [1]\n[queue]\ndepth_max = 7\n{WORKER}")),
+        concat!(
+            r#"{"cores":[1],"policy":"kv","queue":{"depth_max":7},"#,
+            r#""worker":[{"url":"http://127.0.0.1:8000","role":"auto"}]}"#
+        )
+    );
+    assert!(!logged("[[worker]]\nurl = \"http://a\"\napi_key = \"secret\"\n").contains("secret"));
+}
+
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
