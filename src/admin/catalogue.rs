@@ -215,6 +215,12 @@ catalogue! {
         /// 1 for ranks whose places this replica gives out.
         REPLICA_STEWARDED = Gauge "replica_stewarded" ["worker", "dp_rank"];
     }
+    "Traces" {
+        /// Spans that the collector took.
+        TRACE_SPANS = Counter "trace_spans_total" [];
+        /// Spans lost: too many waited, or the collector refused them or did not answer.
+        TRACE_SPANS_DROPPED = Counter "trace_spans_dropped_total" ["reason"];
+    }
     "The process" {
         /// The version that runs.
         BUILD_INFO = Gauge "build_info" ["version"];

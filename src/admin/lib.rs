@@ -50,7 +50,8 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use scrape::render as render_metrics;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
-    FeedsView, FleetView, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures, WorkerSources,
+    FeedsView, FleetView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures,
+    SpanFigures, WorkerSources,
 };
 pub use windows::{UnknownModel, WindowRequest, list as list_windows};
 pub use workers::{list as list_workers, named as worker_named};

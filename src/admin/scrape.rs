@@ -11,7 +11,7 @@ use super::scrape_load::loads;
 use super::scrape_process;
 use super::scrape_replicas;
 use super::scrape_tenants;
-use super::sources::{FleetView, ScrapeSources, SnapshotFigures, total};
+use super::sources::{FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
 use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
@@ -89,9 +89,19 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
         offloaded.sample(&[("shard", &number.to_string())], shard.offloaded());
     }
     scrape_process::process(&mut text);
-    text.open(&catalogue::LOG_DROPPED).sample(&[], sources.log_dropped);
+    text.open(&catalogue::LOG_DROPPED).sample(&[], sources.records.log_dropped);
+    spans(&sources.records.spans, &mut text);
     text.open(&catalogue::BROKEN_INVARIANTS).sample(&[], broken_invariant_count());
     text.finish()
+}
+
+fn spans(figures: &SpanFigures, text: &mut MetricsText) {
+    text.open(&catalogue::TRACE_SPANS).sample(&[], figures.exported);
+    let mut family = text.open(&catalogue::TRACE_SPANS_DROPPED);
+    let SpanFigures { full, refused, unreachable, .. } = *figures;
+    for (reason, count) in [("full", full), ("refused", refused), ("unreachable", unreachable)] {
+        family.sample(&[("reason", reason)], count);
+    }
 }
 
 fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {

@@ -85,8 +85,30 @@ pub struct ScrapeSources<'a> {
     pub snapshots: Option<SnapshotFigures>,
     /// `None` where there is no NATS.
     pub replicas: Option<ReplicaFigures>,
+    /// What is told of single requests.
+    pub records: RecordFigures,
+}
+
+/// What is told of single requests, and what of it was lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordFigures {
     /// Lines of the log that were dropped.
     pub log_dropped: u64,
+    /// Spans for a collector.
+    pub spans: SpanFigures,
+}
+
+/// Spans that were sent to a collector, and those that were lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpanFigures {
+    /// Taken by the collector.
+    pub exported: u64,
+    /// Lost because too many waited.
+    pub full: u64,
+    /// Lost because the collector refused them.
+    pub refused: u64,
+    /// Lost because the collector did not answer.
+    pub unreachable: u64,
 }
 
 /// What `/workers` is made from.

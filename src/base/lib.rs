@@ -6,6 +6,7 @@ mod ids;
 mod invariant;
 pub mod limits;
 mod sockets;
+mod trace_parent;
 mod units;
 
 pub use clock::{Clock, process_cpu_ns, since_1970};
@@ -14,4 +15,5 @@ pub use ids::{
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
 pub use sockets::is_out_of_sockets;
+pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};
 pub use units::NanosSinceStart;

@@ -274,6 +274,29 @@ pub const LISTENERS_MAX: usize = 16;
 /// Between two lines of the log about a lack of sockets, per shard.
 pub const LACK_LOG_PERIOD: Duration = Duration::from_secs(10);
 
+/// Traces under way from one shard to the control plane, which takes them ten times a second. Full:
+/// the trace is dropped and counted.
+pub const TRACE_RING_MAX: usize = 1_024;
+/// Steps of one request that its trace has; further ones are left out.
+pub const TRACE_STEPS_MAX: usize = 32;
+/// Bytes of a text of a client, such as the path, in a trace or in a record; the rest is cut off.
+pub const RECORDED_TEXT_BYTES_MAX: usize = 256;
+/// Longest `tracestate` that a span repeats (W3C Trace Context, section 3.3.1.5). Workers get it at
+/// any length.
+pub const TRACESTATE_BYTES_MAX: usize = 512;
+/// Spans that wait for the collector. Full: the span is dropped and counted.
+pub const TRACE_SPANS_WAITING_MAX: usize = 4_096;
+/// The same in bytes of JSON.
+pub const TRACE_BYTES_WAITING_MAX: usize = 4 * 1024 * 1024;
+/// Spans of one export, of which there is one at a time.
+pub const TRACE_BATCH_SPANS_MAX: usize = 1_024;
+/// A span waits no longer for others to go with it.
+pub const TRACE_BATCH_AGE_MAX: Duration = Duration::from_secs(1);
+/// Longest pause that a collector may ask for before its second try; past it there is none.
+pub const TRACE_RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the last export at the end of the process.
+pub const TRACE_FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// Lines of the log that wait to be written. Full: the line is dropped and counted.
 pub const LOG_LINES_MAX: usize = 8_192;
 /// The same in bytes.

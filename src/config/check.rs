@@ -44,6 +44,8 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.flow(&config.flow);
     check.disaggregation(&config.flow.disaggregation);
     check.nats(&config.nats);
+    check.traces(config);
+    check.log(&config.log);
     check.times(config);
     check.findings
 }

@@ -11,6 +11,7 @@ mod check_doors;
 mod check_flow;
 mod check_names;
 mod check_tls;
+mod check_traces;
 mod check_upstream;
 mod client;
 mod check_keys;
@@ -28,6 +29,7 @@ mod load;
 mod nearest;
 mod quantity;
 mod reader;
+mod record_format;
 mod reload;
 mod schema;
 mod setting;
@@ -38,6 +40,7 @@ mod tls_tests;
 mod token;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod url;
 mod upstream;
 mod worker;
@@ -57,6 +60,7 @@ pub use flow::{
 pub use key::{Flag, Form, Key};
 pub use load::{ConfigText, Loaded, load};
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
+pub use record_format::{RecordField, RecordFormat};
 pub use reload::{ConfigSource, ReloadError, Reloader};
 pub use schema::{
     ApproximateConfig, BreakerConfig, Config, HealthConfig, IndexConfig, KvConfig, LimitsConfig,
@@ -68,6 +72,7 @@ pub use tls::{
     AdminTlsConfig, CertificateConfig, ClientAuth, ListenerConfig, TlsConfig, UpstreamTlsConfig,
 };
 pub use token::read_token;
+pub use traces::TracesConfig;
 pub use upstream::{Connectors, UpstreamFault};
 pub use url::{JwksUrl, WorkerUrl, WorkerUrlError};
 pub use worker::{

@@ -10,6 +10,7 @@ use super::key::{Form, flag};
 use super::setting::Word;
 use super::table::{table, words};
 use super::tls::{AdminTlsConfig, CertificateConfig, ListenerConfig, TlsConfig, UpstreamTlsConfig};
+use super::traces::TracesConfig;
 use super::worker::WorkerConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -99,6 +100,8 @@ table! {
         nats: NatsConfig,
         /// `[log]`.
         log: LogConfig,
+        /// `[traces]`.
+        traces: TracesConfig,
     }
     lists {
         /// `[[worker]]`: the fleet, in file order.
@@ -349,6 +352,9 @@ table! {
         json: bool = false, { flag: flag("Logging", "log-json", ""), reloadable: false };
         /// Write one record per request.
         requests: bool = false, { flag: flag("Logging", "log-requests", "") };
+        /// Text of a record, with fields in braces: `"{client} {method} {path} {status}"`. JSON
+        /// stays as it is.
+        format: Option<String> = None, { absent: "a fixed record" };
         /// Write a record of level `warn` for each request without an answer's head after this
         /// time, `requests` or not. 0 means none.
         slow: Duration = Duration::ZERO;

@@ -32,6 +32,7 @@ mod text_log;
 mod tier_numbers;
 mod tls;
 mod token_keys;
+mod traces;
 mod warming;
 mod watchdog;
 mod workers_state;

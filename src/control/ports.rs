@@ -5,7 +5,7 @@ use forebay_base::ShardIndex;
 use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
 #[cfg(debug_assertions)]
 use forebay_fleet::mailbox::PlantedFault;
-use forebay_fleet::mailbox::{ControlEnd, ShardCommand, ShardPort};
+use forebay_fleet::mailbox::{ControlEnd, ShardCommand, ShardPort, Traced};
 use forebay_fleet::worker::{FleetSnapshot, LoadReport};
 use forebay_index::KvBatch;
 use forebay_kv_events::KvPort;
@@ -71,6 +71,17 @@ impl Ports {
         for shard in self.shards.borrow_mut().iter_mut() {
             while let Some(measured) = shard.port.histograms.pop() {
                 into.merge(&measured);
+            }
+        }
+    }
+
+    /// Takes the traces of sampled requests.
+    pub(super) fn take_traces(&self, mut take: impl FnMut(Traced)) {
+        for shard in self.shards.borrow_mut().iter_mut() {
+            // As many as are there at most, so that no shard keeps the loop.
+            for _ in 0..shard.port.traces.len() {
+                let Some(traced) = shard.port.traces.pop() else { break };
+                take(traced);
             }
         }
     }

@@ -162,7 +162,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     plane.shards[1].counters.answered(0, 200);
     plane.shards[1].counters.refused(Reason::UnknownModel as usize, 0, Some(true), 0);
     plane.shards[1].counters.overlap_error(-2);
-    plane.shards[0].histograms.push(Box::new(measured)).unwrap();
+    plane.shards[0].to_control.histograms.push(Box::new(measured)).unwrap();
     let metrics = poll(|| {
         let text = plane.get("/metrics").1;
         text.contains("stage_seconds_count{stage=\"dispatch\"} 1").then_some(text)

@@ -80,5 +80,10 @@ headers! {
         API_KEY = "x-api-key" on "requests";
         /// The rank that serves the request. A value that no rank has is a 400.
         DP_RANK = "x-data-parallel-rank" on "requests to models with several ranks";
+        /// W3C Trace Context: the trace goes on, and the worker gets the router's span. A wrong
+        /// value counts as none.
+        TRACEPARENT = "traceparent" on "requests, with `traces.endpoint`";
+        /// The same: passed to the worker, unless `traceparent` is wrong or absent.
+        TRACESTATE = "tracestate" on "requests, with `traces.endpoint`";
     }
 }

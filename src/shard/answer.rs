@@ -61,10 +61,7 @@ pub(super) async fn answer(
     let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
-    let overlap = found.map(|found| {
-        let tokens = found.blocks.saturating_mul(found.block_size_tokens);
-        (header::OVERLAP_TOKENS, decimal(tokens, &mut digits))
-    });
+    let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), &mut digits)));
     let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
     let own = [
         Some((header::WORKER, plan.shown_as.as_bytes())),
@@ -105,6 +102,9 @@ pub(super) async fn answer(
     let relayed = relayed.await;
     let (told, cached) = passed.told();
     let Passed { scan, first_at, .. } = passed;
+    if let Some(trace) = &slot.told.trace {
+        trace.passed(first_at, told);
+    }
     if let Some(first_at) = first_at {
         env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
     }

@@ -59,6 +59,9 @@ pub(super) async fn run(
         Ok(answering) => answering,
         Err(error) => {
             shard.io.note_lack_of_sockets(&shard.env, error);
+            if let Some(trace) = &mut slot.told.trace {
+                trace.failed(error.describe(), shard.env.now());
+            }
             // It may be prefill that is gone, with the KV. Who fails it again without that prefill
             // is ill.
             if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
@@ -143,6 +146,7 @@ async fn exchange(
                 connecting.await.map_err(|error| if is_resent { sent(error) } else { error })?
             }
         };
+        slot.leaves(env, plan.rank);
         let (mut head, limits) = (io.buffers.take(), env.head_limits());
         let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {

@@ -1,15 +1,16 @@
 //! What every stage may use: the time, the configuration, what the shard counts, and whether it
 //! drains.
 
-use super::slow_log::SlowLog;
+use super::records::RequestRecords;
 use crate::runtime::Signal;
 use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};
 use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
-use forebay_fleet::mailbox::DrainOrder;
+use forebay_fleet::mailbox::{DrainOrder, Traced};
 use forebay_http1::HeadLimits;
 use forebay_prompt::render::{Rendered, Unrenderable};
+use forebay_ring::Producer;
 use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(super) struct Env {
     pub(super) histograms: RefCell<Box<StageHistograms>>,
     pub(super) draining: Signal,
     pub(super) leaving: Leaving,
-    pub(super) slow_log: Cell<SlowLog>,
+    pub(super) records: RequestRecords,
 }
 
 /// What the shard was told of its end.
@@ -42,8 +43,10 @@ impl Env {
         clock: Clock,
         config: Arc<Config>,
         counters: Arc<ShardCounters>,
+        traces: Producer<Traced>,
     ) -> Self {
         Self {
+            records: RequestRecords::new(&config, traces),
             number,
             clock,
             config: RefCell::new(config),
@@ -51,7 +54,6 @@ impl Env {
             histograms: RefCell::default(),
             draining: Signal::default(),
             leaving: Leaving::default(),
-            slow_log: Cell::default(),
         }
     }
 
@@ -63,6 +65,7 @@ impl Env {
     /// What is configured from now on; false if that is what was.
     pub(super) fn set_config(&self, config: &Arc<Config>) -> bool {
         let before = self.config.replace(Arc::clone(config));
+        self.records.set_config(config);
         !Arc::ptr_eq(&before, config)
     }
 

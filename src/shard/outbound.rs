@@ -52,9 +52,9 @@ pub(super) fn encode(
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 8], 0);
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 10], 0);
     let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
-    let fields = fields.chain(slot.withheld()).chain([slot.claim()]);
+    let fields = fields.chain(slot.withheld()).chain([slot.claim()]).chain(slot.traced());
     let fields = fields.flatten();
     for (place, field) in extra.iter_mut().zip(fields) {
         *place = field;

@@ -117,6 +117,7 @@ pub(super) async fn begin<'a>(
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
+    let trace = slot.told.trace.as_mut().and_then(|trace| trace.leg(prefill.plan.rank));
     let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
@@ -124,7 +125,7 @@ pub(super) async fn begin<'a>(
             ticket,
             lease: prefill.lease,
             worker: plan.worker,
-            call: LegCall { address: prefill.plan.address, head, body: leg_body },
+            call: LegCall { address: prefill.plan.address, head, body: leg_body, trace },
             kv_transfer: kv_transfer.clone(),
             abort: abort_prefill,
             posted_at: shard.env.now(),
@@ -292,6 +293,7 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     let [for_client, forwarded] = slot.forwarded();
     let [bearer, key] = slot.withheld();
+    let [parent, state] = slot.traced();
     let head = UpstreamHead {
         authority: &plan.authority,
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
@@ -307,6 +309,8 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
             bearer.unwrap_or_default(),
             key.unwrap_or_default(),
             slot.claim().unwrap_or_default(),
+            parent.unwrap_or_default(),
+            state.unwrap_or_default(),
         ],
     };
     let mut out = Vec::with_capacity(slot.head.head_bytes + 256);

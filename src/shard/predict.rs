@@ -24,6 +24,19 @@ pub(super) struct Predicted {
     pub(super) block_size_tokens: u32,
 }
 
+impl Predicted {
+    /// The same in tokens.
+    pub(super) const fn tokens(self) -> u32 {
+        self.blocks.saturating_mul(self.block_size_tokens)
+    }
+}
+
+/// Bytes of the prompt that a rank holds. Looks at the match that is at hand, as
+/// [`account_choice`].
+pub(super) fn held_bytes(routing: &RoutingState, rank: RankIndex) -> u32 {
+    routing.stages.borrow().matching.matched.overlaps().get(rank).bytes
+}
+
 /// Counts what was found, learns bytes per token from it, remembers where the prompt goes, and says
 /// what the engine should report.
 pub(super) fn account(

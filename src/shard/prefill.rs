@@ -8,6 +8,7 @@ use super::down::DownWatch;
 use super::env::Env;
 use super::judge;
 use super::state::{Sending, Shard};
+use super::traces;
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Watch, drain, gather, send};
 use crate::runtime::Signal;
@@ -63,7 +64,7 @@ impl Watch for LegWatch<'_> {
 }
 
 /// Starts a leg that was posted here.
-pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
+pub(super) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
     let is_own = leg.ticket.shard == shard.env.number;
     shard
         .env
@@ -74,6 +75,10 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
     }
     let cancelled = Rc::new(Signal::default());
     let ticket = leg.ticket;
+    let trace = leg.call.trace.take().map(|mut trace| {
+        trace.from = leg.posted_at;
+        trace
+    });
     shard.queues.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
     let shard = Rc::clone(shard);
     forebay_net::spawn(async move {
@@ -85,6 +90,9 @@ pub(super) fn start(shard: &Rc<Shard>, leg: Box<PrefillLeg>) {
         });
         shard.queues.prefills.borrow_mut().remove(&ticket);
         count(&shard.env, &ended);
+        if let Some(trace) = trace {
+            traces::end_leg(&shard.env, trace, &ended);
+        }
         give_back(&shard, ticket, ended);
     });
 }
@@ -325,6 +333,7 @@ mod tests {
                 address: "127.0.0.1:1".parse().unwrap(),
                 head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
                 body: vec![b' '; 1 << 20],
+                trace: None,
             },
             kv_transfer: KvTransfer::TwoPhase,
             abort: None,

@@ -1,13 +1,24 @@
 //! Records of requests: one for each where `log.requests` asks for it, and one for each slow one
 //! where `log.slow` does. The shard formats a record, and the thread of the log writes it.
 
+use super::env::Env;
 use super::labels::{CLIENT_GONE, Labels};
+use super::open_trace::{cut, method_name};
 use super::slot::{After, Slot};
 use super::state::Shard;
-use crate::ingress::ConnectedClient;
+use crate::ingress::{Conn, ConnectedClient};
 use forebay_base::NanosSinceStart;
+use forebay_config::{RecordField, RecordFormat};
 use forebay_router::request::Stop;
+use std::io::Write;
 use std::time::Duration;
+
+/// Notes what a record has of the head, which is gone when the request ends.
+pub(super) fn begin(env: &Env, conn: &Conn, slot: &mut Slot) {
+    if env.records.has_path() {
+        slot.told.path = cut(slot.head.path(&conn.input));
+    }
+}
 
 /// Writes the records of a request that has ended.
 pub(super) fn note(
@@ -31,9 +42,9 @@ pub(super) fn note(
     }
     let until_head = slot.answer.head_at.unwrap_or(now).since(started);
     if !slow.is_zero() && Duration::from_nanos(until_head) > slow {
-        let mut log = shard.env.slow_log.get();
+        let mut log = shard.env.records.slow_log.get();
         let left_out = log.take(now);
-        shard.env.slow_log.set(log);
+        shard.env.records.slow_log.set(log);
         if let Some(left_out) = left_out {
             write_slow(shard, slot, labels, served, Times { started, now, left_out });
         }
@@ -51,6 +62,12 @@ fn write(
     let (status, outcome) = ended(slot, labels, served);
     let fleet = shard.workers.fleet();
     let rank = labels.rank.and_then(|rank| fleet.rank(rank));
+    if let Some(format) = shard.env.records.format() {
+        let line =
+            formatted(&format, shard, client, slot, labels, &Ended { status, outcome, total_ns });
+        tracing::info!("{line}");
+        return;
+    }
     tracing::info!(
         status,
         outcome,
@@ -66,6 +83,64 @@ fn write(
         micros = total_ns / 1_000,
         "request"
     );
+}
+
+/// How a request has ended.
+struct Ended {
+    status: u16,
+    outcome: &'static str,
+    total_ns: u64,
+}
+
+/// The record as `log.format` has it.
+fn formatted(
+    format: &RecordFormat,
+    shard: &Shard,
+    client: &ConnectedClient,
+    slot: &Slot,
+    labels: &Labels,
+    ended: &Ended,
+) -> String {
+    let fleet = shard.workers.fleet();
+    let rank = labels.rank.and_then(|rank| fleet.rank(rank));
+    let ms = |nanos: u64| nanos / 1_000_000;
+    format.write(|field, out| {
+        // Into memory, which takes all.
+        let _ = match field {
+            RecordField::Because => {
+                out.write_all(labels.because.map_or("", |because| because.name()).as_bytes())
+            }
+            RecordField::Client => write!(out, "{}", client.address),
+            RecordField::DpRank => match rank {
+                Some((rank, _)) => write!(out, "{}", rank.dp_rank.0),
+                None => Ok(()),
+            },
+            RecordField::Endpoint => {
+                out.write_all(labels.endpoint.map_or("", |endpoint| endpoint.name()).as_bytes())
+            }
+            RecordField::Method => out.write_all(method_name(slot.head.method).as_bytes()),
+            RecordField::Model => out.write_all(slot.request.asked_model().as_bytes()),
+            RecordField::Outcome => out.write_all(ended.outcome.as_bytes()),
+            RecordField::Path => out.write_all(slot.told.path.as_bytes()),
+            RecordField::Peer => write!(out, "{}", client.peer),
+            RecordField::QueueMs => write!(out, "{}", ms(labels.queued_ns)),
+            RecordField::ReadMs => write!(out, "{}", ms(labels.read_ns.unwrap_or(ended.total_ns))),
+            RecordField::RequestId => out.write_all(&slot.request_id),
+            RecordField::Status => write!(out, "{}", ended.status),
+            RecordField::Stream => write!(out, "{}", labels.stream.unwrap_or(false)),
+            RecordField::Tenant => {
+                out.write_all(fleet.tenants.name(slot.told.whom.tenant).as_bytes())
+            }
+            RecordField::TotalMs => write!(out, "{}", ms(ended.total_ns)),
+            RecordField::TraceId => match &slot.told.trace {
+                Some(trace) => write!(out, "{:032x}", trace.trace()),
+                None => Ok(()),
+            },
+            RecordField::Worker => {
+                out.write_all(rank.map_or("", |(_, worker)| &*worker.name).as_bytes())
+            }
+        };
+    })
 }
 
 /// Moments of a slow request.
@@ -112,7 +187,11 @@ fn write_slow(
 }
 
 /// The status that the client has heard, and how the request ended.
-fn ended(slot: &Slot, labels: &Labels, served: &Result<After, Stop>) -> (u16, &'static str) {
+pub(super) fn ended(
+    slot: &Slot,
+    labels: &Labels,
+    served: &Result<After, Stop>,
+) -> (u16, &'static str) {
     match served {
         Ok(_) => (labels.status, "answered"),
         Err(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {

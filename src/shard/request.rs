@@ -4,13 +4,14 @@ use super::attempt::{self, Attempt};
 use super::facts::{self, Came};
 use super::labels::Labels;
 use super::matching::Asked;
+use super::predict::Predicted;
 use super::pressure::Entered;
 use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
     identity, matching, models, naming, own_page, predict, preflight, pressure, quota, record,
-    refuse, wait,
+    refuse, traces, wait,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -36,6 +37,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     slot.begin(&conn.input, shard.routing.stages.borrow_mut().random.u64(..));
     identity::asked(shard, conn, slot);
     preflight::choose(&shard.intake.cors(), conn, slot);
+    record::begin(&shard.env, conn, slot);
     // parse: the route.
     let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
         Ok(endpoint) => {
@@ -53,6 +55,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
                     .await
                 }
                 None => {
+                    slot.told.trace = traces::begin(shard, conn, slot, endpoint, started);
                     stages(shard, conn, slot, &mut labels, Asks { endpoint, head_at: started })
                         .await
                 }
@@ -67,6 +70,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     shard.env.time(Stage::Total, started);
     quota::settle(shard, slot, labels.model);
     record::note(shard, &conn.client, slot, &labels, &served, started);
+    traces::end(shard, slot, &labels, &served, started);
     match served {
         Ok(after) => after,
         Err(Stop::BeforeBody(refusal)) => {
@@ -220,7 +224,11 @@ async fn drive(
             Action::Wait(waiter, wanted) => {
                 let joined_at = waiter.joined_at;
                 let (next, place) = wait::for_verdict(shard, conn, slot, waiter, wanted).await;
-                labels.queued_ns += shard.env.now().since(joined_at);
+                let now = shard.env.now();
+                labels.queued_ns += now.since(joined_at);
+                if let Some(trace) = &mut slot.told.trace {
+                    trace.queued(joined_at, now);
+                }
                 seat = place;
                 next
             }
@@ -241,6 +249,13 @@ async fn drive(
                         predicted
                     })
                 };
+                if let Some(trace) = &mut slot.told.trace
+                    && trace.is_recorded()
+                {
+                    let rank = chosen.prefill_rank();
+                    let bytes = predict::held_bytes(&shard.routing, rank);
+                    trace.held(bytes, predicted.map(Predicted::tokens));
+                }
                 shard.routing.text.give(&shard.io, slot.prompt.let_go());
                 let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
                 let attempt =

@@ -18,7 +18,7 @@ use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
 use forebay_config::Config;
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::admit::InFlight;
-use forebay_fleet::mailbox::{ShardEnd, ShardPeers};
+use forebay_fleet::mailbox::{ShardEnd, ShardPeers, ToControl};
 use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_identity::AddressRules;
 use forebay_index::{Expiring, IndexReader, SliceWriter};
@@ -120,7 +120,8 @@ impl Drop for End {
 async fn main(setup: ShardSetup) -> io::Result<()> {
     let ShardSetup { config, clock, thread, end, board, index, slice } = setup;
     let sleeper = Sleeper::new(thread.wake)?;
-    let ShardEnd { index: number, kv, fleet, reports, commands, mut histograms, .. } = end;
+    let ShardEnd { index: number, kv, fleet, reports, commands, to_control, .. } = end;
+    let ToControl { mut histograms, traces } = to_control;
     let ShardPeers { mesh, bells, counters: shards } = end.peers;
     let bell = bells.get(number.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = config.limits;
@@ -148,7 +149,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         links: Links::new(mesh.sender, bells, shards),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
-        env: Env::new(number, clock, config, end.counters),
+        env: Env::new(number, clock, config, end.counters, traces),
         me: Weak::clone(me),
     });
     forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));

@@ -1,10 +1,12 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
+use super::env::Env;
+use super::open_trace::OpenTrace;
 use super::quota_use::QuotaUse;
 use super::rate_fields::RateFields;
 use crate::ingress::Conn;
 use crate::relay::Early;
-use forebay_base::NanosSinceStart;
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::SessionConfig;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Dialect, SessionKey};
@@ -58,6 +60,10 @@ pub(super) struct ToldSlot {
     pub(super) quota: QuotaUse,
     /// Whose request it is.
     pub(super) forwarded: ForwardedFields,
+    /// The trace that it belongs to, if it has one.
+    pub(super) trace: Option<Box<OpenTrace>>,
+    /// Its path, where a record has it.
+    pub(super) path: String,
 }
 
 /// What a request needs that a pair of ranks serves.
@@ -95,6 +101,8 @@ impl ToldSlot {
         self.whom = Whom::default();
         self.session = None;
         self.quota = QuotaUse::default();
+        self.trace = None;
+        self.path.clear();
     }
 }
 
@@ -169,6 +177,18 @@ impl Slot {
     /// What a client says of its address by another name, where only the router's word counts.
     pub(super) fn claim(&self) -> Option<(&'static str, &'static [u8])> {
         self.told.forwarded.is_only.then_some(("x-real-ip", &[][..]))
+    }
+
+    /// What workers are told of the trace, where there is one.
+    pub(super) fn traced(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        self.told.trace.as_ref().map_or([None; 2], |trace| trace.fields())
+    }
+
+    /// Notes the attempt that begins, of which its worker is told.
+    pub(super) fn leaves(&mut self, env: &Env, rank: RankIndex) {
+        if let Some(trace) = &mut self.told.trace {
+            trace.leaves(rank, env.now());
+        }
     }
 
     /// Whoever leaves before the answer owes the prompt, which an engine has.

@@ -214,7 +214,7 @@ fn flag_help(arg: &Arg) -> String {
 }
 
 /// Headings of the page about metrics, in their order.
-const METRIC_SECTIONS: [&str; 12] = [
+const METRIC_SECTIONS: [&str; 13] = [
     "Requests",
     "Connections",
     "TLS",
@@ -226,6 +226,7 @@ const METRIC_SECTIONS: [&str; 12] = [
     "Queues and windows",
     "Prefill and decode",
     "Replicas",
+    "Traces",
     "The process",
 ];
 

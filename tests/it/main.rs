@@ -71,6 +71,7 @@ mod tls_clients;
 mod tls_reload;
 mod tls_worker_reload;
 mod tls_workers;
+mod traces;
 mod upgrade;
 mod waiting;
 mod warm_restart;

@@ -98,13 +98,16 @@ impl Control {
     }
 
     /// Says goodbye to the other routers, and writes the last snapshot where no process comes next.
-    pub(super) async fn finish(&mut self) {
+    pub(super) async fn finish(mut self) -> Result<(), ControlError> {
         if let Some(replicas) = &self.replicas {
             replicas.leave().await;
         }
         self.keep_workers_at_last().await;
+        self.trace(self.setup.clock.now());
+        self.traces.finish(&self.setup.config.traces).await;
         if !self.drain.is_some_and(|drain| drain.is_handed_over()) {
             self.snapshots.finish(|| self.feeds.copyable()).await;
         }
+        self.fault.map_or(Ok(()), Err)
     }
 }

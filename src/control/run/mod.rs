@@ -27,13 +27,14 @@ use super::systemd::Systemd;
 use super::text_log;
 use super::tls::{AdminTls, TlsSetup};
 use super::token_keys::TokenKeysSource;
+use super::traces::Traces;
 use super::warming::Warming;
 use super::watchdog::Watchdog;
 use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    AdminListener, ExplainFacts, Explaining, FleetView, LiveFeed, Question, ScrapeSources,
-    ShardsView, WorkerSources,
+    AdminListener, ExplainFacts, Explaining, FleetView, LiveFeed, Question, RecordFigures,
+    ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
@@ -109,6 +110,7 @@ struct Control {
     drain: Option<Drain>,
     handover: Handover,
     watchdog: Watchdog,
+    traces: Traces,
     systemd: Systemd,
     /// Where keys of tokens come from, if clients may show tokens.
     token_keys: Option<TokenKeysSource>,
@@ -190,14 +192,14 @@ impl Control {
             drain: None,
             handover,
             watchdog: Watchdog::default(),
+            traces: Traces::default(),
             systemd: Systemd::of_environment(),
             token_keys,
             fault: None,
         };
         control.bring_back(&orders.unwrap_or_default());
         control.turn(Inboxes { probed, fed, asked, called, listed }, stop).await;
-        control.finish().await;
-        control.fault.map_or(Ok(()), Err)
+        control.finish().await
     }
 
     /// Until the shards have drained.
@@ -233,6 +235,7 @@ impl Control {
                     self.renew_token_keys();
                     self.take_over();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
+                    self.trace(now);
                     self.systemd.tick(now);
                     forebay_heap::give_back();
                     self.watchdog.observe(now, &self.ports.beats());
@@ -434,8 +437,16 @@ impl Control {
             index: &self.setup.index,
             snapshots: self.snapshots.figures(),
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
-            log_dropped: dropped_lines_count(),
+            records: RecordFigures {
+                log_dropped: dropped_lines_count(),
+                spans: self.traces.figures(),
+            },
         })
+    }
+
+    /// Makes spans of what the shards have handed over, and sends what is due.
+    fn trace(&mut self, now: NanosSinceStart) {
+        self.traces.tick(&self.setup.config.traces, &self.ports, &self.snapshot, now);
     }
 
     fn windows(&self) -> serde_json::Value {

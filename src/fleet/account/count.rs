@@ -151,6 +151,14 @@ counts! {
         /// Requests of a model with prefill ranks that were sent whole.
         SentWhole = "sent_whole_total",
     }
+    "Traces" {
+        /// Requests whose spans are recorded.
+        Traces = "traces_total",
+        /// Sampled requests and prefill legs without spans: the control plane was behind.
+        TracesDropped = "traces_dropped_total",
+        /// Requests that clients asked to be recorded, past `traces.asked_per_second_max`.
+        TracesOverAsked = "traces_over_asked_total",
+    }
     "The process" {
         /// Hints between shards dropped because a ring was full.
         MeshDropped = "mesh_dropped_total",

@@ -5,6 +5,7 @@
 mod command;
 mod facts;
 mod prefill;
+mod traced;
 mod waiting;
 mod wiring;
 
@@ -13,5 +14,6 @@ pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, RequestFacts};
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
+pub use traced::{LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
-pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, wire};
+pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, ToControl, wire};

@@ -1,6 +1,7 @@
 //! Prefill legs as they cross from the shard that has the request to the shard that is home to the
 //! prefill rank, and what comes back.
 
+use super::traced::LegTrace;
 use super::waiting::Ticket;
 use crate::account::Lease;
 use crate::worker::KvTransfer;
@@ -40,6 +41,8 @@ pub struct LegCall {
     pub head: Vec<u8>,
     /// Its body, as it is sent.
     pub body: Vec<u8>,
+    /// Its span, where its request is sampled. The times come when it ends.
+    pub trace: Option<Box<LegTrace>>,
 }
 
 /// `POST /abort_request` of SGLang.

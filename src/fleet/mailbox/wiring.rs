@@ -2,11 +2,12 @@
 //! happens when it is full stand in `base::limits` and in docs/internals/threads.md.
 
 use crate::account::{ShardCounters, StageHistograms};
-use crate::mailbox::{MeshMessage, ShardCommand};
+use crate::mailbox::{MeshMessage, ShardCommand, Traced};
 use crate::worker::{FleetSnapshot, LoadReport};
 use forebay_base::ShardIndex;
 use forebay_base::limits::{
     COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX, MESH_RING_MAX,
+    TRACE_RING_MAX,
 };
 use forebay_index::KvBatch;
 use forebay_ring::{
@@ -35,6 +36,8 @@ pub struct ShardPort {
     pub commands: Producer<ShardCommand>,
     /// Latencies, once per second.
     pub histograms: Consumer<Box<StageHistograms>>,
+    /// Traces of sampled requests. No bell: control looks at each tick.
+    pub traces: Consumer<Traced>,
     /// Wakes the shard after a push.
     pub bell: Arc<Bell>,
     /// What the shard counts.
@@ -54,12 +57,21 @@ pub struct ShardEnd {
     pub reports: Consumer<LoadReport>,
     /// Commands.
     pub commands: Consumer<ShardCommand>,
-    /// Latencies, once per second.
-    pub histograms: Producer<Box<StageHistograms>>,
+    /// What it tells the control plane.
+    pub to_control: ToControl,
     /// What it counts.
     pub counters: Arc<ShardCounters>,
     /// The other shards, and the ways to them.
     pub peers: ShardPeers,
+}
+
+/// What one shard tells the control plane, beside what it counts.
+#[derive(Debug)]
+pub struct ToControl {
+    /// Latencies, once per second.
+    pub histograms: Producer<Box<StageHistograms>>,
+    /// Traces of sampled requests.
+    pub traces: Producer<Traced>,
 }
 
 /// All shards, as one of them reaches them. The vectors go by [`ShardIndex`], and hold the shard
@@ -90,12 +102,14 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
         let (reports_in, reports) = spsc(LOAD_RING_MAX);
         let (commands_in, commands) = spsc(COMMAND_RING_MAX);
         let (histograms, histograms_out) = spsc(HISTOGRAM_RING_MAX);
+        let (traces, traces_out) = spsc(TRACE_RING_MAX);
         control.shards.push(ShardPort {
             kv: kv_in,
             fleet: fleet_in,
             reports: reports_in,
             commands: commands_in,
             histograms: histograms_out,
+            traces: traces_out,
             bell: Arc::clone(bell),
             counters: Arc::clone(counters),
         });
@@ -105,7 +119,7 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
             fleet,
             reports,
             commands,
-            histograms,
+            to_control: ToControl { histograms, traces },
             counters: Arc::clone(counters),
             peers: ShardPeers { mesh, bells: bells.clone(), counters: all_counters.clone() },
         });

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod certificates;
 pub(crate) mod client;
+pub(crate) mod collector;
 pub(crate) mod frames;
 pub(crate) mod gate;
 pub(crate) mod nats;

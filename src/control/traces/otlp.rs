@@ -1,0 +1,197 @@
+//! Spans as OTLP has them in JSON (opentelemetry-proto 1.x, "OTLP/HTTP"): ids in hexadecimal
+//! digits, 64-bit numbers as text, enumerations as numbers.
+
+use forebay_base::limits::TRACESTATE_BYTES_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep, Traced};
+use forebay_fleet::worker::FleetSnapshot;
+use serde_json::{Value, json};
+
+/// Kinds of spans by number: `SPAN_KIND_*`.
+const INTERNAL: u8 = 1;
+const SERVER: u8 = 2;
+const CLIENT: u8 = 3;
+/// The code of a failure: `STATUS_CODE_ERROR`.
+const ERROR: u8 = 2;
+/// The number of the span of the reading; those of steps are odd as well, and begin elsewhere.
+const ADMIT_SPAN: u64 = 0xa5a5_a5a5_a5a5_a5a4;
+
+/// What spans are made with.
+pub(super) struct SpanMaker<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    /// Nanoseconds from 1970 to the start of the process clock.
+    pub(super) start_ns: u128,
+}
+
+/// A span but for its attributes.
+struct SpanFrame<'a> {
+    trace: u128,
+    span: u64,
+    parent: Option<u64>,
+    name: &'a str,
+    kind: u8,
+    from: NanosSinceStart,
+    until: NanosSinceStart,
+    fault: Option<&'a str>,
+}
+
+/// The request of an export, around spans that are JSON already.
+pub(super) fn envelope(service: &str, spans: &[String]) -> String {
+    let resource = json!({"attributes": [
+        text("service.name", service),
+        text("service.version", env!("CARGO_PKG_VERSION")),
+    ]});
+    let scope = json!({"name": "forebay", "version": env!("CARGO_PKG_VERSION")});
+    let spans = spans.join(",");
+    let scoped = format!(r#"{{"scope":{scope},"spans":[{spans}]}}"#);
+    format!(r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{scoped}]}}]}}"#)
+}
+
+impl SpanMaker<'_> {
+    /// The spans of what a shard has handed over, each as JSON.
+    pub(super) fn spans(&self, traced: &Traced) -> Vec<String> {
+        match traced {
+            Traced::Request(request) => self.of_request(request),
+            Traced::Leg(leg) => vec![self.of_leg(leg)],
+        }
+    }
+
+    fn of_request(&self, request: &RequestTrace) -> Vec<String> {
+        let context = request.context;
+        let mut spans = vec![self.of_server(request)];
+        let admitted = SpanFrame {
+            trace: context.trace,
+            span: context.span ^ ADMIT_SPAN,
+            parent: Some(context.span),
+            name: "admit",
+            kind: INTERNAL,
+            from: request.started_at,
+            until: request.read_at.unwrap_or(request.ended_at),
+            fault: None,
+        };
+        spans.push(self.span(&admitted, &[]).to_string());
+        spans.extend(request.steps.iter().map(|step| self.of_step(request, step)));
+        spans
+    }
+
+    fn of_server(&self, request: &RequestTrace) -> String {
+        let (asked, answer) = (&request.asked, &request.answer);
+        let name = format!("{} {}", asked.method, asked.path);
+        let is_fault = answer.status >= 500;
+        let frame = SpanFrame {
+            trace: request.context.trace,
+            span: request.context.span,
+            parent: request.parent,
+            name: if asked.path.is_empty() { asked.method } else { &name },
+            kind: SERVER,
+            from: request.started_at,
+            until: request.ended_at,
+            fault: is_fault.then_some(answer.outcome),
+        };
+        let mut attributes = vec![
+            text("http.request.method", asked.method),
+            text("url.scheme", "http"),
+            text("url.path", &asked.path),
+            int("http.response.status_code", u64::from(answer.status)),
+            text("client.address", &asked.client),
+            text("forebay.endpoint", asked.endpoint),
+            text("forebay.outcome", answer.outcome),
+            text("forebay.request_id", &asked.request_id),
+        ];
+        if is_fault {
+            attributes.push(text("error.type", &answer.status.to_string()));
+        }
+        if !asked.model.is_empty() {
+            attributes.push(text("gen_ai.request.model", &asked.model));
+        }
+        if let Some(usage) = answer.usage {
+            attributes.push(int("gen_ai.usage.input_tokens", usage.prompt));
+            attributes.push(int("gen_ai.usage.output_tokens", usage.output));
+            attributes.push(int("forebay.cached_tokens", usage.cached));
+        }
+        attributes.extend(answer.because.map(|because| text("forebay.because", because)));
+        let hits =
+            [("forebay.hit_bytes", answer.hit_bytes), ("forebay.hit_tokens", answer.hit_tokens)];
+        attributes
+            .extend(hits.iter().filter_map(|(name, hit)| Some(int(name, u64::from((*hit)?)))));
+        let mut span = self.span(&frame, &attributes);
+        let has_state = (1..=TRACESTATE_BYTES_MAX).contains(&asked.state.len());
+        if let (true, Some(members)) = (has_state, span.as_object_mut()) {
+            members.insert("traceState".into(), json!(asked.state));
+        }
+        span.to_string()
+    }
+
+    fn of_step(&self, request: &RequestTrace, step: &TraceStep) -> String {
+        let (name, kind) = match step.kind {
+            StepKind::Queue => ("queue", INTERNAL),
+            StepKind::FirstByte => ("first_byte", CLIENT),
+            StepKind::Stream => ("stream", INTERNAL),
+        };
+        let frame = SpanFrame {
+            trace: request.context.trace,
+            span: step.span,
+            parent: Some(request.context.span),
+            name,
+            kind,
+            from: step.from,
+            until: step.until,
+            fault: step.fault,
+        };
+        let attributes = step.rank.map_or_else(Vec::new, |rank| self.of_rank(rank));
+        self.span(&frame, &attributes).to_string()
+    }
+
+    fn of_leg(&self, leg: &LegTrace) -> String {
+        let frame = SpanFrame {
+            trace: leg.context.trace,
+            span: leg.context.span,
+            parent: Some(leg.parent),
+            name: "prefill_leg",
+            kind: CLIENT,
+            from: leg.from,
+            until: leg.until,
+            fault: leg.fault,
+        };
+        self.span(&frame, &self.of_rank(leg.rank)).to_string()
+    }
+
+    /// Which rank was asked, and where.
+    fn of_rank(&self, index: RankIndex) -> Vec<Value> {
+        let Some((rank, worker)) = self.fleet.rank(index) else { return Vec::new() };
+        vec![
+            text("server.address", &rank.address.ip().to_string()),
+            int("server.port", u64::from(rank.address.port())),
+            text("forebay.worker", &worker.name),
+            int("forebay.dp_rank", u64::from(rank.dp_rank.0)),
+        ]
+    }
+
+    fn span(&self, frame: &SpanFrame<'_>, attributes: &[Value]) -> Value {
+        let at = |time: NanosSinceStart| (self.start_ns + u128::from(time.0)).to_string();
+        let parent = frame.parent.map_or_else(String::new, |parent| format!("{parent:016x}"));
+        let status = match frame.fault {
+            Some(fault) => json!({"code": ERROR, "message": fault}),
+            None => json!({}),
+        };
+        json!({
+            "traceId": format!("{:032x}", frame.trace),
+            "spanId": format!("{:016x}", frame.span),
+            "parentSpanId": parent,
+            "name": frame.name,
+            "kind": frame.kind,
+            "startTimeUnixNano": at(frame.from),
+            "endTimeUnixNano": at(frame.until.max(frame.from)),
+            "attributes": attributes,
+            "status": status,
+        })
+    }
+}
+
+fn text(key: &str, value: &str) -> Value {
+    json!({"key": key, "value": {"stringValue": value}})
+}
+
+fn int(key: &str, value: u64) -> Value {
+    json!({"key": key, "value": {"intValue": value.to_string()}})
+}
