@@ -1,11 +1,12 @@
 //! Any bytes as a recording of KV events. Must hold: reading does not depend on how the bytes are
 //! cut; what was read from a part is a beginning of what is read from the whole; bytes are never
 //! used twice; bytes inside a chunk with sound checksums are checked all the same; what was read
-//! can be written and is read back equal.
+//! can be written and is read back equal. The same bytes as a note of a request: what was read is
+//! written and read back equal, and the steps of a ladder of such notes add up.
 
 use forebay_record::{
-    ChunkWriter, DecodeStep, RecordedMessage, RecordingDecoder, RecordingHeader, SourceName,
-    frame_chunk,
+    ChunkWriter, DecodeStep, LadderSurvey, RecordedMessage, RecordingDecoder, RecordingHeader,
+    RequestNote, SourceKind, SourceName, frame_chunk,
 };
 
 type Owned = (u64, u16, Vec<Vec<u8>>);
@@ -13,6 +14,7 @@ type Owned = (u64, u16, Vec<Vec<u8>>);
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
     file(data);
+    notes(data);
     // As the packed bytes of a chunk whose checksums hold.
     let (&first, rest) = data.split_first().unwrap_or((&0, &[]));
     let mut chunk = head();
@@ -22,6 +24,25 @@ pub(crate) fn check(data: &[u8]) {
     let mut chunk = head();
     frame_chunk(&stored_block(rest), rest.len(), u32::from(first % 7), &mut chunk);
     file(&chunk);
+}
+
+/// Notes of up to 48 bytes, one behind the other.
+fn notes(data: &[u8]) {
+    let notes: Vec<RequestNote> = data.chunks(48).filter_map(RequestNote::decode).collect();
+    let mut survey = LadderSurvey::default();
+    for note in &notes {
+        let mut bytes = Vec::new();
+        note.encode(&mut bytes);
+        assert_eq!(RequestNote::decode(&bytes).as_ref(), Some(note), "written and read back");
+        survey.take(note.clone());
+    }
+    let mut maker = survey.maker(1_000);
+    notes.iter().for_each(|note| maker.take(note));
+    let ladder = maker.finish();
+    let [first, .., last] = ladder.rungs.map(i128::from);
+    let sum: i128 = ladder.steps().into_iter().map(i128::from).sum();
+    let is_small = ladder.rungs.iter().all(|tokens| i64::try_from(*tokens).is_ok());
+    assert!(!is_small || first - last == sum, "the steps are not the whole");
 }
 
 fn file(data: &[u8]) {
@@ -75,7 +96,11 @@ fn written(data: &[u8], messages: &[Owned]) -> Vec<u8> {
 }
 
 fn head() -> Vec<u8> {
-    let source = || SourceName { endpoint: "tcp://a:1".to_owned(), topic: String::new() };
+    let source = || SourceName {
+        endpoint: "tcp://a:1".to_owned(),
+        topic: String::new(),
+        kind: SourceKind::Events,
+    };
     let mut out = Vec::new();
     RecordingHeader { started_unix_ns: 0, sources: vec![source(), source()] }
         .encode(&mut out)

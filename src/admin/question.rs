@@ -3,6 +3,7 @@
 use super::adding::{AddRefused, AddWorkerRequest};
 use super::explain::ExplainRequest;
 use super::live::LiveViewer;
+use super::notes::NotesReader;
 use super::reload::{ReloadRefused, Reloaded};
 use super::windows::{UnknownModel, WindowRequest};
 use axum::http::StatusCode;
@@ -30,6 +31,8 @@ pub enum Question {
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
     /// A viewer of the live page; `None` where there are too many.
     Watch(oneshot::Sender<Option<LiveViewer>>),
+    /// A reader of request notes; `None` while there is another one.
+    Notes(oneshot::Sender<Option<NotesReader>>),
     /// Other replicas; `None` without NATS.
     Replicas(oneshot::Sender<Option<Value>>),
     /// The rejection windows.

@@ -6,7 +6,7 @@ use super::explain::ExplainRequest;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
 use super::{drop_in, flow, page};
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -45,7 +45,7 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 21] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 22] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
@@ -95,6 +95,10 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 21] {
         (reading("/list_workers", "as vllm-router: URLs of the workers"), get(drop_in::list)),
         (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
         (posting("/debug/overlap", "explains a request"), post(overlap)),
+        (
+            reading("/debug/requests", "notes of requests, for `forebay record --router`"),
+            get(notes),
+        ),
     ]
 }
 
@@ -159,6 +163,21 @@ async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -
     match ask(&questions, |back| Question::Plant(plant.shard, fault, back)).await {
         Some(true) => StatusCode::OK,
         _ => StatusCode::NOT_FOUND,
+    }
+}
+
+/// Notes of requests, until the reader goes.
+async fn notes(State(questions): State<Questions>) -> Response {
+    match ask(&questions, Question::Notes).await {
+        Some(Some(reader)) => {
+            let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+            (kind, Body::new(reader)).into_response()
+        }
+        Some(None) => {
+            let busy = "requests are being recorded already\n";
+            (StatusCode::SERVICE_UNAVAILABLE, busy).into_response()
+        }
+        None => gone(),
     }
 }
 

@@ -253,7 +253,7 @@ fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
         family.sample(&labels, u64::try_from(count).unwrap_or(u64::MAX));
     }
     text.open(&catalogue::FLEET_GENERATION).sample(&[], fleet.generation);
-    let expires_at = fleet.acceptor.as_ref().and_then(|acceptor| acceptor.expires_at());
+    let expires_at = fleet.serving.acceptor.as_ref().and_then(|acceptor| acceptor.expires_at());
     if let Some(expires_at) = expires_at {
         text.open(&catalogue::TLS_EXPIRES_TIMESTAMP_SECONDS).sample(&[], expires_at.as_secs());
     }

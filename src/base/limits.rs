@@ -304,6 +304,19 @@ pub const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest wait for the last lines of the log at the end of the process.
 pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Notes of requests that wait for `forebay record`. Full: the note is dropped and counted.
+pub const REQUEST_NOTES_MAX: usize = 2_048;
+/// Bytes of a prompt that one key of a note stands for, about 32 tokens.
+pub const NOTED_PART_BYTES: usize = 128;
+/// Most keys of one note: 1 MiB of a prompt. What is behind has none.
+pub const NOTED_PARTS_MAX: usize = 8_192;
+/// Most parts of prompts that one cache of a ladder holds: 512 MiB of text in about 400 MB. Full:
+/// the part that was used longest ago goes.
+pub const LADDER_PARTS_MAX: usize = 1 << 22;
+/// Most requests of a ladder that have no end yet; further ones are left out and counted. As many
+/// ends of prompts wait for a next turn.
+pub const LADDER_PENDING_MAX: usize = 1 << 18;
+
 /// What a snapshot told of a rank and the engine has not confirmed so long after the start is
 /// forgotten, or was never claimed.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ mod doctor;
 mod engine;
 #[cfg(feature = "engine")]
 mod engine_role;
+mod explain;
 mod findings;
 mod key;
 mod key_flags;
@@ -20,6 +21,7 @@ mod plot;
 mod process;
 mod record;
 mod replay;
+mod router_stream;
 mod serve;
 mod shell;
 #[cfg(feature = "engine")]
@@ -51,6 +53,8 @@ use std::process::ExitCode;
         forebay demo\n  \
         forebay top --router http://127.0.0.1:9090\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
+        forebay record --router http://127.0.0.1:9090 --seconds 600 --out day.kvrec\n  \
+        forebay explain --recording day.kvrec\n  \
         forebay replay gpu1.kvrec\n  \
         forebay simulate --trace conversation_trace.jsonl --policy kv,round_robin\n\n\
         Exit codes: 0 done, 1 refused or failed (the reason is on standard error), 2 wrong usage."
@@ -77,6 +81,8 @@ enum Command {
     Top(top::TopArgs),
     /// Write KV-event streams to a file, with their times
     Record(record::RecordArgs),
+    /// Say where the hits of a recording went: what was possible, and what was reached
+    Explain(explain::ExplainArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
     Replay(replay::ReplayArgs),
     #[cfg(feature = "engine")]
@@ -113,6 +119,7 @@ pub fn run() -> ExitCode {
         #[cfg(feature = "top")]
         Command::Top(args) => top::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),
         #[cfg(feature = "engine")]
         Command::Simulate(args) => simulate::run(&args),

@@ -8,7 +8,8 @@ use forebay_config::LogConfig;
 use forebay_index::KeySeed;
 use forebay_kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
 use forebay_record::{
-    FileReader, Published, Publisher, Rebuilt, RecordingEnd, Speed, Summary, TokenText, inspect,
+    FileReader, Published, Publisher, Rebuilt, RecordedMessage, RecordingEnd, Speed, Summary,
+    TokenText, inspect,
 };
 use forebay_text::chat::load_model_text;
 use forebay_zmq::ZmqEndpoint;
@@ -109,7 +110,7 @@ async fn publish(
     base: &ZmqEndpoint,
     summary: &Summary,
 ) -> Result<Published, String> {
-    let mut publisher = Publisher::bind(base, summary.header.sources.len())
+    let mut publisher = Publisher::bind(base, summary.header.events_count())
         .await
         .map_err(|error| error.to_string())?;
     for (source, endpoint) in summary.header.sources.iter().zip(publisher.endpoints()) {
@@ -147,7 +148,8 @@ async fn send_all(path: &Path, publisher: &mut Publisher, speed: Speed) -> Resul
     let start = clock.now();
     loop {
         let end = reader.next_chunk().map_err(of_file)?;
-        for message in reader.messages() {
+        let is_event = |message: &RecordedMessage<'_>| reader.header().has_events(message.source);
+        for message in reader.messages().filter(is_event) {
             speed.wait_until_due(message.at_ns, clock, start).await;
             publisher.publish(&message).await;
         }
@@ -176,7 +178,7 @@ async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost)
         None => TokenText::Ids,
     };
     let speed = args.speed.unwrap_or(Speed::Max);
-    let sources = summary.header.sources.len();
+    let sources = summary.header.events_count();
     let mut rebuilt = Rebuilt::new(KeySeed(0), &text, sources, INDEX_BYTES_MAX);
     let mut cost = Cost::default();
     let mut reader = FileReader::open(&args.file).map_err(of_file)?;
@@ -184,7 +186,8 @@ async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost)
     let start = clock.now();
     loop {
         let end = reader.next_chunk().map_err(of_file)?;
-        for message in reader.messages() {
+        let is_event = |message: &RecordedMessage<'_>| reader.header().has_events(message.source);
+        for message in reader.messages().filter(is_event) {
             speed.wait_until_due(message.at_ns, clock, start).await;
             let begun = clock.now();
             cost.ops += rebuilt.take(&message);

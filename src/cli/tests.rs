@@ -153,10 +153,14 @@ fn record_and_replay_take_every_documented_flag() {
 
 #[test]
 fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
-    use forebay_record::{FileWriter, RecordedMessage, RecordingHeader, SourceName};
+    use forebay_record::{FileWriter, RecordedMessage, RecordingHeader, SourceKind, SourceName};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.kvrec");
-    let source = SourceName { endpoint: "tcp://gpu1:5557".to_owned(), topic: String::new() };
+    let source = SourceName {
+        endpoint: "tcp://gpu1:5557".to_owned(),
+        topic: String::new(),
+        kind: SourceKind::Events,
+    };
     let header = RecordingHeader { started_unix_ns: 1_000_000_000, sources: vec![source] };
     let mut writer = FileWriter::create(&path, &header).unwrap();
     let mut payload =

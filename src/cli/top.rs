@@ -1,8 +1,8 @@
 //! `forebay top`: the live stream of a router to `forebay_top`, keys to it, frames to the terminal.
 
 use super::process::{finish, run_local};
+use super::router_stream::{RouterStream, SILENCE_MAX, StreamFiles, cause, silent};
 use clap::Args;
-use forebay_tls::{ConnectFiles, Connector};
 use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
 use std::io::{self, Write};
@@ -14,14 +14,10 @@ use tokio::time::timeout;
 
 /// From a lost connection to the next one.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Longest time to connect, and between two snapshots; one comes each second.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Keys and snapshots that wait to be drawn.
 const UNSEEN_MAX: usize = 64;
 /// Width of what `--once` prints.
 const TEXT_COLUMNS: u16 = 132;
-/// Where a token may stand instead of in a file.
-const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 
 /// Flags of `forebay top`: which router, and how.
 #[derive(Debug, Args)]
@@ -55,13 +51,6 @@ enum Wakeup {
     Lost(String),
 }
 
-/// How to ask a router.
-pub(super) struct LiveStream {
-    client: reqwest::Client,
-    url: String,
-    token: Option<String>,
-}
-
 pub(super) fn run(args: &TopArgs) -> ExitCode {
     let shown = checked(args).and_then(|stream| {
         let run =
@@ -72,90 +61,45 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
 }
 
 /// The flags as a stream, or what is wrong with them.
-pub(super) fn checked(args: &TopArgs) -> Result<LiveStream, String> {
-    let base = args.router.trim_end_matches('/');
-    let mut client = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(SILENCE_MAX);
-    if let Some(rest) = base.strip_prefix("https://") {
-        let files = ConnectFiles { ca: args.ca_file.clone(), certificate: None };
-        let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let connector = Connector::read(&files, host).map_err(|error| error.to_string())?;
-        client = client.use_preconfigured_tls(connector.config());
-    } else if !base.starts_with("http://") {
-        return Err(format!("--router {base:?} has to begin with http:// or https://"));
-    }
-    let token = match &args.token_file {
-        None => std::env::var(TOKEN_VARIABLE).ok(),
-        Some(file) => {
-            let read = std::fs::read_to_string(file);
-            Some(read.map_err(|error| format!("cannot read {}: {error}", file.display()))?)
-        }
-    };
-    let token = token.map(|token| token.trim().to_owned());
-    let client = client.build().map_err(|error| format!("no client: {error}"))?;
-    Ok(LiveStream { client, url: format!("{base}/live"), token })
+pub(super) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
+    let (token, ca) = (args.token_file.as_deref(), args.ca_file.as_deref());
+    RouterStream::new(&args.router, "/live", StreamFiles { token, ca })
 }
 
-impl LiveStream {
-    /// Hands each snapshot on, until `take` says no.
-    async fn follow(&self, mut take: impl AsyncFnMut(Snapshot) -> bool) -> Result<(), String> {
-        let mut call = self.client.get(&self.url);
-        if let Some(token) = &self.token {
-            call = call.bearer_auth(token);
-        }
-        let silent = |_| format!("nothing for {} s", SILENCE_MAX.as_secs());
-        let answer = timeout(SILENCE_MAX, call.send()).await.map_err(silent)?;
-        let answer = answer.map_err(|error| cause(&error))?;
-        match answer.status().as_u16() {
-            200 => {}
-            401 | 403 => return Err("the router wants a token: --token-file".to_owned()),
-            421 => {
-                return Err("use the router's address, or add the name to `admin_hosts`".to_owned());
-            }
-            503 => return Err("the stream is open in too many places".to_owned()),
-            status => return Err(format!("{} answers {status}", self.url)),
-        }
-        let (mut reader, mut bytes) = (LineReader::default(), answer.bytes_stream());
-        while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silent)? {
-            let piece = piece.map_err(|error| cause(&error))?;
-            let mut lines = Vec::new();
-            let whole = reader.push(&piece, |line| lines.push(Snapshot::read(line)));
-            whole.map_err(|error| error.to_string())?;
-            for snapshot in lines {
-                if !take(snapshot?).await {
-                    return Ok(());
-                }
+/// Hands each snapshot on, until `take` says no.
+async fn snapshots(
+    stream: &RouterStream,
+    mut take: impl AsyncFnMut(Snapshot) -> bool,
+) -> Result<(), String> {
+    let answer = stream.open().await?;
+    let (mut reader, mut bytes) = (LineReader::default(), answer.bytes_stream());
+    while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silent)? {
+        let piece = piece.map_err(|error| cause(&error))?;
+        let mut lines = Vec::new();
+        let whole = reader.push(&piece, |line| lines.push(Snapshot::read(line)));
+        whole.map_err(|error| error.to_string())?;
+        for snapshot in lines {
+            if !take(snapshot?).await {
+                return Ok(());
             }
         }
-        Err("the stream ended".to_owned())
     }
-}
-
-/// The innermost reason: what is around it names the URL, which stands in the frame.
-fn cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
+    Err("the stream ended".to_owned())
 }
 
 /// Two snapshots make rates.
-async fn once(stream: &LiveStream, args: &TopArgs) -> Result<(), String> {
+async fn once(stream: &RouterStream, args: &TopArgs) -> Result<(), String> {
     let mut app = App::new(&args.router, false);
-    let followed = stream.follow(async |snapshot| {
+    let followed = snapshots(stream, async |snapshot| {
         app.update(&snapshot);
         !app.has_rates()
     });
-    followed.await.map_err(|error| format!("{}: {error}", stream.url))?;
+    followed.await.map_err(|error| format!("{}: {error}", stream.url()))?;
     let written = io::stdout().lock().write_all(text(&app, TEXT_COLUMNS).as_bytes());
     written.map_err(|error| format!("cannot write the frame: {error}"))
 }
 
-async fn watch(stream: LiveStream, args: &TopArgs) -> Result<(), String> {
+async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
     let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (seen, unseen) = channel(UNSEEN_MAX);
     let mut terminal = TerminalGuard::new(io::stdout())
@@ -175,10 +119,11 @@ async fn watch(stream: LiveStream, args: &TopArgs) -> Result<(), String> {
 }
 
 /// Opens the stream again after each end, until nobody looks.
-async fn follow(stream: LiveStream, seen: Sender<Wakeup>) {
+async fn follow(stream: RouterStream, seen: Sender<Wakeup>) {
     while !seen.is_closed() {
-        let handed = stream
-            .follow(async |snapshot| seen.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok());
+        let handed = snapshots(&stream, async |snapshot| {
+            seen.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok()
+        });
         if let Err(why) = handed.await {
             let _ = seen.send(Wakeup::Lost(why)).await;
         }

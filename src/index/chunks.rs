@@ -5,7 +5,10 @@ use super::walk::follow_path;
 use super::{IndexReader, Overlaps, slice_of};
 use crate::{BlockKey, GuessKind};
 use forebay_base::ShardIndex;
-use forebay_base::limits::{APPROXIMATE_CHUNK_BYTES, ROUTED_CHUNKS_MAX, SPECULATIVE_CHUNK_BYTES};
+use forebay_base::limits::{
+    APPROXIMATE_CHUNK_BYTES, NOTED_PART_BYTES, NOTED_PARTS_MAX, ROUTED_CHUNKS_MAX,
+    SPECULATIVE_CHUNK_BYTES,
+};
 
 impl IndexReader {
     /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at
@@ -23,6 +26,18 @@ impl IndexReader {
             GuessKind::Approximate => self.extend_path::<APPROXIMATE_CHUNK_BYTES>(root, text, path),
             GuessKind::Speculative => self.extend_path::<SPECULATIVE_CHUNK_BYTES>(root, text, path),
         }
+    }
+
+    /// Adds the keys of the whole parts of `text` under `root`, as names for others: a client that
+    /// picks the bytes finds no two texts with one key. Parts and keys are those of
+    /// `NOTED_PART_BYTES` and `NOTED_PARTS_MAX`.
+    pub fn part_keys(&self, root: BlockKey, text: &[u8], keys: &mut Vec<u64>) {
+        let mut key = root;
+        let parts = text.as_chunks::<NOTED_PART_BYTES>().0.iter();
+        keys.extend(parts.take(NOTED_PARTS_MAX).map(|part| {
+            key = key.child(self.hasher.seed, part);
+            key.to_word()
+        }));
     }
 
     fn extend_path<const BYTES: usize>(

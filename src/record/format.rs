@@ -1,13 +1,14 @@
-//! The layout of a recording, version 1, and its header. Numbers are little-endian; `varint` is
+//! The layout of a recording, version 2, and its header. Numbers are little-endian; `varint` is
 //! LEB128 of at most ten bytes; checksums are XXH3-64 without a seed.
 //!
 //! ```text
 //! header   89 'F' 'K' 'V' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
-//! u16 version = 1
+//! u16 version = 2
 //! u16 sources                   1 to 1024
 //! u32 bytes of the source list
 //! u64 start                     nanoseconds since 1970
-//! sources times: u16 bytes, endpoint in UTF-8; u16 bytes, topic in UTF-8
+//! sources times: u16 bytes, endpoint in UTF-8; u16 bytes, topic in UTF-8; u8 kind
+//!                               kind 0: KV events; 1: notes of requests. Version 1: no kind, all 0
 //! u64 checksum of all the above
 //! chunk    u32 mark = 'CHNK'
 //! u32 packed bytes
@@ -33,8 +34,10 @@ use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version that is written, and the only one that is read.
-pub const VERSION: u16 = 1;
+/// Version that is written. Version 1 is read too.
+pub const VERSION: u16 = 2;
+/// Recordings of KV events alone, without kinds of sources.
+const VERSION_OF_EVENTS: u16 = 1;
 /// Most sources of one recording.
 pub(super) const SOURCES_MAX: usize = 1_024;
 /// Largest message, frames together: what the feeds take from a socket.
@@ -47,7 +50,7 @@ const MAGIC: [u8; 8] = *b"\x89FKV\r\n\x1a\n";
 const FIXED_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
 /// Longest source list that is believed: every name of the largest size that is written.
-const LIST_BYTES_MAX: usize = SOURCES_MAX * 2 * (NAME_BYTES_MAX + 2);
+const LIST_BYTES_MAX: usize = SOURCES_MAX * (2 * (NAME_BYTES_MAX + 2) + 1);
 const NAME_BYTES_MAX: usize = 1_024;
 
 /// What a recording says before its first message.
@@ -66,6 +69,18 @@ pub struct SourceName {
     pub endpoint: String,
     /// Prefix of the topics that were asked for.
     pub topic: String,
+    /// What its messages are.
+    pub kind: SourceKind,
+}
+
+/// What the messages of a source are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceKind {
+    /// KV events of one rank, as they came.
+    #[default]
+    Events,
+    /// Notes of requests, of one router.
+    Requests,
 }
 
 /// Why bytes are not a recording, or not one that can be used.
@@ -77,7 +92,7 @@ pub enum RecordingError {
     )]
     Foreign,
     /// Written by a later version.
-    #[error("a recording of version {0}; this program reads version {VERSION}")]
+    #[error("a recording of version {0}; this program reads versions 1 to {VERSION}")]
     Version(u16),
     /// Too short to have any message.
     #[error("the recording ends within its header")]
@@ -145,6 +160,19 @@ pub enum RecordingEnd {
 }
 
 impl RecordingHeader {
+    /// Are the messages of that source KV events?
+    #[must_use]
+    pub fn has_events(&self, source: u16) -> bool {
+        let source = self.sources.get(usize::from(source));
+        source.is_some_and(|source| source.kind == SourceKind::Events)
+    }
+
+    /// Streams of KV events. They stand before all other sources.
+    #[must_use]
+    pub fn events_count(&self) -> usize {
+        self.sources.iter().take_while(|source| source.kind == SourceKind::Events).count()
+    }
+
     /// Appends the header.
     ///
     /// # Errors
@@ -160,6 +188,7 @@ impl RecordingHeader {
                 list.extend_from_slice(&length.to_le_bytes());
                 list.extend_from_slice(name.as_bytes());
             }
+            list.push(u8::from(source.kind == SourceKind::Requests));
         }
         let count = u16::try_from(self.sources.len()).map_err(|_| RecordingError::Sources)?;
         if count == 0 || self.sources.len() > SOURCES_MAX {
@@ -189,7 +218,7 @@ impl RecordingHeader {
         let mut reader = NumberReader(fixed.get(MAGIC.len()..).unwrap_or_default());
         let damaged = RecordingError::Damaged { at: 0, what: RecordingDamage::Header };
         let version = reader.u16().ok_or(damaged)?;
-        if version != VERSION {
+        if !(VERSION_OF_EVENTS..=VERSION).contains(&version) {
             return Err(RecordingError::Version(version));
         }
         let count = usize::from(reader.u16().ok_or(damaged)?);
@@ -211,7 +240,14 @@ impl RecordingHeader {
         let mut sources = Vec::new();
         for _ in 0..count {
             let mut name = || text(&mut reader).ok_or(damaged);
-            sources.push(SourceName { endpoint: name()?, topic: name()? });
+            let (endpoint, topic) = (name()?, name()?);
+            let kind = if version == VERSION_OF_EVENTS { Some([0]) } else { reader.array() };
+            let kind = match kind {
+                Some([0]) => SourceKind::Events,
+                Some([1]) => SourceKind::Requests,
+                _ => return Err(damaged),
+            };
+            sources.push(SourceName { endpoint, topic, kind });
         }
         if !reader.0.is_empty() {
             return Err(damaged);

@@ -3,12 +3,13 @@
 //! slow the sockets are not read.
 
 use super::file::FileWriter;
-use super::format::{RecordingHeader, SourceName};
+use super::format::{RecordingHeader, SourceKind, SourceName};
 use super::message::RecordedMessage;
 use forebay_base::{Clock, NanosSinceStart};
 use forebay_zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
 use futures_util::future::join_all;
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,10 +35,19 @@ pub struct RecordSource {
     pub topic: String,
 }
 
+/// A router whose notes of requests are recorded too.
+#[derive(Debug)]
+pub struct RequestSource {
+    /// Where the router was asked.
+    pub endpoint: String,
+    /// Notes as they come; an empty one says that the connection has ended.
+    pub notes: mpsc::Receiver<Vec<u8>>,
+}
+
 /// What was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Messages, by source.
+    /// Messages, by source; notes of requests come last.
     pub messages: Vec<u64>,
     /// Bytes of all frames.
     pub frame_bytes: u64,
@@ -72,6 +82,7 @@ struct RecordedBatch {
 /// [`RecordError`] when the file exists already or cannot be written.
 pub async fn record(
     sources: &[RecordSource],
+    requests: Option<RequestSource>,
     path: &Path,
     stop: impl Future<Output = ()>,
 ) -> Result<Recorded, RecordError> {
@@ -80,24 +91,32 @@ pub async fn record(
     let name = |source: &RecordSource| SourceName {
         endpoint: source.endpoint.to_string(),
         topic: source.topic.clone(),
+        kind: SourceKind::Events,
     };
+    let of_requests = requests.as_ref().map(|requests| SourceName {
+        endpoint: requests.endpoint.clone(),
+        topic: String::new(),
+        kind: SourceKind::Requests,
+    });
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = RecordingHeader {
         started_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
-        sources: sources.iter().map(name).collect(),
+        sources: sources.iter().map(name).chain(of_requests).collect(),
     };
     let clock = Clock::start();
     let mut writer = FileWriter::create(path, &header).map_err(of_file)?;
-    let mut recorded = Recorded { messages: vec![0; sources.len()], ..Recorded::default() };
+    let mut recorded = Recorded { messages: vec![0; header.sources.len()], ..Recorded::default() };
     let (sink, mut heard) = mpsc::channel(WAITING_MAX);
     let followers = (0_u16..).zip(sources).map(|(number, source)| {
         let follower = Follower { number, source: source.clone(), clock, sink: sink.clone() };
         follower.follow()
     });
+    let noting = note(requests, u16::try_from(sources.len()).unwrap_or(u16::MAX), clock, &sink);
     tokio::select! {
         () = stop => {}
-        // Followers never end.
-        _ = join_all(followers) => {}
+        () = noting => {}
+        // Followers never end, unless there are none.
+        _ = join_all(followers), if !sources.is_empty() => {}
         failed = write(&mut heard, &mut writer, &mut recorded) => failed.map_err(of_file)?,
     }
     while let Ok(message) = heard.try_recv() {
@@ -114,6 +133,23 @@ fn explained(cause: io::Error) -> io::Error {
         );
     }
     cause
+}
+
+/// Hands notes of requests on; never ends.
+async fn note(
+    requests: Option<RequestSource>,
+    source: u16,
+    clock: Clock,
+    sink: &mpsc::Sender<RecordedBatch>,
+) {
+    if let Some(mut requests) = requests {
+        while let Some(note) = requests.notes.recv().await {
+            let frames = if note.is_empty() { Vec::new() } else { vec![note] };
+            // The writer is gone only when the recording ends.
+            drop(sink.send(RecordedBatch { at: clock.now(), source, frames }).await);
+        }
+    }
+    pending::<()>().await;
 }
 
 /// Writes what is heard; ends only with an error.

@@ -37,6 +37,7 @@ fn header(source_count: usize) -> RecordingHeader {
     let name = |number| SourceName {
         endpoint: format!("tcp://gpu1:{}", 5557 + number),
         topic: "kv@".repeat(number % 2),
+        kind: SourceKind::Events,
     };
     RecordingHeader {
         started_unix_ns: 1_795_000_000_123_456_789,
@@ -180,9 +181,25 @@ fn foreign_files_and_later_versions_are_named() {
     }
     assert_eq!(decoded(b"").1, Err(RecordingError::HeaderCut));
     let mut later = encoded(1, &[], 1);
-    later[8] = 2;
+    later[8] = 3;
     let error = decoded(&later).1.unwrap_err();
-    assert_eq!(error.to_string(), "a recording of version 2; this program reads version 1");
+    assert_eq!(error.to_string(), "a recording of version 3; this program reads versions 1 to 2");
+}
+
+/// As the version before wrote it: no source has a kind.
+#[test]
+fn the_version_before_is_read() {
+    let mut old = b"\x89FKV\r\n\x1a\n".to_vec();
+    old.extend([1, 0, 1, 0]);
+    let list = b"\x09\x00tcp://a:1\x03\x00kv@";
+    old.extend(u32::try_from(list.len()).unwrap().to_le_bytes());
+    old.extend(7_u64.to_le_bytes());
+    old.extend(list);
+    old.extend(xxhash_rust::xxh3::xxh3_64(&old).to_le_bytes());
+    let (header, used) = RecordingHeader::decode(&old).unwrap().unwrap();
+    assert_eq!((used, header.started_unix_ns, header.events_count()), (old.len(), 7, 1));
+    assert_eq!(header.sources[0].endpoint, "tcp://a:1");
+    assert!(header.has_events(0) && !header.has_events(1));
 }
 
 /// A recording of one source whose only chunk has these messages, valid or not.
@@ -431,7 +448,7 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
         let (stop, stopped) = oneshot::channel::<()>();
         let out = path.clone();
         let recording = spawn_local(async move {
-            record(&sources, &out, async { drop(stopped.await) }).await.unwrap()
+            record(&sources, None, &out, async { drop(stopped.await) }).await.unwrap()
         });
         publisher.wait_for_subscribers(1).await;
         for message in &messages {

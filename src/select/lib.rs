@@ -10,6 +10,7 @@ mod match_request;
 mod matched;
 mod model;
 mod naming;
+mod noted;
 mod pick;
 mod prices;
 mod prompt;
@@ -30,6 +31,7 @@ pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
 pub use naming::served_as;
+pub use noted::noted_keys;
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };

@@ -331,7 +331,7 @@ fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u3
     block_bytes.max(u32::try_from(SPECULATIVE_CHUNK_BYTES).unwrap_or(u32::MAX))
 }
 
-fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
+pub(super) fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
     let roots = &ask.model.guess_roots;
     let root = match kind {
         GuessKind::Approximate => roots.approximate,

@@ -113,6 +113,7 @@ pub(super) async fn answer(
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
     if paired.is_none() {
+        slot.told.noted.usage.set(told);
         predict::account_answer(env, plan.rank, told, cached, predicted);
     }
     if relayed.upstream_reusable && sent {

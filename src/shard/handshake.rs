@@ -17,7 +17,7 @@ const PLAIN: &str = "This port speaks TLS. Send the request to https://.";
 fn session(shard: &Shard) -> Option<Session> {
     // Of this moment: a reload counts from the next connection on.
     let fleet = shard.workers.fleet();
-    let session = fleet.acceptor.as_ref()?.session();
+    let session = fleet.serving.acceptor.as_ref()?.session();
     if let Err(error) = &session {
         tracing::error!(shard = shard.env.number.0, %error, "no TLS session can begin");
     }

@@ -30,6 +30,8 @@ mod matching;
 mod models;
 mod naming;
 mod open_trace;
+mod noted;
+mod noting;
 mod outbound;
 mod own_page;
 mod pair;

@@ -10,8 +10,8 @@ use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
-    identity, matching, models, naming, own_page, predict, preflight, pressure, quota, record,
-    refuse, traces, wait,
+    identity, matching, models, naming, noting, own_page, predict, preflight, pressure, quota,
+    record, refuse, traces, wait,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -69,6 +69,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
     shard.env.time(Stage::Total, started);
     quota::settle(shard, slot, labels.model);
+    noting::ended(shard, slot);
     record::note(shard, &conn.client, slot, &labels, &served, started);
     traces::end(shard, slot, &labels, &served, started);
     match served {
@@ -244,6 +245,7 @@ async fn drive(
                         let asked = Asked { fleet: &fleet, model_index, model, endpoint };
                         let predicted = predict::account(env, routing, links, slot, asked, rank);
                         let session = facts.caller.session;
+                        noting::sent(shard, slot, asked, facts.arrived_at, rank);
                         labels.because =
                             Some(predict::account_choice(env, routing, asked, session, rank));
                         predicted

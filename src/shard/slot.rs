@@ -1,6 +1,7 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
 use super::env::Env;
+use super::noted::NotedSlot;
 use super::open_trace::OpenTrace;
 use super::quota_use::QuotaUse;
 use super::rate_fields::RateFields;
@@ -47,7 +48,8 @@ pub(super) struct Slot {
     pub(super) answer: AnswerSlot,
 }
 
-/// Who makes a request, and what a worker is told of it, beside what the client has sent.
+/// Who makes a request, and what a worker and a recorder are told of it, beside what the client has
+/// sent.
 #[derive(Debug, Default)]
 pub(super) struct ToldSlot {
     /// The caller, as the head says.
@@ -64,6 +66,8 @@ pub(super) struct ToldSlot {
     pub(super) trace: Option<Box<OpenTrace>>,
     /// Its path, where a record has it.
     pub(super) path: String,
+    /// What a recorder is told of it.
+    pub(super) noted: NotedSlot,
 }
 
 /// What a request needs that a pair of ranks serves.
@@ -103,6 +107,7 @@ impl ToldSlot {
         self.quota = QuotaUse::default();
         self.trace = None;
         self.path.clear();
+        self.noted.forget();
     }
 }
 

@@ -30,6 +30,7 @@ mod feed_stall;
 mod feed_start;
 mod forms;
 mod hit_figures;
+mod hit_ladder;
 mod holds;
 mod http_rules;
 mod identity;

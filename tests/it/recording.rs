@@ -162,7 +162,7 @@ async fn record_prompts(engine: &EngineHandle, path: &Path, prompts: &[String]) 
     let recording = spawn_local(async move {
         let source = |endpoint| RecordSource { endpoint, topic: String::new() };
         let sources: Vec<RecordSource> = endpoints.into_iter().map(source).collect();
-        record(&sources, &out, async { drop(stopped.await) }).await.unwrap()
+        record(&sources, None, &out, async { drop(stopped.await) }).await.unwrap()
     });
     // A publisher drops what comes before it knows its subscribers.
     let start = Instant::now();

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use forebay_base::{DpRank, RankIndex};
 use forebay_config::{Config, QueueMode};
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, Worker,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, Serving, Worker,
     WorkerState, pools, test_support,
 };
 use std::sync::Arc;
@@ -208,7 +208,7 @@ impl Truth {
             pools: Vec::new(),
             config: Arc::clone(&self.config),
             tenants: Arc::default(),
-            acceptor: None,
+            serving: Serving::default(),
         };
         pools::assign(&mut fleet);
         fleet.check_invariants();

@@ -9,8 +9,8 @@ use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, ShardBoard, pools,
-    test_support,
+    Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, Serving, ShardBoard,
+    pools, test_support,
 };
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::queue::{Home, is_closed};
@@ -76,7 +76,7 @@ impl Stage {
                 pools: Vec::new(),
                 config: Arc::new(Config { flow, ..Config::default() }),
                 tenants: Arc::default(),
-                acceptor: None,
+                serving: Serving::default(),
             },
             board: board.clone(),
             home: Home::default(),

@@ -6,7 +6,8 @@ use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelText,
-    OwnLoad, Pool, Rank, Role, RoomLimits, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard, TierRanks, Worker,
+    WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, GuessRoots, IndexReader, KeySeed, KvOp, RootName, SliceWriter, index,
@@ -79,7 +80,7 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
         pools: vec![Pool { ranks: all, kv_tokens: kv_tokens * u64::from(RANK_COUNT) }],
         config: Arc::new(Config::default()),
         tenants: Arc::default(),
-        acceptor: None,
+        serving: Serving::default(),
     }
 }
 

@@ -6,7 +6,8 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, SessionSeat,
+    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, Serving,
+    SessionSeat,
 };
 use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
 use std::collections::BTreeMap;
@@ -95,7 +96,7 @@ impl Fleet {
             pools: Vec::new(),
             config: Arc::clone(&self.config),
             tenants: Arc::clone(&self.front.tenants),
-            acceptor: self.front.acceptor.clone(),
+            serving: Serving { acceptor: self.front.acceptor.clone(), notes: None },
         };
         pools::assign(&mut snapshot);
         snapshot.check_invariants();

@@ -40,6 +40,7 @@ impl Control {
                     info!(process, "handed over: this process serves the clients that it has");
                     self.handover.is_over();
                     self.live.end();
+                    self.end_notes();
                     self.systemd.tell_main(process);
                     let now = self.setup.clock.now();
                     self.drain_by(Drain::handed_over(now, &self.setup.config.timeouts));

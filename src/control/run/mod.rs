@@ -8,10 +8,13 @@ mod doors;
 mod ending;
 mod kept;
 mod live;
+mod note_reading;
+mod noting;
 mod reporting;
 mod signs;
 
 use self::board_watch::BoardWatch;
+use self::note_reading::NoteReading;
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
@@ -97,6 +100,8 @@ struct Control {
     histograms: StageHistograms,
     explaining: Explaining,
     live: LiveFeed,
+    /// Who reads the notes of requests.
+    noting: Option<NoteReading>,
     board_watch: BoardWatch,
     probes: Probes,
     sources: WorkerLists,
@@ -166,10 +171,10 @@ impl Control {
         let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
         let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config.nats, clock, &board)?;
-        let unheard = (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect();
         let (workers_state, orders) =
             config.workers_state.as_deref().map(WorkersState::open).unzip();
         let mut control = Self {
+            unheard: (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect(),
             first_fleet_at: clock.now().plus(config.health.timeout),
             setup: Parts { config, clock, board, index, reloader, tls, admin_tls, workers_state },
             ports,
@@ -183,12 +188,12 @@ impl Control {
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
             live: LiveFeed::default(),
+            noting: None,
             board_watch: BoardWatch::default(),
             probes,
             sources,
             warming: Warming::default(),
             reported: HashMap::new(),
-            unheard,
             drain: None,
             handover,
             watchdog: Watchdog::default(),
@@ -227,6 +232,7 @@ impl Control {
                     self.board_watch.observe(&self.snapshot, &self.setup.board, now);
                     self.live.observe(&self.snapshot, self.setup.board.windows(), now);
                     self.show_live();
+                    self.pass_notes_on();
                     self.stop_waiting();
                     self.report_new();
                     self.end_workers(now);
@@ -322,6 +328,7 @@ impl Control {
     fn publish(&mut self) {
         let mut fleet = self.fleet.snapshot();
         self.warming.limit(&mut fleet);
+        fleet.serving.notes = self.note_sink();
         self.live.changed(&self.snapshot, self.setup.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
         self.snapshot.set_queues(&self.setup.board);
@@ -382,6 +389,9 @@ impl Control {
             Question::Watch(answer) => {
                 let _ = answer.send(self.live.join());
                 self.show_live();
+            }
+            Question::Notes(answer) => {
+                let _ = answer.send(self.read_notes());
             }
             Question::Replicas(answer) => {
                 let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));

@@ -38,6 +38,8 @@ counts! {
         ResponseBytes = "response_bytes_total",
         /// Refusals of engines (429, 503, 529) that no client saw.
         EngineRefusals = "engine_refusals_total",
+        /// Notes of requests that found no room on their way to `forebay record`.
+        NotesLost = "request_notes_lost_total",
     }
     "Connections" {
         /// Client connections accepted.

@@ -1,6 +1,6 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
-use super::{KvTransfer, Leg, LoadBoard, Role, RoomLimits, SessionSeat};
+use super::{KvTransfer, Leg, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
@@ -34,8 +34,17 @@ pub struct FleetSnapshot {
     pub config: Arc<Config>,
     /// Who may call, and what callers may have.
     pub tenants: Arc<Tenants>,
-    /// How sessions with clients begin from now on; `None` without TLS.
+    /// How requests are taken and noted from now on.
+    pub serving: Serving,
+}
+
+/// What shards do beside choosing a rank.
+#[derive(Clone, Debug, Default)]
+pub struct Serving {
+    /// How sessions with clients begin; `None` without TLS.
     pub acceptor: Option<Acceptor>,
+    /// Where notes of requests go; `None` while nobody records.
+    pub notes: Option<NoteSink>,
 }
 
 /// Ranks that share models, directly or through others: what they refuse they refuse together.

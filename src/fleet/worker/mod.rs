@@ -6,6 +6,7 @@ mod cache_writes;
 mod fleet;
 mod kv_transfer;
 mod load;
+mod notes;
 pub mod pools;
 mod queue_cell;
 mod report;
@@ -19,10 +20,12 @@ mod window;
 pub use breaker::BreakerClaim;
 pub use cache_writes::CacheWrites;
 pub use fleet::{
-    ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, TierRanks, Worker, WorkerState,
+    ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, Serving, TierRanks, Worker,
+    WorkerState,
 };
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
+pub use notes::{NoteSink, SentNote, ShardNote};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};

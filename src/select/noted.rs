@@ -1,0 +1,14 @@
+//! Names of a prompt's parts for a recording: keyed hashes, never text.
+
+use super::matched::root;
+use super::{MatchRequest, Prompt};
+use forebay_index::GuessKind;
+
+/// The keys of the prompt's parts, from the beginning on; none once its text was let go. One model,
+/// salt and adapter have keys that no other has.
+#[must_use]
+pub fn noted_keys(ask: &MatchRequest<'_>, prompt: &Prompt) -> Vec<u64> {
+    let mut keys = Vec::new();
+    ask.index.part_keys(root(ask, GuessKind::Approximate), prompt.text(), &mut keys);
+    keys
+}
