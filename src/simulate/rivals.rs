@@ -9,13 +9,15 @@
 //! | `session_bounded` | | the same, until the rank has 1.25 times the mean requests |
 //! | `lmetric` | arXiv 2603.15202 | least (prefill tokens) × (requests) |
 //! | `dynamo` | NVIDIA Dynamo, router guide | least (prefill blocks + decode blocks) |
+//! | `dynamo_agentic` | its preset for agents | the same with the weights 2, 4 and 64 |
 //! | `sglang_cache_aware` | sglang-router | the last with the prefix; else least requests |
 //! | `vllm_kv_aware` | vLLM production stack | the longest match; else in turn |
 //! | `llm_d` | llm-d, default profile | 3 × prefix + 2 × empty queue |
 //!
 //! `sglang_cache_aware` follows a prefix from 0.3 of the prompt on. Beyond an imbalance of 64
 //! requests and 1.5 times it goes by least requests alone. `vllm_kv_aware` follows a match that
-//! leaves at most 2,000 tokens.
+//! leaves at most 2,000 tokens. `dynamo_agentic` credits a held token twice, counts prefill four
+//! times, and adds 64 blocks of 16 tokens for each request of the rank.
 
 use crate::shipped::{Shipped, TraceAsked};
 use ahash::AHashMap;
@@ -46,6 +48,8 @@ pub enum Rival {
     LMetric,
     /// Prefill blocks plus decode blocks.
     Dynamo,
+    /// The same with the weights of its preset for agents.
+    DynamoAgentic,
     /// The history of prefixes, unless the loads differ.
     SglangCacheAware,
     /// The longest match, unless it leaves too much.
@@ -63,12 +67,13 @@ const OWN: [(&str, Policy); 6] = [
     ("random", Policy::Random),
     ("session", Policy::Session),
 ];
-const RIVALS: [(&str, Rival); 8] = [
+const RIVALS: [(&str, Rival); 9] = [
     ("longest_prefix", Rival::LongestPrefix),
     ("session_fixed", Rival::Session),
     ("session_bounded", Rival::SessionBounded),
     ("lmetric", Rival::LMetric),
     ("dynamo", Rival::Dynamo),
+    ("dynamo_agentic", Rival::DynamoAgentic),
     ("sglang_cache_aware", Rival::SglangCacheAware),
     ("vllm_kv_aware", Rival::VllmKvAware),
     ("llm_d", Rival::LlmD),
@@ -111,6 +116,7 @@ struct RankSeen {
     decode_tokens: u64,
     in_flight: u64,
     uncached: u64,
+    held: u64,
 }
 
 impl RivalState {
@@ -134,11 +140,13 @@ impl RivalState {
             .map(|at| {
                 let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
                 let load = board.rank(rank);
+                let held = shipped.told_tokens(rank);
                 RankSeen {
+                    held,
                     prefill_tokens: load.map_or(0, RankLoad::prefill_tokens),
                     decode_tokens: load.map_or(0, RankLoad::decode_tokens),
                     in_flight: load.map_or(0, |load| u64::from(load.in_flight())),
-                    uncached: tokens.saturating_sub(shipped.told_tokens(rank)).max(1),
+                    uncached: tokens.saturating_sub(held).max(1),
                 }
             })
             .collect();
@@ -168,6 +176,10 @@ impl RivalState {
             Rival::Dynamo => {
                 self.least(seen, |seen| seen.prefill_tokens + seen.uncached + seen.decode_tokens)
             }
+            Rival::DynamoAgentic => self.least(seen, |seen| {
+                let prefill = (seen.prefill_tokens + seen.uncached) as f64 - seen.held as f64;
+                4.0 * prefill + (seen.decode_tokens + 64 * 16 * seen.in_flight) as f64
+            }),
             Rival::SglangCacheAware => {
                 let loads = || seen.iter().map(|seen| seen.in_flight);
                 let (most, least) = (loads().max().unwrap_or(0), loads().min().unwrap_or(0));
