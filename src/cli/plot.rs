@@ -149,7 +149,7 @@ fn lines(area: &Area<'_>, curves: &[Curve<'_>], axes: &Axes) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_simulate::{Rule, Scenario, SimPlan, run};
+    use forebay_simulate::{Onlooker, Rule, Scenario, SimPlan, run};
 
     #[test]
     fn pictures_name_each_policy_and_need_no_runs() {
@@ -158,7 +158,8 @@ mod tests {
         let trace = "chats".parse::<Scenario>().unwrap().trace(1);
         let plan = SimPlan { ranks: 3, ..SimPlan::default() };
         let run = |name: &str| {
-            (name.to_owned(), run(&trace, &plan, name.parse::<Rule>().unwrap(), &mut |_| ()))
+            let onlooker = Onlooker { ended: &mut |_| (), clock: &|| 0 };
+            (name.to_owned(), run(&trace, &plan, name.parse::<Rule>().unwrap(), onlooker))
         };
         draw(&[run("kv"), run("round_robin")], &folder).unwrap();
         for picture in ["ttft.svg", "hits.svg", "load.svg"] {

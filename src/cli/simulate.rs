@@ -4,8 +4,11 @@ use super::plot::draw;
 use super::process::failed;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use forebay_base::Clock;
-use forebay_simulate::{self as sim, PolicyRun, Rule, Scenario, SimPlan, Trace, read};
+use forebay_base::limits::RANKS_MAX;
+use forebay_base::{Clock, NanosSinceStart};
+use forebay_simulate::{
+    self as sim, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SimPlan, Trace, read,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
 use std::io::{self, Write};
@@ -24,24 +27,19 @@ const GENERATED: &str = "generate:";
     Policies of `forebay serve`: kv, least_loaded, power_of_two, round_robin, random,\n\
     session.\n\
     Rules of others: longest_prefix, session_fixed, session_bounded, lmetric, dynamo,\n\
-    sglang_cache_aware, vllm_kv_aware, llm_d. `all` stands for all of them.")]
+    dynamo_agentic, sglang_cache_aware, vllm_kv_aware, llm_d. `all` stands for all of them.")]
 pub(super) struct SimulateArgs {
     /// Mooncake JSONL, Azure CSV, sessions JSONL, or generate:chats|shared|agents|documents
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// Simulated ranks of the fleet
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = ranks())]
-    workers: u16,
+    #[command(flatten)]
+    fleet: FleetArgs,
     /// Policies to compare, by name
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "kv,round_robin")]
     policy: Vec<String>,
     /// Prompt work offered, in percent of the fleet's prefill capacity without any cache
     #[arg(long, value_name = "PERCENT", default_value_t = 80.0)]
     load: f64,
-    /// KV blocks of one rank [default: a quarter of the distinct blocks for the fleet, at least the
-    /// longest prompt]
-    #[arg(long, value_name = "N")]
-    kv_blocks: Option<usize>,
     /// Seed of ties, of generated traces, and of arrivals that a trace gives in coarse steps
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -50,6 +48,25 @@ pub(super) struct SimulateArgs {
     /// Replay the trace so often, each time with prompts that share nothing with the others
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
     repeat: u32,
+}
+
+/// The routers and the ranks behind them.
+#[derive(Debug, Args)]
+struct FleetArgs {
+    /// Simulated ranks of the fleet
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = ranks())]
+    workers: u16,
+    /// Routers in front of the ranks; each knows of the others' load by the reports of engines
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
+    replicas: u16,
+    /// KV blocks of one rank [default: a quarter of the distinct blocks for the fleet, at least the
+    /// longest prompt]
+    #[arg(long, value_name = "N")]
+    kv_blocks: Option<usize>,
+    /// Prompt tokens that a rank computes per second, as of `forebay engine`, instead of an H100;
+    /// decoding takes no time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    prefill_tokens_per_s: Option<u32>,
 }
 
 /// Where the figures go beside the table.
@@ -64,7 +81,12 @@ struct OutputArgs {
 }
 
 fn ranks() -> RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=1024)
+    let most = i64::try_from(RANKS_MAX).unwrap_or(i64::MAX);
+    clap::value_parser!(u16).range(1..=most)
+}
+
+fn replicas() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=32)
 }
 
 fn times() -> RangedI64ValueParser<u32> {
@@ -86,10 +108,15 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     let trace = trace(&args.trace, args.seed)?;
     let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
     let plan = SimPlan {
-        ranks: usize::from(args.workers),
+        ranks: usize::from(args.fleet.workers),
+        replicas: usize::from(args.fleet.replicas),
         load_percent: args.load,
-        kv_blocks: args.kv_blocks,
+        kv_blocks: args.fleet.kv_blocks,
         seed: args.seed,
+        engine: args
+            .fleet
+            .prefill_tokens_per_s
+            .map_or_else(ModelSpeed::default, |speed| ModelSpeed::of_prompts(f64::from(speed))),
         ..SimPlan::default()
     };
     let clock = Clock::start();
@@ -116,10 +143,13 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
 fn all(trace: &Trace, plan: &SimPlan, rules: Vec<(String, Rule)>) -> Vec<(String, PolicyRun)> {
     let each = trace.requests.len() as u64;
     let bar = ProgressBar::new(each * rules.len() as u64).with_style(style());
+    let clock = Clock::start();
     let simulated = rules.into_iter().enumerate().map(|(place, (name, rule))| {
         bar.set_message(name.clone());
         let before = each * place as u64;
-        let run = sim::run(trace, plan, rule, &mut |ended| bar.set_position(before + ended as u64));
+        let mut ended = |ended: usize| bar.set_position(before + ended as u64);
+        let now = || clock.now().since(NanosSinceStart(0));
+        let run = sim::run(trace, plan, rule, Onlooker { ended: &mut ended, clock: &now });
         (name, run)
     });
     let runs = simulated.collect();
@@ -153,8 +183,17 @@ fn per_second(runs: &[(String, PolicyRun)], nanos: u64) -> u64 {
 
 fn as_json(runs: &[(String, PolicyRun)], rate: u64) -> serde_json::Value {
     let policies: Map<String, serde_json::Value> =
-        runs.iter().map(|(name, run)| (name.clone(), json!(run.summary))).collect();
+        runs.iter().map(|(name, run)| (name.clone(), figures(run))).collect();
     json!({ "policies": policies, "simulated_requests_per_s": rate })
+}
+
+/// The summary, and what the routers have cost.
+fn figures(run: &PolicyRun) -> serde_json::Value {
+    let mut figures = json!(run.summary);
+    if let Some(members) = figures.as_object_mut() {
+        members.insert("router".to_owned(), json!(run.used));
+    }
+    figures
 }
 
 fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::Result<()> {

@@ -5,6 +5,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `world` | the order of events; open this file first |
+//! | `routers` | one router, or replicas in front of the same ranks |
 //! | `shipped` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
 //! | `engine`, `kv_cache` | one rank: its steps, its blocks |
@@ -26,6 +27,7 @@ mod fleet;
 mod generate;
 mod kv_cache;
 mod rivals;
+mod routers;
 mod series;
 mod shipped;
 mod speed;
@@ -36,12 +38,13 @@ mod world;
 
 pub use generate::Scenario;
 pub use rivals::{Rival, Rule};
+pub use routers::{LentClock, RouterUse};
 pub use series::{RunSeries, TtftPoint};
 pub use speed::ModelSpeed;
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{PolicyRun, SimPlan, run, simulate};
+pub use world::{Onlooker, PolicyRun, SimPlan, run, simulate};
 
 #[cfg(test)]
 mod tests;

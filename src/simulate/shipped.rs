@@ -126,6 +126,10 @@ impl Shipped {
         }
     }
 
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.memory.reader.memory_bytes()
+    }
+
     pub(crate) fn board(&self) -> &LoadBoard {
         &self.stages.loads.board
     }

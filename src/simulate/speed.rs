@@ -78,6 +78,21 @@ impl StepWork {
 }
 
 impl ModelSpeed {
+    /// As `forebay engine` has it: one prompt after the other at that speed, and nothing else takes
+    /// time. For answers of one token.
+    #[must_use]
+    pub fn of_prompts(tokens_per_s: f64) -> Self {
+        Self {
+            token_ns: NS_PER_S / tokens_per_s,
+            attention_ns: 0.0,
+            weights_ns: 0.0,
+            kv_read_ns: 0.0,
+            // Small steps: the next prompt begins when the one before has ended.
+            step_tokens_max: 16,
+            ..Self::default()
+        }
+    }
+
     /// Time of one step, at least 1 ns.
     pub(crate) fn step_ns(&self, work: &StepWork) -> u64 {
         let tokens = (work.prefill_tokens + work.decoding) as f64;

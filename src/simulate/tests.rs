@@ -118,6 +118,22 @@ fn a_seed_is_one_run_and_every_rule_serves_everything() {
 }
 
 #[test]
+fn replicas_serve_everything_and_know_of_each_other_later() {
+    let trace = Scenario::Shared.trace(2).first(400);
+    let plan = SimPlan { ranks: 4, load_percent: 120.0, ..SimPlan::default() };
+    let many = SimPlan { replicas: 3, ..plan };
+    let kv = || "kv".parse().unwrap();
+    let (alone, shared) = (simulate(&trace, &plan, kv()), simulate(&trace, &many, kv()));
+    assert_eq!((alone.requests, shared.requests, shared.refused), (400, 400, 0));
+    assert!(shared.ttft.ttft_ms_mean > alone.ttft.ttft_ms_mean, "{shared:?} {alone:?}");
+    let (mut ended, ticks) = (|_| (), std::cell::Cell::new(0));
+    let clock = || ticks.replace(ticks.get() + 1);
+    let used = run(&trace, &many, kv(), Onlooker { ended: &mut ended, clock: &clock }).used;
+    assert!(used.decisions >= 400 && used.decision_ns >= 400, "{used:?}");
+    assert!(used.events > 3 * 400 && used.index_bytes > 0, "{used:?}");
+}
+
+#[test]
 fn routing_by_prefix_finds_more_than_routing_in_turn() {
     let trace = Scenario::Documents.trace(1).first(600);
     let plan = SimPlan::default();

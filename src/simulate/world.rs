@@ -4,14 +4,14 @@
 use crate::engine::{EngineNews, ModelEngine};
 use crate::fleet::RankShape;
 use crate::kv_cache::CacheChange;
-use crate::rivals::{RivalState, Rule};
+use crate::rivals::Rule;
+use crate::routers::{LentClock, RouterPlan, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
-use crate::shipped::{PlacedAs, Shipped, TraceAsked};
+use crate::shipped::{PlacedAs, TraceAsked};
 use crate::speed::ModelSpeed;
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_config::Policy;
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::LoadReading;
 use std::cmp::Reverse;
@@ -24,8 +24,10 @@ const CACHED_PART: usize = 4;
 /// What a run simulates.
 #[derive(Clone, Debug)]
 pub struct SimPlan {
-    /// Ranks of the fleet; at most 1,024.
+    /// Ranks of the fleet; at most `RANKS_MAX`.
     pub ranks: usize,
+    /// Routers in front of them.
+    pub replicas: usize,
     /// Prompts offered, in percent of what the fleet computes without a cache.
     pub load_percent: f64,
     /// KV blocks of one rank; `None`: a quarter of the distinct blocks for the fleet, at least the
@@ -45,6 +47,7 @@ impl Default for SimPlan {
     fn default() -> Self {
         Self {
             ranks: 8,
+            replicas: 1,
             load_percent: 80.0,
             kv_blocks: None,
             seed: 1,
@@ -73,18 +76,29 @@ pub struct PolicyRun {
     pub summary: PolicySummary,
     /// How the run went over its time.
     pub series: RunSeries,
+    /// What the routers have cost; no figure of it is the same in two runs.
+    pub used: RouterUse,
+}
+
+/// Who looks at a run, and whose clock measures the routers.
+pub struct Onlooker<'a> {
+    /// Hears from time to time how many requests have ended.
+    pub ended: &'a mut dyn FnMut(usize),
+    /// Nanoseconds since any moment.
+    pub clock: LentClock<'a>,
 }
 
 /// Replays the trace under one policy.
 #[must_use]
 pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
-    run(trace, plan, rule, &mut |_| ()).summary
+    run(trace, plan, rule, Onlooker { ended: &mut |_| (), clock: &|| 0 }).summary
 }
 
-/// The same with how it went. `ended` hears from time to time how many requests have ended.
+/// The same with how it went.
 #[must_use]
-pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, ended: &mut dyn FnMut(usize)) -> PolicyRun {
-    let mut world = World::new(trace, plan, rule);
+pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) -> PolicyRun {
+    let Onlooker { ended, clock } = onlooker;
+    let mut world = World::new(trace, plan, rule, clock);
     world.plan_arrivals();
     while let Some(Reverse((now, _, event))) = world.events.pop() {
         world.happen(now, event);
@@ -95,14 +109,13 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, ended: &mut dyn FnMut(usiz
     let Requests { started_ns, outcomes, .. } = &world.requests;
     let computed = world.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
     let series = RunSeries::of(started_ns, outcomes, &world.ranks.samples, computed.collect());
-    PolicyRun { summary: world.summary(), series }
+    PolicyRun { summary: world.summary(), series, used: world.routers.used() }
 }
 
 struct World<'a> {
     trace: &'a Trace,
     plan: &'a SimPlan,
-    shipped: Shipped,
-    rival: Option<RivalState>,
+    routers: Routers<'a>,
     ranks: SimRanks,
     requests: Requests,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -132,14 +145,12 @@ struct Requests {
 }
 
 impl<'a> World<'a> {
-    fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule) -> Self {
+    fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
         let quarter = trace.distinct_blocks() / CACHED_PART / plan.ranks.max(1);
         let blocks = plan.kv_blocks.unwrap_or(quarter).max(trace.longest_blocks() + 1);
         let shape = RankShape { blocks, sequences_max: plan.engine.sequences_max };
-        let (policy, rival) = match rule {
-            Rule::Own(policy) => (policy, None),
-            Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, plan.seed))),
-        };
+        let SimPlan { replicas, ranks, seed, .. } = *plan;
+        let routers = RouterPlan { replicas, ranks, shape, rule, seed };
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
             ttft_ns: None,
@@ -149,8 +160,7 @@ impl<'a> World<'a> {
         Self {
             trace,
             plan,
-            shipped: Shipped::new(trace, plan.ranks, shape, policy, plan.seed),
-            rival,
+            routers: Routers::new(trace, routers, clock),
             ranks: SimRanks {
                 engines: (0..plan.ranks).map(engine).collect(),
                 waiting: vec![0; plan.ranks],
@@ -208,13 +218,13 @@ impl<'a> World<'a> {
     fn happen(&mut self, now: u64, event: Event) {
         while self.ranks.unheard.front().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, rank, changes)) = self.ranks.unheard.pop_front() else { break };
-            self.shipped.hear(rank, &changes);
+            self.routers.hear(rank, &changes);
         }
         match event {
             Event::Arrives(id) => self.arrive(id, now),
             Event::StepsEnd(rank) => self.end_steps(rank as usize, now),
             Event::Late(id) => {
-                if let Some(placed) = self.shipped.late(id, NanosSinceStart(now)) {
+                if let Some(placed) = self.routers.late(id, NanosSinceStart(now)) {
                     self.placed(id, placed, now);
                 }
             }
@@ -232,14 +242,7 @@ impl<'a> World<'a> {
         let trace = self.trace;
         let request = &trace.requests[id as usize];
         let asked = TraceAsked { id, request, now: NanosSinceStart(now) };
-        let placed = match &mut self.rival {
-            None => self.shipped.place(asked),
-            Some(rival) => {
-                let (rank, uncached) = rival.choose(asked, &mut self.shipped, &self.ranks.waiting);
-                let lease = self.shipped.lease(asked, rank, uncached);
-                lease.map_or(PlacedAs::Refused, PlacedAs::Sent)
-            }
-        };
+        let placed = self.routers.place(asked, &self.ranks.waiting);
         self.placed(id, placed, now);
         self.serve(false, now);
     }
@@ -303,7 +306,7 @@ impl<'a> World<'a> {
 
     fn ended(&mut self, id: u32, now: u64) {
         if let Some(lease) = self.requests.leases[id as usize].take() {
-            self.shipped.end(lease, NanosSinceStart(now));
+            self.routers.end(id, lease, NanosSinceStart(now));
         }
         self.requests.left -= 1;
         for follower in std::mem::take(&mut self.requests.followers[id as usize]) {
@@ -315,11 +318,11 @@ impl<'a> World<'a> {
 
     fn serve(&mut self, is_due: bool, now: u64) {
         let mut placed = Vec::new();
-        self.shipped.serve(NanosSinceStart(now), is_due, &mut placed);
+        self.routers.serve(NanosSinceStart(now), is_due, &mut placed);
         for (id, placed) in placed {
             self.placed(id, placed, now);
         }
-        let again = self.shipped.look_again_at().map_or(u64::MAX, |at| at.0.max(now + 1));
+        let again = self.routers.look_again_at().map_or(u64::MAX, |at| at.0.max(now + 1));
         if again < self.ranks.looks_again_at {
             self.ranks.looks_again_at = again;
             self.at(again, Event::LooksAgain);
@@ -330,7 +333,7 @@ impl<'a> World<'a> {
         if self.requests.left == 0 {
             return;
         }
-        self.shipped.fade(NanosSinceStart(now));
+        self.routers.fade(NanosSinceStart(now));
         let mut sample = TokenSample { at_ns: now, ..TokenSample::default() };
         for totals in self.ranks.engines.iter().map(ModelEngine::totals) {
             sample.cached += totals.cached_tokens;
@@ -342,7 +345,7 @@ impl<'a> World<'a> {
             let kv_permille = Some(engine.used_permille());
             let reading = LoadReading { running, waiting, kv_permille, ..LoadReading::default() };
             if let Some(rank) = RankIndex::try_from_index(at) {
-                self.shipped.report(rank, NanosSinceStart(now), reading);
+                self.routers.report(rank, NanosSinceStart(now), reading);
             }
         }
         let interval = u64::try_from(self.plan.report_interval.as_nanos()).unwrap_or(u64::MAX);
