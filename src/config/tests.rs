@@ -167,7 +167,14 @@ open = "5s"
 json = true
 requests = true
 slow = "5s"
+format = "{status} {path}"
 level = "debug"
+[traces]
+endpoint = "http://127.0.0.1:4318"
+sample_per_million = 7
+asked_per_second_max = 8
+timeout = "9s"
+service = "router"
 [[worker]]
 url = "http://a:1"
 name = "a"
