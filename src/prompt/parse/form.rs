@@ -117,6 +117,10 @@ pub fn scan_form(
             _ => return Err(form("a boundary is not alone on its line")),
         }
         let rest = body.get(at..).unwrap_or_default();
+        // The line end of one boundary would be that of the next: an empty part to some.
+        if rest.starts_with(first) {
+            return Err(form("a part has no head"));
+        }
         let length = find.find(rest).ok_or(form("its end is missing"))?;
         part(body, at..at + length, request)?;
         at += length + delimiter.len();

@@ -102,6 +102,7 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
         (body(&[(&model, "a\r\n--bc")]), "a boundary is not alone on its line"),
         ("--b\r\n".to_owned() + &model + "\r\n\r\na", "its end is missing"),
         ("--b\r\n".to_owned() + &model + "\n\na\r\n--b--", "a part has no head"),
+        (format!("--b\r\n--bx: y\r\n{model}\r\n\r\na\r\n--b--"), "a part has no head"),
         (body(&vec![(&*field("x"), "y"); PARTS_MAX + 1]), "it has too many parts"),
     ] {
         assert!(refused(&text).starts_with(what), "{text:?}: {}", refused(&text));
