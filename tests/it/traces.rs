@@ -181,7 +181,7 @@ fn a_stream_has_a_span_from_its_first_byte_on() {
         let head = stream.write_all(STREAM_HEAD);
         std::thread::sleep(Duration::from_millis(60));
         let one = stream.write_all(&chunk(b"data: {}\n\n"));
-        std::thread::sleep(Duration::from_millis(80));
+        std::thread::sleep(Duration::from_millis(120));
         head.and(one).and_then(|()| stream.write_all(&chunk(b""))).is_ok()
     });
     let collector = Collector::start();
@@ -190,7 +190,8 @@ fn a_stream_has_a_span_from_its_first_byte_on() {
     let spans = collector.spans(SERVER, 1);
     let (first, stream) = (named(&spans, "first_byte"), named(&spans, "stream"));
     assert!(first.took() >= Duration::from_millis(60), "not its head, its first byte: {first:#?}");
-    assert!(stream.took() >= Duration::from_millis(80), "{stream:#?}");
+    // Half of what the worker slept: the router may see the first byte late.
+    assert!(stream.took() >= Duration::from_millis(60), "{stream:#?}");
     assert_eq!(first.until_ns, stream.from_ns);
 }
 
