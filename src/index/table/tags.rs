@@ -27,7 +27,7 @@ const _: () = assert!(SLOTS == 2 * CELL_WORDS);
 /// Nodes above a leaf. The bits of a tag that choose no slot tell the tags of a leaf apart.
 const NODES_MAX: u32 = 3;
 
-/// Never 0, which ends a leaf.
+/// Never 0, which is no tag.
 #[inline]
 fn tag_of(child: BlockKey) -> u32 {
     // The lowest bits choose segments of the locator, the highest the slice.
@@ -51,6 +51,15 @@ fn part_of(tag: u32) -> Range<usize> {
 /// A word with room for one more tag, with it.
 const fn with(word: u64, tag: u32) -> u64 {
     if word == 0 { tag as u64 } else { word | (tag as u64) << 32 }
+}
+
+/// A word without that tag; `None`: it has none.
+const fn without(word: u64, tag: u32) -> Option<u64> {
+    match halves(word) {
+        [low, high] if low == tag => Some(high as u64),
+        [low, high] if high == tag => Some(low as u64),
+        _ => None,
+    }
 }
 
 /// The root of the tags of one run, as a reader has seen it.
@@ -155,14 +164,17 @@ impl TableWriter {
     pub(super) fn drop_tag(&mut self, id: RunId, child: BlockKey) {
         let tag = tag_of(child);
         let Some(place) = self.place(id, tag) else { return };
-        let mut left = self.tags_in(place.leaf);
-        let Some(index) = left.iter().position(|other| *other == tag) else { return };
-        left.swap_remove(index);
+        let words = part_of(tag).map(|index| (index, self.table.cells.load(place.leaf, index)));
+        let found = words.filter_map(|(index, word)| Some((index, without(word, tag)?))).next();
+        let Some((index, left)) = found else { return };
+        // One word: no stamp. Readers of the fork need not look again for each child that goes.
+        self.table.cells.store(place.leaf, index, left);
+        if left != 0 || !self.tags_in(place.leaf).is_empty() {
+            return;
+        }
         self.begin(id);
-        if left.is_empty() && self.close_leaf(id, place) {
+        if self.close_leaf(id, place) {
             self.pool.put(place.leaf);
-        } else {
-            self.fill_leaf(place.leaf, &left);
         }
         self.end(id);
     }
@@ -375,5 +387,27 @@ mod tests {
         assert!(there.is_empty() && !writer.has_children(top));
         let cells = writer.pool.chunk_count() * CHUNK_BYTES / 128;
         assert_eq!(writer.pool.free_count(), cells - 1, "all but that of the root's block");
+    }
+
+    /// A reader that meets a change too often gives up, and the whole fork with it.
+    #[test]
+    fn a_child_that_goes_does_not_let_readers_of_its_fork_look_again() {
+        let mut writer = TableWriter::new(SHAPE);
+        let root = BlockKey::root(KeySeed(1), &RootName::default());
+        let top = writer.create(None, root, 0).unwrap();
+        let children: Vec<RunId> = (0..60_u16)
+            .map(|number| {
+                let key = root.child(KeySeed(1), &number.to_le_bytes());
+                writer.make_room(key);
+                writer.create(Some(top), key, 44 + number % 6).unwrap()
+            })
+            .collect();
+        let fork = |writer: &TableWriter| writer.run(top).and_then(|run| run.read_begin());
+        let before = fork(&writer);
+        for child in children.iter().take(20) {
+            writer.destroy(*child);
+        }
+        assert!(before.is_some() && fork(&writer) == before);
+        assert!(children.iter().skip(20).all(|child| writer.may_have_child(top, *child)));
     }
 }
