@@ -3,13 +3,14 @@
 use axum::http::StatusCode;
 use forebay_base::limits::{WORKER_API_KEY_BYTES_MAX, WORKER_NAME_BYTES_MAX};
 use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl, parse_duration};
+use forebay_tls::ConnectFault;
 use serde::Deserialize;
 use std::time::Duration;
 
 /// Longest time in which a call waits for a worker.
 pub(crate) const WAIT_MAX: Duration = Duration::from_mins(10);
 const HOW_TO_ASK: &str =
-    r#"give {"url": "http://host:port"}, with "name", "role" and "api_key" if wanted"#;
+    r#"give {"url": "http://host:port"} or https://, with "name", "role" and "api_key" if wanted"#;
 
 /// What the body says.
 #[derive(Debug)]
@@ -30,10 +31,12 @@ struct AddBody {
 }
 
 /// Why a worker was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum AddRefused {
     /// A worker of that URL is there.
     UrlTaken,
+    /// TLS to it cannot begin.
+    Tls(ConnectFault),
     /// A worker of that name is there.
     NameTaken,
     /// The router has had as many workers as it can.
@@ -77,13 +80,8 @@ impl AddWorkerRequest {
         if body.url.len().max(bytes(&body.name)) > WORKER_NAME_BYTES_MAX {
             return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
         }
-        let url = WorkerUrl::parse(&body.url);
-        let url = url.map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", body.url))?;
-        if url.is_tls {
-            return Err("workers with TLS need their files: add a [[worker]] to the \
-                configuration and restart the router"
-                .to_owned());
-        }
+        WorkerUrl::parse(&body.url)
+            .map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", body.url))?;
         let printable = |name: &str| name.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if body.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             return Err("`name` has to be visible ASCII without spaces".to_owned());
@@ -119,24 +117,33 @@ fn role_of(word: &str) -> Result<WorkerRole, String> {
 }
 
 impl AddRefused {
-    pub(crate) const fn status(self) -> StatusCode {
+    pub(crate) const fn status(&self) -> StatusCode {
         match self {
+            Self::Tls(_) => StatusCode::BAD_REQUEST,
             Self::UrlTaken | Self::NameTaken => StatusCode::CONFLICT,
             Self::Full => StatusCode::INSUFFICIENT_STORAGE,
         }
     }
 
-    pub(crate) const fn message(self) -> &'static str {
-        match self {
+    pub(crate) fn message(&self) -> String {
+        let text = match self {
             Self::UrlTaken => {
                 "a worker of that address is there, or was there over TLS: GET /workers lists them"
+            }
+            Self::Tls(fault @ ConnectFault::Name(_)) => return format!("TLS to it: {fault}"),
+            Self::Tls(fault) => {
+                return format!(
+                    "TLS to it: {fault}; mend `upstream_tls` in the configuration, reload, and \
+                     call again"
+                );
             }
             Self::NameTaken => "a worker of that name is there: GET /workers lists them",
             Self::Full => {
                 "this process has had as many addresses of workers as it can have: \
                  `forebay upgrade` begins anew"
             }
-        }
+        };
+        text.to_owned()
     }
 }
 
@@ -156,7 +163,6 @@ mod tests {
             ("{}", "url"),
             (r#"{"url":"a:1"}"#, "http://"),
             (r#"{"url":"http://a:1/v1"}"#, "path"),
-            (r#"{"url":"https://a:1"}"#, "TLS"),
             (r#"{"url":"http://a:1","name":"a b"}"#, "visible"),
             (r#"{"url":"http://a:1","api_key":""}"#, "`api_key`"),
             (r#"{"url":"http://a:1","api_key":"a\r\nb: c"}"#, "`api_key`"),

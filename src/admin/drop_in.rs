@@ -34,7 +34,7 @@ pub(crate) async fn add(
         Some(Err(reason)) if reason.status() == StatusCode::CONFLICT => {
             return faulty(format!("Worker {url} already exists"));
         }
-        Some(Err(reason)) => return faulty(reason.message().to_owned()),
+        Some(Err(reason)) => return faulty(reason.message()),
         None => return gone(),
     };
     if until_up(&questions, &name, WAIT_MAX).await.is_none() {

@@ -74,7 +74,7 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
             None => (StatusCode::CREATED, Json(worker)).into_response(),
             Some(wait) => served(&questions, &worker, wait).await,
         },
-        Some(Err(reason)) => refused(reason.status(), reason.message()),
+        Some(Err(reason)) => refused(reason.status(), &reason.message()),
         None => gone(),
     }
 }

@@ -6,14 +6,14 @@ use super::worker::WorkerConfig;
 use forebay_tls::{CertificateFiles, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
 
-/// How sessions with the configured workers of `https://` begin, by their `host:port`.
+/// How sessions with the workers of `https://` begin, by their `host:port`.
 pub type Connectors = HashMap<String, Connector>;
 
 /// Which worker cannot be connected to, and why.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("worker {url}: {fault}")]
 pub struct UpstreamFault {
-    /// Position in the configuration.
+    /// Position among the workers.
     pub position: usize,
     /// The URL as it was written.
     pub url: String,
@@ -27,9 +27,17 @@ impl Config {
     /// # Errors
     /// [`UpstreamFault`] of the first worker at fault.
     pub fn connectors(&self) -> Result<Connectors, UpstreamFault> {
+        self.connectors_of(&self.workers)
+    }
+
+    /// The same for these workers, also those that came later.
+    ///
+    /// # Errors
+    /// [`UpstreamFault`].
+    pub fn connectors_of(&self, workers: &[WorkerConfig]) -> Result<Connectors, UpstreamFault> {
         let mut known = HashMap::new();
         let mut connectors = Connectors::new();
-        for (position, worker) in self.workers.iter().enumerate() {
+        for (position, worker) in workers.iter().enumerate() {
             let connector = self.connector(worker, &mut known).map_err(|fault| {
                 let url = worker.url.clone();
                 UpstreamFault { position, url, fault }
@@ -48,6 +56,14 @@ impl Config {
         let files = ConnectFiles { ca: self.upstream_tls.ca.clone(), certificate: None };
         let is_tls = url.server.is_tls;
         is_tls.then(|| Connector::read(&files, &url.server.host)).transpose()
+    }
+
+    /// How TLS to a worker begins that the configuration does not have; `None` in plain text.
+    ///
+    /// # Errors
+    /// [`ConnectFault`].
+    pub fn connector_of(&self, worker: &WorkerConfig) -> Result<Option<Connector>, ConnectFault> {
+        self.connector(worker, &mut HashMap::new())
     }
 
     /// `known`: what was read for others.

@@ -165,11 +165,11 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     let config = config(&["http://a:1"]);
     let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
     let card = r#"{"data":[{"id":"m"}]}"#;
-    let added = fleet.add(&config, &at("http://b:1", "b"));
+    let added = fleet.add(&config, &at("http://b:1", "b"), None);
     assert_eq!(added, Ok(WorkerIndex(1)));
-    assert_eq!(fleet.add(&config, &at("http://b:1/", "c")), Err(NoPlace::Url));
-    assert_eq!(fleet.add(&config, &at("http://c:1", "b")), Err(NoPlace::Name));
-    assert_eq!(fleet.add(&config, &at("http://c:1", "a:1")), Err(NoPlace::Name));
+    assert_eq!(fleet.add(&config, &at("http://b:1/", "c"), None), Err(NoPlace::Url));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "b"), None), Err(NoPlace::Name));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "a:1"), None), Err(NoPlace::Name));
     for index in [WorkerIndex(0), WorkerIndex(1)] {
         fleet.describe(index, ADDRESS, description(card, 1, 16), BTreeMap::new());
         fleet.set_state(index, WorkerState::Up);
@@ -195,8 +195,12 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     assert_eq!(fleet.snapshot().workers[1].state, WorkerState::Gone);
     assert_eq!(fleet.snapshot().model("m").unwrap().1.ranks, [RankIndex(0)]);
 
-    assert_eq!(fleet.add(&config, &at("http://d:1", "b")), Ok(WorkerIndex(2)), "not its place");
-    assert_eq!(fleet.add(&config, &at("http://b:1", "new")), Ok(WorkerIndex(1)), "its own");
+    assert_eq!(
+        fleet.add(&config, &at("http://d:1", "b"), None),
+        Ok(WorkerIndex(2)),
+        "not its place"
+    );
+    assert_eq!(fleet.add(&config, &at("http://b:1", "new"), None), Ok(WorkerIndex(1)), "its own");
     fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0), RankIndex(1)]);
@@ -212,12 +216,12 @@ fn places_are_bounded() {
     let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
     let at = |n: usize| WorkerConfig { url: format!("http://w{n}:1"), ..WorkerConfig::default() };
     for n in 0..WORKERS_MAX {
-        assert!(fleet.add(&config, &at(n)).is_ok(), "{n}");
+        assert!(fleet.add(&config, &at(n), None).is_ok(), "{n}");
     }
-    assert_eq!(fleet.add(&config, &at(WORKERS_MAX)), Err(NoPlace::Full));
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(NoPlace::Full));
     fleet.remove(WorkerIndex(7));
-    assert_eq!(fleet.add(&config, &at(WORKERS_MAX)), Err(NoPlace::Full), "it is w7's");
-    assert_eq!(fleet.add(&config, &at(7)), Ok(WorkerIndex(7)));
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(NoPlace::Full), "it is w7's");
+    assert_eq!(fleet.add(&config, &at(7), None), Ok(WorkerIndex(7)));
 }
 
 #[test]

@@ -88,6 +88,11 @@ impl Probes {
         self.probing.signs.note(worker, at);
     }
 
+    /// What all workers are probed by that are not gone.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &WorkerConfig> {
+        self.running.values().map(|probe| &probe.worker)
+    }
+
     /// What a worker is probed by.
     pub(super) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
         self.running.get(&worker).map(|probe| &probe.worker)

@@ -1,7 +1,7 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
 use forebay_base::is_out_of_sockets;
-use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerConfig, WorkerUrl};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HOST};
 use reqwest::{ClientBuilder, RequestBuilder};
@@ -52,23 +52,22 @@ impl WorkerClients {
     pub fn new(config: &Config, connectors: &Connectors) -> reqwest::Result<Self> {
         let plain = builder(&config.timeouts).build()?;
         let clients = Self { plain, secured: Rc::default() };
-        clients.renew(config, connectors, |_| false)?;
+        clients.renew(config, &config.workers, connectors)?;
         Ok(clients)
     }
 
-    /// Askers that begin from now on ask over TLS like this. Workers that the configuration has no
-    /// more are asked as before, as long as they are known.
+    /// Askers of these workers that begin from now on ask over TLS like this.
     ///
     /// # Errors
     /// As [`Self::new`]; nothing changes then.
     pub fn renew(
         &self,
         config: &Config,
+        workers: &[WorkerConfig],
         connectors: &Connectors,
-        is_known: impl Fn(&str) -> bool,
     ) -> reqwest::Result<()> {
         let mut renewed = HashMap::new();
-        for worker in &config.workers {
+        for worker in workers {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
             let Some(connector) = connectors.get(&url.authority) else { continue };
             let mut client = builder(&config.timeouts).use_preconfigured_tls(connector.config());
@@ -80,10 +79,13 @@ impl WorkerClients {
             }
             renewed.insert(url.authority, SecuredClient { client: client.build()?, base });
         }
-        let mut secured = self.secured.borrow_mut();
-        secured.retain(|authority, _| is_known(authority));
-        secured.extend(renewed);
+        self.secured.borrow_mut().extend(renewed);
         Ok(())
+    }
+
+    /// Forgets how TLS began to workers that are not known any more.
+    pub fn forget(&self, is_known: impl Fn(&str) -> bool) {
+        self.secured.borrow_mut().retain(|authority, _| is_known(authority));
     }
 
     /// Asks a worker that names itself `authority`.

@@ -155,6 +155,58 @@ fn health_goes_by_the_new_files_and_workers_join_and_leave() {
     });
 }
 
+fn add(handle: &ServerHandle, url: &str) -> (u16, Value) {
+    let mut client = Client::connect(handle.admin);
+    let body = json!({ "url": url, "name": "secure", "wait": "30s" }).to_string();
+    client.send(&admin_post("/workers", body.as_bytes()));
+    let reply = client.reply();
+    (reply.status, serde_json::from_slice(&reply.body).unwrap())
+}
+
+#[test]
+fn a_call_adds_a_worker_over_tls_which_a_reload_renews_and_a_restart_keeps() {
+    let (good, other) = (Certificates::new(), Certificates::new());
+    let (engine, ca) = (engine(), good.ca());
+    let manners = Manners { clients: Some(&ca), ..Manners::default() };
+    let behind = engine.url().strip_prefix("http://").unwrap().parse().unwrap();
+    let front = TlsFront::with(behind, &good.sign("worker", &["localhost"]), manners);
+    let secure = front.url("localhost");
+    let files = Files::new(&good);
+    let state = format!("workers_state = {:?}\n", files.path("workers"));
+    files.write(&[], CHECKED);
+    let text = std::fs::read_to_string(files.path("forebay.toml")).unwrap();
+    std::fs::write(files.path("forebay.toml"), state + &text).unwrap();
+    let handle = files.start();
+    std::fs::remove_file(files.path("ca.pem")).unwrap();
+    let (status, said) = add(&handle, &secure);
+    assert_eq!(status, 400, "{said}");
+    assert!(said["error"].as_str().unwrap().contains("`upstream_tls`"), "{said}");
+    files.believe(&good);
+    let (status, shown) = add(&handle, &secure);
+    assert_eq!((status, &shown["url"]), (201, &json!(secure)));
+    assert_eq!(status_of(&handle), 200);
+    assert!(metric(&handle, "forebay_upstream_handshakes_total") > 0.0);
+    assert_eq!(add(&handle, &secure).0, 409);
+    assert_eq!(add(&handle, &engine.url()).0, 409, "the name is taken");
+    files.show(&other);
+    assert_eq!(reload(&handle), (200, json!(["upstream_tls"])));
+    until("the worker refuses the other certificate", || usable(&handle) == 0);
+    files.show(&good);
+    assert_eq!(reload(&handle), (200, json!(["upstream_tls"])));
+    until("it is up again", || usable(&handle) == 1);
+    handle.stop();
+    handle.join().unwrap();
+
+    let handle = files.start();
+    until("it is up after a restart", || usable(&handle) == 1);
+    assert_eq!(status_of(&handle), 200);
+    assert!(metric(&handle, "forebay_upstream_handshakes_total") > 0.0);
+}
+
+fn status_of(handle: &ServerHandle) -> u16 {
+    status(handle, "t", BODY)
+}
+
 #[test]
 fn keys_of_tokens_come_over_tls_from_a_believed_authority_only() {
     let (good, other) = (Certificates::new(), Certificates::new());

@@ -23,7 +23,7 @@ use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_kv_events::FeedNotice;
-use forebay_tls::Acceptor;
+use forebay_tls::{Acceptor, ConnectFault};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -50,8 +50,6 @@ pub(super) struct Fleet {
 struct FrontDoor {
     tenants: Arc<Tenants>,
     acceptor: Option<Acceptor>,
-    /// With configured workers, also with those that join later.
-    connectors: Connectors,
 }
 
 #[derive(Debug)]
@@ -82,10 +80,12 @@ pub(super) enum OperatorWord {
 }
 
 /// Why a worker was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum NoPlace {
-    /// A worker of that address is there, or was there over TLS; or TLS to it is not set up.
+    /// A worker of that address is there, or was there over TLS.
     Url,
+    /// TLS to it cannot begin.
+    Tls(ConnectFault),
     /// A worker of that name is there.
     Name,
     /// All places were given.
@@ -177,7 +177,7 @@ impl Fleet {
         let workers = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         let tenants = Arc::new(tenants);
-        let front = FrontDoor { tenants, acceptor: None, connectors: Connectors::new() };
+        let front = FrontDoor { tenants, acceptor: None };
         Self {
             seed,
             config: Arc::clone(config),
@@ -203,7 +203,6 @@ impl Fleet {
                 known.shown.connector = Some(connector.clone());
             }
         }
-        self.front.connectors.clone_from(connectors);
     }
 
     /// Is there a worker of that `host:port`, or one on its way out?

@@ -3,9 +3,10 @@
 use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, WorkerConfig};
 use forebay_discovery::Registration;
 use forebay_fleet::worker::WorkerState;
+use forebay_tls::Connector;
 use std::sync::Arc;
 
 impl Fleet {
@@ -27,21 +28,19 @@ impl Fleet {
 
     /// Adds a worker, in a place of its own. One of an address that was there before gets the place
     /// of before, with its ranks: what counts by their numbers goes on counting the same address.
+    /// `connector`: of one with `https://`.
     pub(in crate::control) fn add(
         &mut self,
         config: &Config,
         worker: &WorkerConfig,
+        connector: Option<Connector>,
     ) -> Result<WorkerIndex, NoPlace> {
         let mut known = KnownWorker::new(config, worker).ok_or(NoPlace::Url)?;
         let authority = Arc::clone(&known.shown.authority);
         if self.worker_named(&known.shown.name).is_some() {
             return Err(NoPlace::Name);
         }
-        if WorkerUrl::parse(&worker.url).is_ok_and(|url| url.is_tls) {
-            // Nothing goes there in plain text.
-            let connector = self.front.connectors.get(&*authority).ok_or(NoPlace::Url)?;
-            known.shown.connector = Some(connector.clone());
-        }
+        known.shown.connector = connector;
         let place = self.workers.iter().position(|other| other.shown.authority == authority);
         if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
             if before.word != OperatorWord::Gone

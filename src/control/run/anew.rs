@@ -4,6 +4,7 @@ use super::super::reload;
 use super::super::token_keys::TokenKeysSource;
 use super::{Control, Parts};
 use forebay_admin::{ReloadRefused, Reloaded};
+use forebay_config::WorkerConfig;
 use forebay_fleet::worker::WorkerState;
 use std::sync::Arc;
 use tracing::error;
@@ -40,7 +41,13 @@ impl Control {
     /// Reads the files of TLS to workers again; true if there is another one.
     fn renew_connectors(&mut self) -> bool {
         let Parts { config, tls, .. } = &mut self.setup;
-        let read = match config.connectors() {
+        let is_configured = |url: &str| config.workers.iter().any(|worker| worker.url == url);
+        // One that leaves may have lost its own files.
+        let has_own_files = |worker: &WorkerConfig| worker.tls != WorkerConfig::default().tls;
+        let others = self.probes.workers();
+        let others = others.filter(|worker| !is_configured(&worker.url) && !has_own_files(worker));
+        let workers: Vec<WorkerConfig> = config.workers.iter().chain(others).cloned().collect();
+        let read = match config.connectors_of(&workers) {
             Ok(read) => read,
             Err(fault) => {
                 error!(%fault, "TLS to workers: not read again, the files from before stay in use");
@@ -48,10 +55,10 @@ impl Control {
             }
         };
         let is_new = tls.take_connectors(read);
-        let fleet = &mut self.fleet;
-        fleet.set_connectors(&tls.connectors);
-        let is_known = |authority: &str| fleet.knows(authority);
-        if let Err(error) = self.probes.clients().renew(config, &tls.connectors, is_known) {
+        self.fleet.set_connectors(&tls.connectors);
+        let clients = self.probes.clients();
+        clients.forget(|authority| self.fleet.knows(authority));
+        if let Err(error) = clients.renew(config, &workers, &tls.connectors) {
             error!(%error, "workers are asked about themselves as before");
         }
         is_new

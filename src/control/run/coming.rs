@@ -2,13 +2,13 @@
 
 use super::super::fleet::NoPlace;
 use super::super::sources::{SourceNews, WorkerList};
-use super::Control;
+use super::{Control, Parts};
 use forebay_admin::{AddRefused, AddWorkerRequest};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::{WorkerChanges, WorkerConfig};
+use forebay_config::{Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::RankLoad;
 use serde_json::Value;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 impl Control {
     pub(super) fn set_draining(&mut self, worker: &str, is_draining: bool) {
@@ -24,17 +24,39 @@ impl Control {
         self.publish();
     }
 
+    /// A worker gets a place, and is asked about itself from now on. Reads the files of TLS to one
+    /// with `https://`, small as those of a reload.
+    pub(super) fn add(&mut self, worker: &WorkerConfig) -> Result<WorkerIndex, NoPlace> {
+        let Parts { config, tls, .. } = &mut self.setup;
+        let authority =
+            WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
+        let connector = match tls.connectors.get(&authority) {
+            Some(known) if worker.url.starts_with("https://") => Some(known.clone()),
+            _ => config.connector_of(worker).map_err(NoPlace::Tls)?,
+        };
+        let place = self.fleet.add(config, worker, connector.clone())?;
+        if let Some(connector) = connector {
+            tls.connectors.insert(authority, connector);
+            let workers = std::slice::from_ref(worker);
+            if let Err(error) = self.probes.clients().renew(config, workers, &tls.connectors) {
+                error!(%error, url = worker.url, "the worker cannot be asked over TLS");
+            }
+        }
+        self.probes.add(place, worker);
+        Ok(place)
+    }
+
     /// The worker as it is then: not known yet.
     pub(super) fn add_worker(&mut self, asked: &AddWorkerRequest) -> Result<Value, AddRefused> {
         let worker = asked.worker();
-        let place = self.fleet.add(&self.setup.config, worker).map_err(|reason| match reason {
+        let place = self.add(worker).map_err(|reason| match reason {
             NoPlace::Url => AddRefused::UrlTaken,
+            NoPlace::Tls(fault) => AddRefused::Tls(fault),
             NoPlace::Name => AddRefused::NameTaken,
             NoPlace::Full => AddRefused::Full,
         })?;
         let name = self.fleet.name(place).unwrap_or_default();
         info!(worker = &*name, url = worker.url, "added by the admin API");
-        self.probes.add(place, worker);
         self.publish();
         self.workers(|all| forebay_admin::worker_named(&name, all)).ok_or(AddRefused::Full)
     }
@@ -62,7 +84,7 @@ impl Control {
             }
             return self.sources.has_brought(source, worker);
         }
-        let place = match self.fleet.add(&self.setup.config, &worker) {
+        let place = match self.add(&worker) {
             Ok(place) => place,
             Err(reason) => {
                 // It is tried again with the next list.
@@ -71,7 +93,6 @@ impl Control {
             }
         };
         info!(source, url = worker.url, "added by its source");
-        self.probes.add(place, &worker);
         if is_start {
             self.unheard.insert(place);
         }
@@ -98,22 +119,20 @@ impl Control {
                 self.leave_by(place, "the configuration");
             }
         }
-        let Some(reloader) = &mut self.setup.reloader else { return };
         for url in &changes.joined {
-            let workers = &reloader.running().workers;
-            let Some(worker) = workers.iter().find(|worker| worker.url == *url) else { continue };
-            match self.fleet.add(&self.setup.config, worker) {
-                Ok(place) => {
-                    info!(url, "added by the configuration");
-                    self.probes.add(place, worker);
-                }
+            let running = self.setup.reloader.as_ref().map(Reloader::running);
+            let mut workers = running.into_iter().flat_map(|running| &running.workers);
+            let Some(worker) = workers.find(|worker| worker.url == *url).cloned() else { continue };
+            match self.add(&worker) {
+                Ok(_) => info!(url, "added by the configuration"),
                 Err(reason) => {
                     warn!(
                         url,
                         ?reason,
                         "not added: its address or its name is in use; reload again once it is free"
                     );
-                    reloader.did_not_join(url);
+                    let reloader = self.setup.reloader.as_mut();
+                    reloader.into_iter().for_each(|reloader| reloader.did_not_join(url));
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! What operators changed of the fleet outlives the process, in the file of `workers_state`.
 
-use super::super::fleet::OperatorWord;
+use super::super::fleet::{NoPlace, OperatorWord};
 use super::super::workers_state::{WorkerOrder, WorkersState};
 use super::Control;
 use forebay_base::WorkerIndex;
 use forebay_config::{Word, WorkerRole, WorkerUrl};
 use std::collections::BTreeMap;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 impl Control {
     /// Brings the workers to where operators left them. The configuration comes first: a worker
@@ -50,12 +50,20 @@ impl Control {
     fn bring_back_added(&mut self, order: &WorkerOrder) -> Option<WorkerIndex> {
         let url = &order.url;
         let worker = order.worker().ok().filter(|_| order.added)?;
-        match self.fleet.add(&self.setup.config, &worker) {
+        match self.add(&worker) {
             Ok(place) => {
                 info!(url, "added by the admin API before this process began");
-                self.probes.add(place, &worker);
                 self.unheard.insert(place);
                 Some(place)
+            }
+            Err(NoPlace::Tls(fault)) => {
+                error!(
+                    url,
+                    "not added: {fault}; mend `upstream_tls` and restart, the line is kept"
+                );
+                let state = self.setup.workers_state.as_mut();
+                state.into_iter().for_each(|state| state.expect(order.clone()));
+                None
             }
             Err(reason) => {
                 warn!(url, ?reason, "not added again: its name is in use, or no place is left");
