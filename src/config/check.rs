@@ -116,11 +116,19 @@ impl Check<'_> {
         for url in &config.discovery.dns {
             let fault = match WorkerUrl::parse(url) {
                 Ok(url) if url.is_tls => "workers with TLS need a [[worker]] table".to_owned(),
+                Ok(url) if url.host.starts_with('_') && url.authority != url.host => {
+                    "SRV records name the port: leave it out".to_owned()
+                }
                 Ok(_) => continue,
                 Err(error) => error.to_string(),
             };
-            let help = "write http://NAME:PORT";
+            let help = "write http://NAME:PORT, or http://_SERVICE._tcp.NAME for SRV records";
             self.error("discovery.dns", format!("`discovery.dns` {url:?}: {fault}"), help);
+        }
+        let servers = &config.discovery;
+        if let (Some(server), None) = (&servers.name_server, servers.name_server_address()) {
+            let what = format!("`discovery.name_server` {server:?} is no address with a port");
+            self.error("discovery.name_server", what, "write it as 10.0.0.10:53");
         }
         let others = config.workers_state.is_some() || config.discovery.is_on();
         if config.workers.is_empty() && !others {

@@ -2,8 +2,9 @@
 //! read, or names nobody, removes nobody. Which of them a change brings and takes is decided here
 //! without I/O; the tasks below only read.
 
-use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
+use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
 use forebay_config::{DiscoveryConfig, WorkerConfig, WorkerUrl, workers_of};
+use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -69,7 +70,13 @@ impl WorkerLists {
             self.reading.spawn_local(follow_file(path.clone(), every, listed.clone()));
         }
         for url in &config.dns {
-            self.reading.spawn_local(follow_name(url.clone(), every, listed.clone()));
+            let Ok(name) = WorkerUrl::parse(url) else { continue };
+            let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
+            if source.name.host.starts_with('_') {
+                self.reading.spawn_local(follow_service(source, config.name_server_address()));
+            } else {
+                self.reading.spawn_local(follow_name(source));
+            }
         }
         let is_kept = |source: &String| names(config).any(|name| name == *source);
         let gone: Vec<String> =
@@ -157,11 +164,49 @@ fn read_file(path: &Path) -> Result<Vec<WorkerConfig>, String> {
     workers_of(&path.display().to_string(), &text)
 }
 
-async fn follow_name(url: String, every: Duration, listed: mpsc::Sender<WorkerList>) {
-    let Ok(WorkerUrl { host, port, .. }) = WorkerUrl::parse(&url) else { return };
+/// A name that is asked for again and again.
+struct NamedSource {
+    url: String,
+    name: WorkerUrl,
+    every: Duration,
+    listed: mpsc::Sender<WorkerList>,
+}
+
+impl NamedSource {
+    async fn list(&self, urls: Vec<String>) {
+        let worker = |url| WorkerConfig { url, ..WorkerConfig::default() };
+        let workers = urls.into_iter().map(worker).collect();
+        let _ = self.listed.send(WorkerList { source: self.url.clone(), workers }).await;
+    }
+}
+
+/// The hosts are resolved as those of other workers are.
+async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
+    let NamedSource { url, name, every, .. } = &source;
     let mut complaint = Complaint::default();
     loop {
-        let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&*host, port))).await;
+        let found = srv_records(&name.host, server, LOOKUP_TIME_MAX).await;
+        let wait = match found {
+            Ok(SrvAnswer { targets, ttl }) => {
+                complaint = Complaint::default();
+                let worker = |at: SrvTarget| format!("http://{}:{}", at.host, at.port);
+                source.list(targets.into_iter().map(worker).collect()).await;
+                ttl.min(SRV_TTL_MAX).max(*every)
+            }
+            Err(fault) => {
+                complaint.say(url, fault.to_string());
+                *every
+            }
+        };
+        sleep(wait).await;
+    }
+}
+
+async fn follow_name(source: NamedSource) {
+    let NamedSource { url, name: WorkerUrl { host, port, .. }, every, .. } = &source;
+    let mut complaint = Complaint::default();
+    loop {
+        let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
         let addresses = match found {
             Ok(Ok(addresses)) => Ok(addresses.collect::<Vec<_>>()),
             Ok(Err(error)) => Err(error.to_string()),
@@ -170,24 +215,23 @@ async fn follow_name(url: String, every: Duration, listed: mpsc::Sender<WorkerLi
         match addresses.and_then(|addresses| workers_at(&addresses)) {
             Ok(workers) => {
                 complaint = Complaint::default();
-                let _ = listed.send(WorkerList { source: url.clone(), workers }).await;
+                source.list(workers).await;
             }
-            Err(error) => complaint.say(&url, error),
+            Err(error) => complaint.say(url, error),
         }
-        sleep(every).await;
+        sleep(*every).await;
     }
 }
 
-/// One worker for each address, in an order of their own: resolvers turn theirs.
-fn workers_at(addresses: &[SocketAddr]) -> Result<Vec<WorkerConfig>, String> {
+/// One URL for each address, in an order of their own: resolvers turn theirs.
+fn workers_at(addresses: &[SocketAddr]) -> Result<Vec<String>, String> {
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());
     }
     let mut urls: Vec<String> = addresses.iter().map(|at| format!("http://{at}")).collect();
     urls.sort_unstable();
     urls.dedup();
-    let worker = |url| WorkerConfig { url, ..WorkerConfig::default() };
-    Ok(urls.into_iter().map(worker).collect())
+    Ok(urls)
 }
 
 /// Said once, and again when it is another one.
@@ -246,8 +290,7 @@ mod tests {
     fn each_address_is_a_worker() {
         let at = |text: &str| text.parse().unwrap();
         let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
-        let urls: Vec<String> =
-            workers_at(&found).unwrap().into_iter().map(|worker| worker.url).collect();
+        let urls = workers_at(&found).unwrap();
         assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
         assert!(workers_at(&[]).is_err(), "no address removes nobody");
         assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));

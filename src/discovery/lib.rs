@@ -4,9 +4,10 @@
 //! [`capacity`]), watches its health, finds the text of its models ([`model_text`]), and asks the
 //! registry of a prefill worker ([`kv_source`], [`registry`]). [`load_tasks`] fetches load reports:
 //! [`poll`] asks a worker, [`push`] listens to a rank of SGLang. [`jwks`] fetches keys of tokens.
-//! Runs on the control plane's thread, which owns what the notices tell. Limits: every answer is
-//! bounded in time and in bytes ([`http`]), a message of a publisher has 64 MiB at most. Must never
-//! trust an answer, and never take a worker out by itself.
+//! [`srv`] asks for SRV records ([`srv_message`]). Runs on the control plane's thread, which owns
+//! what the notices tell. Limits: every answer is bounded in time and in bytes ([`http`]), a
+//! message of a publisher has 64 MiB at most. Must never trust an answer, and never take a worker
+//! out by itself.
 
 mod capacity;
 mod describe;
@@ -29,6 +30,8 @@ mod push;
 mod reached;
 mod registry;
 mod signs;
+mod srv;
+mod srv_message;
 #[cfg(any(test, feature = "test_support"))]
 #[macro_use]
 pub mod test_support;
@@ -47,3 +50,5 @@ pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
 pub use probe::{Probe, ProbeNotice, Probing};
 pub use signs::SignsOfLife;
+pub use srv::srv_records;
+pub use srv_message::{SrvAnswer, SrvFault, SrvTarget};

@@ -66,6 +66,7 @@ mod sessions;
 mod shard_faults;
 mod side_doors;
 mod sources;
+mod srv;
 mod starvation;
 mod tiers_and_adapters;
 mod tls_clients;

@@ -1,0 +1,122 @@
+//! Asks name servers for SRV records, over UDP and, where an answer does not fit, over TCP. The
+//! system's resolver has no call for them. Bounded in time; an answer has 64 KiB at most.
+
+use super::srv_message::{SrvAnswer, SrvFault, answer, question};
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+const RESOLVER_FILE: &str = "/etc/resolv.conf";
+const RESOLVER_FILE_BYTES_MAX: u64 = 1 << 16;
+/// As many as resolvers ask.
+const SERVERS_MAX: usize = 3;
+const DNS_PORT: u16 = 53;
+/// Longest answer over UDP to a question that allows no more (RFC 1035).
+const UDP_BYTES_MAX: usize = 512;
+
+/// The SRV records of a whole name. Without `server`, those of the system are asked in their order
+/// until one answers.
+///
+/// # Errors
+/// What the last server said.
+pub async fn srv_records(
+    name: &str,
+    server: Option<SocketAddr>,
+    within: Duration,
+) -> Result<SrvAnswer, SrvFault> {
+    let servers = match server {
+        Some(server) => vec![server],
+        None => servers_of_system()?,
+    };
+    let each = within / u32::try_from(servers.len()).unwrap_or(1).max(1);
+    let mut last = SrvFault::Unreached(format!("{RESOLVER_FILE} names no server"));
+    for server in servers {
+        let asked = timeout(each, ask(name, server)).await;
+        let late = |_| Err(SrvFault::Unreached(format!("{server} does not answer")));
+        match asked.unwrap_or_else(late) {
+            Ok(said) => return Ok(said),
+            Err(fault) => last = fault,
+        }
+    }
+    Err(last)
+}
+
+async fn ask(name: &str, server: SocketAddr) -> Result<SrvAnswer, SrvFault> {
+    // What only the server knows: others could answer in its name.
+    let random = getrandom::u32().map_err(|error| SrvFault::Unreached(error.to_string()))?;
+    let [id_high, id_low, ..] = random.to_be_bytes();
+    let asked = question(u16::from_be_bytes([id_high, id_low]), name)?;
+    let unreached = |error: io::Error| SrvFault::Unreached(format!("{server}: {error}"));
+    match over_udp(&asked, server).await.map_err(unreached)? {
+        Err(SrvFault::Truncated) => {
+            let message = over_tcp(&asked, server).await.map_err(unreached)?;
+            answer(&asked, &message)
+        }
+        said => said,
+    }
+}
+
+/// Waits until an answer comes that is one to this question.
+async fn over_udp(asked: &[u8], server: SocketAddr) -> io::Result<Result<SrvAnswer, SrvFault>> {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    // Nothing comes from others then.
+    socket.connect(server).await?;
+    socket.send(asked).await?;
+    let mut buffer = [0; UDP_BYTES_MAX];
+    loop {
+        let bytes = socket.recv(&mut buffer).await?;
+        match answer(asked, buffer.get(..bytes).unwrap_or_default()) {
+            Err(SrvFault::Foreign) => {}
+            said => return Ok(said),
+        }
+    }
+}
+
+async fn over_tcp(asked: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = u16::try_from(asked.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes(), asked].concat()).await?;
+    let bytes = stream.read_u16().await?;
+    let mut message = vec![0; usize::from(bytes)];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+fn servers_of_system() -> Result<Vec<SocketAddr>, SrvFault> {
+    let mut text = String::new();
+    let read = File::open(RESOLVER_FILE)
+        .and_then(|file| file.take(RESOLVER_FILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| SrvFault::Unreached(format!("{RESOLVER_FILE}: {error}")))?;
+    Ok(servers_in(&text))
+}
+
+fn servers_in(text: &str) -> Vec<SocketAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address: IpAddr =
+            words.next().filter(|word| *word == "nameserver").and(words.next())?.parse().ok()?;
+        Some(SocketAddr::from((address, DNS_PORT)))
+    };
+    text.lines().filter_map(server).take(SERVERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_of_the_system_are_read_in_their_order() {
+        let text = "# nameserver 9.9.9.9\nsearch a.example\nnameserver 10.0.0.10\nnameserver\n\
+            nameserver\t::1 # local\nnameserver x\nnameserver 10.0.0.11\nnameserver 10.0.0.12\n";
+        let found: Vec<String> = servers_in(text).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["10.0.0.10:53", "[::1]:53", "10.0.0.11:53"]);
+    }
+}
