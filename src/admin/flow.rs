@@ -3,6 +3,7 @@
 
 use super::adding::AddWorkerRequest;
 use super::question::{Question, Questions, ask, gone};
+use super::sleep_refused::SleepRefused;
 use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
@@ -129,6 +130,36 @@ async fn set_draining(
     let order = |back| Question::SetDraining(name.clone(), is_draining, back);
     let known = ask(&questions, order).await;
     one_worker(&name, known)
+}
+
+/// `POST /workers/{id}/sleep`; answers what GET of the worker would then.
+pub(crate) async fn sleep_engine(questions: State<Questions>, name: Path<String>) -> Response {
+    set_sleeping(questions, name, true).await
+}
+
+/// `POST /workers/{id}/wake_up`; answers the same.
+pub(crate) async fn wake_engine(questions: State<Questions>, name: Path<String>) -> Response {
+    set_sleeping(questions, name, false).await
+}
+
+async fn set_sleeping(
+    State(questions): State<Questions>,
+    Path(name): Path<String>,
+    sleeps: bool,
+) -> Response {
+    let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
+    let why = match ask(&questions, order).await {
+        Some(Ok(worker)) => return (StatusCode::ACCEPTED, Json(worker)).into_response(),
+        Some(Err(why)) => why,
+        None => return gone(),
+    };
+    let error = match why {
+        SleepRefused::Unknown => return one_worker(&name, Some(None)),
+        SleepRefused::Engine => "only vLLM engines sleep, with --enable-sleep-mode",
+        SleepRefused::Drains => "the worker drains or leaves: undrain it first",
+        SleepRefused::FallsAsleep => "the engine is falling asleep: call again once it sleeps",
+    };
+    refused(StatusCode::CONFLICT, error)
 }
 
 fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {

@@ -31,6 +31,7 @@ mod scrape_flow;
 mod scrape_load;
 mod scrape_process;
 mod scrape_replicas;
+mod sleep_refused;
 mod socket;
 mod scrape_tenants;
 mod sources;
@@ -50,6 +51,7 @@ pub use reload::{ReloadRefused, Reloaded};
 pub use roles::why_not;
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use scrape::render as render_metrics;
+pub use sleep_refused::SleepRefused;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures,

@@ -5,6 +5,7 @@ use super::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
 use super::reload::{ReloadRefused, Reloaded};
+use super::sleep_refused::SleepRefused;
 use super::windows::{UnknownModel, WindowRequest};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -25,6 +26,8 @@ pub enum Question {
     Worker(String, oneshot::Sender<Option<Value>>),
     /// The same, after the operator's word whether it drains.
     SetDraining(String, bool, oneshot::Sender<Option<Value>>),
+    /// Its engine is to sleep, or to wake up; the worker as it is then.
+    SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefused>>),
     /// A worker more; the worker as it is then.
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
     /// One less, once it is idle; `None` for a name that none has.

@@ -45,7 +45,7 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().into_iter().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 22] {
+fn routes() -> [(AdminRoute, MethodRouter<Questions>); 24] {
     let route = |method, path, meaning| AdminRoute { method, path, meaning };
     let reading = |path, meaning| route("GET", path, meaning);
     let posting = |path, meaning| route("POST", path, meaning);
@@ -77,6 +77,14 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 22] {
             post(flow::drain),
         ),
         (posting("/workers/{id}/undrain", "the worker takes requests again"), post(flow::undrain)),
+        (
+            posting(
+                "/workers/{id}/sleep",
+                "the engine sleeps once it is idle, see [Workers](../operate/workers.md#sleep)",
+            ),
+            post(flow::sleep_engine),
+        ),
+        (posting("/workers/{id}/wake_up", "the engine wakes up"), post(flow::wake_engine)),
         (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
         (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
         (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),

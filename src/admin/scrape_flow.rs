@@ -55,7 +55,12 @@ type RoomFigure = fn(&RankLoad, &RoomLimits, NanosSinceStart) -> u64;
 
 /// Gauges of the room of each rank.
 pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
-    (&catalogue::RANK_PLACES_MAX, |_, room, _| room.places_max.into()),
+    (
+        &catalogue::RANK_PLACES_MAX,
+        |_, room, _| {
+            if room.is_closed() { 0 } else { room.places_max.into() }
+        },
+    ),
     (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
     (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),

@@ -119,6 +119,8 @@ pub struct WorkerSources<'a> {
     pub feeds: &'a FeedsView<'a>,
     /// What a prefill worker waits for before it takes traffic.
     pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
+    /// How far a worker's sleep has come; `None` for one that is awake.
+    pub sleep: &'a dyn Fn(WorkerIndex) -> Option<&'static str>,
     /// Where the load reports of a worker come from.
     pub load_source: &'a dyn Fn(WorkerIndex) -> Option<ReportSource>,
 }

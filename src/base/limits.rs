@@ -10,6 +10,8 @@ pub const RANKS_MAX: usize = 1_024;
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
 /// The file of `discovery.file`: some hundred bytes for each worker.
 pub const WORKERS_FILE_BYTES_MAX: usize = 1 << 20;
+/// Longest time in which an engine falls asleep or wakes up: it copies its weights.
+pub const ENGINE_CALL_TIME_MAX: Duration = Duration::from_mins(5);
 /// Longest time that an answer with SRV records holds, whatever its TTL: workers come and go.
 pub const SRV_TTL_MAX: Duration = Duration::from_mins(1);
 /// Longest name, and longest URL, of a worker that the admin API adds; longer ones are refused.

@@ -1,5 +1,6 @@
 //! Which probes run: one for each worker that is not gone.
 
+use forebay_base::limits::ENGINE_CALL_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::{ModelTexts, Probe, ProbeNotice, Probing, SignsOfLife, WorkerClients};
@@ -7,13 +8,17 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// All probes, and what more are made with.
 pub(super) struct Probes {
     probing: Probing,
     running: HashMap<WorkerIndex, RunningProbe>,
+    calls: JoinSet<CallOutcome>,
 }
+
+/// What an engine made of a call.
+pub(super) type CallOutcome = (WorkerIndex, Result<(), String>);
 
 struct RunningProbe {
     worker: WorkerConfig,
@@ -37,7 +42,7 @@ impl Probes {
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };
-        let mut probes = Self { probing, running: HashMap::new() };
+        let mut probes = Self { probing, running: HashMap::new(), calls: JoinSet::new() };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
             if let Some(index) = WorkerIndex::try_from_index(position) {
@@ -96,6 +101,26 @@ impl Probes {
     /// What a worker is probed by.
     pub(super) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
         self.running.get(&worker).map(|probe| &probe.worker)
+    }
+
+    /// Tells the engine of a worker, which is asked as `authority` with that key.
+    pub(super) fn call(
+        &mut self,
+        worker: WorkerIndex,
+        authority: String,
+        api_key: Option<String>,
+        path: &'static str,
+    ) {
+        let clients = self.probing.clients.clone();
+        self.calls.spawn_local(async move {
+            let said = clients.call(&authority, api_key, path, ENGINE_CALL_TIME_MAX).await;
+            (worker, said)
+        });
+    }
+
+    /// The next answer to a call, if one has come.
+    pub(super) fn next_answer(&mut self) -> Option<CallOutcome> {
+        self.calls.try_join_next()?.ok()
     }
 
     /// Tells a probe that its worker may not be what it was.

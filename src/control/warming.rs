@@ -60,6 +60,9 @@ impl Warming {
     pub(super) fn limit(&self, fleet: &mut FleetSnapshot) {
         for rank in &mut fleet.ranks {
             let Some(Comeback { places, .. }) = self.workers.get(&rank.worker) else { continue };
+            if rank.room.is_closed() {
+                continue;
+            }
             let most = rank.room.places_max;
             rank.room.places_max = if most == 0 { *places } else { most.min(*places) };
         }

@@ -88,6 +88,22 @@ impl WorkerClients {
         self.secured.borrow_mut().retain(|authority, _| is_known(authority));
     }
 
+    /// Tells a worker to do something, by a POST without a body.
+    ///
+    /// # Errors
+    /// What came instead of a 200.
+    pub async fn call(
+        &self,
+        authority: &str,
+        api_key: Option<String>,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let asker = self.asker(authority, api_key, timeout);
+        let request = asker.client.post(format!("{}{path}", asker.base));
+        asker.ask(request, path).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
     /// Asks a worker that names itself `authority`.
     pub(crate) fn asker(
         &self,

@@ -65,6 +65,7 @@ mod roles;
 mod sessions;
 mod shard_faults;
 mod side_doors;
+mod sleep;
 mod sources;
 mod srv;
 mod starvation;

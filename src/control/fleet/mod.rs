@@ -7,6 +7,7 @@ mod places;
 mod plans;
 mod sharing;
 mod shown;
+mod sleeping;
 #[cfg(test)]
 mod text_tests;
 
@@ -73,10 +74,37 @@ pub(super) enum OperatorWord {
     Serve,
     /// It gets nothing new.
     Drain,
+    /// Its engine sleeps, or is about to: requests wait for it.
+    Sleep(SleepPhase),
     /// The same, until it is idle or this moment comes; then it is gone.
     Leave(NanosSinceStart),
     /// Its place is left, for a worker of the same address.
     Gone,
+}
+
+/// How far a worker's sleep has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SleepPhase {
+    /// It finishes what it has, until this moment at most.
+    Drains(NanosSinceStart),
+    /// Its engine was told to sleep, and has not answered.
+    FallsAsleep,
+    /// Its engine sleeps, as it said.
+    Asleep,
+    /// Its engine was told to wake up, and has not answered.
+    WakesUp,
+}
+
+impl SleepPhase {
+    /// As the admin API says it.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Drains(_) => "drains",
+            Self::FallsAsleep => "falls_asleep",
+            Self::Asleep => "asleep",
+            Self::WakesUp => "wakes_up",
+        }
+    }
 }
 
 /// Why a worker was not added.
@@ -108,7 +136,7 @@ impl KnownWorker {
     fn shown(&self) -> Worker {
         let mut shown = self.shown.clone();
         shown.state = match self.word {
-            OperatorWord::Serve => shown.state,
+            OperatorWord::Serve | OperatorWord::Sleep(_) => shown.state,
             OperatorWord::Drain | OperatorWord::Leave(_) => shown.state.draining(),
             OperatorWord::Gone => WorkerState::Gone,
         };

@@ -19,7 +19,7 @@ impl Fleet {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let word = match known.word {
             leaves @ OperatorWord::Leave(_) if is_draining => leaves,
-            OperatorWord::Gone => OperatorWord::Gone,
+            kept @ (OperatorWord::Gone | OperatorWord::Sleep(_)) => kept,
             _ if is_draining => OperatorWord::Drain,
             _ => OperatorWord::Serve,
         };
@@ -72,7 +72,7 @@ impl Fleet {
     /// Begins the end of a worker, if it has not begun; true if it has now.
     pub(in crate::control) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let begins = matches!(known.word, OperatorWord::Serve | OperatorWord::Drain);
+        let begins = !matches!(known.word, OperatorWord::Leave(_) | OperatorWord::Gone);
         if begins {
             known.word = OperatorWord::Leave(by);
         }

@@ -129,7 +129,10 @@ impl Fleet {
             role,
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             topology: worker.and_then(|worker| worker.topology.clone()),
-            room: self.room(role, configured, running_max, kv_tokens),
+            room: match worker.map(|worker| worker.word) {
+                Some(OperatorWord::Sleep(_)) => RoomLimits::CLOSED,
+                _ => self.room(role, configured, running_max, kv_tokens),
+            },
             pool: PoolIndex(0),
             tiers: known.tiers,
             seat: place.as_ref().map(ShownRank::seat).unwrap_or_default(),
@@ -171,7 +174,8 @@ impl Fleet {
             places_max: configured
                 .or(places)
                 .or(self.config.flow.rank_concurrency_max)
-                .unwrap_or(declared),
+                .unwrap_or(declared)
+                .min(u32::MAX - 1),
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
             prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),
         }

@@ -120,7 +120,7 @@ impl Control {
         for (place, word) in added {
             let index = WorkerIndex::try_from_index(place);
             let Some(worker) = index.and_then(|index| self.probes.worker(index)) else { continue };
-            if !matches!(word, OperatorWord::Serve | OperatorWord::Drain) {
+            if matches!(word, OperatorWord::Leave(_) | OperatorWord::Gone) {
                 continue;
             }
             orders.push(WorkerOrder {

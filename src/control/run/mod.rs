@@ -12,6 +12,7 @@ mod note_reading;
 mod noting;
 mod reporting;
 mod signs;
+mod sleeping;
 
 use self::board_watch::BoardWatch;
 use self::note_reading::NoteReading;
@@ -236,6 +237,7 @@ impl Control {
                     self.stop_waiting();
                     self.report_new();
                     self.end_workers(now);
+                    self.turn_sleepers(now);
                     self.keep_workers();
                     self.warm_up(now);
                     self.renew_token_keys();
@@ -372,6 +374,9 @@ impl Control {
                 self.set_draining(&name, is_draining);
                 let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
             }
+            Question::SetSleeping(name, sleeps, answer) => {
+                let _ = answer.send(self.set_sleeping(&name, sleeps));
+            }
             Question::AddWorker(asked, answer) => {
                 let _ = answer.send(self.add_worker(&asked));
             }
@@ -424,6 +429,7 @@ impl Control {
             fleet: self.fleet_view(),
             feeds: &self.feeds.view(),
             waits_for: &|worker| self.fleet.lacks(worker),
+            sleep: &|worker| self.fleet.sleep_word(worker),
             load_source: &|worker| self.loads.source(worker),
         })
     }

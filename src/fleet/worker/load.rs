@@ -355,7 +355,8 @@ impl RankLoad {
     /// Limits with what the engine's refusals make of them at this moment.
     #[must_use]
     pub fn room_at(&self, limits: RoomLimits, now: NanosSinceStart) -> RoomLimits {
-        let Some(places) = self.places_now(now) else { return limits };
+        let places = self.places_now(now).filter(|_| !limits.is_closed());
+        let Some(places) = places else { return limits };
         // 0 would be no limit.
         let most = if limits.places_max == 0 { u32::MAX } else { limits.places_max };
         // At least 1: an engine that refused with nothing to do has to be tried again.
@@ -486,7 +487,7 @@ fn places(word: u64) -> u32 {
 /// an empty rank would not help it.
 fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
     let (taken, most) = (places(held), limits.kv_tokens_max);
-    if limits.places_max > 0 && taken >= limits.places_max {
+    if limits.places_max > 0 && (taken >= limits.places_max || limits.is_closed()) {
         return None;
     }
     if most == 0 || taken == 0 && wanted <= most {

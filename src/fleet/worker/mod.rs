@@ -1,6 +1,7 @@
 //! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
 //! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
 
+mod closed_room;
 mod breaker;
 mod cache_writes;
 mod fleet;

@@ -1,0 +1,106 @@
+//! Workers whose engines sleep, by the operator's word. Requests of theirs wait: shards see such a
+//! worker as one without room.
+
+use super::{Fleet, OperatorWord, SleepPhase};
+use forebay_admin::SleepRefused;
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_fleet::worker::Dialect;
+
+impl Fleet {
+    /// The worker goes to sleep once it is idle, or at that moment.
+    pub(in crate::control) fn send_to_sleep(
+        &mut self,
+        worker: WorkerIndex,
+        by: NanosSinceStart,
+    ) -> Result<(), SleepRefused> {
+        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
+        if known.shown.dialect != Dialect::Vllm {
+            return Err(SleepRefused::Engine);
+        }
+        match known.word {
+            OperatorWord::Serve => known.word = OperatorWord::Sleep(SleepPhase::Drains(by)),
+            OperatorWord::Sleep(_) => {}
+            OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
+                return Err(SleepRefused::Drains);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if the engine has to be told to wake up now: also one that others put to sleep.
+    pub(in crate::control) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefused> {
+        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
+        if known.shown.dialect != Dialect::Vllm {
+            return Err(SleepRefused::Engine);
+        }
+        match known.word {
+            OperatorWord::Sleep(SleepPhase::Drains(_)) => {
+                known.word = OperatorWord::Serve;
+                Ok(false)
+            }
+            OperatorWord::Sleep(SleepPhase::Asleep) | OperatorWord::Serve => {
+                known.word = OperatorWord::Sleep(SleepPhase::WakesUp);
+                Ok(true)
+            }
+            OperatorWord::Sleep(SleepPhase::WakesUp) => Ok(false),
+            OperatorWord::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefused::FallsAsleep),
+            OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
+                Err(SleepRefused::Drains)
+            }
+        }
+    }
+
+    /// Workers that are idle or late, whose engines are to be told to sleep: they count as told.
+    pub(in crate::control) fn sleepy(
+        &mut self,
+        now: NanosSinceStart,
+        is_idle: impl Fn(WorkerIndex) -> bool,
+    ) -> Vec<WorkerIndex> {
+        let mut told = Vec::new();
+        for (place, known) in self.workers.iter_mut().enumerate() {
+            let Some(index) = WorkerIndex::try_from_index(place) else { continue };
+            match known.word {
+                OperatorWord::Sleep(SleepPhase::Drains(by)) if now >= by || is_idle(index) => {
+                    known.word = OperatorWord::Sleep(SleepPhase::FallsAsleep);
+                    told.push(index);
+                }
+                _ => {}
+            }
+        }
+        told
+    }
+
+    /// What an engine made of what it was told. One that does not sleep serves on; one that does
+    /// not wake up sleeps on.
+    pub(in crate::control) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return };
+        match (known.word, is_done) {
+            (OperatorWord::Sleep(SleepPhase::FallsAsleep), true) => {
+                known.word = OperatorWord::Sleep(SleepPhase::Asleep);
+                known.lose_caches();
+            }
+            (OperatorWord::Sleep(SleepPhase::WakesUp), false) => {
+                known.word = OperatorWord::Sleep(SleepPhase::Asleep);
+            }
+            (OperatorWord::Sleep(_), _) => known.word = OperatorWord::Serve,
+            _ => {}
+        }
+    }
+
+    /// How far the worker's sleep has come; `None` for one that is awake.
+    pub(in crate::control) fn sleep_word(&self, worker: WorkerIndex) -> Option<&'static str> {
+        match self.workers.get(worker.index())?.word {
+            OperatorWord::Sleep(phase) => Some(phase.word()),
+            _ => None,
+        }
+    }
+
+    /// How an engine is asked: its `host:port` and its key.
+    pub(in crate::control) fn asked_as(
+        &self,
+        worker: WorkerIndex,
+    ) -> Option<(String, Option<String>)> {
+        let shown = &self.workers.get(worker.index())?.shown;
+        Some((shown.authority.to_string(), shown.api_key.as_deref().map(str::to_owned)))
+    }
+}

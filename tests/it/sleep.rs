@@ -1,0 +1,114 @@
+//! Engines that are put to sleep and woken through the admin API, while requests come.
+
+use crate::rig::{ASK, Client, Worker, admin, admin_post, config, metric, post, router, until};
+use forebay::config::{EngineKind, QueueMode};
+use forebay::server::ServerHandle;
+use serde_json::Value;
+use std::io::Write;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A vLLM that answers each request, and each call, once it is told with which status.
+fn engine() -> (Worker, Sender<u16>) {
+    let (tell, told) = channel::<u16>();
+    let told = Arc::new(Mutex::new(told));
+    let worker = Worker::start(move |_, stream| {
+        let status = told.lock().unwrap().recv().unwrap();
+        let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}");
+        stream.write_all(reply.as_bytes()).is_ok()
+    });
+    (worker, tell)
+}
+
+/// In front of that engine, `w0`.
+fn in_front_of(worker: &Worker) -> ServerHandle {
+    let mut config = config(&[worker]);
+    config.workers[0].name = Some("w0".to_owned());
+    config.workers[0].engine = Some(EngineKind::Vllm);
+    config.workers[0].models = vec!["m".to_owned()];
+    config.flow.queue.mode = QueueMode::Pool;
+    config.timeouts.drain = Duration::from_secs(60);
+    router(config)
+}
+
+fn say(router: &ServerHandle, word: &str) -> (u16, Value) {
+    let mut client = Client::connect(router.admin);
+    client.send(&admin_post(&format!("/workers/w0/{word}"), b""));
+    let reply = client.reply();
+    (reply.status, serde_json::from_slice(&reply.body).unwrap())
+}
+
+fn shown(router: &ServerHandle) -> Value {
+    serde_json::from_slice(&admin(router, "/workers/w0").body).unwrap()
+}
+
+fn until_sleep_is(router: &ServerHandle, word: Option<&str>) {
+    until("its sleep comes that far", || shown(router)["sleep"].as_str() == word);
+}
+
+fn asking(router: &ServerHandle) -> Client {
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", ASK));
+    client
+}
+
+fn line(worker: &Worker) -> String {
+    worker.next().head.lines().next().unwrap().to_owned()
+}
+
+const COMPLETION: &str = "POST /v1/completions HTTP/1.1";
+
+#[test]
+fn requests_wait_for_an_engine_that_sleeps_and_those_before_end_first() {
+    let (worker, tell) = engine();
+    let router = in_front_of(&worker);
+    let mut first = asking(&router);
+    assert_eq!(line(&worker), COMPLETION);
+    let (status, now) = say(&router, "sleep");
+    assert_eq!((status, &now["sleep"], &now["in_flight"]), (202, &"drains".into(), &1.into()));
+    let mut second = asking(&router);
+    until("the second waits", || metric(&router, "forebay_queue_depth") == 1.0);
+    assert!(worker.seen.try_recv().is_err(), "the engine has a request and hears of nothing else");
+    tell.send(200).unwrap();
+    assert_eq!(first.reply().status, 200);
+    assert_eq!(line(&worker), "POST /sleep HTTP/1.1");
+    assert_eq!(say(&router, "wake_up").0, 409, "not yet");
+    tell.send(200).unwrap();
+    until_sleep_is(&router, Some("asleep"));
+    // Orders of another kind change nothing of it.
+    assert_eq!(say(&router, "undrain").1["sleep"], "asleep");
+    assert_eq!(metric(&router, "forebay_queue_depth"), 1.0);
+    assert_eq!(say(&router, "wake_up").1["sleep"], "wakes_up");
+    assert_eq!(line(&worker), "POST /wake_up HTTP/1.1");
+    assert!(worker.seen.try_recv().is_err(), "nothing comes before it is awake");
+    tell.send(200).unwrap();
+    assert_eq!(line(&worker), COMPLETION);
+    tell.send(200).unwrap();
+    assert_eq!(second.reply().status, 200);
+    until_sleep_is(&router, None);
+    assert_eq!(metric(&router, "forebay_broken_invariants_total"), 0.0);
+}
+
+#[test]
+fn an_engine_that_refuses_serves_on_and_one_that_drains_sleeps_not() {
+    let (worker, tell) = engine();
+    let router = in_front_of(&worker);
+    until("it is known", || shown(&router)["engine"] == "vllm");
+    assert_eq!(say(&router, "sleep").0, 202);
+    assert_eq!(line(&worker), "POST /sleep HTTP/1.1");
+    tell.send(404).unwrap();
+    until_sleep_is(&router, None);
+    let mut client = asking(&router);
+    assert_eq!(line(&worker), COMPLETION);
+    // Called off while it drains.
+    assert_eq!(say(&router, "sleep").1["sleep"], "drains");
+    let (status, now) = say(&router, "wake_up");
+    assert_eq!((status, &now["sleep"]), (202, &Value::Null));
+    tell.send(200).unwrap();
+    assert_eq!(client.reply().status, 200);
+    assert_eq!(say(&router, "drain").0, 200);
+    let (status, said) = say(&router, "sleep");
+    assert_eq!(status, 409, "{said}");
+    assert!(said["error"].as_str().unwrap().contains("undrain"), "{said}");
+}
