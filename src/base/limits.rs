@@ -48,9 +48,16 @@ pub const OPAQUE_BLOCKS_MAX: usize = 4_096;
 /// Commands waiting between the control plane and one shard. Full: control tries again on its next
 /// tick.
 pub const COMMAND_RING_MAX: usize = 16;
-/// Messages waiting from one shard to another. Full: the message is dropped and counted (all are
-/// hints).
+/// Messages waiting from one shard to another. Full: hints are dropped and counted, others are kept
+/// by their sender.
 pub const MESH_RING_MAX: usize = 256;
+/// Longest id of a response that is remembered; vLLM's have 37 bytes. A longer one is never known.
+pub const RESPONSE_ID_BYTES_MAX: usize = 64;
+/// Responses whose worker each shard remembers: one half of them for sure. Full: the older half is
+/// forgotten. Some 6 MB a shard, taken with the first response.
+pub const KEPT_RESPONSES_MAX: usize = 2 * 28_672;
+/// The id of a response stands in so many of the first bytes of the answer, or is not found.
+pub const RESPONSE_ID_SEARCH_BYTES_MAX: usize = 16 * 1024;
 /// Latency buffers under way from a shard to the control plane. Full: the shard keeps recording.
 pub const HISTOGRAM_RING_MAX: usize = 4;
 

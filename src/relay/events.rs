@@ -58,6 +58,7 @@ impl StreamShape {
             | Endpoint::Detokenize
             | Endpoint::CountTokens
             | Endpoint::Other
+            | Endpoint::StoredResponse
             | Endpoint::Models
             | Endpoint::Health
             | Endpoint::Version => None,

@@ -1,6 +1,7 @@
-//! The decisions on one request: the state machine ([`request`]), the queue of a pool ([`queue`])
-//! and what is sent to the worker ([`dispatch`]). No I/O.
+//! The decisions on one request: the state machine ([`request`]), the queue of a pool ([`queue`]),
+//! who keeps a response ([`kept`]), and what is sent to the worker ([`dispatch`]). No I/O.
 
 pub mod dispatch;
+pub mod kept;
 pub mod queue;
 pub mod request;

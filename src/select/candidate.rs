@@ -2,8 +2,9 @@
 //! tried before.
 
 use super::sources::Sources;
-use super::usable::{has_number, is_up, is_usable};
-use forebay_base::{DpRank, NanosSinceStart, RankIndex};
+use super::usable::{is_up, is_usable, meets};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
 
 /// Ranks that may take the request; reused, keeps its capacity.
@@ -24,8 +25,8 @@ pub struct Seeking<'a> {
     pub leg: Leg,
     /// The rank that the other leg has, if it has one: the two must be near each other.
     pub near: Option<RankIndex>,
-    /// The number that the rank which answers must have in its worker.
-    pub pin: Option<DpRank>,
+    /// The ranks that may answer it, where not all may.
+    pub pin: Option<Pin>,
     /// Ranks that failed the request; their workers are left out.
     pub tried: &'a [RankIndex],
 }
@@ -74,7 +75,7 @@ impl Candidates {
         for &index in &model.ranks {
             if serves(index)
                 && near(index)
-                && has_number(fleet, index, pin)
+                && meets(fleet, index, pin)
                 && is_usable(fleet, board, index, seeking.tried, now)
             {
                 ranks.push(index);

@@ -12,10 +12,11 @@
 //! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
 //!   compute prompts; ranks that only serve whole requests may always.
 
-use super::usable::{has_number, is_usable};
+use super::usable::{is_usable, meets};
 use super::{Candidates, PickRequest};
-use forebay_base::{DpRank, RankIndex};
+use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
+use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 
 /// What is configured of it.
@@ -47,8 +48,8 @@ pub struct RouteRequest<'a> {
     pub model: &'a Model,
     /// Its prompt and what ranks hold of it; `leg` and `ranks` are not looked at.
     pub request: PickRequest<'a>,
-    /// The number that the rank which answers must have in its worker.
-    pub pin: Option<DpRank>,
+    /// The ranks that may answer it, where not all may.
+    pub pin: Option<Pin>,
     /// Ranks that failed it.
     pub tried: &'a [RankIndex],
     /// What is configured.
@@ -222,6 +223,6 @@ fn pair(
 
 /// May the rank answer it?
 fn is_usable_for(asked: &RouteRequest<'_>, rank: RankIndex) -> bool {
-    has_number(asked.fleet, rank, asked.pin)
+    meets(asked.fleet, rank, asked.pin)
         && is_usable(asked.fleet, asked.request.board, rank, asked.tried, asked.request.now)
 }

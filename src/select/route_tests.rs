@@ -4,6 +4,7 @@ use super::*;
 use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
+use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
     Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
@@ -20,7 +21,7 @@ struct Scene {
     board: ShardBoard,
     overlaps: Overlaps,
     tried: Vec<RankIndex>,
-    pin: Option<DpRank>,
+    pin: Option<Pin>,
     prompt_bytes: u64,
     session: Option<SessionKey>,
     turn: RoundRobin,
@@ -245,13 +246,13 @@ fn pairs_are_near_and_of_one_engine() {
 fn who_asks_for_a_rank_by_number_is_routed_where_one_answers() {
     let mut scene = scene("P D D B");
     scene.fleet.ranks[2].dp_rank = DpRank(1);
-    scene.pin = Some(DpRank(1));
+    scene.pin = Some(Pin::Number(DpRank(1)));
     assert_eq!(scene.route(0, true, true), "pair");
     assert_eq!(scene.decode(), Some(2));
     let prefill = scene.bind(Policy::Kv, Leg::Prefill, Some(RankIndex(2)));
     assert_eq!(prefill.map(|lease| lease.rank()), Some(RankIndex(0)), "that only computes");
     assert_eq!(scene.down(2).route(0, true, true), "refused: no_decode");
-    scene.pin = Some(DpRank(0));
+    scene.pin = Some(Pin::Number(DpRank(0)));
     assert_eq!(scene.route(0, true, true), "pair");
 }
 

@@ -1,15 +1,23 @@
 //! Whether a rank can take a leg at all.
 
-use forebay_base::{DpRank, NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, WorkerState};
 
 pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
 }
 
-/// Has the rank the number in its worker that the request asks for, if it does?
-pub(super) fn has_number(fleet: &FleetSnapshot, index: RankIndex, pin: Option<DpRank>) -> bool {
-    pin.is_none_or(|pin| fleet.ranks.get(index.index()).is_some_and(|rank| rank.dp_rank == pin))
+/// Is the rank one of those that the request is pinned to, if it is?
+pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Option<Pin>) -> bool {
+    let Some(pin) = pin else { return true };
+    let Some(rank) = fleet.ranks.get(index.index()) else { return false };
+    match pin {
+        Pin::Number(number) => rank.dp_rank == number,
+        Pin::Beside(other) => {
+            fleet.ranks.get(other.index()).is_some_and(|other| other.address == rank.address)
+        }
+    }
 }
 
 /// Up, not tried, its breaker not open: may the rank take anything at all?

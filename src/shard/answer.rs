@@ -58,7 +58,6 @@ pub(super) async fn answer(
     }
     let Answering { mut upstream, sent } = answering;
     let Accounted { plan, mut lease, predicted, paired, endpoint, model, read_at } = accounted;
-    let shape = StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi);
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), &mut digits)));
@@ -82,7 +81,7 @@ pub(super) async fn answer(
         head: &slot.answer.head,
         client_version: slot.head.version,
         keep_alive: slot.head.keep_alive && !env.draining.is_set(),
-        shape,
+        shape: StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi),
         head_sent: slot.answer.early.begun().is_some(),
         extra: extra.get(..extra_count).unwrap_or_default(),
         idle_max: env.config().timeouts.stream_idle,
@@ -97,6 +96,7 @@ pub(super) async fn answer(
             workers.hear(plan.worker);
             lease.prefill_done();
             passed.take(env, io, data);
+            slot.told.noted.kept.feed(data);
         }
     });
     let relayed = relayed.await;

@@ -4,6 +4,7 @@ use super::answer::{Accounted, Answering, answer};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::judge;
+use super::kept_scan::KeptScan;
 use super::leg::Waiting;
 use super::outbound::{Going, encode, own_body};
 use super::pair::{self, Paired};
@@ -16,6 +17,7 @@ use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::mailbox::KeptPlace;
 use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -97,6 +99,8 @@ pub(super) async fn run(
     } else {
         lease.judge_success();
     }
+    let place = KeptPlace { rank: plan.rank, model, tenant: slot.told.whom.tenant };
+    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, endpoint, place);
     let paired_with = paired.as_ref();
     let accounted =
         Accounted { plan: &plan, lease, predicted, paired: paired_with, endpoint, model, read_at };

@@ -2,24 +2,27 @@
 //! client may.
 
 use super::env::Env;
+use super::kept;
 use super::slot::Slot;
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
-use forebay_fleet::mailbox::{Caller, RequestFacts};
+use forebay_fleet::mailbox::{Caller, Pin, RequestFacts};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin};
 
 use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
 
-/// When the request came.
+/// When the request came, and where it has to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     /// Its head: the deadline of its client counts from here.
     pub(super) head_at: NanosSinceStart,
     /// All of it. How long a client takes to send a body gives it no place before others.
     pub(super) read_at: NanosSinceStart,
+    /// The rank that keeps what the request is about.
+    pub(super) kept_at: Option<RankIndex>,
 }
 
 /// The model a request asks for. Endpoints that engines serve without a model name get the first
@@ -74,7 +77,10 @@ pub(super) fn read(
     came: Came,
 ) -> Result<RequestFacts, Refusal> {
     let pin = match fleet.models.get(model_index.index()) {
-        Some(model) => pin(slot, fleet, model)?,
+        Some(model) => match kept::pin(came.kept_at, model)? {
+            None => pin(slot, fleet, model)?.map(Pin::Number),
+            kept => kept,
+        },
         None => None,
     };
     let Slot { head, message, request, told, .. } = slot;

@@ -145,6 +145,10 @@ impl Inbox {
                     1
                 }
                 MeshMessage::Routed(prompt) => self.slice.remember(&shard.env, &prompt),
+                MeshMessage::Kept(response) => {
+                    shard.routing.kept.borrow_mut().note(*response);
+                    1
+                }
                 message => {
                     shard.take(message);
                     1

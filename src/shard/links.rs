@@ -4,7 +4,7 @@ use super::env::Env;
 use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, ShardIndex, WorkerIndex};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
-use forebay_fleet::mailbox::MeshMessage;
+use forebay_fleet::mailbox::{KeptResponse, MeshMessage};
 use forebay_index::RoutedPrompt;
 use forebay_ring::{Bell, MeshSender};
 use forebay_router::queue::Outbox;
@@ -86,6 +86,19 @@ impl Links {
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {
             if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
+                env.count(Count::MeshDropped);
+            } else {
+                self.ring(peer);
+            }
+        }
+    }
+
+    /// The other shards hear who keeps a response.
+    pub(super) fn tell_of_response(&self, env: &Env, response: KeptResponse) {
+        let mut mesh = self.mesh.borrow_mut();
+        let peers: Vec<_> = mesh.peers().collect();
+        for peer in peers {
+            if mesh.send(peer, MeshMessage::Kept(Box::new(response))).is_err() {
                 env.count(Count::MeshDropped);
             } else {
                 self.ring(peer);

@@ -58,7 +58,8 @@ pub(super) async fn match_prompt(
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
     routing.text.give(io, slot.prompt.end());
-    let matches = env.config().policy == Policy::Kv && asked.endpoint != Endpoint::Models;
+    let has_prompt = !matches!(asked.endpoint, Endpoint::Models | Endpoint::StoredResponse);
+    let matches = env.config().policy == Policy::Kv && has_prompt;
     let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
     let inspects = is_large && is_split();

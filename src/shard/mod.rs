@@ -22,6 +22,8 @@ mod identity;
 mod inbox;
 mod io;
 mod judge;
+mod kept;
+mod kept_scan;
 mod labels;
 mod leg;
 mod legs;

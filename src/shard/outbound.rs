@@ -45,8 +45,10 @@ pub(super) fn encode(
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the
-    // client has any of it, and so is the usage in an answer that is counted.
-    let must_be_read = paired.is_some() || slot.told.quota.is_counted();
+    // client has any of it, and so are the usage in an answer that is counted, and the id of a
+    // response.
+    let must_be_read =
+        paired.is_some() || slot.told.quota.is_counted() || endpoint == Endpoint::Responses;
     let is_plain = must_be_read || slot.answer.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let told_priority = slot.priority_for(plan);

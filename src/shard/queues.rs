@@ -44,6 +44,7 @@ impl Shard {
             | MeshMessage::Leave { .. }
             | MeshMessage::Verdict { .. }
             | MeshMessage::WorkerFailed { .. }
+            | MeshMessage::Kept(_)
             | MeshMessage::Routed(_) => debug_assert!(false, "not for a leg: {message:?}"),
         }
     }

@@ -189,7 +189,9 @@ pub(super) async fn parse(
 ) -> Result<NanosSinceStart, request::Stop> {
     // Places in queues count from here. The time that a client takes to send its body is no wait.
     let read_at = env.now();
-    if endpoint == Endpoint::Models {
+    // Calls about a stored response need no body. The guards read one all the same.
+    let is_bare = endpoint == Endpoint::StoredResponse && slot.body().is_empty();
+    if endpoint == Endpoint::Models || is_bare {
         return Ok(read_at);
     }
     let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());

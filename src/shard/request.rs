@@ -10,8 +10,8 @@ use super::read::{self, NoRequest};
 use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
-    identity, matching, models, naming, noting, own_page, predict, preflight, pressure, quota,
-    record, refuse, traces, wait,
+    identity, kept, matching, models, naming, noting, own_page, predict, preflight, pressure,
+    quota, record, refuse, traces, wait,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -133,9 +133,10 @@ async fn stages(
         return Ok(models::of_key(&shard.env, conn, slot, only).await);
     }
     slot.note_session(&fleet.config.session);
-    if !fleet.config.models.is_empty() {
+    if !fleet.config.models.is_empty() && endpoint != Endpoint::StoredResponse {
         naming::resolve(shard, conn, slot, &fleet).await?;
     }
+    let kept_at = kept::find(shard, slot, &fleet, endpoint).map_err(Stop::Refused)?;
     let body_bytes = slot.body().len();
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.
     let (model_index, model) = facts::model(&fleet, endpoint, slot).map_err(Stop::Refused)?;
@@ -152,7 +153,8 @@ async fn stages(
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
     slot.answer.early = Early::of(&fleet.config.flow.queue, endpoint, &slot.request);
-    let facts = facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at });
+    let facts =
+        facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at, kept_at });
     let facts = facts.map_err(Stop::Refused)?;
     {
         let ratios = &shard.routing.stages.borrow().matching.ratios;

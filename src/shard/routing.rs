@@ -7,6 +7,7 @@ use forebay_base::limits::LOAD_RING_MAX;
 use forebay_fleet::worker::LoadReport;
 use forebay_index::IndexReader;
 use forebay_ring::Consumer;
+use forebay_router::kept::KeptResponses;
 use forebay_router::request::Stages;
 use forebay_select::ToldPaths;
 use std::cell::{RefCell, RefMut};
@@ -21,6 +22,8 @@ pub(super) struct RoutingState {
     pub(super) index: IndexReader,
     /// What owners of slices have been told a moment ago.
     pub(super) told: RefCell<ToldPaths>,
+    /// Which rank keeps which response.
+    pub(super) kept: RefCell<KeptResponses>,
     /// Has the texts of prompts.
     pub(super) text: PromptText,
 }

@@ -179,6 +179,7 @@ fn routing(
         load_reports: RefCell::new(load_reports),
         index,
         told: RefCell::default(),
+        kept: RefCell::default(),
         text: PromptText::default(),
     }
 }

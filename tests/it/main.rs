@@ -69,6 +69,7 @@ mod sleep;
 mod sources;
 mod srv;
 mod starvation;
+mod stored_responses;
 mod tiers_and_adapters;
 mod tls_clients;
 mod tls_reload;

@@ -5,10 +5,10 @@ use super::request::{PrefillLeg, State};
 use super::shard::SimShard;
 use super::world::{Checked, World};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
-use forebay_base::{DpRank, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::{QUEUE_CLASSES, QueueMode};
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
 };
@@ -621,7 +621,7 @@ struct Way<'a> {
     model: usize,
     leg: Leg,
     near: Option<RankIndex>,
-    pin: Option<DpRank>,
+    pin: Option<Pin>,
     tried: &'a [RankIndex],
 }
 
@@ -646,7 +646,8 @@ impl<'a> Way<'a> {
         if worker.state != WorkerState::Up || !of_model || self.tried.iter().any(failed) {
             return false;
         }
-        if self.leg != Leg::Prefill && self.pin.is_some_and(|pin| found.dp_rank != pin) {
+        if self.leg != Leg::Prefill && self.pin.is_some_and(|pin| Pin::Number(found.dp_rank) != pin)
+        {
             return false;
         }
         let is_sglang = worker.dialect == Dialect::Sglang;

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::inspect;
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, PrefillEnded, RequestFacts};
+use forebay_fleet::mailbox::{Caller, Pin, PrefillEnded, RequestFacts};
 use forebay_fleet::worker::SessionKey;
 use forebay_index::Overlap;
 use forebay_prompt::parse::Endpoint;
@@ -149,7 +149,7 @@ impl Request {
                 arrived_at: NanosSinceStart(at),
                 deadline: NanosSinceStart(u64::MAX),
                 client_deadline,
-                pin: (random.u32(..12) == 0).then(|| DpRank(random.u32(..2))),
+                pin: (random.u32(..12) == 0).then(|| Pin::Number(DpRank(random.u32(..2)))),
                 tried: Vec::new(),
                 output_tokens: random.u32(..300),
             },

@@ -4,10 +4,10 @@
 use super::plan::MS;
 use super::shard::stages;
 use fastrand::Rng;
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, Serving, ShardBoard,
     pools, test_support,
@@ -44,7 +44,7 @@ pub(crate) struct Ask {
     pub(crate) prompt_bytes: u64,
     pub(crate) arrived_at: NanosSinceStart,
     pub(crate) client_deadline: Option<NanosSinceStart>,
-    pub(crate) pin: Option<DpRank>,
+    pub(crate) pin: Option<Pin>,
 }
 
 /// One that waits.

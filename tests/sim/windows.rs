@@ -3,6 +3,7 @@
 use super::stage::{Ask, Stage};
 use forebay_base::DpRank;
 use forebay_config::QueueMode;
+use forebay_fleet::mailbox::Pin;
 use forebay_prompt::parse::Reason;
 
 #[test]
@@ -93,7 +94,7 @@ fn a_request_for_some_of_the_ranks_closes_no_pool() {
             let mut stage = Stage::new(mode, &[1, 1], &[&[0, 1], &[1]]);
             stage.fleet.ranks[1].dp_rank = DpRank(1);
             stage.flow(|flow| flow.queue.depth_max = 1);
-            let pin = is_pinned.then_some(DpRank(1));
+            let pin = is_pinned.then_some(Pin::Number(DpRank(1)));
             let picky = Ask { pin, model: u16::from(!is_pinned), ..stage.any() };
             let _busy = stage.bind(&picky);
             let _waits = (mode != QueueMode::Off).then(|| stage.wait(&picky));

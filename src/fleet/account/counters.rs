@@ -10,7 +10,7 @@ use forebay_base::{ModelIndex, TenantIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
-pub(crate) const ENDPOINTS_MAX: usize = 16;
+pub(crate) const ENDPOINTS_MAX: usize = 18;
 /// Index of requests that reached no endpoint.
 pub const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
 /// Reasons that have counters of their own; `parse::Reason::index` stays below it.

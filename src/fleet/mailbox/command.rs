@@ -1,5 +1,6 @@
 //! Commands from the control plane to a shard, and hints between shards.
 
+use super::kept::KeptResponse;
 use super::prefill::{PrefillEnded, PrefillLeg};
 use super::waiting::{Ticket, Verdict, Waiter};
 use forebay_base::{NanosSinceStart, QueueIndex, WorkerIndex};
@@ -38,8 +39,8 @@ pub enum PlantedFault {
     Panic,
 }
 
-/// From one shard to another. The first two are hints: losing one costs time. The others are kept
-/// by the sender until there is room.
+/// From one shard to another. The first three are hints: losing one costs time, or the way to a
+/// response. The others are kept by the sender until there is room.
 #[derive(Debug)]
 pub enum MeshMessage {
     /// A connection to this worker was refused or died: pooled connections to it are not to be
@@ -51,6 +52,8 @@ pub enum MeshMessage {
     /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them
     /// stays small.
     Routed(Box<RoutedPrompt>),
+    /// An engine keeps a response.
+    Kept(Box<KeptResponse>),
     /// A request waits in a queue that the receiver is home to.
     Join(Box<Waiter>),
     /// It does not any more.

@@ -17,6 +17,15 @@ pub struct Caller {
     pub session: Option<SessionKey>,
 }
 
+/// The ranks that may answer a request, where not all may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// Those of this number in their worker.
+    Number(DpRank),
+    /// Those at the address of this one.
+    Beside(RankIndex),
+}
+
 /// What is known of a request, wherever it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestFacts {
@@ -30,8 +39,8 @@ pub struct RequestFacts {
     pub deadline: NanosSinceStart,
     /// The client gives up at this moment, as far as it says.
     pub client_deadline: Option<NanosSinceStart>,
-    /// The number that the rank which answers must have in its worker.
-    pub pin: Option<DpRank>,
+    /// The ranks that may answer it, where not all may.
+    pub pin: Option<Pin>,
     /// Ranks that failed it, or could not be connected to.
     pub tried: Vec<RankIndex>,
     /// Output tokens that it is expected to make.

@@ -4,6 +4,7 @@
 
 mod command;
 mod facts;
+mod kept;
 mod prefill;
 mod traced;
 mod waiting;
@@ -12,7 +13,8 @@ mod wiring;
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
-pub use facts::{Caller, RequestFacts};
+pub use facts::{Caller, Pin, RequestFacts};
+pub use kept::{KeptPlace, KeptResponse, ResponseId};
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 pub use traced::{LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};

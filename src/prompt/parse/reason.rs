@@ -71,6 +71,9 @@ reasons! {
     /// No worker serves the model.
     UnknownModel = 404 "unknown-model"
         "No worker serves this model. GET /v1/models lists those that are served.",
+    /// The response is unknown, or its worker is gone.
+    UnknownResponse = 404 "unknown-response"
+        "This router knows of no worker that keeps this response. Make it again.",
     /// A browser asks for a page of an origin that `cors.origins` does not list.
     OriginNotAllowed = 403 "origin-not-allowed"
         "Pages of this origin may not call this router. Ask its operator to list the origin.",

@@ -34,6 +34,8 @@ pub enum Endpoint {
     CountTokens,
     /// `POST` to any other path of an engine that takes a model
     Other,
+    /// `/v1/responses/{id}`, and the paths below it
+    StoredResponse,
     /// `GET /v1/models`, answered by the router
     Models,
     /// `GET /health`, `GET /ping`, answered by the router
@@ -54,7 +56,7 @@ pub enum ApiShape {
 
 impl Endpoint {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
@@ -67,6 +69,7 @@ impl Endpoint {
         Self::Detokenize,
         Self::CountTokens,
         Self::Other,
+        Self::StoredResponse,
         Self::Models,
         Self::Health,
         Self::Version,
@@ -94,17 +97,22 @@ impl Endpoint {
             Self::Detokenize => "detokenize",
             Self::CountTokens => "count_tokens",
             Self::Other => "other",
+            Self::StoredResponse => "stored_response",
             Self::Models => "models",
             Self::Health => "health",
             Self::Version => "version",
         }
     }
 
-    /// Does it cost an engine work that back pressure is about? Listing models and counting tokens
-    /// do not.
+    /// Does it cost an engine work that back pressure is about? Listing models, counting tokens
+    /// and reading what is stored do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
-        !self.is_page() && !matches!(self, Self::Tokenize | Self::Detokenize | Self::CountTokens)
+        let is_work = !matches!(
+            self,
+            Self::Tokenize | Self::Detokenize | Self::CountTokens | Self::StoredResponse
+        );
+        is_work && !self.is_page()
     }
 
     /// Does the router answer it by itself, as a page that takes no body? The list of models is the
@@ -206,6 +214,8 @@ pub struct ApiRequest {
     pub data_count: u64,
     /// Bytes of those strings.
     pub data_bytes: u64,
+    /// `previous_response_id` of `/v1/responses`, where it is text.
+    pub continues: Option<String>,
     /// Short texts of members that mean nothing to the scan, as they are written; the first
     /// [`TEXTS_MAX`].
     pub texts: Vec<TextMember>,
@@ -245,6 +255,7 @@ impl ApiRequest {
         self.reads_no_cache = false;
         self.data_count = 0;
         self.data_bytes = 0;
+        self.continues = None;
         self.texts.clear();
     }
 }

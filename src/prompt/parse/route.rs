@@ -3,6 +3,7 @@
 use super::reason::Reason;
 use super::refuse::Refusal;
 use super::request::Endpoint;
+use super::stored::StoredCall;
 use forebay_http1::Method;
 
 /// A call that clients may make.
@@ -150,6 +151,9 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
         return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST"));
     }
     let Some(call) = CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) else {
+        if let Some(stored) = StoredCall::of(path) {
+            return stored.route(method);
+        }
         let is_other = *method == Method::Post && may_be_an_engines(path);
         return is_other.then_some(Endpoint::Other).ok_or(Refusal::new(Reason::NotFound));
     };

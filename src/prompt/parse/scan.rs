@@ -11,8 +11,8 @@ use super::priority;
 use super::prompt::{narrow, prompt};
 use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
 use super::transfer;
-use super::values::{present, switch};
-use forebay_base::limits::SCAN_STEPS_MAX;
+use super::values::{flag, present, switch};
+use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, SCAN_STEPS_MAX};
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
@@ -35,6 +35,7 @@ const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
     | lengths_of(&UNMATCHED_KEYS)
     | lengths_of(&MORE_THAN_TEXT_KEYS)
     | lengths_of(&CONTINUING_KEYS)
+    | lengths_of(&[PREVIOUS])
     | lengths_of(&transfer::KEYS)
     | own_lengths_of(&OWN_TEMPLATE_KEYS);
 
@@ -65,8 +66,9 @@ const MORE_THAN_TEXT_KEYS: [&str; 6] =
 
 /// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form
 /// of its own.
-const CONTINUING_KEYS: [&str; 4] =
-    ["previous_response_id", "conversation", "previous_response", "previous_input_messages"];
+const CONTINUING_KEYS: [&str; 3] = ["conversation", "previous_response", "previous_input_messages"];
+/// The same: names what the engine kept.
+const PREVIOUS: &str = "previous_response_id";
 
 /// Reads a request body into `request`, which is cleared first.
 ///
@@ -171,6 +173,8 @@ struct ScannedKeys {
     own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
     /// One flag for each of [`CONTINUING_KEYS`].
     continuing_keys: [bool; CONTINUING_KEYS.len()],
+    /// The value of [`PREVIOUS`], which the engine kept.
+    previous: Optional,
     /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
     more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
     /// What clients said in the objects that [`transfer`] reads, of any key of that name.
@@ -260,6 +264,10 @@ impl ScannedKeys {
             *flag = !absent;
             return cursor.skip_value(1);
         }
+        if let (PREVIOUS, Endpoint::Responses) = (name, endpoint) {
+            self.previous = optional(cursor)?;
+            return Ok(());
+        }
         let template = TEMPLATE_KEYS.iter().copied().zip(&mut self.template_keys);
         let owned = OWNED.iter().copied().zip(&mut self.owned);
         let own_template = OWN_TEMPLATE_KEYS.iter().zip(&mut self.own_template_keys);
@@ -319,6 +327,14 @@ impl ScannedKeys {
             request.has_model = true;
             request.model_span = narrow(&model.span);
             decode(model, cursor, &mut request.model);
+        }
+        if let Optional::Text(id) = &self.previous {
+            // A longer one is no id that is known.
+            let is_short = id.span.len() <= RESPONSE_ID_BYTES_MAX;
+            let continues = request.continues.insert(String::new());
+            if is_short {
+                decode(id, cursor, continues);
+            }
         }
         request.max_tokens = self.max_completion_tokens.or(self.max_tokens);
         let samples = self.samples.unwrap_or(1).max(1);
@@ -397,7 +413,9 @@ impl ScannedKeys {
 
     /// Requests that become chats: messages with an optional preamble.
     fn with_preamble(&self, endpoint: Endpoint, messages: &mut Vec<MessageSpan>) -> PromptSource {
-        if self.list == MessageList::None || self.continuing_keys.contains(&true) {
+        let continues =
+            self.continuing_keys.contains(&true) || !matches!(self.previous, Optional::Absent);
+        if self.list == MessageList::None || continues {
             return PromptSource::None;
         }
         let rich = self.list == MessageList::Rich || self.needs_template();
@@ -446,17 +464,6 @@ fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
     let is_null = cursor.peek() == Some(b'n');
     cursor.skip_value(1)?;
     Ok(if is_null { Optional::Absent } else { Optional::Other })
-}
-
-/// A boolean; `default` for anything else.
-fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
-    let first = cursor.peek();
-    cursor.skip_value(1)?;
-    Ok(match first {
-        Some(b't') => true,
-        Some(b'f') => false,
-        _ => default,
-    })
 }
 
 /// A whole number from 0; larger ones than 32 bits saturate.

@@ -19,3 +19,14 @@ pub(super) fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     cursor.skip_value(1)?;
     Ok(!absent)
 }
+
+/// A boolean, or `default` for anything else.
+pub(super) fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
+    let first = cursor.peek();
+    cursor.skip_value(1)?;
+    Ok(match first {
+        Some(b't') => true,
+        Some(b'f') => false,
+        _ => default,
+    })
+}

@@ -4,9 +4,9 @@
 use super::flows::{FlowKey, Flows, LegCounts, Order, TurnPosition};
 use super::waiter::{QueuedRequest, held_tokens};
 use ahash::AHashMap;
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QUEUE_CLASSES;
-use forebay_fleet::mailbox::{Ticket, Waiter};
+use forebay_fleet::mailbox::{Pin, Ticket, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -422,7 +422,7 @@ struct Way {
     model: ModelIndex,
     leg: Leg,
     near: Option<RankIndex>,
-    pin: Option<DpRank>,
+    pin: Option<Pin>,
     tried: Vec<RankIndex>,
     /// Ranks were left out whose caches could never hold it; those left are all there is for
     /// whoever holds so many tokens.

@@ -1,0 +1,92 @@
+//! The id of a response, read off the answer of `POST /v1/responses` as it passes.
+//!
+//! | answer | place of `id` |
+//! |---|---|
+//! | in one piece | the outermost object |
+//! | a stream | `response` of an event |
+
+use super::usage_path::UsagePath;
+use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, RESPONSE_ID_SEARCH_BYTES_MAX};
+use forebay_fleet::mailbox::ResponseId;
+
+/// The search through the beginning of one answer.
+#[derive(Debug)]
+pub struct ResponseIdScan {
+    path: UsagePath,
+    text: Option<Vec<u8>>,
+    bytes_left: usize,
+}
+
+impl ResponseIdScan {
+    /// For a stream of events, or an answer in one piece.
+    #[must_use]
+    pub fn new(is_stream: bool) -> Self {
+        let path = UsagePath::new(b"id", is_stream);
+        Self { path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
+    }
+
+    /// Takes the next bytes of the body. Breaks when the search is over, with the id if there is
+    /// one.
+    pub fn feed(&mut self, data: &[u8]) -> std::ops::ControlFlow<Option<ResponseId>> {
+        use std::ops::ControlFlow::{Break, Continue};
+        let data = data.get(..self.bytes_left).unwrap_or(data);
+        self.bytes_left -= data.len();
+        let value = match self.text {
+            Some(_) => data,
+            None => match self.path.feed(data) {
+                Some(at) => data.get(at..).unwrap_or_default(),
+                None if self.bytes_left == 0 => return Break(None),
+                None => return Continue(()),
+            },
+        };
+        let text = self.text.get_or_insert_default();
+        for &byte in value {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' if text.is_empty() => {}
+                b'"' if text.is_empty() => text.push(byte),
+                b'"' => return Break(text.get(1..).and_then(ResponseId::of)),
+                _ if text.is_empty() || text.len() > RESPONSE_ID_BYTES_MAX => return Break(None),
+                _ => text.push(byte),
+            }
+        }
+        if self.bytes_left == 0 { Break(None) } else { Continue(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::ControlFlow;
+
+    fn found(body: &str, is_stream: bool, piece: usize) -> Option<ResponseId> {
+        let mut scan = ResponseIdScan::new(is_stream);
+        for piece in body.as_bytes().chunks(piece) {
+            if let ControlFlow::Break(found) = scan.feed(piece) {
+                return found;
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn it_is_found_however_it_is_cut() {
+        let whole =
+            r#"{ "metadata":{"id":"resp_2"},"x":"\"id\":\"resp_3\"","id" : "resp_1","y":1}"#;
+        let stream = "event: response.created\ndata: {\"response\":{\"id\":\"resp_1\",\"object\":\
+                      \"response\"},\"type\":\"response.created\"}\n\n";
+        for piece in 1..whole.len() {
+            for (body, is_stream) in [(whole, false), (stream, true)] {
+                assert_eq!(found(body, is_stream, piece), ResponseId::of(b"resp_1"), "{piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_ends_the_search() {
+        let long = format!("{{\"id\":\"{}\"}}", "a".repeat(65));
+        let late = format!("{{\"x\":\"{}\",\"id\":\"resp_1\"}}", "a".repeat(16 * 1024));
+        for body in ["{\"id\":7}", "{\"id\":\"a/b\"}", "{\"id\":\"\"}", "[]", &long, &late] {
+            assert_eq!(found(body, false, 100), None, "{body}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which rank keeps which response, as one shard knows it. Each shard has all of them, so that no
+//! request asks another thread. Holds at most [`KEPT_RESPONSES_MAX`], in two halves of a fixed
+//! size: when the younger is full, the older is forgotten. Nothing is moved, so no request pays for
+//! a table that grows.
+
+use ahash::AHashMap;
+use forebay_base::limits::KEPT_RESPONSES_MAX;
+use forebay_fleet::mailbox::{KeptPlace, KeptResponse, ResponseId};
+
+/// Responses of one half.
+const HALF: usize = KEPT_RESPONSES_MAX / 2;
+
+/// The responses that are known.
+#[derive(Debug, Default)]
+pub struct KeptResponses {
+    younger: AHashMap<ResponseId, KeptPlace>,
+    older: AHashMap<ResponseId, KeptPlace>,
+}
+
+impl KeptResponses {
+    /// Notes one. An id that is known already keeps its place: what an engine repeats of a client's
+    /// words must not take a response from its tenant.
+    pub fn note(&mut self, response: KeptResponse) {
+        let KeptResponse { id, place } = response;
+        if self.place(&id).is_some() {
+            return;
+        }
+        if self.younger.capacity() < HALF {
+            self.younger.reserve(HALF);
+        }
+        if self.younger.len() >= HALF {
+            std::mem::swap(&mut self.younger, &mut self.older);
+            self.younger.clear();
+            if self.younger.capacity() < HALF {
+                self.younger.reserve(HALF);
+            }
+        }
+        self.younger.insert(id, place);
+        debug_assert!(self.younger.len() <= HALF && self.older.len() <= HALF);
+    }
+
+    /// Where the response of that id is kept.
+    #[must_use]
+    pub fn place(&self, id: &ResponseId) -> Option<KeptPlace> {
+        self.younger.get(id).or_else(|| self.older.get(id)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::{ModelIndex, RankIndex, TenantIndex};
+
+    fn response(number: usize, tenant: u16) -> KeptResponse {
+        let id = ResponseId::of(format!("resp_{number}").as_bytes()).unwrap();
+        let place =
+            KeptPlace { rank: RankIndex(1), model: ModelIndex(0), tenant: TenantIndex(tenant) };
+        KeptResponse { id, place }
+    }
+
+    #[test]
+    fn the_older_half_goes_and_the_memory_stays() {
+        let mut kept = KeptResponses::default();
+        for number in 0..=2 * HALF {
+            kept.note(response(number, 0));
+        }
+        let capacities = (kept.younger.capacity(), kept.older.capacity());
+        let is_known = |number| kept.place(&response(number, 0).id).is_some();
+        assert!(!is_known(0) && !is_known(HALF - 1));
+        assert!(is_known(HALF) && is_known(2 * HALF));
+        for number in 2 * HALF..6 * HALF {
+            kept.note(response(number, 0));
+        }
+        assert_eq!((kept.younger.capacity(), kept.older.capacity()), capacities);
+    }
+
+    #[test]
+    fn an_id_stays_with_its_first_tenant() {
+        let mut kept = KeptResponses::default();
+        kept.note(response(1, 1));
+        kept.note(response(1, 2));
+        assert_eq!(kept.place(&response(1, 0).id).unwrap().tenant, TenantIndex(1));
+    }
+}
