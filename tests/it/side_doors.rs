@@ -1,8 +1,9 @@
 //! What a client may not reach past the router: the index, the flow between pairs, and a class that
 //! is not its own.
 
-use crate::rig::{ASK, Client, Worker, config, post, router};
+use crate::rig::{ASK, Client, Worker, config, metric, post, router, until};
 use forebay::config::TenantConfig;
+use forebay::parse::ENGINE_CALLS;
 use serde_json::Value;
 
 /// Every path with a body that the router forwards.
@@ -55,6 +56,47 @@ fn a_path_that_nobody_knows_goes_on_by_model_or_not_at_all() {
     client.send(&post("/v1/messages/count_tokens", ASK));
     assert_eq!(client.reply().status, 200);
     assert!(worker.next().head.starts_with("POST /v1/messages/count_tokens "), "and nothing else");
+}
+
+#[test]
+fn each_path_goes_to_a_worker_of_its_model() {
+    let workers = [Worker::json("{}"), Worker::json("{}")];
+    let mut config = config(&workers.each_ref());
+    for (worker, model) in config.workers.iter_mut().zip(["a", "b"]) {
+        worker.models = vec![model.to_owned()];
+    }
+    let router = router(config);
+    until("both are up", || (metric(&router, "forebay_worker_up") - 2.0).abs() < 0.5);
+    let mut client = Client::connect(router.listen);
+    for path in PATHS {
+        for (model, worker) in ["a", "b", "a"].into_iter().zip([0, 1, 0]) {
+            let body = format!(r#"{{"input":"hi","model":"{model}"}}"#);
+            client.send(&post(path, body.as_bytes()));
+            let reply = client.reply();
+            assert_eq!(reply.status, 200, "{path} {}", reply.text());
+            let seen = workers[worker].next();
+            assert!(seen.head.starts_with(&format!("POST {path} ")), "{}", seen.head);
+            assert_eq!(seen.body, body.as_bytes());
+        }
+        client.send(&post(path, br#"{"input":"hi","model":"c"}"#));
+        assert_eq!(client.reply().status, 404, "{path}");
+    }
+}
+
+#[test]
+fn no_call_of_the_engines_own_is_on_the_client_port() {
+    let worker = Worker::json("{}");
+    let router = router(config(&[&worker]));
+    let mut client = Client::connect(router.listen);
+    for call in ENGINE_CALLS.iter().filter(|call| !["health", "ping"].contains(*call)) {
+        for path in [format!("/{call}"), format!("/v1/{call}"), format!("/v1/{call}/m")] {
+            client.send(&post(&path, br#"{"model":"m","rid":"x","abort_all":true}"#));
+            assert_eq!(client.reply().status, 404, "{path}");
+            client.send(format!("GET {path} HTTP/1.1\r\nhost: r\r\n\r\n").as_bytes());
+            assert_eq!(client.reply().status, 404, "{path}");
+        }
+    }
+    assert!(worker.seen.try_recv().is_err(), "nothing reaches a worker");
 }
 
 /// Review of the field, 0.1 and 0.2: vLLM puts `vllm_xargs` where it looks for its own arguments.
