@@ -105,6 +105,7 @@ slow_start = "20s"
 [discovery]
 file = "/tmp/workers.toml"
 dns = ["http://engines.internal:8000"]
+name_server = "10.0.0.10:53"
 interval = "3s"
 [kv]
 host_credit_percent = 70
