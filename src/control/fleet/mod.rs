@@ -85,8 +85,8 @@ pub(super) enum OperatorWord {
 /// How far a worker's sleep has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepPhase {
-    /// It finishes what it has, until this moment at most.
-    Drains(NanosSinceStart),
+    /// It finishes what it has, until `by` at most. Until `settled`, a shard may send more.
+    Drains { settled: NanosSinceStart, by: NanosSinceStart },
     /// Its engine was told to sleep, and has not answered.
     FallsAsleep,
     /// Its engine sleeps, as it said.
@@ -99,7 +99,7 @@ impl SleepPhase {
     /// As the admin API says it.
     const fn word(self) -> &'static str {
         match self {
-            Self::Drains(_) => "drains",
+            Self::Drains { .. } => "drains",
             Self::FallsAsleep => "falls_asleep",
             Self::Asleep => "asleep",
             Self::WakesUp => "wakes_up",

@@ -175,7 +175,7 @@ impl Fleet {
                 .or(places)
                 .or(self.config.flow.rank_concurrency_max)
                 .unwrap_or(declared)
-                .min(u32::MAX - 1),
+                .min(RoomLimits::PLACES_MAX),
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
             prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),
         }

@@ -7,10 +7,12 @@ use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::worker::Dialect;
 
 impl Fleet {
-    /// The worker goes to sleep once it is idle, or at that moment.
+    /// The worker goes to sleep once it is idle, or at the moment `by`. Until `settled`, shards may
+    /// not have heard of it.
     pub(in crate::control) fn send_to_sleep(
         &mut self,
         worker: WorkerIndex,
+        settled: NanosSinceStart,
         by: NanosSinceStart,
     ) -> Result<(), SleepRefused> {
         let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
@@ -18,7 +20,9 @@ impl Fleet {
             return Err(SleepRefused::Engine);
         }
         match known.word {
-            OperatorWord::Serve => known.word = OperatorWord::Sleep(SleepPhase::Drains(by)),
+            OperatorWord::Serve => {
+                known.word = OperatorWord::Sleep(SleepPhase::Drains { settled, by });
+            }
             OperatorWord::Sleep(_) => {}
             OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
                 return Err(SleepRefused::Drains);
@@ -34,7 +38,7 @@ impl Fleet {
             return Err(SleepRefused::Engine);
         }
         match known.word {
-            OperatorWord::Sleep(SleepPhase::Drains(_)) => {
+            OperatorWord::Sleep(SleepPhase::Drains { .. }) => {
                 known.word = OperatorWord::Serve;
                 Ok(false)
             }
@@ -60,7 +64,9 @@ impl Fleet {
         for (place, known) in self.workers.iter_mut().enumerate() {
             let Some(index) = WorkerIndex::try_from_index(place) else { continue };
             match known.word {
-                OperatorWord::Sleep(SleepPhase::Drains(by)) if now >= by || is_idle(index) => {
+                OperatorWord::Sleep(SleepPhase::Drains { settled, by })
+                    if now >= by || (now >= settled && is_idle(index)) =>
+                {
                     known.word = OperatorWord::Sleep(SleepPhase::FallsAsleep);
                     told.push(index);
                 }

@@ -1,6 +1,6 @@
 //! Engines that operators put to sleep and wake up through the admin API.
 
-use super::Control;
+use super::{Control, TICK};
 use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::RankLoad;
@@ -12,8 +12,9 @@ impl Control {
     pub(super) fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefused> {
         let worker = self.fleet.worker_named(name).ok_or(SleepRefused::Unknown)?;
         if sleeps {
-            let by = self.setup.clock.now().plus(self.setup.config.timeouts.drain);
-            self.fleet.send_to_sleep(worker, by)?;
+            let now = self.setup.clock.now();
+            let by = now.plus(self.setup.config.timeouts.drain);
+            self.fleet.send_to_sleep(worker, now.plus(2 * TICK), by)?;
             info!(worker = name, "goes to sleep by the admin API: its requests wait");
         } else if self.fleet.wake(worker)? {
             info!(worker = name, "is woken by the admin API");

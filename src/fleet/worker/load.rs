@@ -355,12 +355,11 @@ impl RankLoad {
     /// Limits with what the engine's refusals make of them at this moment.
     #[must_use]
     pub fn room_at(&self, limits: RoomLimits, now: NanosSinceStart) -> RoomLimits {
-        let places = self.places_now(now).filter(|_| !limits.is_closed());
-        let Some(places) = places else { return limits };
-        // 0 would be no limit.
-        let most = if limits.places_max == 0 { u32::MAX } else { limits.places_max };
-        // At least 1: an engine that refused with nothing to do has to be tried again.
-        let room = RoomLimits { places_max: places.min(most).max(1), ..limits };
+        let Some(places) = self.places_now(now) else { return limits };
+        let most = if limits.places_max == 0 { RoomLimits::PLACES_MAX } else { limits.places_max };
+        // Signed, as in `share`. At least 1: an engine that refused when idle is tried again.
+        let least = places.cast_signed().min(most.cast_signed()).cast_unsigned();
+        let room = RoomLimits { places_max: least.max(1), ..limits };
         debug_assert!((1..=most).contains(&room.places_max), "a refusal that makes room");
         room
     }
@@ -487,7 +486,8 @@ fn places(word: u64) -> u32 {
 /// an empty rank would not help it.
 fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
     let (taken, most) = (places(held), limits.kv_tokens_max);
-    if limits.places_max > 0 && (taken >= limits.places_max || limits.is_closed()) {
+    // Signed: a closed room has fewer places than none.
+    if limits.places_max > 0 && taken.cast_signed() >= limits.places_max.cast_signed() {
         return None;
     }
     if most == 0 || taken == 0 && wanted <= most {
