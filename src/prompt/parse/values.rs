@@ -24,9 +24,5 @@ pub(super) fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
 pub(super) fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
     let first = cursor.peek();
     cursor.skip_value(1)?;
-    Ok(match first {
-        Some(b't') => true,
-        Some(b'f') => false,
-        _ => default,
-    })
+    Ok(first == Some(b't') || (default && first != Some(b'f')))
 }
