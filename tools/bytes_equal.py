@@ -207,6 +207,9 @@ def differences(case, direct, routed, received):
     (line_a, fields_a, body_a), (line_b, fields_b, body_b) = received
     if line_a != line_b:
         found.append(f"request line {line_b!r}, sent {line_a!r}")
+    if case.path == "/v1/responses":
+        # The router reads the id of a stored response, and asks for an answer that it can read.
+        fields_b = [field for field in fields_b if field != ("accept-encoding", "identity")]
     if fields_a != fields_b:
         found.append(f"request fields {set(fields_a) ^ set(fields_b)}")
     if body_a != case.sent or body_b != case.sent:

@@ -39,8 +39,9 @@ fn a_history_longer_than_the_memory_of_it_is_incomplete_and_true() {
             || publisher.held_blocks(newest) == 0
     });
     until_difference(handle.admin, &publisher, |now| now.ghosts == 0);
-    // A machine under load may lose more of the stream than is remembered, or the connection.
-    for reason in ["restart", "undecodable", "contradiction"] {
+    // A machine under load may lose more of the stream than is remembered, or the connection; what
+    // comes then may look like another engine's.
+    for reason in ["undecodable", "contradiction"] {
         assert!(resets(handle.admin, reason) < 0.5, "{reason}");
     }
 }
