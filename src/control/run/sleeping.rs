@@ -39,7 +39,10 @@ impl Control {
             let name = self.fleet.name(worker).unwrap_or_default();
             match &answer {
                 Ok(()) => info!(worker = &*name, "the engine did as it was told"),
-                Err(fault) => error!(worker = &*name, "the engine was told, in vain: {fault}"),
+                Err(fault) => error!(
+                    worker = &*name,
+                    "the engine did not do as it was told: {fault}; read its log, and call again"
+                ),
             }
             self.fleet.answered_call(worker, answer.is_ok());
             is_new = true;
