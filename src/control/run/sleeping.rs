@@ -41,7 +41,7 @@ impl Control {
                 Ok(()) => info!(worker = &*name, "the engine did as it was told"),
                 Err(fault) => error!(
                     worker = &*name,
-                    "the engine did not do as it was told: {fault}; read its log, and call again"
+                    "not done by the engine: {fault}; read its log, call again"
                 ),
             }
             self.fleet.answered_call(worker, answer.is_ok());
