@@ -119,14 +119,8 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Config;
+    use crate::test_findings::findings;
     use std::path::Path;
-
-    fn findings(text: &str) -> Vec<String> {
-        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
-        let read = Config::from_toml(&text);
-        read.err().unwrap_or_default().iter().map(ToString::to_string).collect()
-    }
 
     fn file(folder: &Path, name: &str, text: &str) -> String {
         let path = folder.join(name);

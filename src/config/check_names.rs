@@ -70,13 +70,7 @@ pub(super) fn is_field_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::MODEL_TABLES_MAX;
-    use crate::Config;
-
-    fn findings(text: &str) -> Vec<String> {
-        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
-        let read = Config::from_toml(&text);
-        read.err().unwrap_or_default().iter().map(ToString::to_string).collect()
-    }
+    use crate::test_findings::findings;
 
     #[test]
     fn sessions_are_named_by_few_fields_and_members() {

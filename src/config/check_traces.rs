@@ -30,13 +30,7 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Config;
-
-    fn findings(text: &str) -> Vec<String> {
-        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
-        let read = Config::from_toml(&text);
-        read.err().unwrap_or_default().iter().map(ToString::to_string).collect()
-    }
+    use crate::test_findings::findings;
 
     #[test]
     fn the_collector_is_a_host_in_plain_text() {

@@ -39,6 +39,8 @@ mod tls;
 mod tls_tests;
 mod token;
 #[cfg(test)]
+mod test_findings;
+#[cfg(test)]
 mod tests;
 mod traces;
 mod url;
