@@ -39,7 +39,7 @@ impl Control {
             tls.connectors.insert(authority, connector);
             let workers = std::slice::from_ref(worker);
             if let Err(error) = self.probes.clients().renew(config, workers, &tls.connectors) {
-                error!(%error, url = worker.url, "no checks over TLS of the worker: mend `upstream_tls`, and reload");
+                error!(%error, url = worker.url, "not asked over TLS: mend `upstream_tls`, reload");
             }
         }
         self.probes.add(place, worker);
