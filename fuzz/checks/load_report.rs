@@ -58,7 +58,6 @@ fn weigh(reading: &LoadReading) {
         let work = RankWork {
             prompt_tokens: 10,
             uncached_tokens: 10,
-            shared_tokens: 0,
             prices: Prices::LEAST,
             kv_capacity_tokens: 0,
         };

@@ -188,7 +188,6 @@ impl Explainer {
             reports: case.sources.reports,
             now: case.sources.now,
             overlaps: self.matched.overlaps(),
-            on_the_way: self.matched.on_the_way(),
             fleet: case.sources.fleet,
             prices: Prices::of(
                 case.sources.config.policy,

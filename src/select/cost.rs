@@ -69,9 +69,6 @@ pub struct RankWork {
     pub prompt_tokens: u64,
     /// Those that the rank would have to compute.
     pub uncached_tokens: u64,
-    /// Those that are believed to be in the rank's queue, as part of a sibling's prompt. They are
-    /// no wait for other people's work: any other rank would have to compute them.
-    pub shared_tokens: u64,
     /// What tokens cost at this moment.
     pub prices: Prices,
     /// KV tokens that the rank can hold; 0: not known.
@@ -90,7 +87,7 @@ pub fn predicted_work(
         work.prices.evicted(work.uncached_tokens, load.written_tokens(), work.kv_capacity_tokens);
     let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
     CostParts {
-        queued_tokens: load.prefill_tokens().saturating_sub(work.shared_tokens),
+        queued_tokens: load.prefill_tokens(),
         uncached_tokens: work.uncached_tokens,
         evicted_tokens,
         delay_tokens: work.prices.delay(computed_tokens),
@@ -126,11 +123,10 @@ mod tests {
     use forebay_base::{NanosSinceStart, RankIndex};
     use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
 
-    fn work(uncached_tokens: u64, shared_tokens: u64) -> RankWork {
+    fn work(uncached_tokens: u64) -> RankWork {
         RankWork {
             prompt_tokens: 1_100,
             uncached_tokens,
-            shared_tokens,
             prices: Prices::LEAST,
             kv_capacity_tokens: 0,
         }
@@ -141,7 +137,7 @@ mod tests {
         let load = RankLoad::default();
         load.add_decode(2_500);
         let held = |kv_capacity_tokens, prompt_tokens| {
-            let work = RankWork { kv_capacity_tokens, prompt_tokens, ..work(100, 0) };
+            let work = RankWork { kv_capacity_tokens, prompt_tokens, ..work(100) };
             predicted_work(&load, &work, None).held_tokens
         };
         assert_eq!(held(10_000, 1_000), 250, "a quarter of the prompt");
@@ -154,7 +150,7 @@ mod tests {
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
         let (holder, other) = (RankLoad::default(), RankLoad::default());
         let cost =
-            |load: &RankLoad, uncached| predicted_work(load, &work(uncached, 0), None).total();
+            |load: &RankLoad, uncached| predicted_work(load, &work(uncached), None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
         holder.add_prefill(200);
@@ -162,19 +158,23 @@ mod tests {
     }
 
     #[test]
-    fn siblings_meet_until_the_rest_of_the_backlog_exceeds_the_prefill_saved() {
-        let (rank, other) = (RankLoad::default(), RankLoad::default());
-        // The first of the burst: 1,000 shared tokens and 100 of its own.
-        rank.add_prefill(1_100);
-        let mut met = 0;
-        let cost = |load: &RankLoad, uncached, shared| {
-            predicted_work(load, &work(uncached, shared), None).total()
+    fn siblings_meet_until_the_queue_is_longer_than_the_price_of_their_beginning() {
+        let met = |times: u64| {
+            let (rank, other) = (RankLoad::default(), RankLoad::default());
+            let cost = |load: &RankLoad, uncached| {
+                let work = RankWork { prices: Prices::of_token(times), ..work(uncached) };
+                predicted_work(load, &work, None).total()
+            };
+            // The first of the burst: 1,000 shared tokens and 100 of its own.
+            rank.add_prefill(1_100);
+            let mut met = 0;
+            while cost(&rank, 100) < cost(&other, 1_100) {
+                rank.add_prefill(100);
+                met += 1;
+            }
+            met
         };
-        while cost(&rank, 100, 1_000) < cost(&other, 1_100, 0) {
-            rank.add_prefill(100);
-            met += 1;
-        }
-        assert_eq!(met, 9);
+        assert_eq!([1, 2, 4].map(met), [0, 9, 29], "on an idle fleet they spread");
     }
 
     fn report(reading: LoadReading) -> LoadReport {
@@ -186,7 +186,7 @@ mod tests {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);
-            predicted_work(&idle, &work(100, 0), Some((&report, ReportWeight::FULL)))
+            predicted_work(&idle, &work(100), Some((&report, ReportWeight::FULL)))
                 .reported_tokens
         };
         let quiet = LoadReading::default();
@@ -206,9 +206,9 @@ mod tests {
         load.add_decode(6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
-        let parts = predicted_work(&load, &work(70, 200), Some((&report, ReportWeight::FULL)));
+        let parts = predicted_work(&load, &work(70), Some((&report, ReportWeight::FULL)));
         let expected = CostParts {
-            queued_tokens: 300,
+            queued_tokens: 500,
             uncached_tokens: 70,
             evicted_tokens: 0,
             delay_tokens: 0,
@@ -216,6 +216,6 @@ mod tests {
             held_tokens: 100,
             reported_tokens: 32,
         };
-        assert_eq!((parts, parts.total()), (expected, RankCost(534)));
+        assert_eq!((parts, parts.total()), (expected, RankCost(734)));
     }
 }

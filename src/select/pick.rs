@@ -36,9 +36,6 @@ pub struct PickRequest<'a> {
     pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
-    /// The part of them that no event has told of: a sibling with the same beginning is on its way
-    /// to the rank.
-    pub on_the_way: &'a Overlaps,
     /// What tokens cost beyond themselves.
     pub prices: Prices,
     /// Length of the prompt.
@@ -133,15 +130,9 @@ impl PickRequest<'_> {
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         // Who only decodes computes nothing of the prompt.
         let computes = self.leg != Leg::Decode;
-        let shared_tokens = match self.on_the_way.get(rank).bytes {
-            // Of most ranks, and the cost of each rank counts.
-            0 => 0,
-            bytes => self.prompt.tokens_of(u64::from(bytes)),
-        };
         let work = RankWork {
             prompt_tokens: self.prompt.tokens(),
             uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
-            shared_tokens,
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
@@ -268,7 +259,6 @@ mod tests {
             reports: &LoadReports::new(Duration::from_secs(5)),
             now: NanosSinceStart(0),
             overlaps,
-            on_the_way: &Overlaps::new(8),
             fleet: &FleetSnapshot::default(),
             prices: Prices::LEAST,
             prompt: PromptSize::new(32, 4.0),
@@ -345,7 +335,6 @@ mod tests {
                 reports,
                 now: NanosSinceStart(now),
                 overlaps: &Overlaps::new(8),
-                on_the_way: &Overlaps::new(8),
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::LEAST,
                 prompt: PromptSize::new(400, 4.0),

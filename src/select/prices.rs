@@ -32,6 +32,12 @@ impl Prices {
     /// On an idle fleet, with no cache written to more than another.
     pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX };
 
+    /// A token to compute costs so many.
+    #[cfg(test)]
+    pub(super) const fn of_token(times: u64) -> Self {
+        Self { token: times * ONE, ..Self::LEAST }
+    }
+
     /// At this moment, for requests that these ranks serve. Only `kv` and
     /// `session` compare by them.
     #[must_use]
@@ -115,7 +121,7 @@ mod tests {
     fn a_token_costs_more_the_more_ranks_compute_prompts() {
         let prices = [0, 4, 6, 7, 8].map(|busy| price(busy, |_| ()));
         assert_eq!(prices, [ONE, 2 * ONE, 4 * ONE, 8 * ONE, 10 * ONE]);
-        let four = Prices { token: 4 * ONE, ..Prices::LEAST };
+        let four = Prices::of_token(4);
         assert_eq!(four.delay(100), 300, "beyond the 100 themselves");
         assert_eq!(Prices::LEAST.delay(u64::MAX), 0);
     }

@@ -133,7 +133,6 @@ impl Scene {
             reports,
             now: NOW,
             overlaps: &self.overlaps,
-            on_the_way: none,
             fleet: &self.fleet,
             prices: Prices::LEAST,
             prompt: PromptSize::new(self.prompt_bytes, 4.0),

@@ -49,7 +49,6 @@ impl PickRequest<'_> {
         let work = RankWork {
             prompt_tokens: self.prompt.tokens(),
             uncached_tokens: if is_kept { 0 } else { self.prompt.tokens() },
-            shared_tokens: 0,
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
@@ -103,7 +102,6 @@ mod tests {
             reports: &LoadReports::new(Duration::from_secs(5)),
             now: NanosSinceStart(0),
             overlaps: &Overlaps::new(4),
-            on_the_way: &Overlaps::new(4),
             prices: Prices::LEAST,
             prompt: PromptSize::new(PROMPT_TOKENS * 4, 4.0),
             session,

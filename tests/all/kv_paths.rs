@@ -247,7 +247,6 @@ fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_byte
         reports: &LoadReports::new(std::time::Duration::from_secs(5)),
         now: NanosSinceStart(0),
         overlaps: &overlaps,
-        on_the_way: &Overlaps::new(8),
         fleet,
         prices: Prices::LEAST,
         prompt: PromptSize::new(prompt_bytes, 1.0),

@@ -165,7 +165,6 @@ impl Choice {
             reports: &self.reports,
             now: NOW,
             overlaps: self.matched.overlaps(),
-            on_the_way: self.matched.on_the_way(),
             fleet: &self.world.fleet,
             prices: Prices::of(
                 Policy::Kv,

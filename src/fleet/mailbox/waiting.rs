@@ -24,8 +24,6 @@ pub struct Holding {
     pub rank: RankIndex,
     /// Bytes of the prompt that count as held.
     pub bytes: u32,
-    /// The part of them that no event has told of.
-    pub on_the_way_bytes: u32,
 }
 
 /// A request that waits. What is needed to choose its rank when its turn comes, and nothing of its

@@ -292,7 +292,7 @@ fn waiter(
     queue: QueueIndex,
     ticket: Ticket,
 ) -> Waiter {
-    let PickRequest { prompt, overlaps, on_the_way, .. } = applicant.request;
+    let PickRequest { prompt, overlaps, .. } = applicant.request;
     let (bytes, bytes_per_token) = (prompt.bytes(), prompt.bytes_per_token());
     Waiter {
         ticket,
@@ -301,7 +301,7 @@ fn waiter(
         near: applicant.near,
         joined_at: binder.now,
         facts: applicant.facts.clone(),
-        prompt: WaitingPrompt { bytes, bytes_per_token, holdings: holdings(overlaps, on_the_way) },
+        prompt: WaitingPrompt { bytes, bytes_per_token, holdings: holdings(overlaps) },
         movable: applicant.movable,
     }
 }

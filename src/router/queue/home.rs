@@ -31,7 +31,6 @@ pub struct Home {
 struct Scratch {
     candidates: Candidates,
     overlaps: Overlaps,
-    on_the_way: Overlaps,
     /// By rank: somebody waits for room there who comes before all that have not been looked at.
     awaited: Vec<bool>,
 }
@@ -54,7 +53,6 @@ impl Default for Home {
             scratch: Scratch {
                 candidates: Candidates::default(),
                 overlaps: Overlaps::new(RANKS_MAX),
-                on_the_way: Overlaps::new(RANKS_MAX),
                 awaited: vec![false; RANKS_MAX],
             },
         }
@@ -246,9 +244,9 @@ fn place(
         verdicts.push((waiter.ticket, Verdict::Reroute));
         return Placed::Never;
     };
-    let Scratch { candidates, overlaps, on_the_way, awaited } = scratch;
-    lay_out(waiter, overlaps, on_the_way);
-    let request = asked(waiter, binder, model, overlaps, on_the_way);
+    let Scratch { candidates, overlaps, awaited } = scratch;
+    lay_out(waiter, overlaps);
+    let request = asked(waiter, binder, model, overlaps);
     let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
         let seeking =
             Seeking { leg: waiter.leg, near: waiter.near, pin: facts.pin, tried: &facts.tried };
@@ -315,7 +313,6 @@ fn asked<'a>(
     binder: &Binder<'a>,
     model: &Model,
     overlaps: &'a Overlaps,
-    on_the_way: &'a Overlaps,
 ) -> PickRequest<'a> {
     PickRequest {
         leg: waiter.leg,
@@ -324,7 +321,6 @@ fn asked<'a>(
         reports: binder.reports,
         now: binder.now,
         overlaps,
-        on_the_way,
         fleet: binder.fleet,
         prices: Prices::of(binder.policy, binder.fleet, binder.board, &model.ranks),
         prompt: PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token),

@@ -18,26 +18,17 @@ pub(super) fn held_tokens(waiter: &Waiter) -> u64 {
     prompt_tokens(waiter).saturating_add(output)
 }
 
-/// Writes what ranks hold of its prompt, after clearing both.
-pub(super) fn lay_out(waiter: &Waiter, overlaps: &mut Overlaps, on_the_way: &mut Overlaps) {
+/// Writes what ranks hold of its prompt, after clearing.
+pub(super) fn lay_out(waiter: &Waiter, overlaps: &mut Overlaps) {
     overlaps.clear();
-    on_the_way.clear();
     for holding in &waiter.prompt.holdings {
         overlaps.record(holding.rank, Overlap { blocks: 0, bytes: holding.bytes });
-        if holding.on_the_way_bytes > 0 {
-            let part = Overlap { blocks: 0, bytes: holding.on_the_way_bytes };
-            on_the_way.record(holding.rank, part);
-        }
     }
 }
 
 /// The ranks that hold most of a prompt.
-pub(super) fn holdings(overlaps: &Overlaps, on_the_way: &Overlaps) -> Vec<Holding> {
-    let holding = |(rank, overlap): (_, Overlap)| Holding {
-        rank,
-        bytes: overlap.bytes,
-        on_the_way_bytes: on_the_way.get(rank).bytes,
-    };
+pub(super) fn holdings(overlaps: &Overlaps) -> Vec<Holding> {
+    let holding = |(rank, overlap): (_, Overlap)| Holding { rank, bytes: overlap.bytes };
     let mut all: Vec<Holding> = overlaps.iter_held().map(holding).collect();
     all.sort_unstable_by_key(|holding| (std::cmp::Reverse(holding.bytes), holding.rank));
     // A message between shards has to stay small. The ranks that hold most decide.

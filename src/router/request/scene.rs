@@ -165,7 +165,6 @@ impl<'a> LoadView<'a> {
             prices: Prices::of(self.policy, self.fleet, self.board, &self.model.ranks),
             now,
             overlaps: self.matched.overlaps(),
-            on_the_way: self.matched.on_the_way(),
             prompt: PromptSize::new(bytes, self.ratio),
             session: self.session,
             anchor: None,
