@@ -3,6 +3,7 @@
 //! at this address by `Host`. What changes something needs the token, where there is one, and what
 //! reads needs one of two where there is one for readers.
 
+use super::engine_call::{TO_ALL, TO_ONE};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -114,7 +115,7 @@ pub(crate) struct CallerName(pub(crate) Arc<str>);
 
 /// Answers a call that may be made. What changes something is on record.
 async fn run(call: Request, next: Next) -> Response {
-    if is_reading(call.method(), call.uri().path()) {
+    if call.method().is_safe() || is_reading(call.method(), call.uri().path()) {
         return next.run(call).await;
     }
     let caller = call.extensions().get::<CallerName>().cloned();
@@ -126,7 +127,9 @@ async fn run(call: Request, next: Next) -> Response {
 }
 
 fn is_reading(method: &Method, path: &str) -> bool {
-    method.is_safe() || READING_POSTS.contains(&path)
+    // What an engine reveals, its key among it, is not for readers.
+    let is_engines = path.starts_with(TO_ALL) || path.contains(TO_ONE);
+    !is_engines && (method.is_safe() || READING_POSTS.contains(&path))
 }
 
 impl Access {
@@ -319,6 +322,11 @@ mod tests {
         for path in ["/healthz", "/readyz", "/", "/page/app.js"] {
             assert_eq!(judge(Method::GET, path, None), Ok(()), "a probe or a page has no token");
             assert_eq!(judge(Method::POST, path, None), Err(Denied::NoToken));
+        }
+        for path in ["/engines/get_server_info", "/workers/a/engine/metrics"] {
+            assert_eq!(judge(Method::GET, path, Some("r3ad")), Err(Denied::ReadOnly), "{path}");
+            assert_eq!(judge(Method::GET, path, None), Err(Denied::NoToken));
+            assert_eq!(judge(Method::GET, path, Some("s3cret")), Ok(()));
         }
         let reload = |token| judge(Method::POST, "/admin/reload", token);
         assert_eq!(reload(Some("r3ad")), Err(Denied::ReadOnly));

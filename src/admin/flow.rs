@@ -148,18 +148,12 @@ async fn set_sleeping(
     sleeps: bool,
 ) -> Response {
     let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
-    let why = match ask(&questions, order).await {
-        Some(Ok(worker)) => return (StatusCode::ACCEPTED, Json(worker)).into_response(),
-        Some(Err(why)) => why,
-        None => return gone(),
-    };
-    let error = match why {
-        SleepRefused::Unknown => return one_worker(&name, Some(None)),
-        SleepRefused::Engine => "only vLLM engines sleep, with --enable-sleep-mode",
-        SleepRefused::Drains => "the worker drains or leaves: undrain it first",
-        SleepRefused::FallsAsleep => "the engine is falling asleep: call again once it sleeps",
-    };
-    refused(StatusCode::CONFLICT, error)
+    match ask(&questions, order).await {
+        Some(Ok(worker)) => (StatusCode::ACCEPTED, Json(worker)).into_response(),
+        Some(Err(SleepRefused::Unknown)) => one_worker(&name, Some(None)),
+        Some(Err(why)) => refused(StatusCode::CONFLICT, why.message()),
+        None => gone(),
+    }
 }
 
 fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {
@@ -173,6 +167,6 @@ fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {
     }
 }
 
-fn refused(status: StatusCode, error: &str) -> Response {
+pub(crate) fn refused(status: StatusCode, error: &str) -> Response {
     (status, Json(json!({ "error": error }))).into_response()
 }

@@ -3,14 +3,17 @@
 //! [`port`] owns the connections, [`access`] says who may call, [`routes`] names the calls. Each
 //! call is a [`question`] to the control plane's loop, which owns the answers. [`scrape`],
 //! [`workers`] and [`windows`] write them from what the loop lends ([`sources`]); [`explaining`]
-//! has a thread of its own. [`live`] streams the same facts to the page that [`page`] serves. Runs
-//! on the control plane's thread. Limits: [`port`] bounds connections and their time, `/metrics`
-//! has bounded label sets. Must never touch a worker: a call costs the engines nothing.
+//! has a thread of its own. [`engines`] hands calls to engines. [`live`] streams the same facts to
+//! the page that [`page`] serves. Runs on the control plane's thread. Limits: [`port`] bounds
+//! connections and their time, `/metrics` has bounded label sets. But for [`engines`] a call never
+//! touches a worker: it costs the engines nothing.
 
 mod access;
 mod adding;
 mod catalogue;
 mod drop_in;
+mod engine_call;
+mod engines;
 mod explain;
 #[cfg(test)]
 mod explain_tests;
@@ -41,6 +44,7 @@ mod workers;
 pub use access::Access;
 pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
+pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
 pub use explain::ExplainRequest;
 pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};
 pub use live::{LiveFeed, LiveSources, LiveViewer};

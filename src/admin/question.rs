@@ -1,6 +1,7 @@
 //! What the admin API asks the control plane's loop, with the way back.
 
 use super::adding::{AddRefused, AddWorkerRequest};
+use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused};
 use super::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
@@ -28,6 +29,8 @@ pub enum Question {
     SetDraining(String, bool, oneshot::Sender<Option<Value>>),
     /// Its engine is to sleep, or to wake up; the worker as it is then.
     SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefused>>),
+    /// What engines answer to a call; it may take minutes.
+    CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefused>>),
     /// A worker more; the worker as it is then.
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
     /// One less, once it is idle; `None` for a name that none has.

@@ -1,11 +1,10 @@
-//! The admin API. Asks the control plane's loop, which owns the answers; never
-//! touches a worker, so a probe costs nothing.
+//! The calls of the admin API. Each asks the control plane's loop, which owns the answers.
 
 use super::access::{self, Access};
 use super::explain::ExplainRequest;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
-use super::{drop_in, flow, page};
+use super::{drop_in, engines, flow, page};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -42,13 +41,28 @@ pub struct AdminRoute {
 
 /// Every call of the admin API.
 pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
-    routes().into_iter().map(|(route, _)| route)
+    routes().map(|(route, _)| route)
 }
 
-fn routes() -> [(AdminRoute, MethodRouter<Questions>); 24] {
-    let route = |method, path, meaning| AdminRoute { method, path, meaning };
-    let reading = |path, meaning| route("GET", path, meaning);
-    let posting = |path, meaning| route("POST", path, meaning);
+type Served = (AdminRoute, MethodRouter<Questions>);
+
+fn routes() -> impl Iterator<Item = Served> {
+    of_router().into_iter().chain(of_workers())
+}
+
+const fn route(method: &'static str, path: &'static str, meaning: &'static str) -> AdminRoute {
+    AdminRoute { method, path, meaning }
+}
+
+const fn reading(path: &'static str, meaning: &'static str) -> AdminRoute {
+    route("GET", path, meaning)
+}
+
+const fn posting(path: &'static str, meaning: &'static str) -> AdminRoute {
+    route("POST", path, meaning)
+}
+
+fn of_router() -> [Served; 13] {
     [
         (reading("/", "the [live page](../operate/live-page.md)"), get(page::index)),
         (reading("/page/{file}", "a file of the live page"), get(page::file)),
@@ -59,6 +73,27 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 24] {
             get(readyz),
         ),
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
+        (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
+        (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
+        (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),
+        (
+            posting(
+                "/admin/reload",
+                "reads the configuration again, see [Reload](../operate/reload.md)",
+            ),
+            post(flow::reload),
+        ),
+        (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
+        (posting("/debug/overlap", "explains a request"), post(overlap)),
+        (
+            reading("/debug/requests", "notes of requests, for `forebay record --router`"),
+            get(notes),
+        ),
+    ]
+}
+
+fn of_workers() -> [Served; 15] {
+    [
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
         (
             posting("/workers", "adds a worker, see [Workers](../operate/workers.md)"),
@@ -85,15 +120,21 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 24] {
             post(flow::sleep_engine),
         ),
         (posting("/workers/{id}/wake_up", "the engine wakes up"), post(flow::wake_engine)),
-        (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
-        (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
-        (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),
         (
             posting(
-                "/admin/reload",
-                "reads the configuration again, see [Reload](../operate/reload.md)",
+                "/engines/{*call}",
+                "each worker's answer to a call, see [Calls of engines](api.md#calls-of-engines)",
             ),
-            post(flow::reload),
+            post(engines::of_all),
+        ),
+        (reading("/engines/{*call}", "the same for calls that only read"), get(engines::of_all)),
+        (
+            posting("/workers/{id}/engine/{*call}", "the same call to one worker"),
+            post(engines::of_one),
+        ),
+        (
+            reading("/workers/{id}/engine/{*call}", "the same for calls that only read"),
+            get(engines::of_one),
         ),
         (
             posting("/add_worker?url=", "as vllm-router: adds a worker, answers once it serves"),
@@ -101,12 +142,6 @@ fn routes() -> [(AdminRoute, MethodRouter<Questions>); 24] {
         ),
         (posting("/remove_worker?url=", "as vllm-router: removes a worker"), post(drop_in::remove)),
         (reading("/list_workers", "as vllm-router: URLs of the workers"), get(drop_in::list)),
-        (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
-        (posting("/debug/overlap", "explains a request"), post(overlap)),
-        (
-            reading("/debug/requests", "notes of requests, for `forebay record --router`"),
-            get(notes),
-        ),
     ]
 }
 
@@ -124,9 +159,8 @@ fn router(questions: Questions, access: Access) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
-    let router = routes()
-        .into_iter()
-        .fold(router, |router, (route, handler)| router.route(path_of(&route), handler));
+    let router =
+        routes().fold(router, |router, (route, handler)| router.route(path_of(&route), handler));
     let mut paths: Vec<&str> = admin_routes().map(|route| route.path).collect();
     paths.dedup();
     let paths = format!("try {}\n", paths.join(", "));

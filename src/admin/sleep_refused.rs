@@ -12,3 +12,14 @@ pub enum SleepRefused {
     /// It cannot be woken before it sleeps.
     FallsAsleep,
 }
+
+impl SleepRefused {
+    pub(crate) const fn message(self) -> &'static str {
+        match self {
+            Self::Unknown => "no worker has this name: GET /workers lists their names",
+            Self::Engine => "only vLLM engines sleep, with --enable-sleep-mode",
+            Self::Drains => "the worker drains or leaves: undrain it first",
+            Self::FallsAsleep => "the engine is falling asleep: call again once it sleeps",
+        }
+    }
+}

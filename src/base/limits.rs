@@ -10,8 +10,14 @@ pub const RANKS_MAX: usize = 1_024;
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
 /// The file of `discovery.file`: some hundred bytes for each worker.
 pub const WORKERS_FILE_BYTES_MAX: usize = 1 << 20;
-/// Longest time in which an engine falls asleep or wakes up: it copies its weights.
+/// Longest time in which an engine does what it is told: it may copy its weights.
 pub const ENGINE_CALL_TIME_MAX: Duration = Duration::from_mins(5);
+/// Most calls of engines under way that the admin API hands on; further ones are refused.
+pub const ENGINE_CALLS_MAX: usize = 4;
+/// Most engines that are asked at once for these calls; the others wait.
+pub const ENGINES_CALLED_MAX: usize = 64;
+/// Bytes of all answers to one of these calls, shared evenly. What is longer is cut.
+pub const ENGINE_ANSWERS_BYTES_MAX: usize = 32 << 20;
 /// Longest time that an answer with SRV records holds, whatever its TTL: workers come and go.
 pub const SRV_TTL_MAX: Duration = Duration::from_mins(1);
 /// Longest name, and longest URL, of a worker that the admin API adds; longer ones are refused.

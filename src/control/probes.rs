@@ -1,13 +1,13 @@
 //! Which probes run: one for each worker that is not gone.
 
-use forebay_base::limits::ENGINE_CALL_TIME_MAX;
+use forebay_base::limits::{ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::{ModelTexts, Probe, ProbeNotice, Probing, SignsOfLife, WorkerClients};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// All probes, and what more are made with.
@@ -15,6 +15,13 @@ pub(super) struct Probes {
     probing: Probing,
     running: HashMap<WorkerIndex, RunningProbe>,
     calls: JoinSet<CallOutcome>,
+    turns: CallTurns,
+}
+
+/// How many calls of the admin API may be under way, and how many engines asked for them.
+pub(super) struct CallTurns {
+    pub(super) calls: Arc<Semaphore>,
+    pub(super) engines: Rc<Semaphore>,
 }
 
 /// What an engine made of a call.
@@ -42,7 +49,11 @@ impl Probes {
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };
-        let mut probes = Self { probing, running: HashMap::new(), calls: JoinSet::new() };
+        let turns = CallTurns {
+            calls: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
+            engines: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
+        };
+        let mut probes = Self { probing, running: HashMap::new(), calls: JoinSet::new(), turns };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
             if let Some(index) = WorkerIndex::try_from_index(position) {
@@ -74,6 +85,11 @@ impl Probes {
             });
             self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
         }
+    }
+
+    /// Of calls that the admin API hands on.
+    pub(super) const fn turns(&self) -> &CallTurns {
+        &self.turns
     }
 
     /// The ways to ask workers.
@@ -113,7 +129,7 @@ impl Probes {
     ) {
         let clients = self.probing.clients.clone();
         self.calls.spawn_local(async move {
-            let said = clients.call(&authority, api_key, path, ENGINE_CALL_TIME_MAX).await;
+            let said = clients.call(&authority, api_key, path).await;
             (worker, said)
         });
     }

@@ -1,6 +1,8 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
+use bytes::Bytes;
 use forebay_base::is_out_of_sockets;
+use forebay_base::limits::ENGINE_CALL_TIME_MAX;
 use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerConfig, WorkerUrl};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HOST};
@@ -97,11 +99,39 @@ impl WorkerClients {
         authority: &str,
         api_key: Option<String>,
         path: &str,
-        timeout: Duration,
     ) -> Result<(), String> {
-        let asker = self.asker(authority, api_key, timeout);
+        let asker = self.asker(authority, api_key, ENGINE_CALL_TIME_MAX);
         let request = asker.client.post(format!("{}{path}", asker.base));
         asker.ask(request, path).await.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Hands a call to a worker's engine. A `body` makes it a POST of JSON. The answer's status and
+    /// body, cut at `bytes_max`; true if it was.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn hand(
+        &self,
+        authority: &str,
+        api_key: Option<String>,
+        target: &str,
+        body: Option<Bytes>,
+        bytes_max: usize,
+    ) -> Result<(u16, String, bool), String> {
+        let asker = self.asker(authority, api_key, ENGINE_CALL_TIME_MAX);
+        let url = format!("{}{target}", asker.base);
+        let request = match body {
+            Some(body) if body.is_empty() => asker.client.post(url),
+            Some(body) => {
+                asker.client.post(url).header(CONTENT_TYPE, "application/json").body(body)
+            }
+            None => asker.client.get(url),
+        };
+        let path = target.split('?').next().unwrap_or_default();
+        let answer = asker.answer(request, path, bytes_max).await;
+        answer
+            .map(|WorkerAnswer { status, body, is_cut }| (status, text(body), is_cut))
+            .map_err(|error| error.to_string())
     }
 
     /// Asks a worker that names itself `authority`.
@@ -208,6 +238,23 @@ impl Asker {
     }
 
     async fn ask(&self, request: RequestBuilder, path: &str) -> Result<String, AskError> {
+        let path = || path.to_owned();
+        match self.answer(request, &path(), ANSWER_BYTES_MAX).await? {
+            WorkerAnswer { status: 200, is_cut: true, .. } => {
+                Err(AskError::TooLong { path: path() })
+            }
+            WorkerAnswer { status: 200, body, .. } => Ok(text(body)),
+            WorkerAnswer { status, .. } => Err(AskError::Status { path: path(), status }),
+        }
+    }
+
+    /// Any answer, with so much of its body at most.
+    async fn answer(
+        &self,
+        request: RequestBuilder,
+        path: &str,
+        bytes_max: usize,
+    ) -> Result<WorkerAnswer, AskError> {
         let failed = |error: reqwest::Error| {
             let path = path.to_owned();
             if is_own_lack(&error) {
@@ -227,23 +274,31 @@ impl Asker {
             request = request.bearer_auth(key);
         }
         let mut response = request.send().await.map_err(failed)?;
-        if response.status().as_u16() != 200 {
-            return Err(AskError::Status {
-                path: path.to_owned(),
-                status: response.status().as_u16(),
-            });
-        }
+        let status = response.status().as_u16();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(AskError::TooLong { path: path.to_owned() });
+            let room = bytes_max - body.len();
+            body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+            if chunk.len() > room {
+                return Ok(WorkerAnswer { status, body, is_cut: true });
             }
-            body.extend_from_slice(&chunk);
         }
-        // Without a copy where it is text, which is nearly always.
-        Ok(String::from_utf8(body)
-            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        Ok(WorkerAnswer { status, body, is_cut: false })
     }
+}
+
+/// What a worker answered.
+struct WorkerAnswer {
+    status: u16,
+    body: Vec<u8>,
+    /// There is more of it.
+    is_cut: bool,
+}
+
+/// Without a copy where it is text, which is nearly always.
+fn text(body: Vec<u8>) -> String {
+    String::from_utf8(body)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// True if the question never left for lack of a socket.

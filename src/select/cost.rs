@@ -149,8 +149,7 @@ mod tests {
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
         let (holder, other) = (RankLoad::default(), RankLoad::default());
-        let cost =
-            |load: &RankLoad, uncached| predicted_work(load, &work(uncached), None).total();
+        let cost = |load: &RankLoad, uncached| predicted_work(load, &work(uncached), None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
         holder.add_prefill(200);
@@ -186,8 +185,7 @@ mod tests {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);
-            predicted_work(&idle, &work(100), Some((&report, ReportWeight::FULL)))
-                .reported_tokens
+            predicted_work(&idle, &work(100), Some((&report, ReportWeight::FULL))).reported_tokens
         };
         let quiet = LoadReading::default();
         assert_eq!(with(quiet), 0);

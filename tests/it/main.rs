@@ -27,6 +27,7 @@ mod feed_replay;
 mod feed_restart;
 mod feed_silence;
 mod feed_stall;
+mod engine_calls;
 mod feed_start;
 mod forms;
 mod hit_figures;

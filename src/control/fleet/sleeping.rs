@@ -101,6 +101,13 @@ impl Fleet {
         }
     }
 
+    /// Workers that are not gone.
+    pub(in crate::control) fn workers_known(&self) -> impl Iterator<Item = WorkerIndex> + '_ {
+        let known = self.workers.iter().enumerate();
+        let here = known.filter(|(_, known)| known.word != OperatorWord::Gone);
+        here.filter_map(|(place, _)| WorkerIndex::try_from_index(place))
+    }
+
     /// How an engine is asked: its `host:port` and its key.
     pub(in crate::control) fn asked_as(
         &self,

@@ -1,11 +1,13 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
-mod board_watch;
 mod anew;
+mod answering;
+mod board_watch;
 mod coming;
 mod doors;
 mod ending;
+mod engine_calls;
 mod kept;
 mod live;
 mod note_reading;
@@ -37,8 +39,8 @@ use super::watchdog::Watchdog;
 use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    AdminListener, ExplainFacts, Explaining, FleetView, LiveFeed, Question, RecordFigures,
-    ScrapeSources, ShardsView, WorkerSources,
+    AdminListener, Explaining, FleetView, LiveFeed, Question, RecordFigures, ScrapeSources,
+    ShardsView, WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
@@ -352,75 +354,6 @@ impl Control {
             self.unheard.clear();
             self.sources.stop_waiting();
             self.publish();
-        }
-    }
-
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Ready(answer) => {
-                let _ = answer.send(self.readiness());
-            }
-            Question::Metrics(answer) => {
-                let text = self.scrape(forebay_admin::render_metrics);
-                let _ = answer.send(text);
-            }
-            Question::Workers(answer) => {
-                let _ = answer.send(self.workers(forebay_admin::list_workers));
-            }
-            Question::Worker(name, answer) => {
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
-            }
-            Question::SetDraining(name, is_draining, answer) => {
-                self.set_draining(&name, is_draining);
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
-            }
-            Question::SetSleeping(name, sleeps, answer) => {
-                let _ = answer.send(self.set_sleeping(&name, sleeps));
-            }
-            Question::AddWorker(asked, answer) => {
-                let _ = answer.send(self.add_worker(&asked));
-            }
-            Question::RemoveWorker(name, answer) => {
-                self.leave(&name);
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
-            }
-            Question::Reload(answer) => {
-                let _ = answer.send(self.reload());
-            }
-            #[cfg(debug_assertions)]
-            Question::Plant(shard, fault, answer) => {
-                let _ = answer.send(self.ports.plant(shard, fault));
-            }
-            Question::Watch(answer) => {
-                let _ = answer.send(self.live.join());
-                self.show_live();
-            }
-            Question::Notes(answer) => {
-                let _ = answer.send(self.read_notes());
-            }
-            Question::Replicas(answer) => {
-                let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
-            }
-            Question::Windows(answer) => {
-                let _ = answer.send(self.windows());
-            }
-            Question::SetWindow(asked, answer) => {
-                let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
-                let set = asked.apply(&self.snapshot, windows, now);
-                let _ = answer.send(set.map(|()| self.windows()));
-            }
-            Question::Overlap(asked, answer) => {
-                let known = ExplainFacts {
-                    config: Arc::clone(&self.setup.config),
-                    fleet: Arc::clone(&self.snapshot),
-                    board: Arc::clone(&self.setup.board),
-                    reports: self.reporter.reports().clone(),
-                    index: self.setup.index.clone(),
-                    counters: self.ports.counters(),
-                    now: self.setup.clock.now(),
-                };
-                self.explaining.ask(asked, known, answer);
-            }
         }
     }
 

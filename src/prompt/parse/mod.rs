@@ -36,7 +36,7 @@ pub use pin::rank_pin;
 pub use reason::Reason;
 pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
-pub use route::{CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, route};
+pub use route::{CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, is_engine_call, route};
 pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
 pub use session::session_key;
 pub use stored::StoredCall;

@@ -124,22 +124,35 @@ pub const ENGINE_CALLS: [&str; 58] = [
 /// So do all calls whose last part begins with one of these.
 const ENGINE_CALL_PREFIXES: [&str; 3] = ["update_weight", "load_lora", "dump_"];
 
-/// A path below `/v1/` or `/v2/` that engines may know, and that every server reads alike: without
-/// escapes, dots and empty parts.
+/// A path below `/v1/` or `/v2/` that engines may know, and that every server reads alike.
 fn may_be_an_engines(path: &[u8]) -> bool {
-    let Some(rest) = path.strip_prefix(b"/v1/").or_else(|| path.strip_prefix(b"/v2/")) else {
-        return false;
-    };
+    let below = path.strip_prefix(b"/v1/").or_else(|| path.strip_prefix(b"/v2/"));
+    below.is_some_and(|rest| parts(rest).all(|part| is_plain(part) && !is_closed(part)))
+}
+
+/// Is a path, without the first slash, that of a call which changes or reveals an engine?
+#[must_use]
+pub fn is_engine_call(path: &str) -> bool {
+    let path = path.as_bytes();
+    parts(path).all(is_plain) && parts(path).any(is_closed)
+}
+
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/')
+}
+
+/// A part of a path without escapes and dots, which every server reads alike.
+fn is_plain(part: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
-    rest.split(|byte| *byte == b'/').all(|part| {
-        let is_call = ENGINE_CALLS.iter().any(|call| part.eq_ignore_ascii_case(call.as_bytes()));
-        let begins = |prefix: &&str| {
-            part.get(..prefix.len())
-                .is_some_and(|part| part.eq_ignore_ascii_case(prefix.as_bytes()))
-        };
-        let is_closed = is_call || ENGINE_CALL_PREFIXES.iter().any(begins);
-        !part.is_empty() && part.iter().all(is_plain) && !is_closed
-    })
+    !part.is_empty() && (part.iter().all(is_plain) || part == b"openapi.json")
+}
+
+fn is_closed(part: &[u8]) -> bool {
+    let is_call = ENGINE_CALLS.iter().any(|call| part.eq_ignore_ascii_case(call.as_bytes()));
+    let begins = |prefix: &&str| {
+        part.get(..prefix.len()).is_some_and(|part| part.eq_ignore_ascii_case(prefix.as_bytes()))
+    };
+    is_call || ENGINE_CALL_PREFIXES.iter().any(begins)
 }
 
 /// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no

@@ -1,0 +1,77 @@
+//! What the admin API asks.
+
+use super::Control;
+use forebay_admin::{ExplainFacts, Question};
+use std::sync::Arc;
+
+impl Control {
+    pub(super) fn answer(&mut self, question: Question) {
+        match question {
+            Question::Ready(answer) => {
+                let _ = answer.send(self.readiness());
+            }
+            Question::Metrics(answer) => {
+                let text = self.scrape(forebay_admin::render_metrics);
+                let _ = answer.send(text);
+            }
+            Question::Workers(answer) => {
+                let _ = answer.send(self.workers(forebay_admin::list_workers));
+            }
+            Question::Worker(name, answer) => {
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            }
+            Question::SetDraining(name, is_draining, answer) => {
+                self.set_draining(&name, is_draining);
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            }
+            Question::SetSleeping(name, sleeps, answer) => {
+                let _ = answer.send(self.set_sleeping(&name, sleeps));
+            }
+            Question::CallEngines(call, answer) => self.call_engines(&call, answer),
+            Question::AddWorker(asked, answer) => {
+                let _ = answer.send(self.add_worker(&asked));
+            }
+            Question::RemoveWorker(name, answer) => {
+                self.leave(&name);
+                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            }
+            Question::Reload(answer) => {
+                let _ = answer.send(self.reload());
+            }
+            #[cfg(debug_assertions)]
+            Question::Plant(shard, fault, answer) => {
+                let _ = answer.send(self.ports.plant(shard, fault));
+            }
+            Question::Watch(answer) => {
+                let _ = answer.send(self.live.join());
+                self.show_live();
+            }
+            Question::Notes(answer) => {
+                let _ = answer.send(self.read_notes());
+            }
+            Question::Replicas(answer) => {
+                let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
+            }
+            Question::Windows(answer) => {
+                let _ = answer.send(self.windows());
+            }
+            Question::SetWindow(asked, answer) => {
+                let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
+                let set = asked.apply(&self.snapshot, windows, now);
+                let _ = answer.send(set.map(|()| self.windows()));
+            }
+            Question::Overlap(asked, answer) => {
+                let known = ExplainFacts {
+                    config: Arc::clone(&self.setup.config),
+                    fleet: Arc::clone(&self.snapshot),
+                    board: Arc::clone(&self.setup.board),
+                    reports: self.reporter.reports().clone(),
+                    index: self.setup.index.clone(),
+                    counters: self.ports.counters(),
+                    now: self.setup.clock.now(),
+                };
+                self.explaining.ask(asked, known, answer);
+            }
+        }
+    }
+}
