@@ -24,7 +24,15 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
     let ranks =
         numbered(0, ranks, &DescribedRank { block_size_tokens, ..DescribedRank::default() });
     let dialect = Dialect::Vllm;
-    Description { dialect, models, ranks, port_per_rank: false, role: Role::Both, source: None }
+    Description {
+        dialect,
+        models,
+        ranks,
+        port_per_rank: false,
+        role: Role::Both,
+        source: None,
+        is_asleep: false,
+    }
 }
 
 fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {

@@ -87,10 +87,19 @@ pub(crate) async fn discover(
         }
     }
     let role = kv_source::role(subject.config, place.role);
-    let described = Description { dialect, models, ranks, port_per_rank, role, source: None };
+    let described =
+        Description { dialect, models, ranks, port_per_rank, role, source: None, is_asleep: false };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &place, true);
+    described.is_asleep = dialect == Dialect::Vllm && is_asleep(asker).await;
     Ok(described)
+}
+
+/// vLLM has the call in its development mode only, and only then can it sleep.
+async fn is_asleep(asker: &Asker) -> bool {
+    let answer = asker.get("/is_sleeping").await.unwrap_or_default();
+    let answer = serde_json::from_str(&answer).unwrap_or(serde_json::Value::Null);
+    answer.get("is_sleeping").and_then(serde_json::Value::as_bool) == Some(true)
 }
 
 /// What has no further answers.
@@ -151,8 +160,15 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
     };
     let (role, ranks) = (kv_source::role(subject.config, None), vec![DescribedRank::default()]);
     let models = Vec::new();
-    let described =
-        Description { dialect, models, ranks, port_per_rank: false, role, source: None };
+    let described = Description {
+        dialect,
+        models,
+        ranks,
+        port_per_rank: false,
+        role,
+        source: None,
+        is_asleep: false,
+    };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &SglangPlace::default(), false);
     Ok(described)

@@ -36,6 +36,8 @@ pub struct Description {
     pub role: Role,
     /// Where its KV comes from, if it prefills for others.
     pub source: Option<KvSource>,
+    /// It has freed its GPU memory, and serves nothing until it is woken.
+    pub is_asleep: bool,
 }
 
 /// One model name of a worker.

@@ -81,6 +81,7 @@ mod tests {
             port_per_rank: false,
             role: Role::Both,
             source: None,
+            is_asleep: false,
         }
     }
 

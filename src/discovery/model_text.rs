@@ -227,7 +227,15 @@ mod tests {
     fn described(dialect: Dialect) -> Description {
         let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
         let (ranks, role) = (Vec::new(), Role::Both);
-        Description { dialect, models, ranks, port_per_rank: false, role, source: None }
+        Description {
+            dialect,
+            models,
+            ranks,
+            port_per_rank: false,
+            role,
+            source: None,
+            is_asleep: false,
+        }
     }
 
     async fn found(texts: &ModelTexts, dir: &Path, dialect: Dialect) -> FoundText {

@@ -270,3 +270,21 @@ fn odd_answers_are_survived() {
     assert!(read_sglang_info(tiered, "h").unwrap().ranks[0].expects_tiers);
     assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);
 }
+
+#[test]
+fn a_vllm_that_sleeps_is_found_asleep() {
+    let asleep = |answers: Answers, engine| async move {
+        let config = WorkerConfig { engine, ..WorkerConfig::default() };
+        described(answers, &config).await.unwrap().is_asleep
+    };
+    const SLEEPS: (&str, &str) = ("/is_sleeping", r#"{"is_sleeping":true}"#);
+    const AWAKE: (&str, &str) = ("/is_sleeping", r#"{"is_sleeping":false}"#);
+    const MODELS: (&str, &str) = ("/v1/models", r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#);
+    block_on_local(async {
+        assert!(asleep(&[MODELS, SLEEPS], None).await);
+        assert!(!asleep(&[MODELS, AWAKE], None).await);
+        assert!(!asleep(&[MODELS], None).await, "without the development mode");
+        let other = asleep(&[("/v1/models", r#"{"data":[{"id":"m"}]}"#), SLEEPS], None).await;
+        assert!(!other, "another engine is not asked");
+    });
+}

@@ -112,3 +112,34 @@ fn an_engine_that_refuses_serves_on_and_one_that_drains_sleeps_not() {
     assert_eq!(status, 409, "{said}");
     assert!(said["error"].as_str().unwrap().contains("undrain"), "{said}");
 }
+
+#[test]
+fn a_router_that_starts_finds_an_engine_asleep() {
+    let worker = Worker::start(|request, stream| {
+        let path = request.head.split(' ').nth(1).unwrap();
+        let body = match path {
+            "/v1/models" => r#"{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}"#,
+            "/is_sleeping" => r#"{"is_sleeping":true}"#,
+            "/health" | "/wake_up" | "/v1/completions" => "{}",
+            _ => {
+                return stream.write_all(b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n").is_ok();
+            }
+        };
+        let reply = format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(reply.as_bytes()).is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.workers[0].name = Some("w0".to_owned());
+    config.health.enabled = true;
+    config.flow.queue.mode = QueueMode::Pool;
+    let router = router(config);
+    until_sleep_is(&router, Some("asleep"));
+    let mut client = asking(&router);
+    until("the request waits", || metric(&router, "forebay_queue_depth") == 1.0);
+    assert_eq!(say(&router, "wake_up").0, 202);
+    assert_eq!(client.reply().status, 200);
+    until_sleep_is(&router, None);
+    let heads: Vec<String> = worker.seen.try_iter().map(|seen| seen.head).collect();
+    let place = |path: &str| heads.iter().position(|head| head.starts_with(path)).unwrap();
+    assert!(place("POST /wake_up ") < place("POST /v1/completions "), "{heads:?}");
+}

@@ -288,6 +288,9 @@ impl Fleet {
         }
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let before = known.description.take();
+            if before.is_none() {
+                known.find_asleep(description.is_asleep);
+            }
             let is_same_source = before.as_ref().is_some_and(|b| b.source == description.source);
             if !is_same_source {
                 let at_start = description.source.as_ref().map(KvSource::at_start);

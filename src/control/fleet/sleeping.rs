@@ -1,10 +1,20 @@
 //! Workers whose engines sleep, by the operator's word. Requests of theirs wait: shards see such a
 //! worker as one without room.
 
-use super::{Fleet, OperatorWord, SleepPhase};
+use super::{Fleet, KnownWorker, OperatorWord, SleepPhase};
 use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::worker::Dialect;
+
+impl KnownWorker {
+    /// What the router first sees of it: an order to sleep may be older than the router. Later the
+    /// router's own orders decide, since an answer may be older than they are.
+    pub(super) fn find_asleep(&mut self, is_asleep: bool) {
+        if is_asleep && self.word == OperatorWord::Serve {
+            self.word = OperatorWord::Sleep(SleepPhase::Asleep);
+        }
+    }
+}
 
 impl Fleet {
     /// The worker goes to sleep once it is idle, or at the moment `by`. Until `settled`, shards may

@@ -23,6 +23,7 @@ fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) 
         port_per_rank: false,
         role: Role::Both,
         source: None,
+        is_asleep: false,
     };
     let texts = BTreeMap::from([("m".into(), found)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
