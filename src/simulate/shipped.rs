@@ -63,6 +63,7 @@ pub(crate) struct Shipped {
     stages: Stages,
     home: Home,
     memory: IndexMemory,
+    told: ToldPaths,
     request: ApiRequest,
     waiting: AHashMap<Ticket, WaitsInQueue>,
     buffer: Vec<u8>,
@@ -113,9 +114,9 @@ impl Shipped {
             ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
         let memory = IndexMemory::new(trace, &config, root);
         let (waiting, buffer, home) = (AHashMap::new(), Vec::new(), Home::default());
-        let cache_writes = CacheWrites::default();
+        let (cache_writes, told) = (CacheWrites::default(), ToldPaths::default());
         let mut shipped =
-            Self { fleet, stages, home, memory, request, waiting, buffer, cache_writes };
+            Self { fleet, stages, home, memory, told, request, waiting, buffer, cache_writes };
         shipped.meet();
         shipped
     }
@@ -310,14 +311,14 @@ impl Shipped {
     }
 
     fn remember(&mut self, prompt: &Prompt, rank: RankIndex, now: NanosSinceStart) {
-        let Self { memory, fleet, request, stages, .. } = self;
+        let Self { memory, told, fleet, request, stages, .. } = self;
         let matched = &mut stages.matching.matched;
         matched.recall(prompt);
         let model = &fleet.models[MODEL.index()];
         let reader = memory.reader.clone();
         let ask = MatchRequest { index: &reader, ..memory.ask(fleet, model, request) };
-        let told = matched.to_remember(&ask, prompt, rank, &mut ToldPaths::default(), || now);
-        if let Some((_, routed)) = told {
+        let routed = matched.to_remember(&ask, prompt, rank, told, || now);
+        if let Some((_, routed)) = routed {
             let IndexMemory { writer, expiring, .. } = memory;
             expiring.remember(&routed, now, |rank, op| writer.apply(rank, op));
         }

@@ -35,8 +35,11 @@ pub(super) enum Placed {
     Never,
 }
 
-/// Requests that may leave the same place to those behind them.
+/// Requests that may leave the same place to those behind them. Each is a look at all ranks.
 const LOOK_AHEAD_MAX: usize = 32;
+/// Ranks that are looked at for one place, times these requests: a turn takes no longer on a fleet
+/// of a thousand ranks.
+const LOOK_AHEAD_RANKS_MAX: usize = 8_192;
 
 /// Ranks of one queue that are kept for requests at the same time. Each is one more look at all
 /// ranks in each turn; whoever is short beyond them bars those behind it, and nobody passes a large
@@ -281,8 +284,10 @@ impl Line {
         let mut cursor = TurnPosition::START;
         let mut insists = false;
         loop {
-            debug_assert!(bars.declined.len() <= LOOK_AHEAD_MAX, "looked further than it may");
-            let looks_on = bars.declined.len() < LOOK_AHEAD_MAX;
+            let ahead_max =
+                LOOK_AHEAD_MAX.min(LOOK_AHEAD_RANKS_MAX / rules.fleet.ranks.len().max(1));
+            debug_assert!(bars.declined.len() <= ahead_max, "looked further than it may");
+            let looks_on = bars.declined.len() < ahead_max;
             let next = self.next(class, cursor, bars).filter(|_| looks_on);
             let Some((at, order, waiter)) = next else {
                 if bars.declined.is_empty() {
