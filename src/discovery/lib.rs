@@ -51,4 +51,6 @@ pub use model_text::{FoundText, ModelTexts};
 pub use probe::{Probe, ProbeNotice, Probing};
 pub use signs::SignsOfLife;
 pub use srv::srv_records;
-pub use srv_message::{SrvAnswer, SrvFault, SrvTarget};
+pub use srv_message::{
+    SrvAnswer, SrvFault, SrvTarget, answer as srv_answer, question as srv_question,
+};

@@ -64,7 +64,7 @@ pub enum SrvFault {
 ///
 /// # Errors
 /// [`SrvFault::Name`].
-pub(crate) fn question(id: u16, name: &str) -> Result<Vec<u8>, SrvFault> {
+pub fn question(id: u16, name: &str) -> Result<Vec<u8>, SrvFault> {
     let fault = || SrvFault::Name(name.to_owned());
     let trimmed = name.trim_end_matches('.');
     if trimmed.len() > NAME_BYTES_MAX {
@@ -90,7 +90,7 @@ pub(crate) fn question(id: u16, name: &str) -> Result<Vec<u8>, SrvFault> {
 ///
 /// # Errors
 /// [`SrvFault`].
-pub(crate) fn answer(question: &[u8], message: &[u8]) -> Result<SrvAnswer, SrvFault> {
+pub fn answer(question: &[u8], message: &[u8]) -> Result<SrvAnswer, SrvFault> {
     let head = message.get(..HEAD_BYTES).ok_or(SrvFault::Broken)?;
     let [id_high, id_low, flags, more_flags, _, questions, count_high, count_low, ..] = *head
     else {

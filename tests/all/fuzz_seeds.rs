@@ -39,6 +39,8 @@ mod recording;
 mod replica;
 #[path = "../../fuzz/checks/snapshot.rs"]
 mod snapshot;
+#[path = "../../fuzz/checks/srv_answer.rs"]
+mod srv_answer;
 #[path = "../../fuzz/checks/tls.rs"]
 mod tls;
 #[path = "../../fuzz/checks/token.rs"]
@@ -132,6 +134,7 @@ mod replay {
     target!(recording);
     target!(replica);
     target!(snapshot);
+    target!(srv_answer);
     target!(index_events);
     target!(tls);
     target!(token);
