@@ -1,13 +1,14 @@
 //! Any bytes as a request head and as a response head. Must hold: a head that was accepted is found
 //! at the same place however the bytes arrive; what is forwarded parses again to the same message,
 //! and nothing that belongs to one connection is left in it; `httparse` accepts whatever this
-//! parser accepts.
+//! parser accepts. A key of a WebSocket is one; a model that a query names is named there once.
 
 use forebay_http1::{
     BodyFraming, DownstreamHead, FieldKind, HeadError, HeadLimits, Method, Progress, RequestHead,
     ResponseHead, UpstreamHead, Version, bytes_of, encode_request, encode_response, parse_request,
-    parse_response,
+    parse_response, parse_switch, websocket_accept, websocket_key,
 };
+use forebay_prompt::parse::query_model;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 2_048, fields_max: 32 };
 
@@ -61,6 +62,7 @@ fn request(data: &[u8]) {
     assert_eq!(parse_request(data, &LIMITS, &mut head), Ok(Progress::Complete));
     assert!(head.head_bytes <= LIMITS.head_bytes_max && head.fields.len() <= LIMITS.fields_max);
     assert_ne!(head.body, BodyFraming::UntilClose);
+    handshake(&head, data);
 
     let mut slots = [httparse::EMPTY_HEADER; 64];
     let mut other = httparse::Request::new(&mut slots);
@@ -119,7 +121,34 @@ fn request(data: &[u8]) {
     assert_eq!(kept.count() + 5, again.fields.len());
 }
 
+fn handshake(head: &RequestHead, data: &[u8]) {
+    if let Ok(key) = websocket_key(head, data) {
+        assert!(key.len() == 24 && key.ends_with(b"=="));
+        assert!(matches!(head.body, BodyFraming::None | BodyFraming::Length(0)));
+    }
+    model(bytes_of(data, &head.query));
+}
+
+/// The first value and the last one are the same where one is read.
+fn model(query: &[u8]) {
+    let Ok(Some(name)) = query_model(query) else { return };
+    assert!(!name.is_empty());
+    let query = query.strip_prefix(b"?").unwrap_or(query);
+    let is_plain = !query.iter().any(|byte| b"%+".contains(byte));
+    let values = query.split(|byte| *byte == b'&').filter_map(|part| part.strip_prefix(b"model="));
+    if is_plain {
+        assert_eq!(values.collect::<Vec<_>>(), [name.as_bytes()]);
+    }
+}
+
 fn response(data: &[u8], method: Method) {
+    let switch = same_at_every_cut(data, |bytes| {
+        let mut head = ResponseHead::default();
+        let progress = parse_switch(bytes, &method, &LIMITS, &mut head)?;
+        let accept = websocket_accept(&head, bytes);
+        assert!(accept.is_none() || head.status == 101);
+        Ok((progress == Progress::Complete).then_some(head.head_bytes))
+    });
     let mut head = ResponseHead::default();
     let end = same_at_every_cut(data, |bytes| {
         let mut head = ResponseHead::default();
@@ -129,6 +158,7 @@ fn response(data: &[u8], method: Method) {
     if end.is_none() {
         return;
     }
+    assert_eq!(switch, end, "but for a 101 they are the same");
     assert_eq!(parse_response(data, &method, &LIMITS, &mut head), Ok(Progress::Complete));
     assert!((100..600).contains(&head.status));
     if method == Method::Head || head.is_interim() || matches!(head.status, 204 | 304) {

@@ -316,6 +316,9 @@ table! {
         first_byte: Duration = Duration::from_mins(10), { range: 1..=u64::MAX };
         /// Longest silence between two reads of an answer.
         stream_idle: Duration = Duration::from_mins(5), { range: 1..=u64::MAX };
+        /// Longest silence of a WebSocket, of both sides together. Once one side has closed,
+        /// `timeouts.write` counts.
+        tunnel: Duration = Duration::from_hours(1), { range: 1..=u64::MAX };
         /// Longest time for a client that does not read its answer.
         write: Duration = Duration::from_secs(60), { range: 1..=u64::MAX };
         /// Longest idle time of a worker's connection. Stay below the engines' keep-alive time

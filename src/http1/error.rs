@@ -89,6 +89,15 @@ pub enum HeadError {
     /// `Expect` with anything but `100-continue`.
     #[error("only the expectation 100-continue is supported")]
     Expectation,
+    /// No `Sec-WebSocket-Key`, more than one, or one that is not 16 bytes in base64.
+    #[error("the Sec-WebSocket-Key field is missing or malformed")]
+    WebSocketKey,
+    /// `Sec-WebSocket-Version` is missing or another than 13.
+    #[error("only version 13 of WebSocket is supported")]
+    WebSocketVersion,
+    /// A body before the frames of a WebSocket.
+    #[error("a request for WebSocket must not have a body")]
+    WebSocketBody,
 }
 
 impl HeadError {

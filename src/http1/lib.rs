@@ -24,6 +24,7 @@ mod own;
 mod request;
 mod response;
 mod status;
+mod websocket;
 
 pub use answer::{AnswerBody, AnswerFraming};
 pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
@@ -39,5 +40,6 @@ pub use head::{
 };
 pub use own::{CONTINUE, LAST_CHUNK, OwnResponse, OwnStream, encode_own, encode_own_stream};
 pub use request::parse_request;
-pub use response::parse_response;
+pub use response::{parse_response, parse_switch};
 pub use status::reason_phrase;
+pub use websocket::{asks_for_websocket, websocket_accept, websocket_key};

@@ -11,10 +11,21 @@ use super::lines::{field_lines, line_end};
 /// Parses the response head at the front of `buffer`; `request_method` decides whether a body
 /// follows.
 ///
-/// Interim responses (1xx) are returned like others, without body; 101 is an error, because the
-/// proxy never forwards `Upgrade`. As strict as [`super::parse_request`]; an error means the
-/// worker's answer cannot be used.
+/// Interim responses (1xx) are returned like others, without body; 101 is an error, because nobody
+/// has asked for it. As strict as [`super::parse_request`]; an error means the worker's answer
+/// cannot be used.
 pub fn parse_response(
+    buffer: &[u8],
+    request_method: &Method,
+    limits: &HeadLimits,
+    head: &mut ResponseHead,
+) -> Result<Progress, HeadError> {
+    let parsed = parse_switch(buffer, request_method, limits, head);
+    if head.status == 101 { Err(HeadError::Switched) } else { parsed }
+}
+
+/// The same for an answer to a request that asks for another protocol: the head may be a 101.
+pub fn parse_switch(
     buffer: &[u8],
     request_method: &Method,
     limits: &HeadLimits,
@@ -55,9 +66,6 @@ fn status_line(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, 
     }
     if !(100..600).contains(&head.status) {
         return Err(HeadError::Status);
-    }
-    if head.status == 101 {
-        return Err(HeadError::Switched);
     }
     let after_status = protocol_bytes + 4;
     match window.get(after_status) {

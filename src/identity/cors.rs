@@ -97,6 +97,12 @@ impl Cors {
         (!self.is_off()).then(|| Rc::clone(listed.unwrap_or(&self.stranger)))
     }
 
+    /// May pages of this origin read answers?
+    #[must_use]
+    pub fn lists(&self, origin: &[u8]) -> bool {
+        self.listed(origin).is_some()
+    }
+
     fn listed(&self, origin: &[u8]) -> Option<&Rc<CorsFields>> {
         let is_it = |listed: &String| listed == "*" || listed.as_bytes() == origin;
         let position = self.policy.origins.iter().position(is_it)?;

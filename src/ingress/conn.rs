@@ -151,6 +151,11 @@ impl Conn {
         if self.closed { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Both halves and the deadline, for bytes that are no HTTP any more.
+    pub(crate) const fn halves(&mut self) -> (&mut LinkReader, &mut LinkWriter, &mut Deadline) {
+        (&mut self.reader, &mut self.writer, &mut self.deadline)
+    }
+
     /// Ready once the deadline has passed.
     pub fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.deadline.poll(cx)

@@ -59,6 +59,7 @@ impl StreamShape {
             | Endpoint::CountTokens
             | Endpoint::Other
             | Endpoint::StoredResponse
+            | Endpoint::WebSocket
             | Endpoint::Models
             | Endpoint::Health
             | Endpoint::Version => None,

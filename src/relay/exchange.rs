@@ -4,7 +4,9 @@
 use super::{Over, Upstream, Watch};
 use crate::ingress::Turn;
 use forebay_base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
-use forebay_http1::{HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response};
+use forebay_http1::{
+    HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response, parse_switch,
+};
 use forebay_link::LinkWriter;
 use forebay_router::dispatch::RelayError;
 use std::future::{Future, poll_fn};
@@ -26,6 +28,8 @@ pub struct Outbound<'a> {
     pub body: &'a [u8],
     /// Its method: answers to HEAD have no body.
     pub method: &'a Method,
+    /// It asks for another protocol: a 101 is an answer, else an error.
+    pub may_switch: bool,
     /// Limits of the answer's head.
     pub limits: &'a HeadLimits,
 }
@@ -42,11 +46,11 @@ pub async fn send(
     outbound: Outbound<'_>,
     response: &mut ResponseHead,
 ) -> Result<bool, RelayError> {
-    let Outbound { head, body, method, limits } = outbound;
+    let Outbound { head, body, method, may_switch, limits } = outbound;
     let Upstream { reader, writer, input, .. } = upstream;
     let mut writing = pin!(write_all(writer, head, body));
     let (mut is_over, mut sent) = (false, false);
-    let mut heads = Heads::default();
+    let mut heads = Heads { may_switch, ..Heads::default() };
     poll_fn(|cx| {
         if !is_over && let Poll::Ready(result) = writing.as_mut().poll(cx) {
             // A worker may refuse early and stop reading; its answer is on the way then, so go on
@@ -91,6 +95,7 @@ pub async fn send(
 /// How far the heads of one answer have come.
 #[derive(Default)]
 struct Heads {
+    may_switch: bool,
     due: HeadDue,
     interim_count: usize,
 }
@@ -105,14 +110,12 @@ impl Heads {
         limits: &HeadLimits,
         response: &mut ResponseHead,
     ) -> Result<Progress, RelayError> {
+        let parse = if self.may_switch { parse_switch } else { parse_response };
         while self.due.is_due(input, limits) {
-            match parse_response(input, method, limits, response) {
+            match parse(input, method, limits, response) {
                 Err(_) => return Err(RelayError::HeadInvalid),
                 Ok(Progress::Partial) => return Ok(Progress::Partial),
-                // The router never asks to switch protocols.
-                Ok(Progress::Complete) if response.status == 101 => {
-                    return Err(RelayError::HeadInvalid);
-                }
+                Ok(Progress::Complete) if response.status == 101 => return Ok(Progress::Complete),
                 Ok(Progress::Complete) if response.status >= 200 => return Ok(Progress::Complete),
                 Ok(Progress::Complete) if self.interim_count == INTERIM_HEADS_MAX => {
                     return Err(RelayError::InterimEndless);

@@ -16,11 +16,14 @@ mod pump;
 mod response_id;
 mod socket_options;
 mod token_usage;
+mod tunnel;
+mod tunnel_clock;
 mod upstream;
 mod usage_object;
 mod usage_path;
 mod usage_text;
 mod watch;
+mod websocket;
 
 pub use early::{Begun, Early};
 pub use events::{
@@ -35,5 +38,8 @@ pub use pool::UpstreamPool;
 pub use pump::{Answer, Relayed, relay};
 pub use response_id::ResponseIdScan;
 pub use token_usage::{UsageForm, UsageScan};
+pub use tunnel::{TunnelEnd, TunnelWatch, tunnel};
+pub use tunnel_clock::{Toward, TunnelLimits};
 pub use upstream::{Upstream, while_wanted};
 pub use watch::{Client, Over, Watch};
+pub use websocket::answers_key;

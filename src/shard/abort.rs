@@ -67,8 +67,8 @@ async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> 
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(env.clock));
     watch.wait_at_most(ABORT_TIME_MAX);
-    let outbound =
-        Outbound { head: encode(call), body: &[], method: &Method::Post, limits: &limits };
+    let (head, method) = (encode(call), &Method::Post);
+    let outbound = Outbound { head, body: &[], method, may_switch: false, limits: &limits };
     send(&mut watch, &mut upstream, outbound, &mut response).await.map(drop)
 }
 

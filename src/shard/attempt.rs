@@ -12,6 +12,7 @@ use super::predict::Predicted;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
+use super::{tunnel, websocket};
 use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
@@ -104,7 +105,12 @@ pub(super) async fn run(
     let paired_with = paired.as_ref();
     let accounted =
         Accounted { plan: &plan, lease, predicted, paired: paired_with, endpoint, model, read_at };
-    match answer(shard.sending(), conn, slot, answering, accounted).await {
+    let relayed = match slot.answer.head.status {
+        // Apart: each connection would hold the place for it, and few become a tunnel.
+        101 => Box::pin(tunnel::run(shard.sending(), conn, slot, answering, accounted)).await,
+        _ => answer(shard.sending(), conn, slot, answering, accounted).await,
+    };
+    match relayed {
         Ok(after) => {
             // Its KV has arrived; its own answer follows, and nobody waits for that. A refused
             // request has no use for it.
@@ -133,7 +139,7 @@ async fn exchange(
 ) -> Result<Answering, RelayError> {
     let (Sending { env, io, workers }, Going { plan, read_at, .. }) = (sending, going);
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
-    let is_long = slot.message.len().max(slot.pair.leg_body.len()) > READ_AT_ONCE_BYTES_MAX;
+    let is_long = may_be_unread(slot, going.endpoint);
     let key = workers.key(plan.worker, plan.address);
     let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
     let mut is_resent = false;
@@ -161,6 +167,7 @@ async fn exchange(
             head,
             body: body.get(begun_bytes..).unwrap_or_default(),
             method: &slot.head.method,
+            may_switch: going.endpoint == Endpoint::WebSocket,
             limits: &limits,
         };
         let dispatched = match &paired {
@@ -179,11 +186,9 @@ async fn exchange(
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if has_no_room(slot.answer.head.status) {
-                    let after = slot.answer.head.value_of(FieldKind::RetryAfter, &upstream.input);
-                    slot.answer.retry_after_s = after.and_then(retry_after_s);
-                    keep_if_whole(sending, slot, Answering { upstream, sent });
-                    return Err(RelayError::EngineBusy);
+                    return Err(busy(sending, slot, Answering { upstream, sent }));
                 }
+                websocket::check_answer(slot, &upstream.input)?;
                 if paired.is_some() || env.config().retry.after_send {
                     let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
                     let first = first(conn, down, &slot.answer.head, &mut upstream, paired);
@@ -200,6 +205,12 @@ async fn exchange(
             Err(error) => return Err(slot.billed(error)),
         }
     }
+}
+
+/// May the worker take longer to read what it is sent than a host may take to answer?
+fn may_be_unread(slot: &Slot, endpoint: Endpoint) -> bool {
+    let bytes = slot.message.len().max(slot.pair.leg_body.len());
+    bytes > READ_AT_ONCE_BYTES_MAX || endpoint == Endpoint::WebSocket
 }
 
 /// Waits until the answer has begun: the head of a stream alone is no answer.
@@ -228,6 +239,14 @@ fn waiting<'a, 'b>(
 ) -> Waiting<'a, 'b> {
     let leg = paired.as_mut().map(|paired| &mut paired.leg);
     Waiting { conn, leg, down: DownWatch::new(sending.env, sending.workers, plan.worker) }
+}
+
+/// Notes when the engine will have room.
+fn busy(sending: Sending<'_>, slot: &mut Slot, answering: Answering) -> RelayError {
+    let after = slot.answer.head.value_of(FieldKind::RetryAfter, &answering.upstream.input);
+    slot.answer.retry_after_s = after.and_then(retry_after_s);
+    keep_if_whole(sending, slot, answering);
+    RelayError::EngineBusy
 }
 
 /// A refusal that has come whole leaves its connection as good as new.

@@ -4,6 +4,7 @@
 use super::env::Env;
 use super::kept;
 use super::slot::Slot;
+use super::websocket;
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
@@ -42,9 +43,16 @@ pub(super) fn model<'a>(
     if !matches!(found, Err(NoModel::Missing | NoModel::NoPath)) {
         slot.told.whom.check_model(&fleet.tenants, request, resolved)?;
     }
+    if endpoint == Endpoint::WebSocket
+        && let Ok((_, model)) = found
+        && let Some(listed) = slot.told.whom.only_models(&fleet.tenants)
+    {
+        websocket::check_models(fleet, model, listed)?;
+    }
     found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("none has answered yet"),
         NoModel::Unknown => Refusal::unknown_model(request.asked_model()),
+        NoModel::Missing if endpoint == Endpoint::WebSocket => Refusal::no_model_in_query(),
         NoModel::Missing => Refusal::missing_model(),
         NoModel::NoPath => Refusal::no_path_without_model(),
     })

@@ -58,7 +58,10 @@ pub(super) async fn match_prompt(
     asked: Asked<'_>,
 ) -> Result<(), Stop> {
     routing.text.give(io, slot.prompt.end());
-    let has_prompt = !matches!(asked.endpoint, Endpoint::Models | Endpoint::StoredResponse);
+    let has_prompt = !matches!(
+        asked.endpoint,
+        Endpoint::Models | Endpoint::StoredResponse | Endpoint::WebSocket
+    );
     let matches = env.config().policy == Policy::Kv && has_prompt;
     let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));

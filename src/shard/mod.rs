@@ -62,7 +62,9 @@ mod standing;
 mod state;
 mod trace_outlet;
 mod traces;
+mod tunnel;
 mod wait;
+mod websocket;
 mod workers;
 
 pub use run::{ShardSetup, ShardThread, run};

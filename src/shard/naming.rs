@@ -26,6 +26,10 @@ pub(super) async fn resolve(
     let served = served_as(fleet, asked, draw).filter(|served| *served != asked.as_str());
     let Some(served) = served.filter(|_| slot.request.has_model) else { return Ok(()) };
     slot.request.rename(served);
+    // A query says what its client wrote: the engine's own is in the frames.
+    if slot.body().is_empty() {
+        return Ok(());
+    }
     let (start, body_bytes) = (slot.head.head_bytes, slot.body().len());
     // Moving much more takes a shard too long.
     if slot.request.behind_model(body_bytes) <= INLINE_SCAN_BYTES_MAX {

@@ -2,6 +2,7 @@
 
 use super::pair::Paired;
 use super::slot::{PRIORITY, Slot};
+use super::websocket::UPGRADE;
 use forebay_base::NanosSinceStart;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::Endpoint;
@@ -54,10 +55,11 @@ pub(super) fn encode(
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 10], 0);
+    let (mut extra, mut extra_count) = ([("", &b""[..]); 12], 0);
     let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
     let fields = fields.chain(slot.withheld()).chain([slot.claim()]).chain(slot.traced());
-    let fields = fields.flatten();
+    let upgrade = (endpoint == Endpoint::WebSocket).then_some(UPGRADE).into_iter().flatten();
+    let fields = fields.flatten().chain(upgrade);
     for (place, field) in extra.iter_mut().zip(fields) {
         *place = field;
         extra_count += 1;

@@ -215,7 +215,8 @@ async fn exchange(
 
 /// What is sent, perhaps twice: the body, which may be long, is not copied for it.
 fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
-    Outbound { head: leg.call.head.clone(), body: &leg.call.body, method: &Method::Post, limits }
+    let (head, body) = (leg.call.head.clone(), &leg.call.body);
+    Outbound { head, body, method: &Method::Post, may_switch: false, limits }
 }
 
 /// Reads the answer whose head is here.

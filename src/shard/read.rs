@@ -191,6 +191,10 @@ pub(super) async fn parse(
     let read_at = env.now();
     // Calls about a stored response need no body. The guards read one all the same.
     let is_bare = endpoint == Endpoint::StoredResponse && slot.body().is_empty();
+    if endpoint == Endpoint::WebSocket {
+        slot.note_model().map_err(request::Stop::Refused)?;
+        return Ok(read_at);
+    }
     if endpoint == Endpoint::Models || is_bare {
         return Ok(read_at);
     }

@@ -11,7 +11,7 @@ use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
     identity, kept, matching, models, naming, noting, own_page, predict, preflight, pressure,
-    quota, record, refuse, traces, wait,
+    quota, record, refuse, traces, wait, websocket,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -39,20 +39,15 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     preflight::choose(&shard.intake.cors(), conn, slot);
     record::begin(&shard.env, conn, slot);
     // parse: the route.
-    let served = match route(&slot.head.method, slot.head.path(&conn.input)) {
+    let routed = route(&slot.head.method, slot.head.path(&conn.input))
+        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, slot));
+    let served = match routed {
         Ok(endpoint) => {
             labels.endpoint = Some(endpoint);
             match own_page::of(endpoint) {
                 Some(page) => {
-                    own_page::answer(
-                        &shard.env,
-                        &shard.workers.fleet(),
-                        conn,
-                        slot,
-                        page,
-                        &mut labels,
-                    )
-                    .await
+                    let (env, fleet) = (&shard.env, shard.workers.fleet());
+                    own_page::answer(env, &fleet, conn, slot, page, &mut labels).await
                 }
                 None => {
                     slot.told.trace = traces::begin(shard, conn, slot, endpoint, started);
@@ -67,7 +62,10 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         }
     };
     let served = served.map_err(|stop| pressure::with_time(&shard.routing, stop));
-    shard.env.time(Stage::Total, started);
+    // How long a tunnel was open says nothing of the time that answers take.
+    if labels.status != 101 {
+        shard.env.time(Stage::Total, started);
+    }
     quota::settle(shard, slot, labels.model);
     noting::ended(shard, slot);
     record::note(shard, &conn.client, slot, &labels, &served, started);

@@ -11,9 +11,9 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::SessionConfig;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Dialect, SessionKey};
-use forebay_http1::{FieldKind, RequestHead, ResponseHead, header};
+use forebay_http1::{FieldKind, RequestHead, ResponseHead, bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
-use forebay_prompt::parse::{ApiRequest, Whom, session_key};
+use forebay_prompt::parse::{ApiRequest, Refusal, Whom, query_model, session_key};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::Split;
 use forebay_select::Prompt;
@@ -150,6 +150,17 @@ impl Slot {
     pub(super) fn note_session(&mut self, names: &SessionConfig) {
         let scanned = (&*self.request, self.body());
         self.told.session = session_key(names, &self.head, &self.message, scanned);
+    }
+
+    /// Reads the model off the query of a request that has no body.
+    ///
+    /// # Errors
+    /// A refusal where servers may read different names.
+    pub(super) fn note_model(&mut self) -> Result<(), Refusal> {
+        let named = query_model(bytes_of(&self.message, &self.head.query))?;
+        self.request.has_model = named.is_some();
+        self.request.model.push_str(&named.unwrap_or_default());
+        Ok(())
     }
 
     fn forget(&mut self) {

@@ -36,6 +36,8 @@ counts! {
         CutMidStream = "cut_mid_stream_total",
         /// Response body bytes relayed.
         ResponseBytes = "response_bytes_total",
+        /// Bytes of clients passed on to workers in WebSockets.
+        TunnelRequestBytes = "tunnel_request_bytes_total",
         /// Refusals of engines (429, 503, 529) that no client saw.
         EngineRefusals = "engine_refusals_total",
         /// Notes of requests that found no room on their way to `forebay record`.
@@ -52,6 +54,10 @@ counts! {
         ConnectionsRefusedAddress = "connections_refused_address_total",
         /// Connections of `client.trusted` closed because their PROXY header was missing or wrong.
         ProxyHeaderFaults = "proxy_header_faults_total",
+        /// WebSockets opened.
+        TunnelsOpened = "tunnels_opened_total",
+        /// WebSockets closed. Opened minus closed are open.
+        TunnelsClosed = "tunnels_closed_total",
         /// Connections opened to workers.
         UpstreamConnects = "upstream_connects_total",
         /// Requests sent on a pooled connection.

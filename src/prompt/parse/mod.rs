@@ -14,6 +14,7 @@ mod owned;
 mod pin;
 mod priority;
 mod prompt;
+mod query;
 mod reason;
 mod refuse;
 mod rename;
@@ -33,10 +34,13 @@ pub use json::{Cursor, Text};
 pub use json::{ScanError, check_json};
 pub use messages::MESSAGES_MAX;
 pub use pin::rank_pin;
+pub use query::query_model;
 pub use reason::Reason;
 pub use refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
-pub use route::{CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, is_engine_call, route};
+pub use route::{
+    CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, is_engine_call, may_be_websocket, route,
+};
 pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
 pub use session::session_key;
 pub use stored::StoredCall;

@@ -59,7 +59,7 @@ reasons! {
     BadRequest = 400 "bad-request" "The request is malformed.",
     /// The body is not a JSON object.
     BadJson = 400 "bad-json" "The body must be a JSON object.",
-    /// The body names no model, and the workers serve several.
+    /// Neither the body nor the query of a WebSocket names a model, and the workers serve several.
     MissingModel = 400 "missing-model"
         "The body must name a model: add `model`, a non-empty string.",
     /// With `api_keys`: the request shows no key, or an unknown one.
@@ -74,7 +74,8 @@ reasons! {
     /// The response is unknown, or its worker is gone.
     UnknownResponse = 404 "unknown-response"
         "This router knows of no worker that keeps this response. Make it again.",
-    /// A browser asks for a page of an origin that `cors.origins` does not list.
+    /// A browser asks for a page of an origin that `cors.origins` does not list, or opens a
+    /// WebSocket for such a page.
     OriginNotAllowed = 403 "origin-not-allowed"
         "Pages of this origin may not call this router. Ask its operator to list the origin.",
     /// No such path.

@@ -87,6 +87,23 @@ impl Refusal {
         )
     }
 
+    /// For a path that is served over a WebSocket only.
+    #[must_use]
+    pub fn no_upgrade() -> Self {
+        Self::new(Reason::BadRequest).with_message(
+            "This path is served over a WebSocket: send `Upgrade: websocket` and `Connection: \
+             Upgrade`.",
+        )
+    }
+
+    /// For a WebSocket whose path names no model, or several.
+    #[must_use]
+    pub fn no_model_in_query() -> Self {
+        Self::missing_model().with_message(
+            "A WebSocket must name its model once in the path: add `?model=` and the name.",
+        )
+    }
+
     /// Another message. The text must be bounded: it is sent and logged in full.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Self {

@@ -36,6 +36,8 @@ pub enum Endpoint {
     Other,
     /// `/v1/responses/{id}`, and the paths below it
     StoredResponse,
+    /// `GET` of `/v1/realtime` or another path of an engine, to go on by WebSocket
+    WebSocket,
     /// `GET /v1/models`, answered by the router
     Models,
     /// `GET /health`, `GET /ping`, answered by the router
@@ -56,7 +58,7 @@ pub enum ApiShape {
 
 impl Endpoint {
     /// All of them, in the order of declaration.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Embeddings,
@@ -70,6 +72,7 @@ impl Endpoint {
         Self::CountTokens,
         Self::Other,
         Self::StoredResponse,
+        Self::WebSocket,
         Self::Models,
         Self::Health,
         Self::Version,
@@ -98,6 +101,7 @@ impl Endpoint {
             Self::CountTokens => "count_tokens",
             Self::Other => "other",
             Self::StoredResponse => "stored_response",
+            Self::WebSocket => "websocket",
             Self::Models => "models",
             Self::Health => "health",
             Self::Version => "version",

@@ -21,12 +21,16 @@ impl ClientRoute {
     /// The methods that the path supports, as the header field `allow` names them.
     #[must_use]
     pub const fn methods(&self) -> &'static str {
-        if self.endpoint.is_page() { "GET, HEAD" } else { "POST" }
+        match self.endpoint {
+            Endpoint::WebSocket => "GET",
+            endpoint if endpoint.is_page() => "GET, HEAD",
+            _ => "POST",
+        }
     }
 }
 
 /// Every call that clients may make. The first match counts, so frequent calls come first.
-pub const CLIENT_ROUTES: [ClientRoute; 25] = {
+pub const CLIENT_ROUTES: [ClientRoute; 26] = {
     const fn call(path: &'static str, endpoint: Endpoint, meaning: &'static str) -> ClientRoute {
         ClientRoute { path, endpoint, meaning }
     }
@@ -52,6 +56,7 @@ pub const CLIENT_ROUTES: [ClientRoute; 25] = {
         call("/v1/classify", Endpoint::Other, "the same"),
         call("/pooling", Endpoint::Other, "vectors of texts, as vLLM pools them"),
         call("/invocations", Endpoint::Other, "any of these, as SageMaker asks"),
+        call("/v1/realtime", Endpoint::WebSocket, "speech as it comes, over a WebSocket"),
         call("/v1/models", Endpoint::Models, "models of all workers"),
         call("/health", Endpoint::Health, "200, or 503 while no request could be served"),
         call("/ping", Endpoint::Health, "the same"),
@@ -155,6 +160,16 @@ fn is_closed(part: &[u8]) -> bool {
     is_call || ENGINE_CALL_PREFIXES.iter().any(begins)
 }
 
+/// Does a path go on by WebSocket, where a request asks for that? The paths of other calls do not:
+/// what the router looks for in their bodies, it would not find in frames.
+#[must_use]
+pub fn may_be_websocket(path: &[u8]) -> bool {
+    match CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) {
+        Some(call) => call.endpoint == Endpoint::WebSocket,
+        None => StoredCall::of(path).is_none() && may_be_an_engines(path),
+    }
+}
+
 /// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no
 /// trailing slash.
 ///
@@ -171,7 +186,11 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
         return is_other.then_some(Endpoint::Other).ok_or(Refusal::new(Reason::NotFound));
     };
     let is_supported = match method {
+        Method::Get if call.endpoint == Endpoint::WebSocket => {
+            return Err(Refusal::no_upgrade());
+        }
         Method::Get | Method::Head => call.endpoint.is_page(),
+        _ if call.endpoint == Endpoint::WebSocket => false,
         Method::Post => !call.endpoint.is_page(),
         _ => false,
     };

@@ -82,7 +82,8 @@ pub fn no_worker(why: &str) -> Refusal {
 /// Every worker of its model needs it to be split, and it cannot be.
 #[must_use]
 pub(super) fn cannot_split(obstacle: Option<Obstacle>) -> Refusal {
-    let why = obstacle.map_or_else(|| "its body is not understood".into(), |why| why.to_string());
+    let why = obstacle
+        .map_or_else(|| "its body is missing, or not understood".into(), |why| why.to_string());
     Refusal::new(Reason::BadRequest).with_message(format!(
         "The workers of this model compute prompts and answers on different machines, and this \
          request cannot be split: {why}."

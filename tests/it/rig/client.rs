@@ -115,6 +115,18 @@ impl Client {
         reply
     }
 
+    /// The next bytes; fewer at the end of the connection.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut reply = Reply::default();
+        self.exactly(count, &mut reply);
+        reply.body
+    }
+
+    /// What has come and was not read off.
+    pub(crate) fn taken(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.input)
+    }
+
     /// True if the other side has closed and sent nothing more.
     pub(crate) fn at_end(&mut self) -> bool {
         self.input.is_empty() && !self.more()

@@ -15,6 +15,7 @@ pub(crate) mod stub;
 pub(crate) mod stub_pages;
 pub(crate) mod tls_front;
 pub(crate) mod truth;
+pub(crate) mod websocket;
 pub(crate) mod worker;
 
 pub(crate) use admin::{admin, any_port, metric, port_for_later, usable};
