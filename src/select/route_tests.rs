@@ -104,11 +104,11 @@ impl Scene {
     }
 
     fn route(&self, uncached_tokens_min: u64, falls_back: bool, splits: bool) -> String {
-        let (none, reports) = (Overlaps::new(64), LoadReports::new(Duration::from_secs(5)));
+        let reports = LoadReports::new(Duration::from_secs(5));
         let asked = RouteRequest {
             fleet: &self.fleet,
             model: self.model(),
-            request: self.request(&none, &reports, Leg::Whole),
+            request: self.request(&reports, Leg::Whole),
             pin: self.pin,
             tried: &self.tried,
             rules: RouteRules { uncached_tokens_min, falls_back },
@@ -120,12 +120,7 @@ impl Scene {
         }
     }
 
-    fn request<'a>(
-        &'a self,
-        none: &'a Overlaps,
-        reports: &'a LoadReports,
-        leg: Leg,
-    ) -> PickRequest<'a> {
+    fn request<'a>(&'a self, reports: &'a LoadReports, leg: Leg) -> PickRequest<'a> {
         PickRequest {
             leg,
             ranks: &[],
@@ -143,7 +138,7 @@ impl Scene {
 
     /// Binds one leg.
     fn bind(&mut self, policy: Policy, leg: Leg, near: Option<RankIndex>) -> Option<Lease> {
-        let (none, reports) = (Overlaps::new(64), LoadReports::new(Duration::from_secs(5)));
+        let reports = LoadReports::new(Duration::from_secs(5));
         let (mut turn, mut random) = (std::mem::take(&mut self.turn), self.random.fork());
         let mut candidates = Candidates::default();
         let seeking = Seeking { leg, near, pin: self.pin, tried: &self.tried };
@@ -157,7 +152,7 @@ impl Scene {
             turn: &mut turn,
             random: &mut random,
         }
-        .bind(&self.request(&none, &reports, leg), 10, &mut candidates);
+        .bind(&self.request(&reports, leg), 10, &mut candidates);
         self.turn = turn;
         lease
     }

@@ -63,7 +63,6 @@ pub(crate) struct Shipped {
     stages: Stages,
     home: Home,
     memory: IndexMemory,
-    told: ToldPaths,
     request: ApiRequest,
     waiting: AHashMap<Ticket, WaitsInQueue>,
     buffer: Vec<u8>,
@@ -75,6 +74,7 @@ struct IndexMemory {
     reader: IndexReader,
     writer: SliceWriter,
     expiring: Expiring,
+    told: ToldPaths,
     /// By block of the trace: the key of its parent, and its own.
     keys: Vec<(BlockKey, BlockKey)>,
     block_bytes: u16,
@@ -114,9 +114,9 @@ impl Shipped {
             ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
         let memory = IndexMemory::new(trace, &config, root);
         let (waiting, buffer, home) = (AHashMap::new(), Vec::new(), Home::default());
-        let (cache_writes, told) = (CacheWrites::default(), ToldPaths::default());
+        let cache_writes = CacheWrites::default();
         let mut shipped =
-            Self { fleet, stages, home, memory, told, request, waiting, buffer, cache_writes };
+            Self { fleet, stages, home, memory, request, waiting, buffer, cache_writes };
         shipped.meet();
         shipped
     }
@@ -303,7 +303,7 @@ impl Shipped {
         let Self { memory, fleet, request, stages, .. } = self;
         let model = &fleet.models[MODEL.index()];
         memory.sweep(asked.now);
-        let ask = memory.ask(fleet, model, request);
+        let ask = search(&memory.reader, fleet, model, request);
         let matching = &mut stages.matching;
         let ratio = matching.ratios.of(MODEL);
         matching.matched.walk(&ask, &mut prompt, &model.ranks, ratio);
@@ -311,15 +311,14 @@ impl Shipped {
     }
 
     fn remember(&mut self, prompt: &Prompt, rank: RankIndex, now: NanosSinceStart) {
-        let Self { memory, told, fleet, request, stages, .. } = self;
+        let Self { memory, fleet, request, stages, .. } = self;
         let matched = &mut stages.matching.matched;
         matched.recall(prompt);
         let model = &fleet.models[MODEL.index()];
-        let reader = memory.reader.clone();
-        let ask = MatchRequest { index: &reader, ..memory.ask(fleet, model, request) };
+        let IndexMemory { reader, writer, expiring, told, .. } = memory;
+        let ask = search(reader, fleet, model, request);
         let routed = matched.to_remember(&ask, prompt, rank, told, || now);
         if let Some((_, routed)) = routed {
-            let IndexMemory { writer, expiring, .. } = memory;
             expiring.remember(&routed, now, |rank, op| writer.apply(rank, op));
         }
     }
@@ -360,6 +359,17 @@ struct FlowAndPrompt {
     prompt: Prompt,
 }
 
+/// What is asked of the index about a prompt.
+fn search<'a>(
+    index: &'a IndexReader,
+    fleet: &'a FleetSnapshot,
+    model: &'a Model,
+    request: &'a ApiRequest,
+) -> MatchRequest<'a> {
+    let place = RenderThread::Offload;
+    MatchRequest { index, fleet, model, request, body: &[], place }
+}
+
 impl IndexMemory {
     fn new(trace: &Trace, config: &Config, root: BlockKey) -> Self {
         let (reader, mut writers) = index(1, SEED, config.limits.index_bytes_max);
@@ -380,17 +390,7 @@ impl IndexMemory {
         }
         let writer = writers.swap_remove(0);
         let expiring = Expiring::new(limits);
-        Self { reader, writer, expiring, keys, block_bytes }
-    }
-
-    fn ask<'a>(
-        &'a self,
-        fleet: &'a FleetSnapshot,
-        model: &'a Model,
-        request: &'a ApiRequest,
-    ) -> MatchRequest<'a> {
-        let place = RenderThread::Offload;
-        MatchRequest { index: &self.reader, fleet, model, request, body: &[], place }
+        Self { reader, writer, expiring, told: ToldPaths::default(), keys, block_bytes }
     }
 
     fn op(&self, change: CacheChange) -> KvOp {
