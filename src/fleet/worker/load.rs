@@ -1,15 +1,10 @@
-//! The load board: one padded cell of atomics per rank, shared by all shards and the control plane.
-//! It is the truth of what this router has in flight. Leases (`account::lease`) are the only
-//! writers of the counts of requests and tokens; the other words say who may change them.
+//! What is in flight on one rank: a cell of atomics of the load board. It is the truth of what this
+//! router has in flight. Leases (`account::lease`) are the only writers of the counts of requests
+//! and tokens; the other words say who may change them.
 
-use super::{QueueCell, Windows, WorkerSigns};
-use crate::tenant::{InFlightCount, TenantBoard};
-use crossbeam_utils::CachePadded;
-use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
-use forebay_ring::Bell;
+use super::WorkerSigns;
+use forebay_base::{NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
 /// tokens.
@@ -26,18 +21,6 @@ const REFUSAL_STEPS: u64 = 24;
 // One more step is a shift of a `u32`, and no rank has more places than the word can count.
 const _: () = assert!(REFUSAL_STEPS < u32::BITS as u64);
 const _: () = assert!(REFUSAL_STEPS >= (u64::BITS - PLACE_BIT) as u64);
-
-/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
-/// than 1 MiB.
-#[derive(Debug)]
-pub struct LoadBoard {
-    cells: Box<[CachePadded<RankLoad>]>,
-    queues: Box<[CachePadded<QueueCell>]>,
-    windows: Windows,
-    in_flight: CachePadded<InFlightCount>,
-    tenants: TenantBoard,
-    bells: Vec<Arc<Bell>>,
-}
 
 /// What is in flight on one rank, as counted by this process.
 #[derive(Debug)]
@@ -90,102 +73,6 @@ pub struct RoomWanted {
     pub kv_tokens: u64,
     /// Prompt tokens to compute.
     pub prefill_tokens: u64,
-}
-
-impl LoadBoard {
-    /// An empty board that wakes nobody.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::with_bells(Vec::new())
-    }
-
-    /// An empty board. `bells` are those of the shards, in shard order: they are the queues' homes.
-    #[must_use]
-    pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
-        Self {
-            cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
-            queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
-            windows: Windows::new(),
-            in_flight: CachePadded::default(),
-            tenants: TenantBoard::new(),
-            bells,
-        }
-    }
-
-    /// The cell of a rank; `None` only for an index past [`RANKS_MAX`].
-    #[must_use]
-    pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
-        self.cells.get(rank.index()).map(|cell| &**cell)
-    }
-
-    /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].
-    #[must_use]
-    pub fn queue(&self, queue: QueueIndex) -> Option<&QueueCell> {
-        self.queues.get(queue.index()).map(|cell| &**cell)
-    }
-
-    /// What tenants have used.
-    #[must_use]
-    pub const fn tenants(&self) -> &TenantBoard {
-        &self.tenants
-    }
-
-    /// The rejection windows.
-    #[must_use]
-    pub const fn windows(&self) -> &Windows {
-        &self.windows
-    }
-
-    /// Requests in flight in all shards.
-    #[must_use]
-    pub fn in_flight(&self) -> &InFlightCount {
-        &self.in_flight
-    }
-
-    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
-    /// taken the request, so it has room now that it had not before; that of one which it refused,
-    /// or never saw, says nothing.
-    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
-        if let Some(cell) = self.rank(rank) {
-            // The place is back before waiters are told: the home would look and find nothing.
-            cell.release(kv_tokens);
-            // A refused attempt is no end. Counted as such, a full pool looked fast, and
-            // `Retry-After` was at its least.
-            if served {
-                cell.has_ended();
-            }
-            self.room_made(rank);
-        }
-    }
-
-    /// The rank may have room that it had not: wakes the home of its queue if anybody waits there.
-    pub fn room_made(&self, rank: RankIndex) {
-        let queue = self.rank(rank).and_then(RankLoad::queue);
-        let Some(queue) = queue else { return };
-        if self.queue(queue).is_some_and(QueueCell::room_made) {
-            self.wake_home(queue);
-        }
-    }
-
-    /// Shard, by number, that is home to a queue.
-    #[must_use]
-    pub fn home(&self, queue: QueueIndex) -> usize {
-        queue.index() % self.bells.len().max(1)
-    }
-
-    /// Rings the bell of a queue's home.
-    pub fn wake_home(&self, queue: QueueIndex) {
-        debug_assert!(self.bells.is_empty() || self.home(queue) < self.bells.len());
-        if let Some(bell) = self.bells.get(self.home(queue)) {
-            bell.ring();
-        }
-    }
-}
-
-impl Default for LoadBoard {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Default for RankLoad {
@@ -256,7 +143,7 @@ impl RankLoad {
     }
 
     /// Gives a place and its tokens back, and tells nobody: leases go through
-    /// [`LoadBoard::give_back`], which tells those who wait.
+    /// [`LoadBoard::give_back`](super::LoadBoard::give_back), which tells those who wait.
     pub fn release(&self, kv_tokens: u64) {
         let tokens = kv_tokens.min(TOKENS_MASK);
         // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before
@@ -365,7 +252,7 @@ impl RankLoad {
     }
 
     /// A request that the engine had taken has ended, so there is room again.
-    fn has_ended(&self) {
+    pub(super) fn has_ended(&self) {
         // ordering: statistic; pairs with nothing.
         self.ended.fetch_add(1, Ordering::Relaxed);
         // ordering: hints; pair with `refused`.
@@ -383,7 +270,7 @@ impl RankLoad {
     }
 
     /// What other replicas have there. Only the control plane calls it, and
-    /// [`LoadBoard::room_made`] after it lowered.
+    /// [`LoadBoard::room_made`](super::LoadBoard::room_made) after it lowered.
     pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
         let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
         // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
@@ -406,7 +293,7 @@ impl RankLoad {
         self.queue.store(number, Ordering::Release);
     }
 
-    fn queue(&self) -> Option<QueueIndex> {
+    pub(super) fn queue(&self) -> Option<QueueIndex> {
         // ordering: Acquire; pairs with the Release in `set_queue`.
         u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
     }
@@ -501,7 +388,9 @@ fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
 #[cfg(test)]
 #[cfg(not(feature = "loom"))]
 mod tests {
+    use super::super::LoadBoard;
     use super::*;
+    use forebay_base::RankIndex;
 
     const RANK: RankIndex = RankIndex(0);
 

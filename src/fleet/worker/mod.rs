@@ -2,6 +2,7 @@
 //! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
 
 mod closed_room;
+mod board;
 mod breaker;
 mod cache_writes;
 mod fleet;
@@ -18,6 +19,7 @@ mod signs;
 pub mod test_support;
 mod window;
 
+pub use board::LoadBoard;
 pub use breaker::BreakerClaim;
 pub use cache_writes::CacheWrites;
 pub use fleet::{
@@ -25,7 +27,7 @@ pub use fleet::{
     WorkerState,
 };
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
-pub use load::{LoadBoard, RankLoad, RoomLimits, RoomWanted};
+pub use load::{RankLoad, RoomLimits, RoomWanted};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};

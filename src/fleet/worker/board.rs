@@ -1,0 +1,118 @@
+//! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
+//! with the cells of queues, the windows, and whom to wake.
+
+use super::{QueueCell, RankLoad, Windows};
+use crate::tenant::{InFlightCount, TenantBoard};
+use crossbeam_utils::CachePadded;
+use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
+use forebay_base::{QueueIndex, RankIndex};
+use forebay_ring::Bell;
+use std::sync::Arc;
+
+/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
+/// than 1 MiB.
+#[derive(Debug)]
+pub struct LoadBoard {
+    cells: Box<[CachePadded<RankLoad>]>,
+    queues: Box<[CachePadded<QueueCell>]>,
+    windows: Windows,
+    in_flight: CachePadded<InFlightCount>,
+    tenants: TenantBoard,
+    bells: Vec<Arc<Bell>>,
+}
+
+impl LoadBoard {
+    /// An empty board that wakes nobody.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_bells(Vec::new())
+    }
+
+    /// An empty board. `bells` are those of the shards, in shard order: they are the queues' homes.
+    #[must_use]
+    pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
+        Self {
+            cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
+            queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
+            windows: Windows::new(),
+            in_flight: CachePadded::default(),
+            tenants: TenantBoard::new(),
+            bells,
+        }
+    }
+
+    /// The cell of a rank; `None` only for an index past [`RANKS_MAX`].
+    #[must_use]
+    pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
+        self.cells.get(rank.index()).map(|cell| &**cell)
+    }
+
+    /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].
+    #[must_use]
+    pub fn queue(&self, queue: QueueIndex) -> Option<&QueueCell> {
+        self.queues.get(queue.index()).map(|cell| &**cell)
+    }
+
+    /// What tenants have used.
+    #[must_use]
+    pub const fn tenants(&self) -> &TenantBoard {
+        &self.tenants
+    }
+
+    /// The rejection windows.
+    #[must_use]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Requests in flight in all shards.
+    #[must_use]
+    pub fn in_flight(&self) -> &InFlightCount {
+        &self.in_flight
+    }
+
+    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
+    /// taken the request, so it has room now that it had not before; that of one which it refused,
+    /// or never saw, says nothing.
+    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
+        if let Some(cell) = self.rank(rank) {
+            // The place is back before waiters are told: the home would look and find nothing.
+            cell.release(kv_tokens);
+            // A refused attempt is no end. Counted as such, a full pool looked fast, and
+            // `Retry-After` was at its least.
+            if served {
+                cell.has_ended();
+            }
+            self.room_made(rank);
+        }
+    }
+
+    /// The rank may have room that it had not: wakes the home of its queue if anybody waits there.
+    pub fn room_made(&self, rank: RankIndex) {
+        let queue = self.rank(rank).and_then(RankLoad::queue);
+        let Some(queue) = queue else { return };
+        if self.queue(queue).is_some_and(QueueCell::room_made) {
+            self.wake_home(queue);
+        }
+    }
+
+    /// Shard, by number, that is home to a queue.
+    #[must_use]
+    pub fn home(&self, queue: QueueIndex) -> usize {
+        queue.index() % self.bells.len().max(1)
+    }
+
+    /// Rings the bell of a queue's home.
+    pub fn wake_home(&self, queue: QueueIndex) {
+        debug_assert!(self.bells.is_empty() || self.home(queue) < self.bells.len());
+        if let Some(bell) = self.bells.get(self.home(queue)) {
+            bell.ring();
+        }
+    }
+}
+
+impl Default for LoadBoard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
