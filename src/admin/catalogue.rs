@@ -158,8 +158,10 @@ catalogue! {
         PREFILL_TOKENS = Gauge "prefill_tokens" ["worker", "dp_rank"];
         /// Tokens held by requests in flight.
         DECODE_TOKENS = Gauge "decode_tokens" ["worker", "dp_rank"];
-        /// 1 while the rank's breaker keeps requests away.
+        /// 1 while the rank's breaker keeps requests away, or the rank is ejected.
         BREAKER_OPEN = Gauge "breaker_open" ["worker", "dp_rank"];
+        /// Times that the rank was ejected: it stood still, or was far slower than its pool.
+        RANK_EJECTIONS = Counter "rank_ejections_total" ["worker", "dp_rank", "reason"];
         /// Counts up with every change of the fleet.
         FLEET_GENERATION = Gauge "fleet_generation" [];
     }

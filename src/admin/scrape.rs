@@ -18,7 +18,7 @@ use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
     Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
 };
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{EjectReason, FleetSnapshot};
 use forebay_index::IndexReader;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
@@ -233,6 +233,15 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             let Some(value) = read(sources, index) else { continue };
             let dp_rank = rank.dp_rank.0.to_string();
             family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
+        }
+    }
+    let mut family = text.open(&catalogue::RANK_EJECTIONS);
+    for (index, rank, worker) in sources.fleet.fleet.present() {
+        let (load, dp_rank) = (sources.fleet.board.rank(index), rank.dp_rank.0.to_string());
+        for reason in EjectReason::ALL {
+            let labels =
+                [("worker", &*worker.name), ("dp_rank", &dp_rank), ("reason", reason.name())];
+            family.sample(&labels, load.map_or(0, |load| load.ejection_count(reason).into()));
         }
     }
 }

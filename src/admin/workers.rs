@@ -4,7 +4,9 @@ use super::metrics_text::approximate;
 use super::roles;
 use super::sources::{FleetView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadReports, Rank, Worker, WorkerState};
+use forebay_fleet::worker::{
+    Dialect, EjectReason, FleetSnapshot, LoadReports, Rank, Worker, WorkerState,
+};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
@@ -102,6 +104,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
+        "ejected": load.ejected().map(EjectReason::name),
         "report": report(index, &sources.fleet.loads.reports(), sources.fleet.now),
     }))
 }

@@ -260,6 +260,10 @@ impl Check<'_> {
             let help = "reports would count nothing most of the time";
             self.warning("load.age_max", what, help);
         }
+        if config.health.slow_factor == 1 {
+            let what = "`health.slow_factor` is 1, and half of a pool is slower than its median";
+            self.error("health.slow_factor", what, "write 3 or more; 0 turns this off");
+        }
         let approximate = &config.approximate;
         if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {
             let what = "`approximate.speculative_ttl` is more than a minute";

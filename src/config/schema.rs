@@ -184,6 +184,20 @@ table! {
         /// Time in which a worker that has come back gets a growing share of requests.
         /// 0 gives it its share at once.
         slow_start: Duration = Duration::ZERO;
+        // A prompt of 100,000 tokens takes a minute on a full rank, and the rank's other streams
+        // move meanwhile. A single prompt of a million tokens may take longer.
+        /// Ejects a rank on which streams have waited this long for their first byte while nothing
+        /// moves there. 0 turns this off.
+        stall_timeout: Duration = Duration::from_mins(2);
+        // Off: a pool may have slow ranks on purpose, of older GPUs.
+        /// Ejects a rank whose first bytes take this many times as long as in its pool, for the
+        /// same work. 0 turns this off.
+        slow_factor: u32 = 0, { range: 0..=1_000 };
+        /// Time that a rank is so slow before it is ejected. The first pause is three times as
+        /// long.
+        slow_after: Duration = Duration::from_secs(10), { range: 100..=u64::MAX };
+        /// Most ranks of a model that may be ejected at a time. The last one never is.
+        ejected_share_percent: u32 = 50, { range: 0..=100 };
     }
 }
 

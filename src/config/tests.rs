@@ -102,6 +102,10 @@ timeout = "1s"
 unhealthy_after = 5
 healthy_after = 2
 slow_start = "20s"
+stall_timeout = "90s"
+slow_factor = 5
+slow_after = "20s"
+ejected_share_percent = 30
 [discovery]
 file = "/tmp/workers.toml"
 dns = ["http://engines.internal:8000"]
@@ -451,6 +455,7 @@ fn conflicts_and_ranges() {
             "[approximate]\nrank_bytes_max = \"1KiB\"",
             "forebay.toml:2:18: error: `approximate.rank_bytes_max` is 1KiB, should be 4KiB to",
         ),
+        ("[health]\nslow_factor = 1", "forebay.toml:2:15: error: `health.slow_factor` is 1"),
         (
             "[approximate]\nspeculative_ttl = \"2m\"",
             "forebay.toml:2:19: warning: `approximate.speculative_ttl`",

@@ -10,6 +10,7 @@
 //! good will.
 
 mod drain;
+mod ejection;
 mod error;
 mod feeds;
 mod fleet;

@@ -1,8 +1,8 @@
 //! Slow start: a worker that has come back has cold caches, and perhaps kernels to compile. It gets
-//! a share of what others have in flight, which grows until its time is over. Sans-IO: time and
-//! loads are arguments.
+//! a share of what others have in flight, which grows until its time is over. So does a rank that
+//! was ejected. Sans-IO: time and loads are arguments.
 
-use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,61 +10,82 @@ use std::time::Duration;
 /// Steps of the way up.
 const STEPS: u32 = 20;
 
-/// Workers that came back a moment ago.
+/// Who came back a moment ago.
 #[derive(Debug, Default)]
 pub(super) struct Warming {
-    workers: BTreeMap<WorkerIndex, Comeback>,
+    comebacks: BTreeMap<Whose, Comeback>,
 }
+
+/// All ranks of a worker, or one of them.
+type Whose = (WorkerIndex, Option<RankIndex>);
 
 #[derive(Debug)]
 struct Comeback {
     since: NanosSinceStart,
-    /// Most requests in flight on each of its ranks, for now.
+    /// Most requests in flight on each of these ranks, for now.
     places: u32,
 }
 
 impl Warming {
     /// The worker serves again.
     pub(super) fn begin(&mut self, worker: WorkerIndex, now: NanosSinceStart) {
-        self.workers.insert(worker, Comeback { since: now, places: 1 });
+        self.comebacks.insert((worker, None), Comeback { since: now, places: 1 });
+    }
+
+    /// A rank of it does.
+    pub(super) fn begin_rank(
+        &mut self,
+        worker: WorkerIndex,
+        rank: RankIndex,
+        now: NanosSinceStart,
+    ) {
+        self.comebacks.insert((worker, Some(rank)), Comeback { since: now, places: 1 });
     }
 
     /// The worker serves no more.
     pub(super) fn end(&mut self, worker: WorkerIndex) {
-        self.workers.remove(&worker);
+        self.comebacks.retain(|(whose, _), _| *whose != worker);
     }
 
-    /// Time has passed; true if a worker may have more than before. `usual`: requests in flight on
-    /// the fullest rank of another worker.
+    /// Time has passed; true if a rank may have more than before. `usual`: requests in flight on
+    /// the fullest of the other ranks.
     pub(super) fn grow(&mut self, now: NanosSinceStart, time: Duration, usual: u32) -> bool {
         let whole = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let before = self.workers.len();
-        self.workers.retain(|_, worker| now.since(worker.since) < whole);
-        let mut has_grown = self.workers.len() < before;
-        for worker in self.workers.values_mut() {
-            let steps = u64::from(STEPS).saturating_mul(now.since(worker.since)) / whole.max(1);
+        let before = self.comebacks.len();
+        self.comebacks.retain(|_, comeback| now.since(comeback.since) < whole);
+        let mut has_grown = self.comebacks.len() < before;
+        for comeback in self.comebacks.values_mut() {
+            let steps = u64::from(STEPS).saturating_mul(now.since(comeback.since)) / whole.max(1);
             let share = u64::from(usual).saturating_mul(steps).div_ceil(u64::from(STEPS));
             let places = u32::try_from(share).unwrap_or(u32::MAX);
-            has_grown |= places > worker.places;
-            worker.places = worker.places.max(places);
+            has_grown |= places > comeback.places;
+            comeback.places = comeback.places.max(places);
         }
         has_grown
     }
 
-    /// True for a worker that is on its way up.
-    pub(super) fn holds(&self, worker: WorkerIndex) -> bool {
-        self.workers.contains_key(&worker)
+    /// True for a rank that is on its way up.
+    pub(super) fn holds(&self, worker: WorkerIndex, rank: RankIndex) -> bool {
+        self.places(worker, rank).is_some()
     }
 
-    /// Limits the ranks of these workers.
+    fn places(&self, worker: WorkerIndex, rank: RankIndex) -> Option<u32> {
+        let of = |whose| self.comebacks.get(&(worker, whose)).map(|comeback| comeback.places);
+        [of(None), of(Some(rank))].into_iter().flatten().min()
+    }
+
+    /// Limits what these ranks may have.
     pub(super) fn limit(&self, fleet: &mut FleetSnapshot) {
-        for rank in &mut fleet.ranks {
-            let Some(Comeback { places, .. }) = self.workers.get(&rank.worker) else { continue };
+        for (position, rank) in fleet.ranks.iter_mut().enumerate() {
+            let index = RankIndex::try_from_index(position);
+            let Some(places) = index.and_then(|index| self.places(rank.worker, index)) else {
+                continue;
+            };
             if rank.room.is_closed() {
                 continue;
             }
             let most = rank.room.places_max;
-            rank.room.places_max = if most == 0 { *places } else { most.min(*places) };
+            rank.room.places_max = if most == 0 { places } else { most.min(places) };
         }
     }
 }
@@ -85,7 +106,7 @@ mod tests {
         warming.begin(worker, at(10));
         let mut places = |now: u64, usual: u32| {
             let grown = warming.grow(at(now), time, usual);
-            (grown, warming.workers.get(&worker).map(|worker| worker.places))
+            (grown, warming.places(worker, RankIndex(7)))
         };
         assert_eq!(places(10, 40), (false, Some(1)), "one at least");
         assert_eq!(places(11, 40), (true, Some(2)));
@@ -95,10 +116,25 @@ mod tests {
         assert_eq!(places(29, 8), (false, Some(20)));
         assert_eq!(places(30, 8), (true, None));
         warming.begin(worker, at(40));
-        assert!(warming.holds(worker));
+        assert!(warming.holds(worker, RankIndex(7)));
         warming.end(worker);
-        assert!(!warming.grow(at(41), time, 40) && !warming.holds(worker));
+        assert!(!warming.grow(at(41), time, 40) && !warming.holds(worker, RankIndex(7)));
         warming.begin(worker, at(50));
         assert!(warming.grow(at(50), Duration::ZERO, 40), "turned off meanwhile");
+    }
+
+    #[test]
+    fn a_rank_comes_back_by_itself_and_goes_with_its_worker() {
+        let (mut warming, worker, time) =
+            (Warming::default(), WorkerIndex(1), Duration::from_secs(20));
+        let [one, other] = [RankIndex(3), RankIndex(4)];
+        warming.begin_rank(worker, one, at(10));
+        assert!(warming.grow(at(20), time, 40));
+        let places = |warming: &Warming| [one, other].map(|rank| warming.places(worker, rank));
+        assert_eq!(places(&warming), [Some(20), None]);
+        warming.begin(worker, at(20));
+        assert_eq!(places(&warming), [Some(1), Some(1)]);
+        warming.end(worker);
+        assert_eq!(places(&warming), [None, None]);
     }
 }

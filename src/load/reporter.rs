@@ -52,12 +52,34 @@ struct ReportState {
     fresh: BTreeSet<RankIndex>,
     /// What was ours at the last tick, by rank.
     own_before: Vec<OwnLoad>,
-    /// Readings that claim work, and since when they have been the same; by rank.
-    unchanged: BTreeMap<RankIndex, (LoadReading, NanosSinceStart)>,
+    last: BTreeMap<RankIndex, LastReading>,
     /// By worker.
     faults: Vec<[u64; FAULTS]>,
     scrapes: Scrapes,
     dropped: u64,
+}
+
+/// The last reading of a rank, and since when its figures have been the same.
+#[derive(Clone, Copy, Debug)]
+struct LastReading {
+    reading: LoadReading,
+    changed_at: NanosSinceStart,
+    /// The same of those that only the steps of an engine change.
+    moved_at: NanosSinceStart,
+}
+
+impl LastReading {
+    /// An engine that stands still can be asked for its load, and requests pile up there.
+    fn moved(self, reading: LoadReading, now: NanosSinceStart) -> Self {
+        let work = |one| LoadReading { waiting: 0, waiting_tokens: None, ..one };
+        let is_same = self.reading == reading;
+        let is_still = is_same || work(self.reading) == work(reading);
+        Self {
+            reading,
+            changed_at: if is_same { self.changed_at } else { now },
+            moved_at: if is_still { self.moved_at } else { now },
+        }
+    }
 }
 
 /// Times of scrapes: counts per bucket, the last for all that took longer.
@@ -82,7 +104,7 @@ impl LoadReporter {
             posted: BTreeSet::new(),
             fresh: BTreeSet::new(),
             own_before: Vec::new(),
-            unchanged: BTreeMap::new(),
+            last: BTreeMap::new(),
             faults: Vec::new(),
             scrapes: Scrapes::default(),
             dropped: 0,
@@ -185,6 +207,12 @@ impl LoadReporter {
         Ref::map(self.state.borrow(), |state| &state.reports)
     }
 
+    /// When the figures of a rank last showed that its engine works; `None`: it has told none.
+    #[must_use]
+    pub fn moved_at(&self, rank: RankIndex) -> Option<NanosSinceStart> {
+        self.state.borrow().last.get(&rank).map(|last| last.moved_at)
+    }
+
     /// How often that went wrong with a worker.
     #[must_use]
     pub fn fault_count(&self, worker: WorkerIndex, fault: ReadFault) -> u64 {
@@ -216,15 +244,11 @@ impl ReportState {
         reading: LoadReading,
         now: NanosSinceStart,
     ) -> bool {
-        if reading.is_idle() || reading.progress_tokens.is_none() {
-            self.unchanged.remove(&rank);
-            return false;
-        }
-        let (kept, since) = self.unchanged.entry(rank).or_insert((reading, now));
-        if *kept != reading {
-            (*kept, *since) = (reading, now);
-        }
-        Duration::from_nanos(now.since(*since)) >= STILL_MAX
+        let new = LastReading { reading, changed_at: now, moved_at: now };
+        let last = self.last.entry(rank).or_insert(new);
+        *last = last.moved(reading, now);
+        let claims_work = !reading.is_idle() && reading.progress_tokens.is_some();
+        claims_work && Duration::from_nanos(now.since(last.changed_at)) >= STILL_MAX
     }
 
     fn count(&mut self, worker: WorkerIndex, fault: ReadFault, amount: u64) {
@@ -244,6 +268,26 @@ impl ReportState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_pile_up_are_no_move() {
+        let post: Post = Box::new(|_| 0);
+        let board = Arc::new(LoadBoard::new());
+        let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
+        let told = |running, waiting, kv_permille, at| {
+            let waiting_tokens = Some(u64::from(waiting) * 100);
+            let kv_permille = Some(kv_permille);
+            let reading =
+                LoadReading { running, waiting, waiting_tokens, kv_permille, ..Default::default() };
+            let mut state = reporter.state.borrow_mut();
+            assert!(!state.stands_still(RankIndex(0), reading, NanosSinceStart(at)));
+            drop(state);
+            reporter.moved_at(RankIndex(0)).unwrap().0
+        };
+        assert_eq!(reporter.moved_at(RankIndex(0)), None);
+        assert_eq!((told(2, 0, 10, 1), told(2, 0, 10, 2), told(2, 9, 10, 3)), (1, 1, 1));
+        assert_eq!((told(2, 9, 11, 4), told(3, 9, 11, 5), told(3, 0, 11, 6)), (4, 5, 5));
+    }
 
     #[test]
     fn an_engine_that_claims_work_and_does_none_is_not_believed() {

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The next chunk; empty at the end of the connection. The deadline is that of `watch`.
 ///
 /// # Errors
-/// [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::DownMidStream`], or
-/// what `watch` says.
+/// [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::DownMidStream`],
+/// [`RelayError::Stalled`], or what `watch` says.
 pub(super) async fn next_chunk(
     watch: &mut impl Watch,
     upstream: &mut Upstream,
@@ -33,6 +33,7 @@ pub(super) async fn next_chunk(
             Err(match over {
                 Over::Late => RelayError::StreamIdle,
                 Over::Down => RelayError::DownMidStream,
+                Over::Stalled => RelayError::Stalled,
             })
         })
     })

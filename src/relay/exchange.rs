@@ -86,6 +86,7 @@ pub async fn send(
             Err(match over {
                 Over::Late => RelayError::FirstByteTimedOut,
                 Over::Down => RelayError::DownBeforeHead,
+                Over::Stalled => RelayError::Stalled,
             })
         })
     })

@@ -13,6 +13,8 @@ pub enum Over {
     Late,
     /// The worker is out of service and sends nothing.
     Down,
+    /// The rank stands still.
+    Stalled,
 }
 
 /// Who wants an answer, and how long they wait for it.

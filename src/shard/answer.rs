@@ -4,9 +4,10 @@ use super::down::DownWatch;
 use super::env::Env;
 use super::io::Io;
 use super::leg::Waiting;
-use super::outbound::decimal;
+use super::outbound::{Going, decimal};
 use super::pair::Paired;
 use super::predict::{self, Predicted};
+use super::pulse::PulseWatch;
 use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
@@ -16,12 +17,12 @@ use crate::ingress::Conn;
 use crate::relay::{
     Answer, Begun, Hits, StreamShape, Upstream, UsageForm, UsageScan, gather, relay,
 };
-use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
-use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::dispatch::RelayError;
 
 /// A worker whose answer's head has come.
 pub(super) struct Answering {
@@ -32,14 +33,12 @@ pub(super) struct Answering {
 
 /// What is accounted while the answer passes.
 pub(super) struct Accounted<'a> {
-    pub(super) plan: &'a SendPlan,
+    pub(super) going: Going<'a>,
     pub(super) lease: Lease,
+    /// What it shows of its rank; `None` for what no engine computes, and for pairs.
+    pub(super) pulse: Option<&'a PulseWatch<'a>>,
     pub(super) predicted: Option<Predicted>,
     pub(super) paired: Option<&'a Paired<'a>>,
-    pub(super) endpoint: Endpoint,
-    pub(super) model: ModelIndex,
-    /// When the request had been read completely.
-    pub(super) read_at: NanosSinceStart,
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -57,7 +56,8 @@ pub(super) async fn answer(
         return end_early(sending, conn, slot, begun, answering).await;
     }
     let Answering { mut upstream, sent } = answering;
-    let Accounted { plan, mut lease, predicted, paired, endpoint, model, read_at } = accounted;
+    let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
+    let Going { plan, endpoint, model, read_at } = going;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), &mut digits)));
@@ -87,8 +87,7 @@ pub(super) async fn answer(
         idle_max: env.config().timeouts.stream_idle,
         write_max: env.config().timeouts.write,
     };
-    let scan = usage_scan(workers, slot, endpoint);
-    let mut passed = Passed::new(scan, slot.answer.head.event_stream);
+    let mut passed = Passed::new(workers, slot, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
@@ -123,22 +122,39 @@ pub(super) async fn answer(
 }
 
 /// What of an answer has passed.
-struct Passed {
+struct Passed<'a> {
     /// Apart: every open stream holds this, and most have none.
     scan: Option<Box<UsageScan>>,
     hits: Hits,
     is_stream: bool,
     /// When the first byte of a stream did.
     first_at: Option<NanosSinceStart>,
+    pulse: Option<&'a PulseWatch<'a>>,
 }
 
-impl Passed {
-    fn new(scan: Option<Box<UsageScan>>, is_stream: bool) -> Self {
-        Self { scan, hits: Hits::default(), is_stream, first_at: None }
+impl<'a> Passed<'a> {
+    fn new(
+        workers: &Workers,
+        slot: &Slot,
+        endpoint: Endpoint,
+        pulse: Option<&'a PulseWatch<'a>>,
+    ) -> Self {
+        let scan = usage_scan(workers, slot, endpoint);
+        let is_stream = slot.answer.head.event_stream;
+        // What an HTTP server may say by itself tells nothing.
+        let pulse = pulse.filter(|_| slot.answer.head.status == 200);
+        Self { scan, hits: Hits::default(), is_stream, first_at: None, pulse }
+    }
+
+    fn hear(&mut self, env: &Env) {
+        self.first_at = self.first_at.or_else(|| self.is_stream.then(|| env.now()));
+        if let Some(pulse) = self.pulse {
+            pulse.hear(self.first_at);
+        }
     }
 
     fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
-        self.first_at = self.first_at.or_else(|| self.is_stream.then(|| env.now()));
+        self.hear(env);
         match &mut self.scan {
             Some(scan) => scan.feed(data),
             None => self.hits.feed(&io.hits, data),

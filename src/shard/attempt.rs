@@ -9,6 +9,7 @@ use super::leg::Waiting;
 use super::outbound::{Going, encode, own_body};
 use super::pair::{self, Paired};
 use super::predict::Predicted;
+use super::pulse::PulseWatch;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
@@ -17,7 +18,7 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::account::{Count, Lease, Stage};
 use forebay_fleet::mailbox::KeptPlace;
 use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
@@ -56,7 +57,8 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let going = Going { plan: &plan, endpoint, read_at };
+    let going = Going { plan: &plan, endpoint, model, read_at };
+    let pulse = pulse(shard, slot, going, paired.is_some());
     let result = exchange(shard.sending(), conn, slot, going, paired.as_mut()).await;
     let answering = match result {
         Ok(answering) => answering,
@@ -83,28 +85,10 @@ pub(super) async fn run(
             return Err(pair::abandoned(shard, paired, plan.rank, error));
         }
     };
-    // Nothing is sent a second time from here on.
-    shard.io.recycle(std::mem::take(&mut slot.message));
-    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
-    shard.routing.text.give(&shard.io, slot.prompt.end());
-    shard.env.counters.answered(endpoint as usize, slot.answer.head.status);
-    slot.answer.status = Some(slot.answer.head.status);
-    if slot.answer.head.status == 404 {
-        // It may serve other models since a restart.
-        shard.workers.suspect(plan.worker);
-    }
-    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
-        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
-        // illness.
-        judge::mark_failed(&shard.env, &mut lease);
-    } else {
-        lease.judge_success();
-    }
-    let place = KeptPlace { rank: plan.rank, model, tenant: slot.told.whom.tenant };
-    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, endpoint, place);
+    head_came(shard, slot, going, &mut lease);
     let paired_with = paired.as_ref();
-    let accounted =
-        Accounted { plan: &plan, lease, predicted, paired: paired_with, endpoint, model, read_at };
+    let pulse = pulse.as_ref();
+    let accounted = Accounted { going, lease, pulse, predicted, paired: paired_with };
     let relayed = match slot.answer.head.status {
         // Apart: each connection would hold the place for it, and few become a tunnel.
         101 => Box::pin(tunnel::run(shard.sending(), conn, slot, answering, accounted)).await,
@@ -126,6 +110,47 @@ pub(super) async fn run(
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
     }
+}
+
+/// Takes in the head of an answer, and judges the rank by it.
+fn head_came(shard: &Shard, slot: &mut Slot, going: Going<'_>, lease: &mut Lease) {
+    // Nothing is sent a second time from here on.
+    shard.io.recycle(std::mem::take(&mut slot.message));
+    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
+    shard.routing.text.give(&shard.io, slot.prompt.end());
+    shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
+    slot.answer.status = Some(slot.answer.head.status);
+    if slot.answer.head.status == 404 {
+        // It may serve other models since a restart.
+        shard.workers.suspect(going.plan.worker);
+    }
+    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
+        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
+        // illness.
+        judge::mark_failed(&shard.env, lease);
+    } else {
+        lease.judge_success();
+    }
+    let place =
+        KeptPlace { rank: going.plan.rank, model: going.model, tenant: slot.told.whom.tenant };
+    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
+}
+
+/// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells
+/// nothing of the rank.
+fn pulse<'a>(
+    shard: &'a Shard,
+    slot: &Slot,
+    going: Going<'_>,
+    is_paired: bool,
+) -> Option<PulseWatch<'a>> {
+    if is_paired || !going.endpoint.is_inference() {
+        return None;
+    }
+    let (workers, rank, is_stream) = (&shard.workers, going.plan.rank, slot.request.stream);
+    let tokens = workers.board.rank(rank)?.prefill_tokens();
+    let sent_at = if is_stream { shard.env.now() } else { NanosSinceStart(0) };
+    Some(PulseWatch::new(workers.pulse(rank)?, is_stream, sent_at, tokens))
 }
 
 /// Sends the request and waits for the head of the answer. A pooled connection that had died is
@@ -190,7 +215,7 @@ async fn exchange(
                 }
                 websocket::check_answer(slot, &upstream.input)?;
                 if paired.is_some() || env.config().retry.after_send {
-                    let down = DownWatch::new(env, workers, plan.worker).resumed(wait_left);
+                    let down = down(sending, plan, paired.is_some()).resumed(wait_left);
                     let first = first(conn, down, &slot.answer.head, &mut upstream, paired);
                     first.await.map_err(|error| slot.billed(error))?;
                 }
@@ -237,8 +262,16 @@ fn waiting<'a, 'b>(
     conn: &'a mut Conn,
     paired: &'a mut Option<&mut Paired<'b>>,
 ) -> Waiting<'a, 'b> {
+    let down = down(sending, plan, paired.is_some());
     let leg = paired.as_mut().map(|paired| &mut paired.leg);
-    Waiting { conn, leg, down: DownWatch::new(sending.env, sending.workers, plan.worker) }
+    Waiting { conn, leg, down }
+}
+
+/// Of a request without a byte of its answer.
+fn down<'a>(sending: Sending<'a>, plan: &SendPlan, is_paired: bool) -> DownWatch<'a> {
+    let may_leave = !is_paired && sending.env.config().retry.after_send;
+    let down = DownWatch::new(sending.env, sending.workers, plan.worker);
+    if may_leave { down.leaving(plan.rank) } else { down }
 }
 
 /// Notes when the engine will have room.

@@ -1,12 +1,16 @@
 //! When a request stops to wait for a worker that health checks have marked down. A busy engine may
 //! fail its checks and serve on, so a request ends only if the worker sends nothing at all: no byte
-//! of any answer has come to this shard for `health.timeout`.
+//! of any answer has come to this shard for `health.timeout`. A request without a byte of its
+//! answer also leaves a rank that stands still, if it may go elsewhere.
 
 use super::env::Env;
 use super::workers::Workers;
 use crate::relay::Over;
-use forebay_base::WorkerIndex;
+use forebay_base::{RankIndex, WorkerIndex};
 use std::time::Duration;
+
+/// No rank has the last index. Each open stream holds a watch, so that an `Option` would cost.
+const NO_RANK: RankIndex = RankIndex(u16::MAX);
 
 /// Cuts one wait into steps, after each of which the worker is looked at. Costs a busy worker
 /// nothing: an answer that goes on begins a new wait with each chunk, and its timer stays where it
@@ -15,6 +19,8 @@ pub(super) struct DownWatch<'a> {
     env: &'a Env,
     workers: &'a Workers,
     worker: WorkerIndex,
+    /// Left once it stands still; [`NO_RANK`] if none is.
+    rank: RankIndex,
     /// What the shard had heard of the worker when the step began.
     heard: u32,
     /// Of the wait, after this step.
@@ -27,7 +33,12 @@ pub(super) struct DownWatch<'a> {
 impl<'a> DownWatch<'a> {
     pub(super) fn new(env: &'a Env, workers: &'a Workers, worker: WorkerIndex) -> Self {
         let (zero, heard) = (Duration::ZERO, workers.heard_of(worker));
-        Self { env, workers, worker, heard, left: zero, last: (zero, zero, zero) }
+        Self { env, workers, worker, rank: NO_RANK, heard, left: zero, last: (zero, zero, zero) }
+    }
+
+    /// Leaves the rank once it stands still.
+    pub(super) fn leaving(self, rank: RankIndex) -> Self {
+        Self { rank, ..self }
     }
 
     /// Goes on with a wait whose present step has begun elsewhere.
@@ -61,6 +72,9 @@ impl<'a> DownWatch<'a> {
         let is_silent = std::mem::replace(&mut self.heard, heard) == heard;
         if is_silent && self.workers.is_down(self.worker) {
             return Err(Over::Down);
+        }
+        if self.workers.is_stalled(self.rank) {
+            return Err(Over::Stalled);
         }
         Ok(self.begin(self.left))
     }

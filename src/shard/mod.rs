@@ -45,6 +45,7 @@ mod prefill;
 mod pressure;
 mod prompt_text;
 mod queues;
+mod pulse;
 mod quota;
 mod quota_use;
 mod rate_fields;

@@ -3,7 +3,7 @@
 use super::pair::Paired;
 use super::slot::{PRIORITY, Slot};
 use super::websocket::UPGRADE;
-use forebay_base::NanosSinceStart;
+use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{SendPlan, pin_in_body};
@@ -13,6 +13,7 @@ use forebay_router::dispatch::{SendPlan, pin_in_body};
 pub(super) struct Going<'a> {
     pub(super) plan: &'a SendPlan,
     pub(super) endpoint: Endpoint,
+    pub(super) model: ModelIndex,
     pub(super) read_at: NanosSinceStart,
 }
 

@@ -30,8 +30,9 @@ pub(super) async fn run(
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
     let Sending { env, workers, .. } = sending;
-    let (Answering { mut upstream, .. }, Accounted { plan, mut lease, .. }) =
+    let (Answering { mut upstream, .. }, Accounted { going, mut lease, .. }) =
         (answering, accounted);
+    let plan = going.plan;
     // There is no prompt that other requests could wait for.
     lease.prefill_done();
     let mut first = conn.buffer_for(upstream.input.len() + 512);

@@ -1,11 +1,12 @@
 //! What the shard knows of the workers.
 
 use super::env::Env;
+use super::pulse::EnginePulse;
 use crate::relay::UpstreamKey;
-use forebay_base::limits::WORKERS_MAX;
+use forebay_base::limits::{RANKS_MAX, WORKERS_MAX};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::Count;
-use forebay_fleet::worker::{FleetSnapshot, ShardBoard};
+use forebay_fleet::worker::{FleetSnapshot, RankLoad, ShardBoard};
 use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -51,12 +52,15 @@ pub(super) struct Workers {
     pub(super) heard: Box<[Cell<u32>]>,
     /// The same, as the control plane was told last.
     shown: Box<[Cell<u32>]>,
+    /// What answers show, by [`RankIndex`].
+    pulses: Box<[EnginePulse]>,
 }
 
 impl Workers {
     pub(super) fn new(board: ShardBoard) -> Self {
         let [heard, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
-        Self { fleet: RefCell::default(), board, heard, shown }
+        let pulses = (0..RANKS_MAX).map(|_| EnginePulse::default()).collect();
+        Self { fleet: RefCell::default(), board, heard, shown, pulses }
     }
 
     /// The fleet of this moment. The count that it takes is this shard's own.
@@ -70,6 +74,16 @@ impl Workers {
         if let Some(heard) = self.heard.get(worker.index()) {
             heard.set(heard.get().wrapping_add(1));
         }
+    }
+
+    /// What answers show of a rank.
+    pub(super) fn pulse(&self, rank: RankIndex) -> Option<&EnginePulse> {
+        self.pulses.get(rank.index())
+    }
+
+    /// Does the rank stand still, by what all shards have seen?
+    pub(super) fn is_stalled(&self, rank: RankIndex) -> bool {
+        self.board.rank(rank).is_some_and(RankLoad::is_stalled)
     }
 
     pub(super) fn heard_of(&self, worker: WorkerIndex) -> u32 {
@@ -98,21 +112,22 @@ impl Workers {
         }
     }
 
-    /// Tells the control plane which workers have sent something since the last call.
+    /// Tells the control plane which workers have sent something since the last call, and what
+    /// their ranks show.
     pub(super) fn show_life(&self) {
         let fleet = self.fleet.borrow();
         for (position, rank) in fleet.ranks.iter().enumerate() {
             let worker = rank.worker.index();
-            let (Some(heard), Some(shown)) = (self.heard.get(worker), self.shown.get(worker))
+            let load = RankIndex::try_from_index(position).and_then(|rank| self.board.rank(rank));
+            let (Some(heard), Some(shown), Some(pulse), Some(load)) =
+                (self.heard.get(worker), self.shown.get(worker), self.pulses.get(position), load)
             else {
                 continue;
             };
-            let load = RankIndex::try_from_index(position).and_then(|rank| self.board.rank(rank));
-            if shown.replace(heard.get()) != heard.get()
-                && let Some(load) = load
-            {
+            if shown.replace(heard.get()) != heard.get() {
                 load.signs().show_life();
             }
+            pulse.show(load.signs());
         }
     }
 

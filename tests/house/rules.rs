@@ -33,6 +33,7 @@ const ATOMICS: &[&str] = &[
     "index/table/",
     "fleet/worker/load.rs",
     "fleet/worker/breaker.rs",
+    "fleet/worker/ejection.rs",
     "fleet/worker/queue_cell.rs",
     "fleet/worker/signs.rs",
     "fleet/worker/window.rs",

@@ -22,6 +22,7 @@ mod defaults;
 mod demand;
 mod doctor;
 mod drain;
+mod ejection;
 mod feed_loss;
 mod feed_replay;
 mod feed_restart;

@@ -106,6 +106,11 @@ impl LiveFeed {
         self.events.observe(fleet, windows, now);
     }
 
+    /// Notes that a rank is ejected, or comes back.
+    pub fn ejected(&mut self, kind: &'static str, text: String, now: NanosSinceStart) {
+        self.events.push(kind, text, now);
+    }
+
     /// Notes that the configuration was read again.
     pub fn reloaded(&mut self, text: String, now: NanosSinceStart) {
         self.events.push("reload", text, now);

@@ -153,7 +153,7 @@ export class Chips {
 
 const GLYPHS = {
   joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
-  opened: "■", closed: "□", reload: "↻", link: "○",
+  opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
 };
 
 export class Events {

@@ -1,5 +1,6 @@
 //! What the control plane makes of the load board as time passes.
 
+use super::super::ejection::Ejection;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
@@ -7,6 +8,7 @@ use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
 #[derive(Debug, Default)]
 pub(super) struct BoardWatch {
     pub(super) drain_rates: DrainRates,
+    pub(super) ejection: Ejection,
     cache_writes: CacheWrites,
 }
 

@@ -6,6 +6,7 @@ mod answering;
 mod board_watch;
 mod coming;
 mod doors;
+mod ejecting;
 mod ending;
 mod engine_calls;
 mod kept;
@@ -241,6 +242,7 @@ impl Control {
                     self.end_workers(now);
                     self.turn_sleepers(now);
                     self.keep_workers();
+                    self.eject(now);
                     self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();
@@ -399,11 +401,8 @@ impl Control {
     }
 
     fn windows(&self) -> serde_json::Value {
-        forebay_admin::list_windows(
-            &self.snapshot,
-            self.setup.board.windows(),
-            self.setup.clock.now(),
-        )
+        let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
+        forebay_admin::list_windows(&self.snapshot, windows, now)
     }
 
     /// Empty when requests can be served, else the reasons why not.

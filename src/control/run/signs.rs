@@ -3,7 +3,7 @@
 
 use super::{Control, TICK};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{RankLoad, WorkerState};
+use forebay_fleet::worker::{Rank, RankLoad, WorkerState};
 
 impl Control {
     /// What shards saw of workers: that they may have been restarted, and that they live. So does
@@ -42,11 +42,13 @@ impl Control {
 
     /// Workers that have come back get more as time passes.
     pub(super) fn warm_up(&mut self, now: NanosSinceStart) {
-        let ranks = self.snapshot.ranks.iter().enumerate();
-        let others = ranks.filter(|(_, rank)| !self.warming.holds(rank.worker));
-        let board = &self.setup.board;
-        let load = |rank| RankIndex::try_from_index(rank).and_then(|rank| board.rank(rank));
-        let usual = others.filter_map(|(rank, _)| load(rank).map(RankLoad::in_flight)).max();
+        let index = |(rank, shown): (usize, &Rank)| {
+            RankIndex::try_from_index(rank).map(|rank| (rank, shown.worker))
+        };
+        let ranks = self.snapshot.ranks.iter().enumerate().filter_map(index);
+        let others = ranks.filter(|(rank, worker)| !self.warming.holds(*worker, *rank));
+        let load = |(rank, _)| self.setup.board.rank(rank).map(RankLoad::in_flight);
+        let usual = others.filter_map(load).max();
         if self.warming.grow(now, self.setup.config.health.slow_start, usual.unwrap_or(0)) {
             self.publish();
         }

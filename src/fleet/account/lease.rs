@@ -126,7 +126,8 @@ impl Drop for Lease {
             if !self.served {
                 cell.sub_written(self.cost.kv_tokens);
             }
-            if self.is_trial && !self.judged {
+            // Of an ejected rank the head of an answer decides nothing.
+            if self.is_trial && (!self.judged || cell.ejected().is_some()) {
                 cell.trial_abandoned();
             }
             self.board.give_back(self.rank, self.cost.kv_tokens, self.served);

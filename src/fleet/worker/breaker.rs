@@ -1,6 +1,7 @@
 //! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows.
 //! Open: none until `open_until`. Half open: one trial. Any shard writes it, whoever saw the
-//! outcome of a request.
+//! outcome of a request. The control plane ejects a rank by the same words, and alone closes them
+//! then ([`super::EjectReason`]).
 
 use super::{LoadBoard, RankLoad};
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -64,11 +65,11 @@ impl RankLoad {
             // ordering: independent words, each a hint; pairs with `breaker_admits`.
             self.failures.store(0, Ordering::Relaxed);
             // ordering: as above.
-            self.open_until_ns.store(0, Ordering::Relaxed);
-            // ordering: as above.
-            self.trial.store(0, Ordering::Relaxed);
-            // ordering: as above.
             self.doubts.store(0, Ordering::Relaxed);
+            // The head of an answer may come from a server whose engine stands still.
+            if self.ejected().is_none() {
+                self.close();
+            }
         }
     }
 
@@ -80,8 +81,8 @@ impl RankLoad {
         if failures >= failures_max {
             // ordering: pairs with `breaker_admits`; one word, a late reader sends one request
             // more.
-            // At least 1, since 0 means closed.
-            self.open_until_ns.store(now.plus(open).0.max(1), Ordering::Relaxed);
+            // At least 1, since 0 means closed. Not before the end of an ejection.
+            self.open_until_ns.fetch_max(now.plus(open).0.max(1), Ordering::Relaxed);
             // A trial that failed is over: the next half-open state has a new one.
             // ordering: as above.
             self.trial.store(0, Ordering::Relaxed);
@@ -115,7 +116,16 @@ impl RankLoad {
         self.doubts.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn trial_taken(&self) -> bool {
+    pub(super) fn close(&self) {
+        // ordering: independent words, each a hint; pairs with `breaker_admits`.
+        self.open_until_ns.store(0, Ordering::Relaxed);
+        // ordering: as above.
+        self.trial.store(0, Ordering::Relaxed);
+    }
+
+    /// Has a request claimed the trial?
+    #[must_use]
+    pub fn trial_taken(&self) -> bool {
         // ordering: a hint; `claim` decides.
         self.trial.load(Ordering::Relaxed) != 0
     }

@@ -2,7 +2,7 @@
 //! router has in flight. Leases (`account::lease`) are the only writers of the counts of requests
 //! and tokens; the other words say who may change them.
 
-use super::WorkerSigns;
+use super::RankSigns;
 use forebay_base::{NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -44,7 +44,7 @@ pub struct RankLoad {
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
     /// Set by shards, taken by the control plane.
-    signs: WorkerSigns,
+    signs: RankSigns,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
     spare: AtomicBool,
     pub(super) failures: AtomicU32,
@@ -52,7 +52,15 @@ pub struct RankLoad {
     pub(super) trial: AtomicU32,
     /// Failures of it and another rank in a row of which either may be the cause.
     pub(super) doubts: AtomicU32,
+    /// Why it is ejected. Written by the control plane.
+    pub(super) ejection: AtomicU32,
+    /// How often it was, by the number of the reason.
+    pub(super) ejected: [AtomicU32; 2],
 }
+
+// One line of the cache, or the pair that a core fetches together.
+#[cfg(not(feature = "loom"))]
+const _: () = assert!(size_of::<RankLoad>() <= 128);
 
 /// How much a rank may be given. In all three 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,12 +95,14 @@ impl Default for RankLoad {
             busy_until_ns: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
-            signs: WorkerSigns::default(),
+            signs: RankSigns::default(),
             spare: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
             trial: AtomicU32::new(0),
             doubts: AtomicU32::new(0),
+            ejection: AtomicU32::new(0),
+            ejected: Default::default(),
         }
     }
 }
@@ -201,9 +211,9 @@ impl RankLoad {
         self.written_tokens.load(Ordering::Relaxed)
     }
 
-    /// What shards saw of its worker, for the control plane.
+    /// What shards saw of it and its worker, for the control plane.
     #[must_use]
-    pub const fn signs(&self) -> &WorkerSigns {
+    pub const fn signs(&self) -> &RankSigns {
         &self.signs
     }
 

@@ -5,6 +5,7 @@ mod closed_room;
 mod board;
 mod breaker;
 mod cache_writes;
+mod ejection;
 mod fleet;
 mod kv_transfer;
 mod load;
@@ -22,6 +23,7 @@ mod window;
 pub use board::LoadBoard;
 pub use breaker::BreakerClaim;
 pub use cache_writes::CacheWrites;
+pub use ejection::EjectReason;
 pub use fleet::{
     ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, Serving, TierRanks, Worker,
     WorkerState,
@@ -33,5 +35,5 @@ pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;
-pub use signs::WorkerSigns;
+pub use signs::{FirstBytes, RankSigns};
 pub use window::{OpenedBy, Windows};

@@ -21,6 +21,8 @@ pub enum RelayError {
     FirstByteTimedOut,
     /// The worker was marked down and sent nothing, before a byte of the answer came.
     DownBeforeHead,
+    /// The rank was seen to stand still, before a byte of the answer's body came.
+    Stalled,
     /// The connection ended after the head of an answer and before its body.
     ClosedBeforeBody,
     /// The answer's chunked framing is broken from the start.
@@ -64,6 +66,7 @@ impl RelayError {
                 | Self::InterimEndless
                 | Self::FirstByteTimedOut
                 | Self::DownBeforeHead
+                | Self::Stalled
                 | Self::ClosedBeforeBody
                 | Self::BodyInvalidAtOnce
                 | Self::EngineFailed
@@ -127,6 +130,7 @@ impl RelayError {
             Self::InterimEndless => "it sent interim answers without end",
             Self::FirstByteTimedOut => "no answer came in time",
             Self::DownBeforeHead | Self::DownMidStream => "it is down and sends nothing",
+            Self::Stalled => "it stands still: no answer of it moves",
             Self::ClosedBeforeBody => "the connection was closed after the answer's head",
             Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
             Self::EngineFailed => "it answered that it failed",
