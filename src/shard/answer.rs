@@ -3,6 +3,8 @@
 use super::down::DownWatch;
 use super::env::Env;
 use super::io::Io;
+use super::judge;
+use super::kept_scan::KeptScan;
 use super::leg::Waiting;
 use super::outbound::{Going, decimal};
 use super::pair::Paired;
@@ -11,7 +13,7 @@ use super::pulse::PulseWatch;
 use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
-use super::state::Sending;
+use super::state::{Sending, Shard};
 use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{
@@ -19,6 +21,7 @@ use crate::relay::{
 };
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
+use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
@@ -39,6 +42,30 @@ pub(super) struct Accounted<'a> {
     pub(super) pulse: Option<&'a PulseWatch<'a>>,
     pub(super) predicted: Option<Predicted>,
     pub(super) paired: Option<&'a Paired<'a>>,
+}
+
+/// Takes in the head of an answer, and judges the rank by it.
+pub(super) fn head_came(shard: &Shard, slot: &mut Slot, going: Going<'_>, lease: &mut Lease) {
+    // Nothing is sent a second time from here on.
+    shard.io.recycle(std::mem::take(&mut slot.message));
+    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
+    shard.routing.text.give(&shard.io, slot.prompt.end());
+    shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
+    slot.answer.status = Some(slot.answer.head.status);
+    if slot.answer.head.status == 404 {
+        // It may serve other models since a restart.
+        shard.workers.suspect(going.plan.worker);
+    }
+    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
+        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
+        // illness.
+        judge::mark_failed(&shard.env, lease);
+    } else {
+        lease.judge_success();
+    }
+    let place =
+        KeptPlace { rank: going.plan.rank, model: going.model, tenant: slot.told.whom.tenant };
+    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
 }
 
 /// Relays the answer whose head is parsed in the slot.

@@ -1,10 +1,9 @@
 //! dispatch, relay: one attempt to get an answer from one rank.
 
-use super::answer::{Accounted, Answering, answer};
+use super::answer::{Accounted, Answering, answer, head_came};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::judge;
-use super::kept_scan::KeptScan;
 use super::leg::Waiting;
 use super::outbound::{Going, encode, own_body};
 use super::pair::{self, Paired};
@@ -18,8 +17,7 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::{Count, Lease, Stage};
-use forebay_fleet::mailbox::KeptPlace;
+use forebay_fleet::account::{Count, Stage};
 use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -110,30 +108,6 @@ pub(super) async fn run(
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
     }
-}
-
-/// Takes in the head of an answer, and judges the rank by it.
-fn head_came(shard: &Shard, slot: &mut Slot, going: Going<'_>, lease: &mut Lease) {
-    // Nothing is sent a second time from here on.
-    shard.io.recycle(std::mem::take(&mut slot.message));
-    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
-    shard.routing.text.give(&shard.io, slot.prompt.end());
-    shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
-    slot.answer.status = Some(slot.answer.head.status);
-    if slot.answer.head.status == 404 {
-        // It may serve other models since a restart.
-        shard.workers.suspect(going.plan.worker);
-    }
-    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
-        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
-        // illness.
-        judge::mark_failed(&shard.env, lease);
-    } else {
-        lease.judge_success();
-    }
-    let place =
-        KeptPlace { rank: going.plan.rank, model: going.model, tenant: slot.told.whom.tenant };
-    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
 }
 
 /// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells
