@@ -75,16 +75,16 @@ impl Denied {
             }
             Self::NotJson => "A call with a body needs the header content-type: application/json.",
             Self::NoToken => {
-                "This call changes something and needs the header authorization: Bearer, with the token of \
-                 `admin_token_file`."
+                "This call changes something, or reveals an engine. It needs the header authorization: Bearer, with the \
+                 token of `admin_token_file`."
             }
             Self::NoReadToken => {
                 "This call needs the header authorization: Bearer, with the token of \
                  `admin_read_token_file` or of `admin_token_file`."
             }
             Self::ReadOnly => {
-                "This call changes something, and the token of `admin_read_token_file` only \
-                 reads. Use the token of `admin_token_file`."
+                "This call changes something, or reveals an engine, and the token of \
+                 `admin_read_token_file` only reads. Use the token of `admin_token_file`."
             }
         }
     }

@@ -2,7 +2,7 @@
 //! them, or to one. Which calls: [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply, TO_ALL, TO_ONE};
-use super::flow::refused;
+use super::flow::{SLEEP_TAKES_NOTHING, refused};
 use super::question::{Question, Questions, ask, gone};
 use super::sleep_refused::SleepRefused;
 use axum::Json;
@@ -11,10 +11,13 @@ use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::is_engine_call;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Calls that only read, so that a browser's GET may make them. SGLang lets a GET flush its cache.
-const READING_CALLS: [&str; 17] = [
+const READING_CALLS: [&str; 20] = [
+    "docs",
     "get_internal_state",
     "get_load",
     "get_model_info",
@@ -30,6 +33,8 @@ const READING_CALLS: [&str; 17] = [
     "loads",
     "metrics",
     "model_info",
+    "openapi.json",
+    "redoc",
     "server_info",
     "weight_version",
 ];
@@ -76,6 +81,10 @@ async fn called(
     if post.is_none() && !READING_CALLS.contains(&last) {
         let error = format!("{path:?} may change an engine: POST it");
         return refused(StatusCode::METHOD_NOT_ALLOWED, &error);
+    }
+    let is_order = matches!(last, "sleep" | "wake_up");
+    if is_order && (target.contains('?') || post.as_ref().is_some_and(|body| !body.is_empty())) {
+        return refused(StatusCode::BAD_REQUEST, SLEEP_TAKES_NOTHING);
     }
     let answers = match last {
         "sleep" => sent(questions, worker, true).await,
@@ -132,36 +141,69 @@ async fn sent(
     Some(Ok(answers))
 }
 
+/// What an engine answered: as JSON where it is JSON, else as text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ShownAnswer<'a> {
+    /// Checked, and not taken apart: it may be large.
+    Json(&'a RawValue),
+    Text(&'a str),
+}
+
+#[derive(Serialize)]
+struct ShownCall<'a> {
+    worker: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<ShownAnswer<'a>>,
+    #[serde(skip_serializing_if = "is_false")]
+    cut: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl<'a> ShownCall<'a> {
+    fn of(answer: &'a CallAnswer) -> Self {
+        let worker = &*answer.worker;
+        match &answer.said {
+            Err(fault) => {
+                Self { worker, status: None, answer: None, cut: false, error: Some(fault) }
+            }
+            Ok(EngineReply { status, body, is_cut }) => {
+                let json = if *is_cut { None } else { serde_json::from_str(body).ok() };
+                let answer = json.map_or(ShownAnswer::Text(body), ShownAnswer::Json);
+                let (status, answer) = (Some(*status), Some(answer));
+                Self { worker, status, answer, cut: *is_cut, error: None }
+            }
+        }
+    }
+}
+
 /// 200 if each engine did what it was told.
 fn shown(answers: &[CallAnswer]) -> Response {
     let is_done = |answer: &CallAnswer| {
         answer.said.as_ref().is_ok_and(|reply| (200..300).contains(&reply.status))
     };
-    let all_done = answers.iter().all(is_done);
-    let list: Vec<Value> = answers.iter().map(one_shown).collect();
-    let status = if all_done { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
-    (status, Json(json!({ "workers": list }))).into_response()
+    let status = if answers.iter().all(is_done) { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
+    let workers: Vec<ShownCall<'_>> = answers.iter().map(ShownCall::of).collect();
+    (status, Json(ShownCalls { workers })).into_response()
 }
 
-/// The answer stands there as JSON where it is JSON, else as text.
-fn one_shown(answer: &CallAnswer) -> Value {
-    let name = &*answer.worker;
-    match &answer.said {
-        Err(fault) => json!({ "worker": name, "error": fault }),
-        Ok(EngineReply { status, body, is_cut: true }) => {
-            json!({ "worker": name, "status": status, "answer": body, "cut": true })
-        }
-        Ok(EngineReply { status, body, .. }) => {
-            let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body.as_str()));
-            json!({ "worker": name, "status": status, "answer": body })
-        }
-    }
+#[derive(Serialize)]
+struct ShownCalls<'a> {
+    workers: Vec<ShownCall<'a>>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use forebay_prompt::parse::ENGINE_CALLS;
+    use serde_json::json;
 
     #[test]
     fn calls_that_only_read_are_calls_of_engines() {
@@ -174,7 +216,8 @@ mod tests {
     fn an_answer_is_shown_as_what_it_is() {
         let shown = |status, body: &str, is_cut| {
             let said = Ok(EngineReply { status, body: body.to_owned(), is_cut });
-            one_shown(&CallAnswer { worker: "a".into(), said })
+            let answer = CallAnswer { worker: "a".into(), said };
+            serde_json::to_value(ShownCall::of(&answer)).unwrap()
         };
         let json = shown(200, r#"{"ok":true}"#, false);
         assert_eq!(json, json!({ "worker": "a", "status": 200, "answer": { "ok": true } }));

@@ -7,13 +7,16 @@ use super::sleep_refused::SleepRefused;
 use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
+/// A level of sleep, or a part of the weights that wakes up, would change what the worker can do.
+pub(crate) const SLEEP_TAKES_NOTHING: &str =
+    "sleep and wake_up take no query and no body here: the engine goes by its defaults";
 /// Between two looks at a worker that is waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -129,24 +132,47 @@ async fn set_draining(
 ) -> Response {
     let order = |back| Question::SetDraining(name.clone(), is_draining, back);
     let known = ask(&questions, order).await;
+    let sleeps = |worker: &Value| worker.get("sleep").is_some_and(Value::is_string);
+    if let Some(Some(worker)) = &known
+        && is_draining
+        && sleeps(worker)
+    {
+        let error = "the worker sleeps, or is about to, and takes no such order: wake it up first";
+        return refused(StatusCode::CONFLICT, error);
+    }
     one_worker(&name, known)
 }
 
 /// `POST /workers/{id}/sleep`; answers what GET of the worker would then.
-pub(crate) async fn sleep_engine(questions: State<Questions>, name: Path<String>) -> Response {
-    set_sleeping(questions, name, true).await
+pub(crate) async fn sleep_engine(
+    questions: State<Questions>,
+    name: Path<String>,
+    query: RawQuery,
+    body: Bytes,
+) -> Response {
+    set_sleeping(questions, name, true, &query, &body).await
 }
 
 /// `POST /workers/{id}/wake_up`; answers the same.
-pub(crate) async fn wake_engine(questions: State<Questions>, name: Path<String>) -> Response {
-    set_sleeping(questions, name, false).await
+pub(crate) async fn wake_engine(
+    questions: State<Questions>,
+    name: Path<String>,
+    query: RawQuery,
+    body: Bytes,
+) -> Response {
+    set_sleeping(questions, name, false, &query, &body).await
 }
 
 async fn set_sleeping(
     State(questions): State<Questions>,
     Path(name): Path<String>,
     sleeps: bool,
+    query: &RawQuery,
+    body: &Bytes,
 ) -> Response {
+    if query.0.is_some() || !body.is_empty() {
+        return refused(StatusCode::BAD_REQUEST, SLEEP_TAKES_NOTHING);
+    }
     let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
     match ask(&questions, order).await {
         Some(Ok(worker)) => (StatusCode::ACCEPTED, Json(worker)).into_response(),

@@ -5,7 +5,10 @@
 
 use super::access::CallerName;
 use super::socket::{AdminSocket, SocketFile};
-use axum::Router;
+use axum::body::to_bytes;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
 use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_MAX, ADMIN_IDLE_MAX};
 use forebay_tls::Acceptor;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
@@ -13,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::{Pin, pin};
@@ -28,6 +32,8 @@ use tracing::{debug, warn};
 
 /// After the kernel refused to hand out a connection: others will end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Longest body of a call. A request that is explained is rendered, which takes some milliseconds.
+const CALL_BYTES_MAX: usize = 1024 * 1024;
 
 /// One open connection.
 struct Open {
@@ -45,13 +51,16 @@ struct CallCells {
     moved_at: Cell<Instant>,
     begun: Cell<u64>,
     running: Cell<u64>,
+    /// The last one has been read, and its answer is under way.
+    is_working: Cell<bool>,
 }
 
 impl Calls {
     fn none(caller: CallerName) -> Self {
         let moved_at = Cell::new(Instant::now());
         let (begun, running) = (Cell::new(0), Cell::new(0));
-        Self(Rc::new(CallCells { caller, moved_at, begun, running }))
+        let is_working = Cell::new(false);
+        Self(Rc::new(CallCells { caller, moved_at, begun, running, is_working }))
     }
 
     fn begin(&self) -> RunningCall {
@@ -67,6 +76,11 @@ impl Calls {
 
     fn moved_at(&self) -> Instant {
         self.0.moved_at.get()
+    }
+
+    fn set_working(&self, is_working: bool) {
+        self.moved();
+        self.0.is_working.set(is_working);
     }
 
     /// The least makes room first.
@@ -248,6 +262,12 @@ impl Body for ReadAnswer {
     }
 }
 
+/// A body that is too long, or broken off.
+fn unread() -> Response {
+    let error = json!({ "error": format!("a call has up to {CALL_BYTES_MAX} bytes") });
+    (StatusCode::PAYLOAD_TOO_LARGE, Json(error)).into_response()
+}
+
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
 /// the last call began, or after the last part of a stream that was read.
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, calls: Calls) {
@@ -256,15 +276,34 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router,
     let service = service_fn(move |mut asked: hyper::Request<Incoming>| {
         let call = of_connection.begin();
         asked.extensions_mut().insert(of_connection.0.caller.clone());
-        let answer = service.call(asked);
-        async move { answer.await.map(|answer| answer.map(|body| ReadAnswer { body, call })) }
+        let (calls, service) = (of_connection.clone(), service.clone());
+        async move {
+            // Apart from the answer, which may take its time.
+            let (head, body) = asked.into_parts();
+            let answer = match to_bytes(axum::body::Body::new(body), CALL_BYTES_MAX).await {
+                Err(_) => Ok(unread()),
+                Ok(body) => {
+                    calls.set_working(true);
+                    let asked = hyper::Request::from_parts(head, axum::body::Body::from(body));
+                    let answer = service.call(asked).await;
+                    calls.set_working(false);
+                    answer
+                }
+            };
+            answer.map(|answer| answer.map(|body| ReadAnswer { body, call }))
+        }
     });
     let mut served = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     loop {
         let end = calls.moved_at() + ADMIN_IDLE_MAX;
-        if timeout_at(end, served.as_mut()).await.is_ok()
-            || calls.moved_at() + ADMIN_IDLE_MAX <= end
-        {
+        if timeout_at(end, served.as_mut()).await.is_ok() {
+            return;
+        }
+        // What answers has a deadline of its own: engines and workers are waited for.
+        if calls.0.is_working.get() {
+            calls.moved();
+        }
+        if calls.moved_at() + ADMIN_IDLE_MAX <= end {
             return;
         }
     }

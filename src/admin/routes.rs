@@ -18,9 +18,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Longest request body that is explained: rendering it holds the loop up for some milliseconds.
-const EXPLAINED_BYTES_MAX: usize = 1024 * 1024;
-
 const HOW_TO_ASK: &str = "\
 GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows where such a request would go and why;
 &cache_salt=TEXT salts it, &endpoint=PATH names another path, &text=true adds the rendered prompt,
@@ -165,7 +162,7 @@ fn router(questions: Questions, access: Access) -> Router {
     paths.dedup();
     let paths = format!("try {}\n", paths.join(", "));
     router
-        .layer(DefaultBodyLimit::max(EXPLAINED_BYTES_MAX))
+        .layer(DefaultBodyLimit::disable())
         .fallback(|| async { (StatusCode::NOT_FOUND, paths) })
         .layer(from_fn_with_state(Arc::new(access), access::check))
         .with_state(questions)

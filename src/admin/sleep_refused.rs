@@ -11,6 +11,8 @@ pub enum SleepRefused {
     Drains,
     /// It cannot be woken before it sleeps.
     FallsAsleep,
+    /// It cannot be sent to sleep before it is awake.
+    WakesUp,
 }
 
 impl SleepRefused {
@@ -19,6 +21,7 @@ impl SleepRefused {
             Self::Unknown => "no worker has this name: GET /workers lists their names",
             Self::Engine => "only vLLM engines sleep, with --enable-sleep-mode",
             Self::Drains => "the worker drains or leaves: undrain it first",
+            Self::WakesUp => "the engine is waking up: call again once it is awake",
             Self::FallsAsleep => "the engine is falling asleep: call again once it sleeps",
         }
     }

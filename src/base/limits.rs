@@ -17,7 +17,7 @@ pub const ENGINE_CALLS_MAX: usize = 4;
 /// Most engines that are asked at once for these calls; the others wait.
 pub const ENGINES_CALLED_MAX: usize = 64;
 /// Bytes of all answers to one of these calls, shared evenly. What is longer is cut.
-pub const ENGINE_ANSWERS_BYTES_MAX: usize = 32 << 20;
+pub const ENGINE_ANSWERS_BYTES_MAX: usize = 8 << 20;
 /// Longest time that an answer with SRV records holds, whatever its TTL: workers come and go.
 pub const SRV_TTL_MAX: Duration = Duration::from_mins(1);
 /// Longest name, and longest URL, of a worker that the admin API adds; longer ones are refused.

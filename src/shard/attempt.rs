@@ -67,7 +67,8 @@ pub(super) async fn run(
             }
             // It may be prefill that is gone, with the KV. Who fails it again without that prefill
             // is ill.
-            if is_retry || !pair::may_lack_kv(paired.as_ref(), error) {
+            let is_owed = is_retry || !pair::may_lack_kv(paired.as_ref(), error);
+            if is_owed && may_be_blamed(endpoint, error) {
                 judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);
             }
             // Back before the refusal is noted: what the rank had then is its limit for a while,
@@ -104,10 +105,26 @@ pub(super) async fn run(
             Ok(after)
         }
         Err(error) => {
-            judge::broke_off(shard, &plan, error);
+            if may_be_blamed(endpoint, error) {
+                judge::broke_off(shard, &plan, error);
+            }
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
     }
+}
+
+/// Who opens a WebSocket chooses what the engine reads, and can make it close or stop reading: that
+/// tells nothing of the rank, and others would lose it.
+const fn may_be_blamed(endpoint: Endpoint, error: RelayError) -> bool {
+    !matches!(endpoint, Endpoint::WebSocket)
+        || !matches!(
+            error,
+            RelayError::ClosedBeforeHead
+                | RelayError::ClosedInHead
+                | RelayError::HeadInvalid
+                | RelayError::ClosedMidStream
+                | RelayError::StreamIdle
+        )
 }
 
 /// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells

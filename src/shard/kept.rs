@@ -21,7 +21,15 @@ pub(super) fn find(
         (Endpoint::StoredResponse, _) => {
             StoredCall::of(slot.head.path(&slot.message)).map(|call| call.id)
         }
-        (Endpoint::Responses, Some(previous)) => ResponseId::of(previous.as_bytes()),
+        (Endpoint::Responses, _) if slot.request.names_itself && has_tenants(fleet) => {
+            return Err(Refusal::new(Reason::BadRequest).with_param("request_id").with_message(
+                "The engine keeps responses by this id, and another tenant may have it. Leave \
+                 `request_id` out.",
+            ));
+        }
+        (Endpoint::Responses | Endpoint::Other, Some(previous)) => {
+            ResponseId::of(previous.as_bytes())
+        }
         _ => return Ok(None),
     };
     let place = place(shard, slot, fleet, id)?;
@@ -51,12 +59,14 @@ fn place(
     if let Some(place) = found.filter(|place| place.tenant == tenant) {
         return Ok(Some(place));
     }
-    let has_tenants =
-        fleet.tenants.ask_for_keys() || !fleet.config.flow.queue.tenant_header.is_empty();
-    if found.is_some() || has_tenants {
+    if found.is_some() || has_tenants(fleet) {
         return Err(unknown());
     }
     Ok(None)
+}
+
+fn has_tenants(fleet: &FleetSnapshot) -> bool {
+    fleet.tenants.ask_for_keys() || !fleet.config.flow.queue.tenant_header.is_empty()
 }
 
 /// Has the request go where the response is kept, whatever rank its client asks for.

@@ -77,9 +77,11 @@ fn requests_wait_for_an_engine_that_sleeps_and_those_before_end_first() {
     tell.send(200).unwrap();
     until_sleep_is(&router, Some("asleep"));
     // Orders of another kind change nothing of it.
+    assert_eq!(say(&router, "drain").0, 409);
     assert_eq!(say(&router, "undrain").1["sleep"], "asleep");
     assert_eq!(metric(&router, "forebay_queue_depth"), 1.0);
     assert_eq!(say(&router, "wake_up").1["sleep"], "wakes_up");
+    assert_eq!(say(&router, "sleep").0, 409, "not yet");
     assert_eq!(line(&worker), "POST /wake_up HTTP/1.1");
     assert!(worker.seen.try_recv().is_err(), "nothing comes before it is awake");
     tell.send(200).unwrap();
@@ -111,6 +113,25 @@ fn an_engine_that_refuses_serves_on_and_one_that_drains_sleeps_not() {
     let (status, said) = say(&router, "sleep");
     assert_eq!(status, 409, "{said}");
     assert!(said["error"].as_str().unwrap().contains("undrain"), "{said}");
+}
+
+#[test]
+fn a_worker_that_is_awake_serves_on_whatever_its_engine_says_to_wake_up() {
+    let (worker, tell) = engine();
+    let router = in_front_of(&worker);
+    until("it is known", || shown(&router)["engine"] == "vllm");
+    assert_eq!(say(&router, "wake_up?tags=weights").0, 400);
+    let (status, now) = say(&router, "wake_up");
+    assert_eq!((status, &now["sleep"]), (202, &Value::Null));
+    assert_eq!(line(&worker), "POST /wake_up HTTP/1.1");
+    let mut client = asking(&router);
+    assert_eq!(line(&worker), COMPLETION, "it does not wait for the engine's word");
+    tell.send(404).unwrap();
+    tell.send(200).unwrap();
+    // Either may be the one that the engine refuses.
+    let status = client.reply().status;
+    assert!(status == 200 || status == 404, "{status}");
+    assert_eq!(shown(&router)["sleep"], Value::Null);
 }
 
 #[test]

@@ -53,7 +53,11 @@ fn ask(client: &mut Client, method: &str, path: &str, key: &str) -> Reply {
 }
 
 fn create(client: &mut Client, body: &Value, key: &str) -> Reply {
-    let request = String::from_utf8(post("/v1/responses", body.to_string().as_bytes())).unwrap();
+    create_at(client, "/v1/responses", body, key)
+}
+
+fn create_at(client: &mut Client, path: &str, body: &Value, key: &str) -> Reply {
+    let request = String::from_utf8(post(path, body.to_string().as_bytes())).unwrap();
     let key = if key.is_empty() { String::new() } else { format!("x-api-key: {key}\r\n") };
     client.send(request.replacen("host:", &format!("{key}host:"), 1).as_bytes());
     client.reply()
@@ -153,6 +157,13 @@ fn no_tenant_reaches_the_response_of_another() {
         assert!(is_unknown(&create(&mut client, &body, "some-key")), "{previous}");
     }
     let body = json!({ "model": "m", "input": "hi", "previous_response_id": id });
+    for path in ["/v1/responses/compact", "/v1/responses/input_tokens"] {
+        assert!(is_unknown(&create_at(&mut client, path, &body, "some-key")), "{path}");
+    }
+    let path = format!("/v1/responses/{id}/tool_outputs");
+    assert_eq!(create_at(&mut client, &path, &body, "some-key").status, 404);
+    let named = json!({ "model": "m", "input": "hi", "request_id": id });
+    assert_eq!(create(&mut client, &named, "some-key").status, 400);
     assert_eq!(create(&mut client, &body, "gold-key").status, 200);
     let seen: Vec<String> = worker.seen.try_iter().map(|seen| seen.head).collect();
     assert!(seen.len() == 3 && !seen.iter().any(|head| head.contains("gold-key")), "{seen:?}");

@@ -353,3 +353,41 @@ fn a_worker_that_is_taken_out_gets_none() {
         assert_eq!(reply.field("x-forebay-worker"), Some(&*left.address.to_string()));
     }
 }
+
+/// Others would lose the rank to whoever makes its engine close.
+#[test]
+fn a_rank_that_closes_a_websocket_is_not_blamed() {
+    let worker = Worker::start(|request, stream| {
+        if request.head.starts_with("GET /v1/unread ") {
+            // Without a byte of an answer.
+            return false;
+        }
+        if !request.head.contains("sec-websocket-key") {
+            let body = r#"{"object":"list","data":[{"id":"m"}]}"#;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            return stream
+                .write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())
+                .is_ok();
+        }
+        switch(stream);
+        // What comes then is never read: its close is a reset.
+        let _ = stream.peek(&mut [0]);
+        false
+    });
+    let mut config = config(&[&worker]);
+    config.health.enabled = true;
+    let handle = router(config);
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(handle.listen)).collect();
+    for client in &mut clients {
+        client.send(&upgrade(PATH, ""));
+        assert_eq!(client.reply().status, 101);
+    }
+    for client in &mut clients {
+        client.send(&[0; 1_000]);
+        until("the tunnel ends", || client.try_more().is_ok_and(|count| count == 0));
+    }
+    for _ in 0..8 {
+        assert_eq!(ask(&handle, &upgrade("/v1/unread", "")).status, 502);
+    }
+    assert_eq!(ask(&handle, &post("/v1/completions", ASK)).status, 200);
+}

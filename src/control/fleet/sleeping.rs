@@ -33,6 +33,7 @@ impl Fleet {
             OperatorWord::Serve => {
                 known.word = OperatorWord::Sleep(SleepPhase::Drains { settled, by });
             }
+            OperatorWord::Sleep(SleepPhase::WakesUp) => return Err(SleepRefused::WakesUp),
             OperatorWord::Sleep(_) => {}
             OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
                 return Err(SleepRefused::Drains);
@@ -52,7 +53,9 @@ impl Fleet {
                 known.word = OperatorWord::Serve;
                 Ok(false)
             }
-            OperatorWord::Sleep(SleepPhase::Asleep) | OperatorWord::Serve => {
+            // It serves meanwhile, and whatever its engine answers: most are awake.
+            OperatorWord::Serve => Ok(true),
+            OperatorWord::Sleep(SleepPhase::Asleep) => {
                 known.word = OperatorWord::Sleep(SleepPhase::WakesUp);
                 Ok(true)
             }

@@ -218,8 +218,10 @@ pub struct ApiRequest {
     pub data_count: u64,
     /// Bytes of those strings.
     pub data_bytes: u64,
-    /// `previous_response_id` of `/v1/responses`, where it is text.
+    /// `previous_response_id` of `/v1/responses` and of calls below it, where it is text.
     pub continues: Option<String>,
+    /// It says the id that the engine is to keep its response by.
+    pub names_itself: bool,
     /// Short texts of members that mean nothing to the scan, as they are written; the first
     /// [`TEXTS_MAX`].
     pub texts: Vec<TextMember>,
@@ -260,6 +262,7 @@ impl ApiRequest {
         self.data_count = 0;
         self.data_bytes = 0;
         self.continues = None;
+        self.names_itself = false;
         self.texts.clear();
     }
 }

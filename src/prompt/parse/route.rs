@@ -129,10 +129,20 @@ pub const ENGINE_CALLS: [&str; 58] = [
 /// So do all calls whose last part begins with one of these.
 const ENGINE_CALL_PREFIXES: [&str; 3] = ["update_weight", "load_lora", "dump_"];
 
+/// What is below may be another tenant's. All of it stays closed, but for calls that name no
+/// response in the path.
+const RESPONSES: &[u8] = b"responses/";
+const RESPONSE_CALLS: [&[u8]; 2] = [b"compact", b"input_tokens"];
+
 /// A path below `/v1/` or `/v2/` that engines may know, and that every server reads alike.
 fn may_be_an_engines(path: &[u8]) -> bool {
     let below = path.strip_prefix(b"/v1/").or_else(|| path.strip_prefix(b"/v2/"));
-    below.is_some_and(|rest| parts(rest).all(|part| is_plain(part) && !is_closed(part)))
+    let is_kept = |rest: &[u8]| {
+        rest.strip_prefix(RESPONSES).is_some_and(|call| !RESPONSE_CALLS.contains(&call))
+    };
+    below.is_some_and(|rest| {
+        !is_kept(rest) && parts(rest).all(|part| is_plain(part) && !is_closed(part))
+    })
 }
 
 /// Is a path, without the first slash, that of a call which changes or reveals an engine?
@@ -166,7 +176,7 @@ fn is_closed(part: &[u8]) -> bool {
 pub fn may_be_websocket(path: &[u8]) -> bool {
     match CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) {
         Some(call) => call.endpoint == Endpoint::WebSocket,
-        None => StoredCall::of(path).is_none() && may_be_an_engines(path),
+        None => !path.starts_with(b"/v1/responses/") && may_be_an_engines(path),
     }
 }
 

@@ -201,6 +201,7 @@ impl ScannedKeys {
             ("lora_path", _) => self.lora_path = optional(cursor)?,
             // The engine's own number, which tells nothing here.
             ("lora_id", Endpoint::Generate) => request.names_other_lora |= present(cursor)?,
+            ("request_id", Endpoint::Responses) => request.names_itself |= present(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("priority", _) => request.priority = priority::of_body(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
@@ -264,7 +265,7 @@ impl ScannedKeys {
             *flag = !absent;
             return cursor.skip_value(1);
         }
-        if let (PREVIOUS, Endpoint::Responses) = (name, endpoint) {
+        if let (PREVIOUS, Endpoint::Responses | Endpoint::Other) = (name, endpoint) {
             self.previous = optional(cursor)?;
             return Ok(());
         }

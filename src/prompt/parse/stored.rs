@@ -50,7 +50,7 @@ impl StoredCall {
 #[cfg(test)]
 mod tests {
     use super::StoredCall;
-    use crate::parse::{Endpoint, Reason, route};
+    use crate::parse::{Endpoint, Reason, may_be_websocket, route};
     use forebay_http1::Method;
 
     #[test]
@@ -94,5 +94,15 @@ mod tests {
             assert_eq!(StoredCall::of(path.as_bytes()), None, "{path}");
         }
         assert_eq!(route(&Method::Post, b"/v1/responses/compact"), Ok(Endpoint::Other));
+        for path in [
+            "/v1/responses/resp_1/tool_outputs",
+            "/v1/responses/compact/x",
+            "/v2/responses/resp_1/cancel",
+            &long,
+        ] {
+            let refusal = route(&Method::Post, path.as_bytes()).unwrap_err();
+            assert_eq!(refusal.reason(), Reason::NotFound, "{path}");
+            assert!(!may_be_websocket(path.as_bytes()), "{path}");
+        }
     }
 }
