@@ -5,7 +5,8 @@ use forebay_base::limits::TRACESTATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep, Traced};
 use forebay_fleet::worker::FleetSnapshot;
-use serde_json::{Value, json};
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Kinds of spans by number: `SPAN_KIND_*`.
 const INTERNAL: u8 = 1;
@@ -35,16 +36,66 @@ struct SpanFrame<'a> {
     fault: Option<&'a str>,
 }
 
+/// A span as it is written. Without trees of JSON: each sampled request has several spans.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenSpan<'a> {
+    #[serde(flatten)]
+    ids: SpanIds,
+    name: &'a str,
+    kind: u8,
+    start_time_unix_nano: String,
+    end_time_unix_nano: String,
+    attributes: &'a [Attribute<'a>],
+    status: SpanStatus<'a>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    trace_state: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SpanIds {
+    trace_id: String,
+    span_id: String,
+    parent_span_id: String,
+}
+
+#[derive(Serialize)]
+struct SpanStatus<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Attribute<'a> {
+    key: &'static str,
+    value: AttributeValue<'a>,
+}
+
+#[derive(Serialize)]
+enum AttributeValue<'a> {
+    #[serde(rename = "stringValue")]
+    Text(Cow<'a, str>),
+    #[serde(rename = "intValue")]
+    Int(String),
+}
+
 /// The request of an export, around spans that are JSON already.
 pub(super) fn envelope(service: &str, spans: &[String]) -> String {
-    let resource = json!({"attributes": [
-        text("service.name", service),
-        text("service.version", env!("CARGO_PKG_VERSION")),
-    ]});
-    let scope = json!({"name": "forebay", "version": env!("CARGO_PKG_VERSION")});
+    let version = env!("CARGO_PKG_VERSION");
+    let attributes = written(&[text("service.name", service), text("service.version", version)]);
+    let scope = format!(r#"{{"name":"forebay","version":"{version}"}}"#);
     let spans = spans.join(",");
     let scoped = format!(r#"{{"scope":{scope},"spans":[{spans}]}}"#);
+    let resource = format!(r#"{{"attributes":{attributes}}}"#);
     format!(r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{scoped}]}}]}}"#)
+}
+
+/// What is written here has text for keys, and nothing else that JSON could refuse.
+fn written(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 impl SpanMaker<'_> {
@@ -69,7 +120,7 @@ impl SpanMaker<'_> {
             until: request.read_at.unwrap_or(request.ended_at),
             fault: None,
         };
-        spans.push(self.span(&admitted, &[]).to_string());
+        spans.push(self.span(&admitted, &[], ""));
         spans.extend(request.steps.iter().map(|step| self.of_step(request, step)));
         spans
     }
@@ -99,7 +150,7 @@ impl SpanMaker<'_> {
             text("forebay.request_id", &asked.request_id),
         ];
         if is_fault {
-            attributes.push(text("error.type", &answer.status.to_string()));
+            attributes.push(text("error.type", answer.status.to_string()));
         }
         if !asked.model.is_empty() {
             attributes.push(text("gen_ai.request.model", &asked.model));
@@ -114,12 +165,8 @@ impl SpanMaker<'_> {
             [("forebay.hit_bytes", answer.hit_bytes), ("forebay.hit_tokens", answer.hit_tokens)];
         attributes
             .extend(hits.iter().filter_map(|(name, hit)| Some(int(name, u64::from((*hit)?)))));
-        let mut span = self.span(&frame, &attributes);
-        let has_state = (1..=TRACESTATE_BYTES_MAX).contains(&asked.state.len());
-        if let (true, Some(members)) = (has_state, span.as_object_mut()) {
-            members.insert("traceState".into(), json!(asked.state));
-        }
-        span.to_string()
+        let is_short = asked.state.len() <= TRACESTATE_BYTES_MAX;
+        self.span(&frame, &attributes, if is_short { &asked.state } else { "" })
     }
 
     fn of_step(&self, request: &RequestTrace, step: &TraceStep) -> String {
@@ -139,7 +186,7 @@ impl SpanMaker<'_> {
             fault: step.fault,
         };
         let attributes = step.rank.map_or_else(Vec::new, |rank| self.of_rank(rank));
-        self.span(&frame, &attributes).to_string()
+        self.span(&frame, &attributes, "")
     }
 
     fn of_leg(&self, leg: &LegTrace) -> String {
@@ -153,45 +200,44 @@ impl SpanMaker<'_> {
             until: leg.until,
             fault: leg.fault,
         };
-        self.span(&frame, &self.of_rank(leg.rank)).to_string()
+        self.span(&frame, &self.of_rank(leg.rank), "")
     }
 
     /// Which rank was asked, and where.
-    fn of_rank(&self, index: RankIndex) -> Vec<Value> {
+    fn of_rank(&self, index: RankIndex) -> Vec<Attribute<'_>> {
         let Some((rank, worker)) = self.fleet.rank(index) else { return Vec::new() };
         vec![
-            text("server.address", &rank.address.ip().to_string()),
+            text("server.address", rank.address.ip().to_string()),
             int("server.port", u64::from(rank.address.port())),
-            text("forebay.worker", &worker.name),
+            text("forebay.worker", &*worker.name),
             int("forebay.dp_rank", u64::from(rank.dp_rank.0)),
         ]
     }
 
-    fn span(&self, frame: &SpanFrame<'_>, attributes: &[Value]) -> Value {
+    fn span(&self, frame: &SpanFrame<'_>, attributes: &[Attribute<'_>], state: &str) -> String {
         let at = |time: NanosSinceStart| (self.start_ns + u128::from(time.0)).to_string();
-        let parent = frame.parent.map_or_else(String::new, |parent| format!("{parent:016x}"));
-        let status = match frame.fault {
-            Some(fault) => json!({"code": ERROR, "message": fault}),
-            None => json!({}),
+        let ids = SpanIds {
+            trace_id: format!("{:032x}", frame.trace),
+            span_id: format!("{:016x}", frame.span),
+            parent_span_id: frame.parent.map_or_else(String::new, |id| format!("{id:016x}")),
         };
-        json!({
-            "traceId": format!("{:032x}", frame.trace),
-            "spanId": format!("{:016x}", frame.span),
-            "parentSpanId": parent,
-            "name": frame.name,
-            "kind": frame.kind,
-            "startTimeUnixNano": at(frame.from),
-            "endTimeUnixNano": at(frame.until.max(frame.from)),
-            "attributes": attributes,
-            "status": status,
+        written(&WrittenSpan {
+            ids,
+            name: frame.name,
+            kind: frame.kind,
+            start_time_unix_nano: at(frame.from),
+            end_time_unix_nano: at(frame.until.max(frame.from)),
+            attributes,
+            status: SpanStatus { code: frame.fault.map(|_| ERROR), message: frame.fault },
+            trace_state: state,
         })
     }
 }
 
-fn text(key: &str, value: &str) -> Value {
-    json!({"key": key, "value": {"stringValue": value}})
+fn text<'a>(key: &'static str, value: impl Into<Cow<'a, str>>) -> Attribute<'a> {
+    Attribute { key, value: AttributeValue::Text(value.into()) }
 }
 
-fn int(key: &str, value: u64) -> Value {
-    json!({"key": key, "value": {"intValue": value.to_string()}})
+fn int(key: &'static str, value: u64) -> Attribute<'static> {
+    Attribute { key, value: AttributeValue::Int(value.to_string()) }
 }
