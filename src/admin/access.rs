@@ -75,8 +75,8 @@ impl Denied {
             }
             Self::NotJson => "A call with a body needs the header content-type: application/json.",
             Self::NoToken => {
-                "This call changes something, or reveals an engine. It needs the header authorization: Bearer, with the \
-                 token of `admin_token_file`."
+                "This call changes something, or reveals an engine. It needs the header \
+                 authorization: Bearer, with the token of `admin_token_file`."
             }
             Self::NoReadToken => {
                 "This call needs the header authorization: Bearer, with the token of \

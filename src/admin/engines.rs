@@ -114,6 +114,7 @@ async fn sent(
     worker: Option<String>,
     sleeps: bool,
 ) -> Option<Result<Vec<CallAnswer>, EngineCallRefused>> {
+    let is_one = worker.is_some();
     let names = match worker {
         Some(name) => vec![name],
         None => {
@@ -133,7 +134,9 @@ async fn sent(
                 let status = StatusCode::ACCEPTED.as_u16();
                 Ok(EngineReply { status, body: worker.to_string(), is_cut: false })
             }
-            Err(SleepRefused::Unknown) => return Some(Err(EngineCallRefused::NoWorker)),
+            Err(SleepRefused::Unknown) if is_one => {
+                return Some(Err(EngineCallRefused::NoWorker));
+            }
             Err(why) => Err(why.message().to_owned()),
         };
         answers.push(CallAnswer { worker: name.into(), said });

@@ -264,7 +264,7 @@ impl Body for ReadAnswer {
 
 /// A body that is too long, or broken off.
 fn unread() -> Response {
-    let error = json!({ "error": format!("a call has up to {CALL_BYTES_MAX} bytes") });
+    let error = json!({ "error": format!("the body broke off, or is too long: send up to {CALL_BYTES_MAX} bytes") });
     (StatusCode::PAYLOAD_TOO_LARGE, Json(error)).into_response()
 }
 

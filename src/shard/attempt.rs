@@ -22,7 +22,7 @@ use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
-use forebay_router::request::{Chosen, Failed};
+use forebay_router::request::{Chosen, Failed, may_be_blamed};
 
 /// Where the request goes.
 pub(super) struct Attempt {
@@ -111,20 +111,6 @@ pub(super) async fn run(
             Err(pair::abandoned(shard, paired, plan.rank, error))
         }
     }
-}
-
-/// Who opens a WebSocket chooses what the engine reads, and can make it close or stop reading: that
-/// tells nothing of the rank, and others would lose it.
-const fn may_be_blamed(endpoint: Endpoint, error: RelayError) -> bool {
-    !matches!(endpoint, Endpoint::WebSocket)
-        || !matches!(
-            error,
-            RelayError::ClosedBeforeHead
-                | RelayError::ClosedInHead
-                | RelayError::HeadInvalid
-                | RelayError::ClosedMidStream
-                | RelayError::StreamIdle
-        )
 }
 
 /// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells

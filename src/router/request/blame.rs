@@ -8,6 +8,7 @@ use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
 use forebay_fleet::worker::LoadBoard;
+use forebay_prompt::parse::Endpoint;
 
 /// What the breaker of a rank hears of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +194,21 @@ impl Failed {
             _ => failed(RelayError::PrefillFailed, None),
         }
     }
+}
+
+/// Who opens a WebSocket chooses what the engine reads, and can make it close or stop reading: that
+/// tells nothing of the rank, and others would lose it.
+#[must_use]
+pub const fn may_be_blamed(endpoint: Endpoint, error: RelayError) -> bool {
+    !matches!(endpoint, Endpoint::WebSocket)
+        || !matches!(
+            error,
+            RelayError::ClosedBeforeHead
+                | RelayError::ClosedInHead
+                | RelayError::HeadInvalid
+                | RelayError::ClosedMidStream
+                | RelayError::StreamIdle
+        )
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod split;
 mod stages;
 mod stop;
 
-pub use blame::{FailedPair, Fault, Judgement, LegEnd};
+pub use blame::{FailedPair, Fault, Judgement, LegEnd, may_be_blamed};
 pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use pressure::engine_refused;
