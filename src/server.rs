@@ -340,6 +340,7 @@ fn launch(
     let (end, ends) = wire(wakes);
     let bells = end.shards.iter().map(|port| Arc::clone(&port.bell)).collect();
     let board = Arc::new(LoadBoard::with_bells(bells));
+    let (door, callers) = config.admin_on_client_port.then(forebay_admin::client_door).unzip();
     let mut shards = Vec::new();
     let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
     for ((((end, listeners), wake), slice), core) in parts {
@@ -351,6 +352,7 @@ fn launch(
                 driver,
                 listeners,
                 addresses: Arc::clone(&addresses),
+                door: door.clone(),
                 wake,
             },
             board: Arc::clone(&board),
@@ -375,6 +377,7 @@ fn launch(
         admin,
         tls,
         admin_tls,
+        callers,
         access: credentials.access,
         api_keys: credentials.api_keys,
         stopped,

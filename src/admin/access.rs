@@ -50,6 +50,7 @@ enum Denied {
     NotJson,
     NoToken,
     NoReadToken,
+    NoClientToken,
     ReadOnly,
 }
 
@@ -59,7 +60,7 @@ impl Denied {
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::Origin | Self::ReadOnly => StatusCode::FORBIDDEN,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::NoToken | Self::NoReadToken => StatusCode::UNAUTHORIZED,
+            Self::NoToken | Self::NoReadToken | Self::NoClientToken => StatusCode::UNAUTHORIZED,
         }
     }
 
@@ -82,6 +83,10 @@ impl Denied {
                 "This call needs the header authorization: Bearer, with the token of \
                  `admin_read_token_file` or of `admin_token_file`."
             }
+            Self::NoClientToken => {
+                "By the port of clients, this call needs the header authorization: Bearer, with \
+                 the token of `admin_token_file`."
+            }
             Self::ReadOnly => {
                 "This call changes something, or reveals an engine, and the token of \
                  `admin_read_token_file` only reads. Use the token of `admin_token_file`."
@@ -97,9 +102,13 @@ pub(crate) async fn check(
     next: Next,
 ) -> Response {
     let target = call.uri().authority().map(|authority| authority.as_str());
-    let judged = access
-        .host(target, call.headers())
-        .and_then(|()| access.rest(call.method(), call.uri().path(), call.headers()));
+    let is_by_clients = call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients);
+    let (method, path, headers) = (call.method(), call.uri().path(), call.headers());
+    let judged = if is_by_clients {
+        access.by_clients(method, path, headers)
+    } else {
+        access.host(target, headers).and_then(|()| access.rest(method, path, headers))
+    };
     let Err(denied) = judged else { return run(call, next).await };
     let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
@@ -109,19 +118,32 @@ pub(crate) async fn check(
     answer.into_response()
 }
 
-/// Who calls, for the log.
+/// Who calls, and by which door.
 #[derive(Clone, Debug)]
-pub(crate) struct CallerName(pub(crate) Arc<str>);
+pub(crate) struct CalledBy {
+    /// Stands in the log with what was changed.
+    pub(crate) name: Arc<str>,
+    /// It came by the port of clients.
+    pub(crate) is_by_clients: bool,
+}
+
+impl CalledBy {
+    /// By the admin API's own address.
+    pub(crate) fn here(name: String) -> Self {
+        Self { name: name.into(), is_by_clients: false }
+    }
+}
 
 /// Answers a call that may be made. What changes something is on record.
 async fn run(call: Request, next: Next) -> Response {
     if call.method().is_safe() || is_reading(call.method(), call.uri().path()) {
         return next.run(call).await;
     }
-    let caller = call.extensions().get::<CallerName>().cloned();
+    let caller = call.extensions().get::<CalledBy>().cloned();
     let (method, path) = (call.method().clone(), call.uri().path().to_owned());
     let answer = next.run(call).await;
-    let (status, caller) = (answer.status().as_u16(), caller.map_or("?".into(), |name| name.0));
+    let (status, caller) =
+        (answer.status().as_u16(), caller.map_or("?".into(), |caller| caller.name));
     info!(%caller, %method, path, status, "the admin API was asked to change something");
     answer
 }
@@ -169,6 +191,16 @@ impl Access {
             return Err(Denied::NotJson);
         }
         self.token(method, path, text(header::AUTHORIZATION.as_str()))
+    }
+
+    /// Clients call that port by any name, and nothing there is open to all.
+    fn by_clients(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
+        if !is(&self.token) && !is(&self.read_token) {
+            return Err(Denied::NoClientToken);
+        }
+        self.rest(method, path, headers)
     }
 
     /// Who may change something may read.
@@ -301,6 +333,26 @@ mod tests {
         assert_eq!(judge(Method::POST, "/admin/reload", Some("bearer s3cret")), Ok(()));
         assert_eq!(judge(Method::GET, "/workers", None), Ok(()));
         assert_eq!(judge(Method::POST, "/debug/overlap", None), Ok(()));
+    }
+
+    #[test]
+    fn by_the_port_of_clients_each_call_needs_a_token() {
+        let [token, read_token] = ["s3cret", "r3ad"].map(|token| Some(token.to_owned()));
+        let access = Access { token, read_token, hosts: Vec::new() };
+        let judge = |access: &Access, method: Method, token: Option<&str>| {
+            let value = token.map(|token| format!("Bearer {token}"));
+            let mut fields = vec![("host", "llm.example")];
+            fields.extend(value.as_deref().map(|value| ("authorization", value)));
+            access.by_clients(&method, "/list_workers", &headers(&fields))
+        };
+        for token in [None, Some("other")] {
+            assert_eq!(judge(&access, Method::GET, token), Err(Denied::NoClientToken));
+            let open = Access::default();
+            assert_eq!(judge(&open, Method::GET, token), Err(Denied::NoClientToken));
+        }
+        assert_eq!(judge(&access, Method::GET, Some("r3ad")), Ok(()));
+        assert_eq!(judge(&access, Method::POST, Some("r3ad")), Err(Denied::ReadOnly));
+        assert_eq!(judge(&access, Method::POST, Some("s3cret")), Ok(()));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod access;
 mod adding;
 mod catalogue;
+mod client_door;
 mod drop_in;
 mod engine_call;
 mod engines;
@@ -44,6 +45,7 @@ mod workers;
 pub use access::Access;
 pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
+pub use client_door::{ClientCallers, ClientDoor, DoorClosed, client_door};
 pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
 pub use explain::ExplainRequest;
 pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};

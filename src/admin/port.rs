@@ -3,7 +3,8 @@
 //! first to go has never called, then comes one between calls, last one with a call that runs; of
 //! equals the one that has been silent longest.
 
-use super::access::CallerName;
+use super::access::CalledBy;
+use super::client_door::{ClientCaller, ClientCallers};
 use super::socket::{AdminSocket, SocketFile};
 use axum::body::to_bytes;
 use axum::http::StatusCode;
@@ -46,7 +47,7 @@ struct Open {
 struct Calls(Rc<CallCells>);
 
 struct CallCells {
-    caller: CallerName,
+    caller: CalledBy,
     /// When the last one began, or a part of its answer was read.
     moved_at: Cell<Instant>,
     begun: Cell<u64>,
@@ -56,7 +57,7 @@ struct CallCells {
 }
 
 impl Calls {
-    fn none(caller: CallerName) -> Self {
+    fn none(caller: CalledBy) -> Self {
         let moved_at = Cell::new(Instant::now());
         let (begun, running) = (Cell::new(0), Cell::new(0));
         let is_working = Cell::new(false);
@@ -161,7 +162,7 @@ impl AdminListener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(AdminCaller, CallerName)> {
+    async fn accept(&self) -> io::Result<(AdminCaller, CalledBy)> {
         match self {
             Self::Tcp(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
@@ -170,20 +171,25 @@ impl AdminListener {
                     Some(tls) => AdminCaller::Tls(stream, tls.accept()),
                     None => AdminCaller::Tcp(stream),
                 };
-                Ok((caller, CallerName(address.to_string().into())))
+                Ok((caller, CalledBy::here(address.to_string())))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 let uid =
                     stream.peer_cred().map_or_else(|_| "?".to_owned(), |c| c.uid().to_string());
-                Ok((AdminCaller::Unix(stream), CallerName(format!("unix, user {uid}").into())))
+                Ok((AdminCaller::Unix(stream), CalledBy::here(format!("unix, user {uid}"))))
             }
         }
     }
 }
 
 /// Serves until the task is dropped.
-pub(crate) async fn serve(listener: AdminListener, router: Router) {
+pub(crate) async fn serve(listener: AdminListener, callers: Option<ClientCallers>, router: Router) {
+    let by_clients = serve_clients(callers, router.clone());
+    tokio::join!(serve_port(listener, router), by_clients);
+}
+
+async fn serve_port(listener: AdminListener, router: Router) {
     let mut open: Vec<Open> = Vec::new();
     let mut has_failed = false;
     loop {
@@ -209,6 +215,21 @@ pub(crate) async fn serve(listener: AdminListener, router: Router) {
                 sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Who comes by the port of clients. The door bounds their number.
+async fn serve_clients(callers: Option<ClientCallers>, router: Router) {
+    let Some(mut callers) = callers else { return };
+    while let Some(ClientCaller { stream, peer, place }) = callers.next().await {
+        let Ok(stream) = UnixStream::from_std(stream) else { continue };
+        let name = format!("{peer} by the port of clients").into();
+        let calls = Calls::none(CalledBy { name, is_by_clients: true });
+        let router = router.clone();
+        spawn_local(async move {
+            connection(stream, router, calls).await;
+            drop(place);
+        });
     }
 }
 
@@ -316,7 +337,7 @@ mod tests {
     #[test]
     fn what_runs_goes_last_and_what_never_called_goes_first() {
         let [silent, newcomer, idle, stalled, viewer] =
-            ["a", "b", "c", "d", "e"].map(|name| Calls::none(CallerName(name.into())));
+            ["a", "b", "c", "d", "e"].map(|name| Calls::none(CalledBy::here(name.into())));
         drop(idle.begin());
         let _running = (viewer.begin(), stalled.begin());
         let start = silent.moved_at();

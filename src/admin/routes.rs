@@ -1,6 +1,7 @@
 //! The calls of the admin API. Each asks the control plane's loop, which owns the answers.
 
 use super::access::{self, Access};
+use super::client_door::ClientCallers;
 use super::explain::ExplainRequest;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
@@ -143,8 +144,13 @@ fn of_workers() -> [Served; 15] {
 }
 
 /// Serves until the task is dropped.
-pub async fn serve(listener: AdminListener, questions: Questions, access: Access) {
-    port::serve(listener, router(questions, access)).await;
+pub async fn serve(
+    listener: AdminListener,
+    callers: Option<ClientCallers>,
+    questions: Questions,
+    access: Access,
+) {
+    port::serve(listener, callers, router(questions, access)).await;
 }
 
 /// Without the query that stands in the reference page.

@@ -235,6 +235,8 @@ pub const SESSION_NAMES_MAX: usize = 8;
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// A connection of the admin API ends so long after its last call began.
 pub const ADMIN_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Calls of the admin API under way by the port of clients. A further one gets a 429.
+pub const CLIENT_DOOR_CALLS_MAX: usize = 16;
 /// Browsers that the live page is open in. A further one gets a 503.
 pub const LIVE_VIEWERS_MAX: usize = 16;
 /// Events that the live page can look back on.

@@ -27,6 +27,10 @@ impl Check<'_> {
             let help = "give the calls that change something a token of their own";
             self.error("admin_read_token_file", what, help);
         }
+        if config.admin_on_client_port && config.admin_token_file.is_none() {
+            let what = "`admin_on_client_port` without `admin_token_file`";
+            self.error("admin_on_client_port", what, "set the token that these calls need");
+        }
         if read.is_some() && read == token {
             let what = "`admin_read_token_file` and `admin_token_file` hold the same token";
             self.error("admin_read_token_file", what, "readers could change everything");

@@ -40,6 +40,9 @@ table! {
         /// File with the token that admin calls need which only read. `/healthz` and `/readyz`
         /// need none.
         admin_read_token_file: Option<PathBuf> = None, { absent: "no token", reloadable: false };
+        /// Also take calls of the admin API for workers where clients connect: `/workers`, and
+        /// those of vllm-router. Each needs the token of `admin_token_file`.
+        admin_on_client_port: bool = false, { reloadable: false };
         /// File with the hashes of the keys that clients may use. `forebay key` writes it.
         api_keys: Option<PathBuf> = None,
             { absent: "no key is asked for", flag: flag("", "api-keys", "FILE") };

@@ -2,7 +2,7 @@
 //! is with `forebay_handover`; here is who answers the admin API meanwhile, and who is the main
 //! process.
 
-use forebay_admin::{Access, AdminListener, Question};
+use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
 use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess};
 use std::os::fd::OwnedFd;
@@ -33,6 +33,7 @@ pub struct HandoverOffer {
 /// The admin API before it answers.
 pub(super) struct AdminDoor {
     pub(super) listener: AdminListener,
+    pub(super) callers: Option<ClientCallers>,
     pub(super) questions: mpsc::Sender<Question>,
     pub(super) access: Access,
 }
@@ -103,8 +104,9 @@ impl Handover {
         if let Err(error) = door.listener.take_name() {
             warn!(%error, "the admin socket keeps the name that it has beside the configured one");
         }
-        let AdminDoor { listener, questions, access } = door;
-        let admin = tokio::task::spawn_local(forebay_admin::serve(listener, questions, access));
+        let AdminDoor { listener, callers, questions, access } = door;
+        let admin = forebay_admin::serve(listener, callers, questions, access);
+        let admin = tokio::task::spawn_local(admin);
         self.admin = Some(admin.abort_handle());
         self.host = self.setup.offer.take().and_then(|offer| self.host(offer));
     }

@@ -2,7 +2,7 @@
 
 use super::handover::HandoverSetup;
 use super::tls::{ServerTls, TlsSetup};
-use forebay_admin::{Access, AdminSocket};
+use forebay_admin::{Access, AdminSocket, ClientCallers};
 use forebay_base::Clock;
 use forebay_config::{Config, Reloader};
 use forebay_fleet::mailbox::ControlEnd;
@@ -38,6 +38,8 @@ pub struct ControlSetup {
     pub tls: TlsSetup,
     /// Certificates for callers of the admin API; `None` without TLS.
     pub admin_tls: Option<ServerTls>,
+    /// Who calls it by the port of clients, if that is open to them.
+    pub callers: Option<ClientCallers>,
     /// Who may call it.
     pub access: Access,
     /// Turns true to drain; the next true cuts.

@@ -57,6 +57,7 @@ impl Plane {
             admin: AdminSocket::Tcp(admin),
             tls: TlsSetup::default(),
             admin_tls: None,
+            callers: None,
             access: Access::default(),
             api_keys: None,
             stopped,

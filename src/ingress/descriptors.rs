@@ -1,7 +1,7 @@
 //! The limit of open files, which bounds connections as well: raised as far as it goes, and held
 //! against the configuration.
 
-use forebay_base::limits::ADMIN_CONNECTIONS_MAX;
+use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, CLIENT_DOOR_CALLS_MAX};
 use forebay_config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
@@ -42,7 +42,8 @@ pub fn descriptors_needed(config: &Config) -> u64 {
     let of_shard = limits.connections_max.saturating_add(limits.in_flight_max);
     let of_shards = of_shard.saturating_add(OF_SHARD).saturating_mul(config.cores.len());
     let of_workers = config.workers.len().saturating_mul(OF_WORKER);
-    let all = [of_shards, of_workers, ADMIN_CONNECTIONS_MAX, OTHERS];
+    let of_admin = ADMIN_CONNECTIONS_MAX + 2 * CLIENT_DOOR_CALLS_MAX;
+    let all = [of_shards, of_workers, of_admin, OTHERS];
     u64::try_from(all.into_iter().fold(0, usize::saturating_add)).unwrap_or(u64::MAX)
 }
 

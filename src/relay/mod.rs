@@ -40,6 +40,6 @@ pub use response_id::ResponseIdScan;
 pub use token_usage::{UsageForm, UsageScan};
 pub use tunnel::{TunnelEnd, TunnelWatch, tunnel};
 pub use tunnel_clock::{Toward, TunnelLimits};
-pub use upstream::{Upstream, while_wanted};
+pub use upstream::{Halves, Upstream, while_wanted};
 pub use watch::{Client, Over, Watch};
 pub use websocket::answers_key;

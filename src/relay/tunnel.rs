@@ -2,8 +2,8 @@
 //! holds one chunk, and what its socket has read ahead: a side that takes nothing stops the other
 //! side from being read. The end of one side is passed on, and the other direction goes on.
 
-use super::Upstream;
 use super::tunnel_clock::{Toward, TunnelClock, TunnelLimits, TunnelOver};
+use super::upstream::Halves;
 use crate::ingress::{Conn, Turn};
 use forebay_base::NanosSinceStart;
 use forebay_link::{LinkReader, LinkWriter};
@@ -40,7 +40,7 @@ pub trait TunnelWatch {
 /// The side that broke off, or does not take its bytes.
 pub async fn tunnel(
     conn: &mut Conn,
-    upstream: &mut Upstream,
+    worker: Halves<'_>,
     first: Vec<u8>,
     limits: TunnelLimits,
     watch: &mut impl TunnelWatch,
@@ -48,8 +48,8 @@ pub async fn tunnel(
     conn.expect_body(0);
     let early = std::mem::take(&mut conn.input);
     let (client_reader, client_writer, deadline) = conn.halves();
-    let mut up = Pipe::new(Toward::Worker, client_reader, &mut upstream.writer);
-    let mut down = Pipe::new(Toward::Client, &mut upstream.reader, client_writer);
+    let mut up = Pipe::new(Toward::Worker, client_reader, worker.writer);
+    let mut down = Pipe::new(Toward::Client, worker.reader, client_writer);
     let mut now = deadline.now();
     let (mut clock, mut look_at) = (TunnelClock::new(limits, now), now.plus(LOOK_PERIOD));
     down.send(first, &mut clock, now);

@@ -58,6 +58,11 @@ impl Upstream {
         })
     }
 
+    /// Both directions, for bytes that are no HTTP any more.
+    pub const fn halves(&mut self) -> Halves<'_> {
+        Halves { reader: &mut self.reader, writer: &mut self.writer }
+    }
+
     /// Goes on over TLS.
     ///
     /// # Errors
@@ -73,6 +78,15 @@ impl Upstream {
         let shaken = in_time(timeout, pin!(shake_hands(reader, writer, turnstile))).await;
         shaken.unwrap_or(Err(HandshakeFault::TimedOut))
     }
+}
+
+/// The two directions of a connection.
+#[derive(Debug)]
+pub struct Halves<'a> {
+    /// Where its bytes come from.
+    pub reader: &'a mut LinkReader,
+    /// Where bytes for it go.
+    pub writer: &'a mut LinkWriter,
 }
 
 /// What comes of it within that time. The work stays where it is: a future that is handed over

@@ -1,6 +1,7 @@
 //! The life of one client connection: the handshake where there is TLS, the head of a request, then
 //! the request, again until either side has had enough.
 
+use super::admin_call;
 use super::arrival::first_byte;
 use super::discard;
 use super::env::Env;
@@ -54,7 +55,10 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After 
     let mut reused = false;
     loop {
         let after = match head(&shard.env, conn, slot, reused).await {
-            Ok(()) => request::serve(shard, conn, slot).await,
+            Ok(()) => match admin_call::door(shard, conn, slot) {
+                Some(door) => Box::pin(admin_call::pass(shard, conn, slot, door)).await,
+                None => request::serve(shard, conn, slot).await,
+            },
             Err(NoRequest::Silent) => {
                 conn.say_end();
                 After::Drop

@@ -1,6 +1,7 @@
-//! The ways to the other shards.
+//! The ways to the other shards, and to the admin API.
 
 use super::env::Env;
+use forebay_admin::ClientDoor;
 use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, ShardIndex, WorkerIndex};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
@@ -19,6 +20,8 @@ pub(super) struct Links {
     pub(super) bells: Vec<Arc<Bell>>,
     /// What all shards count, by number: how far each is with a drain.
     pub(super) shards: Vec<Arc<ShardCounters>>,
+    /// To the admin API, if clients may call that by their port.
+    pub(super) door: Option<ClientDoor>,
     /// Messages that found their ring full, by receiving shard.
     pub(super) outbox: RefCell<Outbox<MeshMessage>>,
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
@@ -32,12 +35,14 @@ impl Links {
         mesh: MeshSender<MeshMessage>,
         bells: Vec<Arc<Bell>>,
         shards: Vec<Arc<ShardCounters>>,
+        door: Option<ClientDoor>,
     ) -> Self {
         Self {
             mesh: RefCell::new(mesh),
             outbox: RefCell::new(Outbox::new(bells.len())),
             bells,
             shards,
+            door,
             routed: RefCell::default(),
             has_heard_all: Cell::new(false),
         }

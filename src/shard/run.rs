@@ -13,6 +13,7 @@ use super::workers::Workers;
 use super::{configure, connection, preflight};
 use crate::ingress::{BoundListener, Deadline, Listeners, NewConnection};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
+use forebay_admin::ClientDoor;
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
 use forebay_config::Config;
@@ -77,6 +78,8 @@ pub struct ShardThread {
     pub listeners: Vec<BoundListener>,
     /// Connections of one address, in all shards together.
     pub addresses: Arc<AddressRules>,
+    /// To the admin API, if clients may call that by their port.
+    pub door: Option<ClientDoor>,
     /// What it sleeps on.
     pub wake: WakeSource,
 }
@@ -146,7 +149,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         io: Io::new(offload, config.timeouts.upstream_idle),
         workers: Workers::new(board),
         routing,
-        links: Links::new(mesh.sender, bells, shards),
+        links: Links::new(mesh.sender, bells, shards, thread.door),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
         env: Env::new(number, clock, config, end.counters, traces),
@@ -392,6 +395,7 @@ mod tests {
                 driver,
                 listeners,
                 addresses: Arc::default(),
+                door: None,
                 wake: sources.remove(0),
             },
             end,

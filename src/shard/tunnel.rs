@@ -53,7 +53,7 @@ pub(super) async fn run(
             worker_write_max: timeouts.stream_idle,
         }
     };
-    match tunnel(conn, &mut upstream, first, limits, &mut watch).await? {
+    match tunnel(conn, upstream.halves(), first, limits, &mut watch).await? {
         TunnelEnd::Closed => Ok(After::Drop),
         TunnelEnd::Over => Ok(After::Linger),
     }

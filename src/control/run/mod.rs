@@ -148,7 +148,7 @@ impl Control {
         let admin_tls = setup.admin_tls.map(AdminTls::new);
         let listener = AdminListener::new(admin, admin_tls.as_ref().map(AdminTls::shown))?;
         let (host_calls, called) = mpsc::channel(HOST_CALLS_MAX);
-        let door = AdminDoor { listener, questions, access };
+        let door = AdminDoor { listener, callers: setup.callers, questions, access };
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);

@@ -1,0 +1,131 @@
+//! Calls of the admin API that come by the port of clients, from scripts that know one address
+//! only. A shard hands over the bytes of one call and its answer, through a pair of sockets; so it
+//! goes over TLS too. Such a call takes no place of the admin API's own callers, and needs a token
+//! whatever it asks.
+
+use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Each names workers. `{id}` is one part.
+const PATHS: [&[u8]; 4] = [b"/add_worker", b"/remove_worker", b"/list_workers", b"/workers"];
+const ONE_WORKER: &[u8] = b"/workers/";
+
+/// The side that shards have.
+#[derive(Clone, Debug)]
+pub struct ClientDoor {
+    callers: mpsc::Sender<ClientCaller>,
+    places: Arc<Semaphore>,
+}
+
+/// The side of the admin API.
+#[derive(Debug)]
+pub struct ClientCallers(mpsc::Receiver<ClientCaller>);
+
+/// A call with its way back.
+#[derive(Debug)]
+pub(crate) struct ClientCaller {
+    pub(crate) stream: UnixStream,
+    pub(crate) peer: SocketAddr,
+    /// Free again when the call has ended.
+    pub(crate) place: OwnedSemaphorePermit,
+}
+
+/// Why a call is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorClosed {
+    /// `CLIENT_DOOR_CALLS_MAX` calls are under way, or there is no socket.
+    Full,
+    /// This process does not answer the admin API any more.
+    Over,
+}
+
+/// Makes both sides of the door.
+#[must_use]
+pub fn client_door() -> (ClientDoor, ClientCallers) {
+    let (callers, called) = mpsc::channel(CLIENT_DOOR_CALLS_MAX);
+    let places = Arc::new(Semaphore::new(CLIENT_DOOR_CALLS_MAX));
+    (ClientDoor { callers, places }, ClientCallers(called))
+}
+
+impl ClientDoor {
+    /// May this path be called here?
+    #[must_use]
+    pub fn takes(path: &[u8]) -> bool {
+        let one = path.strip_prefix(ONE_WORKER);
+        PATHS.contains(&path) || one.is_some_and(|id| !id.is_empty() && !id.contains(&b'/'))
+    }
+
+    /// A socket to write one call to and to read its answer from.
+    ///
+    /// # Errors
+    /// [`DoorClosed`].
+    pub fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorClosed> {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DoorClosed::Full)?;
+        let (near, stream) = pair().map_err(|_| DoorClosed::Full)?;
+        let sent = self.callers.try_send(ClientCaller { stream, peer, place });
+        sent.map_err(|refused| match refused {
+            TrySendError::Full(_) => DoorClosed::Full,
+            TrySendError::Closed(_) => DoorClosed::Over,
+        })?;
+        Ok(near)
+    }
+}
+
+fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let pair = UnixStream::pair()?;
+    pair.0.set_nonblocking(true)?;
+    pair.1.set_nonblocking(true)?;
+    Ok(pair)
+}
+
+impl ClientCallers {
+    pub(crate) async fn next(&mut self) -> Option<ClientCaller> {
+        self.0.recv().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn only_workers_are_called_by_the_port_of_clients() {
+        for path in ["/add_worker", "/remove_worker", "/list_workers", "/workers", "/workers/a:1"] {
+            assert!(ClientDoor::takes(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/workers/",
+            "/workers/a/drain",
+            "/workers/a/engine/metrics",
+            "/admin/reload",
+            "/engines/flush_cache",
+            "/metrics",
+            "/v1/models",
+            "/add_worker/",
+        ] {
+            assert!(!ClientDoor::takes(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn calls_under_way_are_bounded() {
+        let (door, mut callers) = client_door();
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let open: Vec<_> = (0..CLIENT_DOOR_CALLS_MAX).map(|_| door.open(peer).unwrap()).collect();
+        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Full);
+        let caller = callers.0.try_recv().unwrap();
+        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Full, "it is under way");
+        drop(caller);
+        assert!(door.open(peer).is_ok());
+        drop((open, callers));
+        let (door, callers) = client_door();
+        drop(callers);
+        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Over);
+    }
+}
