@@ -227,6 +227,15 @@ pub const ORIGINS_MAX: usize = 256;
 /// a request.
 pub const MODEL_TABLES_MAX: usize = 256;
 
+/// Tables `[[adapter]]`; `forebay check` reports more as an error.
+pub const ADAPTER_TABLES_MAX: usize = 256;
+/// Requests under way to the control plane that ask for an adapter. Full: a shard asks again.
+pub const ADAPTER_ASKS_MAX: usize = 256;
+/// Longest time that a request waits for its adapter to be loaded.
+pub const ADAPTER_WAIT_MAX: Duration = Duration::from_secs(120);
+/// After all workers refused an adapter, none is asked again for so long.
+pub const ADAPTER_REFUSED_TIME: Duration = Duration::from_secs(10);
+
 /// Names in `session.fields`, and in `session.members`; `forebay check` reports more as an error.
 /// Each is compared with the fields or members of a request.
 pub const SESSION_NAMES_MAX: usize = 8;

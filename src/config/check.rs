@@ -33,6 +33,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.cors(&config.cors);
     check.session(&config.session);
     check.models(&config.models);
+    check.adapters(&config.adapters);
     check.tls(config);
     check.upstream_tls(config);
     check.cores(config);
@@ -78,6 +79,9 @@ impl Check<'_> {
         }
         for (position, model) in config.models.iter().enumerate() {
             self.ranges_of(model, Some(position));
+        }
+        for (position, adapter) in config.adapters.iter().enumerate() {
+            self.ranges_of(adapter, Some(position));
         }
     }
 

@@ -1,8 +1,10 @@
 //! What the keys of sessions and of models' names may get wrong.
 
 use super::check::Check;
-use super::schema::{ModelConfig, SessionConfig};
-use forebay_base::limits::{MODEL_NAME_BYTES_MAX, MODEL_TABLES_MAX, SESSION_NAMES_MAX};
+use super::schema::{AdapterConfig, ModelConfig, SessionConfig};
+use forebay_base::limits::{
+    ADAPTER_TABLES_MAX, MODEL_NAME_BYTES_MAX, MODEL_TABLES_MAX, SESSION_NAMES_MAX,
+};
 
 impl Check<'_> {
     pub(super) fn session(&mut self, session: &SessionConfig) {
@@ -27,29 +29,50 @@ impl Check<'_> {
         }
         for (position, model) in models.iter().enumerate() {
             for (key, name) in [("name", &model.name), ("to", &model.to)] {
-                let path = format!("model.{position}.{key}");
-                if name.is_empty() {
-                    let help = "give the name that clients ask for, and the one that workers serve";
-                    self.error(&path, format!("`model.{key}` is missing"), help);
-                } else if name.contains(char::is_control) {
-                    let what = format!("`model.{key}` {name:?} has control characters");
-                    self.error(&path, what, "give the name as clients and workers write it");
-                } else if name.len() > MODEL_NAME_BYTES_MAX {
-                    let many = name.len();
-                    let what =
-                        format!("`model.{key}` has {many} bytes, more than {MODEL_NAME_BYTES_MAX}");
-                    self.error(
-                        &path,
-                        what,
-                        "clients with longer names are refused; give a shorter one",
-                    );
-                }
+                self.model_name("model", position, key, name);
             }
             let is_same = |other: &ModelConfig| other.name == model.name && other.to == model.to;
             if models.iter().take(position).any(is_same) {
                 let what = format!("`{}` stands for `{}` in two tables", model.name, model.to);
                 self.error(&format!("model.{position}"), what, "add the weights");
             }
+        }
+    }
+
+    pub(super) fn adapters(&mut self, adapters: &[AdapterConfig]) {
+        if adapters.len() > ADAPTER_TABLES_MAX {
+            let many = adapters.len();
+            let what = format!("{many} tables [[adapter]], more than {ADAPTER_TABLES_MAX}");
+            self.error("adapter", what, "each costs a comparison for each request; list fewer");
+        }
+        for (position, adapter) in adapters.iter().enumerate() {
+            let AdapterConfig { name, path, of, .. } = adapter;
+            for (key, name) in [("name", name), ("path", path), ("of", of)] {
+                self.model_name("adapter", position, key, name);
+            }
+            if adapters.iter().take(position).any(|other| other.name == *name) {
+                let what = format!("two tables [[adapter]] have the name `{name}`");
+                self.error(&format!("adapter.{position}.name"), what, "keep one of them");
+            }
+        }
+    }
+
+    /// A name that clients and engines write, in a table of a list.
+    fn model_name(&mut self, list: &str, position: usize, key: &str, name: &str) {
+        let path = format!("{list}.{position}.{key}");
+        if name.is_empty() {
+            let help = match list {
+                "model" => "give the name that clients ask for, and the one that workers serve",
+                _ => "give the adapter's name, its path, and the model that it is for",
+            };
+            self.error(&path, format!("`{list}.{key}` is missing"), help);
+        } else if name.contains(char::is_control) {
+            let what = format!("`{list}.{key}` {name:?} has control characters");
+            self.error(&path, what, "give the name as clients and workers write it");
+        } else if name.len() > MODEL_NAME_BYTES_MAX {
+            let many = name.len();
+            let what = format!("`{list}.{key}` has {many} bytes, more than {MODEL_NAME_BYTES_MAX}");
+            self.error(&path, what, "clients with longer names are refused; give a shorter one");
         }
     }
 
@@ -69,7 +92,7 @@ pub(super) fn is_field_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::MODEL_TABLES_MAX;
+    use super::{ADAPTER_TABLES_MAX, MODEL_TABLES_MAX};
     use crate::test_findings::findings;
 
     #[test]
@@ -100,6 +123,24 @@ mod tests {
             assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
         }
         let many = "[[model]]\nname = \"m\"\nto = \"a\"\n".repeat(MODEL_TABLES_MAX + 1);
+        assert!(findings(&many).iter().any(|found| found.contains("more than 256")));
+    }
+
+    #[test]
+    fn adapters_have_a_name_a_path_and_a_model() {
+        let whole = "name = \"a\"\npath = \"/a\"\nof = \"m\"";
+        assert!(findings(&format!("[[adapter]]\n{whole}")).is_empty());
+        for (text, says) in [
+            ("path = \"/a\"\nof = \"m\"".to_owned(), "`adapter.name` is missing"),
+            ("name = \"a\"\nof = \"m\"".to_owned(), "`adapter.path` is missing"),
+            ("name = \"a\"\npath = \"/a\"".to_owned(), "`adapter.of` is missing"),
+            (format!("{whole}\ncopies = 0"), "should be 1 to 1024"),
+            (format!("{whole}\n[[adapter]]\n{whole}"), "have the name `a`"),
+        ] {
+            let found = findings(&format!("[[adapter]]\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        }
+        let many = format!("[[adapter]]\n{whole}\n").repeat(ADAPTER_TABLES_MAX + 1);
         assert!(findings(&many).iter().any(|found| found.contains("more than 256")));
     }
 }

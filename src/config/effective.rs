@@ -5,7 +5,9 @@ use super::key::Key;
 use super::schema::Config;
 use super::setting::Kind;
 use super::table::KeyTable;
-use super::{CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig};
+use super::{
+    AdapterConfig, CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig,
+};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -34,6 +36,7 @@ pub fn all_keys() -> Vec<KeyEntry> {
     CertificateConfig::default().each(&mut add);
     ListenerConfig::default().each(&mut add);
     ModelConfig::default().each(&mut add);
+    AdapterConfig::default().each(&mut add);
     entries
 }
 
@@ -63,6 +66,7 @@ pub fn to_json(config: &Config) -> Value {
         ("certificate", config.certificates.iter().map(table_to_json).collect()),
         ("listener", config.listeners.iter().map(table_to_json).collect()),
         ("model", config.models.iter().map(table_to_json).collect()),
+        ("adapter", config.adapters.iter().map(table_to_json).collect()),
     ];
     // An empty list of tables cannot be told from one of values, and says nothing.
     let named = lists.into_iter().filter(|(_, tables)| !tables.is_empty());

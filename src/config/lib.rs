@@ -65,8 +65,9 @@ pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use record_format::{RecordField, RecordFormat};
 pub use reload::{ConfigSource, ReloadError, Reloader};
 pub use schema::{
-    ApproximateConfig, BreakerConfig, Config, HealthConfig, IndexConfig, KvConfig, LimitsConfig,
-    LoadConfig, LogConfig, ModelConfig, Policy, RetryConfig, SessionConfig, TimeoutsConfig,
+    AdapterConfig, ApproximateConfig, BreakerConfig, Config, HealthConfig, IndexConfig, KvConfig,
+    LimitsConfig, LoadConfig, LogConfig, ModelConfig, Policy, RetryConfig, SessionConfig,
+    TimeoutsConfig,
 };
 pub use setting::{Kind, Word};
 pub use table::{Changes, WorkerChanges};

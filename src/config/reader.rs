@@ -6,7 +6,9 @@ use super::finding::{Finding, Origin, Origins};
 use super::nearest::nearest;
 use super::schema::Config;
 use super::table::KeyTable;
-use super::{CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig};
+use super::{
+    AdapterConfig, CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig,
+};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 
@@ -80,6 +82,7 @@ fn known_paths() -> Vec<&'static str> {
     CertificateConfig::default().visit(&mut |key, _| add(key.path));
     ListenerConfig::default().visit(&mut |key, _| add(key.path));
     ModelConfig::default().visit(&mut |key, _| add(key.path));
+    AdapterConfig::default().visit(&mut |key, _| add(key.path));
     known
 }
 
@@ -94,6 +97,7 @@ impl ConfigReader<'_> {
                 "certificate" => config.certificates = self.list(name, item, origin),
                 "listener" => config.listeners = self.list(name, item, origin),
                 "model" => config.models = self.list(name, item, origin),
+                "adapter" => config.adapters = self.list(name, item, origin),
                 "tenant" => config.flow.tenants = self.list(name, item, origin),
                 _ if self.known.iter().any(|path| is_in(path, name)) => {
                     self.section(config, name, item, origin);

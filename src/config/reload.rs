@@ -118,6 +118,10 @@ impl Config {
             self.models.clone_from(&wanted.models);
             changes.applied.push("model".to_owned());
         }
+        if self.adapters != wanted.adapters {
+            self.adapters.clone_from(&wanted.adapters);
+            changes.applied.push("adapter".to_owned());
+        }
         self.take_workers(&wanted, &mut changes);
         for (position, worker) in self.workers.iter_mut().enumerate() {
             let Some(same) = wanted.workers.iter().find(|other| other.url == worker.url) else {

@@ -115,6 +115,8 @@ table! {
         listeners: ListenerConfig,
         /// `[[model]]`: what names of clients stand for.
         models: ModelConfig,
+        /// `[[adapter]]`: LoRA adapters that are loaded when clients ask for them.
+        adapters: AdapterConfig,
     }
 }
 
@@ -163,6 +165,20 @@ table! {
         /// Share of the requests beside tables of the same name. 0 takes requests only while no
         /// other table of the name has a worker.
         weight: u32 = 1, { range: 0..=1_000_000 };
+    }
+}
+
+table! {
+    /// A LoRA adapter that the router loads when a client asks for it.
+    pub struct AdapterConfig in "adapter." {
+        /// The model that clients ask for.
+        name: String = String::new(), { absent: "required" };
+        /// Folder or repository of the adapter, as engines find it.
+        path: String = String::new(), { absent: "required" };
+        /// The model that the adapter is for, as workers serve it.
+        of: String = String::new(), { absent: "required" };
+        /// Workers that get it.
+        copies: u32 = 1, { range: 1..=1_024 };
     }
 }
 

@@ -32,6 +32,7 @@ listen = "0.0.0.0:80"
 listen_shared = true
 admin = "127.0.0.1:91"
 admin_hosts = ["router-a.example"]
+admin_on_client_port = true
 api_keys = "../../tests/data/api_keys/two.toml"
 workers_state = "/tmp/workers"
 admin_read_token_file = "../../tests/data/admin_read_token"
@@ -230,6 +231,11 @@ in_flight_max = 8
 name = "chat"
 to = "llama"
 weight = 3
+[[adapter]]
+name = "sql"
+path = "/adapters/sql"
+of = "llama"
+copies = 2
 [[certificate]]
 cert = "../../tests/data/tls/router.pem"
 key = "../../tests/data/tls/router.key"
@@ -306,9 +312,10 @@ fn what_is_logged_at_start_has_no_defaults_but_the_policy() {
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
-    const KEPT: [&str; 26] = [
+    const KEPT: [&str; 27] = [
         "admin",
         "admin_hosts",
+        "admin_on_client_port",
         "admin_read_token_file",
         "admin_tls.cert",
         "admin_tls.client_ca",

@@ -10,6 +10,8 @@
 //! good will.
 
 mod drain;
+mod adapter_loads;
+mod adapters;
 mod ejection;
 mod error;
 mod feeds;

@@ -5,17 +5,19 @@ use forebay_base::ShardIndex;
 use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
 #[cfg(debug_assertions)]
 use forebay_fleet::mailbox::PlantedFault;
-use forebay_fleet::mailbox::{ControlEnd, ShardCommand, ShardPort, Traced};
+use forebay_fleet::mailbox::{AdapterAsk, ControlEnd, ShardCommand, ShardPort, Traced};
 use forebay_fleet::worker::{FleetSnapshot, LoadReport};
 use forebay_index::KvBatch;
 use forebay_kv_events::KvPort;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 /// All shards, in shard order.
 #[derive(Debug)]
 pub(super) struct Ports {
     shards: RefCell<Vec<Port>>,
+    adapters: Receiver<AdapterAsk>,
 }
 
 #[derive(Debug)]
@@ -28,7 +30,12 @@ struct Port {
 impl Ports {
     pub(super) fn new(end: ControlEnd) -> Self {
         let shards = end.shards.into_iter().map(|port| Port { port, told: None }).collect();
-        Self { shards: RefCell::new(shards) }
+        Self { shards: RefCell::new(shards), adapters: end.adapters }
+    }
+
+    /// The next adapter that a request waits for.
+    pub(super) fn next_adapter_ask(&self) -> Option<AdapterAsk> {
+        self.adapters.try_recv().ok()
     }
 
     pub(super) fn shard_count(&self) -> usize {

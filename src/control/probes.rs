@@ -1,5 +1,6 @@
 //! Which probes run: one for each worker that is not gone.
 
+use super::adapter_loads::AdapterLoads;
 use forebay_base::limits::{ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
@@ -10,12 +11,13 @@ use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// All probes, and what more are made with.
+/// All probes, what more are made with, and what else engines are asked.
 pub(super) struct Probes {
     probing: Probing,
     running: HashMap<WorkerIndex, RunningProbe>,
     calls: JoinSet<CallOutcome>,
     turns: CallTurns,
+    pub(super) adapters: AdapterLoads,
 }
 
 /// How many calls of the admin API may be under way, and how many engines asked for them.
@@ -53,7 +55,13 @@ impl Probes {
             calls: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
             engines: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
         };
-        let mut probes = Self { probing, running: HashMap::new(), calls: JoinSet::new(), turns };
+        let mut probes = Self {
+            probing,
+            running: HashMap::new(),
+            calls: JoinSet::new(),
+            turns,
+            adapters: AdapterLoads::default(),
+        };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
             if let Some(index) = WorkerIndex::try_from_index(position) {

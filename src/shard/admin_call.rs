@@ -26,7 +26,7 @@ Too many calls of the admin API are under way by this port. Try again later, or 
 
 /// The way to the admin API, if the request whose head stands in the slot is such a call.
 pub(super) fn door<'a>(shard: &'a Shard, conn: &Conn, slot: &Slot) -> Option<&'a ClientDoor> {
-    let door = shard.links.door.as_ref()?;
+    let door = shard.links.doors.admin.as_ref()?;
     ClientDoor::takes(slot.head.path(&conn.input)).then_some(door)
 }
 

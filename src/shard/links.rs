@@ -1,17 +1,18 @@
-//! The ways to the other shards, and to the admin API.
+//! The ways to the other shards, and to the control plane.
 
 use super::env::Env;
 use forebay_admin::ClientDoor;
 use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, ShardIndex, WorkerIndex};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
-use forebay_fleet::mailbox::{KeptResponse, MeshMessage};
+use forebay_fleet::mailbox::{AdapterAsk, KeptResponse, MeshMessage};
 use forebay_index::RoutedPrompt;
 use forebay_ring::{Bell, MeshSender};
 use forebay_router::queue::Outbox;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 /// Rings to the other shards, and what waits for room in them.
 pub(super) struct Links {
@@ -20,8 +21,8 @@ pub(super) struct Links {
     pub(super) bells: Vec<Arc<Bell>>,
     /// What all shards count, by number: how far each is with a drain.
     pub(super) shards: Vec<Arc<ShardCounters>>,
-    /// To the admin API, if clients may call that by their port.
-    pub(super) door: Option<ClientDoor>,
+    /// To the control plane.
+    pub(super) doors: Doors,
     /// Messages that found their ring full, by receiving shard.
     pub(super) outbox: RefCell<Outbox<MeshMessage>>,
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
@@ -30,19 +31,27 @@ pub(super) struct Links {
     pub(super) has_heard_all: Cell<bool>,
 }
 
+/// The ways to the control plane that requests take.
+pub(super) struct Doors {
+    /// To the admin API, if clients may call that by their port.
+    pub(super) admin: Option<ClientDoor>,
+    /// Where adapters are asked for.
+    pub(super) adapters: SyncSender<AdapterAsk>,
+}
+
 impl Links {
     pub(super) fn new(
         mesh: MeshSender<MeshMessage>,
         bells: Vec<Arc<Bell>>,
         shards: Vec<Arc<ShardCounters>>,
-        door: Option<ClientDoor>,
+        doors: Doors,
     ) -> Self {
         Self {
             mesh: RefCell::new(mesh),
             outbox: RefCell::new(Outbox::new(bells.len())),
             bells,
             shards,
-            door,
+            doors,
             routed: RefCell::default(),
             has_heard_all: Cell::new(false),
         }

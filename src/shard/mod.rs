@@ -6,6 +6,7 @@
 //! names, never opens files.
 
 mod abort;
+mod adapter;
 mod admin_call;
 mod answer;
 mod arrival;

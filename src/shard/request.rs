@@ -1,5 +1,6 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
+use super::adapter;
 use super::attempt::{self, Attempt};
 use super::facts::{self, Came};
 use super::labels::Labels;
@@ -134,6 +135,14 @@ async fn stages(
     if !fleet.config.models.is_empty() && endpoint != Endpoint::StoredResponse {
         naming::resolve(shard, conn, slot, &fleet).await?;
     }
+    let awaited = match fleet.config.adapters.is_empty() {
+        true => None,
+        false => adapter::awaited(&fleet, endpoint, slot),
+    };
+    let fleet = match awaited {
+        None => fleet,
+        Some(name) => Box::pin(adapter::load(shard, conn, name)).await?,
+    };
     let kept_at = kept::find(shard, slot, &fleet, endpoint).map_err(Stop::Refused)?;
     let body_bytes = slot.body().len();
     // admit: the window of the pool, now that the model is known, and the bytes of both legs.

@@ -4,7 +4,7 @@ use super::drain::Ending;
 use super::env::Env;
 use super::inbox::Inbox;
 use super::io::Io;
-use super::links::Links;
+use super::links::{Doors, Links};
 use super::prompt_text::PromptText;
 use super::routing::RoutingState;
 use super::slice::OwnSlice;
@@ -124,7 +124,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
     let ShardSetup { config, clock, thread, end, board, index, slice } = setup;
     let sleeper = Sleeper::new(thread.wake)?;
     let ShardEnd { index: number, kv, fleet, reports, commands, to_control, .. } = end;
-    let ToControl { mut histograms, traces } = to_control;
+    let ToControl { mut histograms, traces, adapters } = to_control;
     let ShardPeers { mesh, bells, counters: shards } = end.peers;
     let bell = bells.get(number.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
     let limits = config.limits;
@@ -149,7 +149,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         io: Io::new(offload, config.timeouts.upstream_idle),
         workers: Workers::new(board),
         routing,
-        links: Links::new(mesh.sender, bells, shards, thread.door),
+        links: Links::new(mesh.sender, bells, shards, Doors { admin: thread.door, adapters }),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
         env: Env::new(number, clock, config, end.counters, traces),

@@ -12,6 +12,7 @@
     reason = "helpers of tests may stop the test, block, and look at the clock"
 )]
 
+mod adapters;
 mod admin_port;
 mod admin_tls;
 mod api_keys;

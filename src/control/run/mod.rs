@@ -1,6 +1,7 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
+mod adapters;
 mod anew;
 mod answering;
 mod board_watch;
@@ -241,6 +242,7 @@ impl Control {
                     self.report_new();
                     self.end_workers(now);
                     self.turn_sleepers(now);
+                    self.load_adapters(now);
                     self.keep_workers();
                     self.eject(now);
                     self.warm_up(now);

@@ -2,6 +2,7 @@
 //! docs/internals/threads.md list both. Holds `Send` data only, no behaviour beyond
 //! building the rings.
 
+mod adapter;
 mod command;
 mod facts;
 mod kept;
@@ -10,6 +11,7 @@ mod traced;
 mod waiting;
 mod wiring;
 
+pub use adapter::{AdapterAsk, AdapterRefused};
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};

@@ -2,12 +2,12 @@
 //! happens when it is full stand in `base::limits` and in docs/internals/threads.md.
 
 use crate::account::{ShardCounters, StageHistograms};
-use crate::mailbox::{MeshMessage, ShardCommand, Traced};
+use crate::mailbox::{AdapterAsk, MeshMessage, ShardCommand, Traced};
 use crate::worker::{FleetSnapshot, LoadReport};
 use forebay_base::ShardIndex;
 use forebay_base::limits::{
-    COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX, MESH_RING_MAX,
-    TRACE_RING_MAX,
+    ADAPTER_ASKS_MAX, COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX,
+    MESH_RING_MAX, TRACE_RING_MAX,
 };
 use forebay_index::KvBatch;
 use forebay_ring::{
@@ -15,12 +15,15 @@ use forebay_ring::{
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// The control plane's side of everything.
 #[derive(Debug)]
 pub struct ControlEnd {
     /// One port per shard, in shard order.
     pub shards: Vec<ShardPort>,
+    /// Adapters that requests wait for. No bell: control looks at each tick.
+    pub adapters: Receiver<AdapterAsk>,
 }
 
 /// The control plane's side of one shard.
@@ -72,6 +75,8 @@ pub struct ToControl {
     pub histograms: Producer<Box<StageHistograms>>,
     /// Traces of sampled requests.
     pub traces: Producer<Traced>,
+    /// Adapters that requests wait for.
+    pub adapters: SyncSender<AdapterAsk>,
 }
 
 /// All shards, as one of them reaches them. The vectors go by [`ShardIndex`], and hold the shard
@@ -90,7 +95,9 @@ pub struct ShardPeers {
 #[must_use]
 pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
     let bells: Vec<Arc<Bell>> = wakes.into_iter().map(|wake| Arc::new(Bell::new(wake))).collect();
-    let mut control = ControlEnd { shards: Vec::with_capacity(bells.len()) };
+    let (adapters, adapters_out) = sync_channel(ADAPTER_ASKS_MAX);
+    let mut control =
+        ControlEnd { shards: Vec::with_capacity(bells.len()), adapters: adapters_out };
     let mut shards = Vec::with_capacity(bells.len());
     let ports = mesh(bells.len(), MESH_RING_MAX);
     let all_counters: Vec<_> = bells.iter().map(|_| Arc::new(ShardCounters::new())).collect();
@@ -119,7 +126,7 @@ pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
             fleet,
             reports,
             commands,
-            to_control: ToControl { histograms, traces },
+            to_control: ToControl { histograms, traces, adapters: adapters.clone() },
             counters: Arc::clone(counters),
             peers: ShardPeers { mesh, bells: bells.clone(), counters: all_counters.clone() },
         });

@@ -1,0 +1,159 @@
+//! LoRA adapters that are loaded when a client asks for them: where, how often, and what the client
+//! hears if it cannot be.
+
+use crate::rig::{Client, Reply, Worker, any_port, metric, post, router, until, usable};
+use forebay::config::{AdapterConfig, Config, EngineKind, WorkerConfig};
+use forebay::server::ServerHandle;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A vLLM with the model `base`, and what it is told to load; it answers that with `status`.
+struct Engine {
+    worker: Worker,
+    loaded: Arc<Mutex<Vec<String>>>,
+    /// Bodies of the calls that load.
+    calls: Arc<Mutex<Vec<Value>>>,
+    is_well: Arc<AtomicBool>,
+}
+
+impl Engine {
+    fn start(status: u16) -> Self {
+        let loaded: Arc<Mutex<Vec<String>>> = Arc::default();
+        let calls: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (has, called) = (Arc::clone(&loaded), Arc::clone(&calls));
+        let is_well = Arc::new(AtomicBool::new(true));
+        let well = Arc::clone(&is_well);
+        let worker = Worker::start(move |seen, stream| {
+            let path = seen.head.split(' ').nth(1).unwrap_or_default();
+            let (status, body) = match path {
+                "/v1/models" => (200, cards(&has.lock().unwrap())),
+                "/health" if !well.load(Ordering::Relaxed) => (503, String::new()),
+                "/health" | "/version" | "/metrics" => (200, String::new()),
+                "/v1/completions" => (200, r#"{"choices":[],"usage":{}}"#.to_owned()),
+                "/v1/load_lora_adapter" => {
+                    let asked: Value = serde_json::from_slice(&seen.body).unwrap();
+                    if status == 200 {
+                        has.lock().unwrap().push(asked["lora_name"].as_str().unwrap().to_owned());
+                    }
+                    called.lock().unwrap().push(asked);
+                    (status, "no such folder".to_owned())
+                }
+                _ => (404, String::new()),
+            };
+            let length = body.len();
+            let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}");
+            stream.write_all(reply.as_bytes()).is_ok()
+        });
+        Self { worker, loaded, calls, is_well }
+    }
+
+    fn calls(&self) -> Vec<Value> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+fn cards(adapters: &[String]) -> String {
+    let base = json!({ "id": "base", "object": "model", "owned_by": "vllm", "root": "base" });
+    let card = |name: &String| json!({ "id": name, "object": "model", "parent": "base" });
+    let all: Vec<Value> = std::iter::once(base).chain(adapters.iter().map(card)).collect();
+    json!({ "object": "list", "data": all }).to_string()
+}
+
+/// `sql` is to be at so many of the engines.
+fn in_front_of(engines: &[&Engine], copies: u32) -> ServerHandle {
+    let worker = |engine: &&Engine| WorkerConfig {
+        url: engine.worker.url(),
+        engine: Some(EngineKind::Vllm),
+        ..WorkerConfig::default()
+    };
+    let [name, path, of] = ["sql", "/adapters/sql", "base"].map(str::to_owned);
+    let mut config = Config {
+        listen: any_port(),
+        admin: any_port(),
+        workers: engines.iter().map(worker).collect(),
+        adapters: vec![AdapterConfig { name, path, of, copies }],
+        cores: vec![0],
+        ..Config::default()
+    };
+    config.health.interval = Duration::from_millis(200);
+    config.flow.router_in_flight_max = 100;
+    let router = router(config);
+    until("all engines are up", || usable(&router) == engines.len());
+    router
+}
+
+fn ask(router: &ServerHandle, model: &str) -> Reply {
+    let mut client = Client::connect(router.listen);
+    let body = json!({ "model": model, "prompt": "hello", "max_tokens": 1 }).to_string();
+    client.send(&post("/v1/completions", body.as_bytes()));
+    client.reply()
+}
+
+#[test]
+fn the_first_request_waits_until_one_engine_has_the_adapter() {
+    let engines = [Engine::start(200), Engine::start(200), Engine::start(200)];
+    let router = in_front_of(&engines.each_ref(), 1);
+    for _ in 0..5 {
+        let reply = ask(&router, "sql");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let calls: Vec<Value> = engines.iter().flat_map(Engine::calls).collect();
+    assert_eq!(calls, [json!({ "lora_name": "sql", "lora_path": "/adapters/sql" })]);
+    let served = |engine: &Engine| !engine.loaded.lock().unwrap().is_empty();
+    assert_eq!(engines.iter().filter(|engine| served(engine)).count(), 1, "on one of three");
+    let listed = {
+        let mut client = Client::connect(router.listen);
+        client.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.reply().text()
+    };
+    assert!(listed.contains("\"sql\""), "{listed}");
+}
+
+#[test]
+fn an_engine_that_lost_it_gets_it_again() {
+    let engines = [Engine::start(200), Engine::start(200)];
+    let router = in_front_of(&engines.each_ref(), 2);
+    assert_eq!(ask(&router, "sql").status, 200);
+    let loads = || engines.iter().map(|engine| engine.calls().len()).sum::<usize>();
+    until("both have it", || loads() == 2);
+    engines[0].is_well.store(false, Ordering::Relaxed);
+    until("one is down", || usable(&router) == 1);
+    engines[0].loaded.lock().unwrap().clear();
+    engines[0].is_well.store(true, Ordering::Relaxed);
+    until("it is loaded again", || engines[0].calls().len() == 2);
+    assert_eq!(ask(&router, "sql").status, 200);
+    assert_eq!(engines[1].calls().len(), 1);
+}
+
+#[test]
+fn a_client_hears_why_no_engine_has_loaded_it() {
+    let engine = Engine::start(404);
+    let router = in_front_of(&[&engine], 1);
+    for _ in 0..2 {
+        let reply = ask(&router, "sql");
+        let text = reply.text();
+        assert_eq!(reply.status, 503, "{text}");
+        assert!(text.contains("No worker could load the adapter `sql`"), "{text}");
+        assert!(text.contains("it answered 404: no such folder"), "{text}");
+    }
+    assert_eq!(engine.calls().len(), 1, "the second hears it at once");
+    assert_eq!(ask(&router, "base").status, 200);
+    assert_eq!(ask(&router, "other").status, 404, "no table has it");
+}
+
+#[test]
+fn a_client_that_leaves_waits_for_nothing() {
+    let engine = Engine::start(200);
+    let router = in_front_of(&[&engine], 1);
+    let in_flight = || metric(&router, "forebay_router_in_flight ");
+    let held = engine.loaded.lock().unwrap();
+    let mut client = Client::connect(router.listen);
+    client.send(&post("/v1/completions", br#"{"model":"sql","prompt":"a"}"#));
+    until("it waits for the adapter", || in_flight() == 1.0);
+    drop(client);
+    until("it is not in flight any more", || in_flight() == 0.0);
+    drop(held);
+}
