@@ -27,7 +27,7 @@ impl RowState {
             Self::Registering => "~ registering",
             Self::Draining => "- draining",
             Self::Busy => "! refuses",
-            Self::Breaker => "! breaker",
+            Self::Breaker => "! paused",
             Self::Unknown => "? unknown",
             Self::Down => "x down",
         }

@@ -12,7 +12,7 @@ const STATES = {
   up: ["●", "up", 0],
   replaying: ["◔", "up, catching up", 1],
   busy: ["!", "engine refuses", 3],
-  breaker: ["⊘", "breaker open", 4],
+  breaker: ["⊘", "paused: breaker, or ejected", 4],
   registering: ["…", "registering", 2],
   draining: ["◐", "draining", 3],
   unknown: ["?", "not heard of yet", 4],
