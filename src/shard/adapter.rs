@@ -1,14 +1,15 @@
-//! parse: a request for a LoRA adapter of `[[adapter]]` that no worker has. The control plane hears
-//! of it, and the request waits until a fleet comes that has the adapter.
+//! parse: a request for a LoRA adapter of `[[adapter]]` that no worker has which is up. The control
+//! plane hears of it, and the request waits until a fleet comes that has the adapter.
 
 use super::facts;
 use super::slot::Slot;
 use super::state::Shard;
 use super::workers::ShardFleet;
 use crate::ingress::Conn;
+use forebay_base::RankIndex;
 use forebay_base::limits::ADAPTER_WAIT_MAX;
 use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, WorkerState};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal};
 use forebay_router::request::Stop;
 use std::future::poll_fn;
@@ -38,8 +39,17 @@ fn unloaded<'a>(fleet: &'a FleetSnapshot, request: &ApiRequest) -> Option<&'a st
     let tables = &fleet.config.adapters;
     let asked = |name: &str| tables.iter().find(|table| !name.is_empty() && table.name == name);
     let table = asked(&request.lora).or_else(|| asked(&request.model))?;
-    let is_there = fleet.model(&table.name).is_some_and(|(_, model)| !model.ranks.is_empty());
-    (!is_there).then_some(&*table.name)
+    // Without health checks nobody says what workers have.
+    let is_known = fleet.model(ANY_MODEL).is_none();
+    (is_known && !is_served(fleet, &table.name)).then_some(&*table.name)
+}
+
+/// Does a worker list it that takes requests?
+fn is_served(fleet: &FleetSnapshot, name: &str) -> bool {
+    let is_up = |rank: &RankIndex| {
+        fleet.rank(*rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    fleet.model(name).is_some_and(|(_, model)| model.ranks.iter().any(is_up))
 }
 
 /// Waits for it: the fleet that has the adapter.
@@ -70,7 +80,7 @@ pub(super) async fn load(
             return Err(Stop::ClientGone);
         }
         let fleet = shard.workers.fleet();
-        if fleet.model(&name).is_some_and(|(_, model)| !model.ranks.is_empty()) {
+        if is_served(&fleet, &name) {
             return Ok(fleet);
         }
         if let Some(why) = refused.why() {

@@ -63,7 +63,7 @@ fn cards(adapters: &[String]) -> String {
 }
 
 /// `sql` is to be at so many of the engines.
-fn in_front_of(engines: &[&Engine], copies: u32) -> ServerHandle {
+fn front(engines: &[&Engine], copies: u32) -> Config {
     let worker = |engine: &&Engine| WorkerConfig {
         url: engine.worker.url(),
         engine: Some(EngineKind::Vllm),
@@ -80,7 +80,11 @@ fn in_front_of(engines: &[&Engine], copies: u32) -> ServerHandle {
     };
     config.health.interval = Duration::from_millis(200);
     config.flow.router_in_flight_max = 100;
-    let router = router(config);
+    config
+}
+
+fn in_front_of(engines: &[&Engine], copies: u32) -> ServerHandle {
+    let router = router(front(engines, copies));
     until("all engines are up", || usable(&router) == engines.len());
     router
 }
@@ -126,6 +130,29 @@ fn an_engine_that_lost_it_gets_it_again() {
     until("it is loaded again", || engines[0].calls().len() == 2);
     assert_eq!(ask(&router, "sql").status, 200);
     assert_eq!(engines[1].calls().len(), 1);
+}
+
+#[test]
+fn an_adapter_whose_only_engine_is_down_is_loaded_by_another() {
+    let engines = [Engine::start(200), Engine::start(200)];
+    let router = in_front_of(&engines.each_ref(), 1);
+    assert_eq!(ask(&router, "sql").status, 200);
+    let has_it = |engine: &&Engine| engine.calls().len() == 1;
+    let [holder] = *engines.iter().filter(has_it).collect::<Vec<_>>() else { panic!("one has it") };
+    holder.is_well.store(false, Ordering::Relaxed);
+    until("it is down", || usable(&router) == 1);
+    assert_eq!(ask(&router, "sql").status, 200);
+    assert!(engines.iter().all(|engine| has_it(&engine)));
+}
+
+#[test]
+fn without_health_checks_nothing_is_loaded() {
+    let engine = Engine::start(404);
+    let mut config = front(&[&engine], 1);
+    config.health.enabled = false;
+    let router = router(config);
+    assert_eq!(ask(&router, "sql").status, 200, "the engine decides");
+    assert!(engine.calls().is_empty());
 }
 
 #[test]
