@@ -7,7 +7,8 @@ use forebay_prompt::parse::Endpoint;
 /// The places of a body that a KV transfer changes.
 #[derive(Debug, Default)]
 pub struct Split {
-    wanted: Option<Wanted>,
+    /// Apart: each connection holds the place for it, and only pairs fill it.
+    wanted: Option<Box<Wanted>>,
     /// It was looked for; what was not found cannot be split.
     is_inspected: bool,
 }
@@ -15,8 +16,8 @@ pub struct Split {
 impl Split {
     /// What was found elsewhere, or nothing.
     #[must_use]
-    pub const fn known(wanted: Option<Wanted>) -> Self {
-        Self { wanted, is_inspected: true }
+    pub fn known(wanted: Option<Wanted>) -> Self {
+        Self { wanted: wanted.map(Box::new), is_inspected: true }
     }
 
     /// Looks at the body, the first time only.
@@ -24,7 +25,7 @@ impl Split {
         // Once: a retry has the same body, and each pass reads all of it.
         if !std::mem::replace(&mut self.is_inspected, true) {
             // The body has been scanned; what this pass does not like besides cannot be split.
-            self.wanted = inspect(body, endpoint).ok();
+            self.wanted = inspect(body, endpoint).ok().map(Box::new);
         }
     }
 
@@ -41,13 +42,13 @@ impl Split {
     }
 
     /// Takes out what was found, for the legs of one attempt; [`Self::put_back`] follows.
-    pub const fn take(&mut self) -> Option<Wanted> {
-        self.wanted.take()
+    pub fn take(&mut self) -> Option<Wanted> {
+        self.wanted.take().map(|wanted| *wanted)
     }
 
     /// Puts back what was taken out.
     pub fn put_back(&mut self, wanted: Wanted) {
         debug_assert!(self.is_inspected && self.wanted.is_none(), "put back twice");
-        self.wanted = Some(wanted);
+        self.wanted = Some(Box::new(wanted));
     }
 }
