@@ -35,6 +35,8 @@ catalogue! {
         REQUESTS = Counter "requests_total" ["endpoint", "code"];
         /// Requests that the router itself refused.
         REJECTED = Counter "rejected_total" ["reason", "endpoint", "model", "type"];
+        /// Streams cut because no other worker went on with them; only with `retry.mid_stream`.
+        STREAMS_NOT_CONTINUED = Counter "streams_not_continued_total" ["reason"];
         /// Tokens of answered requests by tenant, as engines count them; `prompt` includes
         /// `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"];

@@ -16,7 +16,8 @@ use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
-    Count, Metric, NO_ENDPOINT, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage, StageHistograms,
+    Count, Metric, NO_ENDPOINT, NotContinued, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
+    StageHistograms,
 };
 use forebay_fleet::worker::{EjectReason, FleetSnapshot};
 use forebay_index::IndexReader;
@@ -64,6 +65,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     text.open(&catalogue::BUILD_INFO).sample(&version, 1);
     requests(sources, &mut text);
     rejected(sources, &mut text);
+    not_continued(sources, &mut text);
     scrape_tenants::tenants(sources, &mut text);
     plain(sources, &mut text);
     ranks(sources, &mut text);
@@ -181,6 +183,14 @@ pub(crate) fn each_refused(
                 }
             }
         }
+    }
+}
+
+fn not_continued(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let mut family = text.open(&catalogue::STREAMS_NOT_CONTINUED);
+    for why in NotContinued::ALL {
+        let count = total(sources.shards.counters, |shard| shard.not_continued_count(why));
+        family.sample(&[("reason", why.name())], count);
     }
 }
 

@@ -184,6 +184,13 @@ pub const QUEUE_COMMENT_PERIOD: Duration = Duration::from_secs(2);
 /// Bytes of an engine's error that a client is told of whose stream had begun; the rest is not
 /// read.
 pub const ENGINE_ERROR_BYTES_MAX: usize = 64 * 1024;
+/// Token ids of one stream that are kept with `retry.mid_stream`, the prompt's among them: 256 KiB.
+/// A longer stream passes as before, and no other worker goes on with it.
+pub const CONTINUED_IDS_MAX: usize = 65_536;
+/// Bytes of one event of such a stream; the first one has the ids of the prompt.
+pub const CONTINUED_EVENT_BYTES_MAX: usize = 512 * 1024;
+/// Bytes of a request whose stream can go on elsewhere: more text has too many ids.
+pub const CONTINUED_BODY_BYTES_MAX: usize = 256 * 1024;
 /// How often the latency histograms travel to the control plane.
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 
@@ -356,6 +363,8 @@ const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
 const _: () = assert!(2 * SHARD_BEAT_PERIOD.as_millis() < SHARD_STALLED_AFTER.as_millis());
 const _: () = assert!(SHARD_BEAT_PERIOD.as_millis() <= HISTOGRAM_PERIOD.as_millis());
 const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);
+// Seven digits and a comma for each id.
+const _: () = assert!(CONTINUED_EVENT_BYTES_MAX >= 8 * CONTINUED_IDS_MAX);
 const _: () = assert!(APPROXIMATE_CHUNK_BYTES <= BLOCK_BYTES_MAX);
 const _: () = assert!(APPROXIMATE_CHUNK_BYTES.is_multiple_of(64));
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES <= BLOCK_BYTES_MAX);

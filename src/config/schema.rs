@@ -367,12 +367,15 @@ table! {
 }
 
 table! {
-    /// Further attempts of requests before the first byte of their answer.
+    /// Further attempts of requests, before the first byte of their answer and in its middle.
     #[derive(Copy)]
     pub struct RetryConfig in "retry." {
         /// Send a request to another worker though the first may have read it. The head of a stream
         /// then waits for the first event.
         after_send: bool = false;
+        /// When a vLLM worker fails in the middle of a stream of chat completions or completions,
+        /// another worker goes on with it.
+        mid_stream: bool = false;
         /// Workers, or pairs of workers, that a request is sent to. Refused connections and
         /// refusals for lack of room do not count.
         attempts_max: u32 = 2, { range: 1..=10 };

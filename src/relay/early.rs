@@ -18,6 +18,8 @@ pub enum Early {
     Ready(StreamShape),
     /// The head of the answer.
     Begun(Begun),
+    /// The beginning of a stream whose worker has failed.
+    Broken(Begun),
 }
 
 /// A stream of events whose head is sent.
@@ -44,11 +46,16 @@ impl Early {
         }
     }
 
+    /// Has the client the beginning of a stream whose worker has failed?
+    pub const fn is_broken(&self) -> bool {
+        matches!(self, Self::Broken(_))
+    }
+
     /// The stream, once its head is sent.
     pub const fn begun(&self) -> Option<&Begun> {
         match self {
-            Self::Begun(begun) => Some(begun),
-            _ => None,
+            Self::Begun(begun) | Self::Broken(begun) => Some(begun),
+            Self::Nothing | Self::Ready(_) => None,
         }
     }
 }

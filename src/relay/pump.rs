@@ -128,7 +128,12 @@ pub async fn relay(
     Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
 }
 
-fn encode_head(upstream: &Upstream, answer: &Answer<'_>, keep_alive: bool, out: &mut Vec<u8>) {
+pub(super) fn encode_head(
+    upstream: &Upstream,
+    answer: &Answer<'_>,
+    keep_alive: bool,
+    out: &mut Vec<u8>,
+) {
     let framing = match (answer.head.body, answer.client_version) {
         (BodyFraming::UntilClose, Version::Http11) => BodyFraming::Chunked,
         (BodyFraming::Chunked, Version::Http10) => BodyFraming::UntilClose,

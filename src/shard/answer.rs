@@ -25,7 +25,7 @@ use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
-use forebay_router::dispatch::RelayError;
+use forebay_router::dispatch::{RelayError, SendPlan};
 
 /// A worker whose answer's head has come.
 pub(super) struct Answering {
@@ -44,14 +44,25 @@ pub(super) struct Accounted<'a> {
     pub(super) paired: Option<&'a Paired<'a>>,
 }
 
-/// Takes in the head of an answer, and judges the rank by it.
-pub(super) fn head_came(shard: &Shard, slot: &mut Slot, going: Going<'_>, lease: &mut Lease) {
-    // Nothing is sent a second time from here on.
-    shard.io.recycle(std::mem::take(&mut slot.message));
-    shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
-    shard.routing.text.give(&shard.io, slot.prompt.end());
-    shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
-    slot.answer.status = Some(slot.answer.head.status);
+/// Takes in the head of an answer, and judges the rank by it. `is_kept`: another rank may go on
+/// with it.
+pub(super) fn head_came(
+    shard: &Shard,
+    slot: &mut Slot,
+    going: Going<'_>,
+    lease: &mut Lease,
+    is_kept: bool,
+) {
+    // Nothing is sent a second time from here on, but the rest of a stream.
+    if !is_kept {
+        shard.io.recycle(std::mem::take(&mut slot.message));
+        shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
+        shard.routing.text.give(&shard.io, slot.prompt.end());
+    }
+    if slot.answer.status.is_none() {
+        shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
+        slot.answer.status = Some(slot.answer.head.status);
+    }
     if slot.answer.head.status == 404 {
         // It may serve other models since a restart.
         shard.workers.suspect(going.plan.worker);
@@ -87,33 +98,8 @@ pub(super) async fn answer(
     let Going { plan, endpoint, model, read_at } = going;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
-    let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), &mut digits)));
-    let prefill = paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
-    let own = [
-        Some((header::WORKER, plan.shown_as.as_bytes())),
-        Some((header::REQUEST_ID, &slot.request_id[..])),
-        overlap,
-        prefill,
-    ];
-    // Each is compared with every field of the worker's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 8 + RATE_FIELDS], 0);
-    let cors = slot.answer.cors_fields().into_iter().flatten();
-    let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
-    let fields = own.into_iter().flatten().chain(cors).chain(limits);
-    for (place, field) in extra.iter_mut().zip(fields) {
-        *place = field;
-        extra_count += 1;
-    }
-    let wanted = Answer {
-        head: &slot.answer.head,
-        client_version: slot.head.version,
-        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
-        shape: StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi),
-        head_sent: slot.answer.early.begun().is_some(),
-        extra: extra.get(..extra_count).unwrap_or_default(),
-        idle_max: env.config().timeouts.stream_idle,
-        write_max: env.config().timeouts.write,
-    };
+    let own = OwnFields::of(slot, plan, found, paired, &mut digits);
+    let wanted = wanted(env, slot, endpoint, own.get());
     let mut passed = Passed::new(workers, slot, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
@@ -127,14 +113,14 @@ pub(super) async fn answer(
     });
     let relayed = relayed.await;
     let (told, cached) = passed.told();
-    let Passed { scan, first_at, .. } = passed;
     if let Some(trace) = &slot.told.trace {
-        trace.passed(first_at, told);
+        trace.passed(passed.first_at, told);
     }
-    if let Some(first_at) = first_at {
+    if let Some(first_at) = passed.first_at {
         env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
     }
-    slot.answer.usage.set(scan.map(|scan| used(&scan, slot, endpoint, relayed.is_ok())));
+    let scan = passed.scan.as_deref();
+    slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
     let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
@@ -148,19 +134,78 @@ pub(super) async fn answer(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
+/// Fields that the router adds to an answer. Each is compared with every field of the worker's.
+pub(super) struct OwnFields<'a> {
+    fields: [(&'a str, &'a [u8]); 8 + RATE_FIELDS],
+    count: usize,
+}
+
+impl<'a> OwnFields<'a> {
+    pub(super) fn of(
+        slot: &'a Slot,
+        plan: &'a SendPlan,
+        found: Option<Predicted>,
+        paired: Option<&'a Paired<'_>>,
+        digits: &'a mut [u8; 10],
+    ) -> Self {
+        let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), digits)));
+        let prefill =
+            paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
+        let own = [
+            Some((header::WORKER, plan.shown_as.as_bytes())),
+            Some((header::REQUEST_ID, &slot.request_id[..])),
+            overlap,
+            prefill,
+        ];
+        let cors = slot.answer.cors_fields().into_iter().flatten();
+        let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
+        let mut all = Self { fields: [("", &b""[..]); 8 + RATE_FIELDS], count: 0 };
+        for (place, field) in
+            all.fields.iter_mut().zip(own.into_iter().flatten().chain(cors).chain(limits))
+        {
+            *place = field;
+            all.count += 1;
+        }
+        all
+    }
+
+    pub(super) fn get(&self) -> &[(&'a str, &'a [u8])] {
+        self.fields.get(..self.count).unwrap_or_default()
+    }
+}
+
+/// How the client wants the answer whose head is parsed in the slot.
+pub(super) fn wanted<'a>(
+    env: &Env,
+    slot: &'a Slot,
+    endpoint: Endpoint,
+    extra: &'a [(&'a str, &'a [u8])],
+) -> Answer<'a> {
+    Answer {
+        head: &slot.answer.head,
+        client_version: slot.head.version,
+        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
+        shape: StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi),
+        head_sent: slot.answer.early.begun().is_some(),
+        extra,
+        idle_max: env.config().timeouts.stream_idle,
+        write_max: env.config().timeouts.write,
+    }
+}
+
 /// What of an answer has passed.
-struct Passed<'a> {
+pub(super) struct Passed<'a> {
     /// Apart: every open stream holds this, and most have none.
-    scan: Option<Box<UsageScan>>,
+    pub(super) scan: Option<Box<UsageScan>>,
     hits: Hits,
     is_stream: bool,
     /// When the first byte of a stream did.
-    first_at: Option<NanosSinceStart>,
+    pub(super) first_at: Option<NanosSinceStart>,
     pulse: Option<&'a PulseWatch<'a>>,
 }
 
 impl<'a> Passed<'a> {
-    fn new(
+    pub(super) fn new(
         workers: &Workers,
         slot: &Slot,
         endpoint: Endpoint,
@@ -173,14 +218,14 @@ impl<'a> Passed<'a> {
         Self { scan, hits: Hits::default(), is_stream, first_at: None, pulse }
     }
 
-    fn hear(&mut self, env: &Env) {
+    pub(super) fn hear(&mut self, env: &Env) {
         self.first_at = self.first_at.or_else(|| self.is_stream.then(|| env.now()));
         if let Some(pulse) = self.pulse {
             pulse.hear(self.first_at);
         }
     }
 
-    fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
+    pub(super) fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
         self.hear(env);
         match &mut self.scan {
             Some(scan) => scan.feed(data),
@@ -189,7 +234,7 @@ impl<'a> Passed<'a> {
     }
 
     /// What the engine says of the tokens, and of those from its cache.
-    fn told(&self) -> (Option<TokenUsage>, Option<u64>) {
+    pub(super) fn told(&self) -> (Option<TokenUsage>, Option<u64>) {
         let of_scan = |scan: &UsageScan| (scan.told(), scan.cached());
         self.scan.as_deref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
     }
@@ -211,7 +256,12 @@ fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Box<
 
 /// What the answer has cost, as far as it came. What an engine says in the beginning does not count
 /// what follows, and an answer that is cut has no end that does.
-fn used(scan: &UsageScan, slot: &Slot, endpoint: Endpoint, is_whole: bool) -> TokenUsage {
+pub(super) fn used(
+    scan: &UsageScan,
+    slot: &Slot,
+    endpoint: Endpoint,
+    is_whole: bool,
+) -> TokenUsage {
     // The first event of a chat says whose turn it is.
     let empty = u64::from(endpoint == Endpoint::ChatCompletions);
     let estimated = slot.told.quota.estimated(scan.events().saturating_sub(empty));

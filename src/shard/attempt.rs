@@ -4,11 +4,13 @@ use super::answer::{Accounted, Answering, answer, head_came};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::judge;
+use super::keeping::Keeping;
 use super::leg::Waiting;
 use super::outbound::{Going, encode, own_body};
 use super::pair::{self, Paired};
 use super::predict::Predicted;
 use super::pulse::PulseWatch;
+use super::rest;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
@@ -81,16 +83,19 @@ pub(super) async fn run(
                     slot.answer.retry_after_s.take(),
                 );
             }
-            return Err(pair::abandoned(shard, paired, plan.rank, error));
+            let has_rest = slot.pair.keeping.is_rest();
+            return Err(Failed { has_rest, ..pair::abandoned(shard, paired, plan.rank, error) });
         }
     };
-    head_came(shard, slot, going, &mut lease);
+    let is_kept = rest::head_came(slot, &plan, paired.is_some());
+    head_came(shard, slot, going, &mut lease, is_kept);
     let paired_with = paired.as_ref();
     let pulse = pulse.as_ref();
     let accounted = Accounted { going, lease, pulse, predicted, paired: paired_with };
     let relayed = match slot.answer.head.status {
         // Apart: each connection would hold the place for it, and few become a tunnel.
         101 => Box::pin(tunnel::run(shard.sending(), conn, slot, answering, accounted)).await,
+        _ if is_kept => Box::pin(rest::answer(shard, conn, slot, answering, accounted)).await,
         _ => answer(shard.sending(), conn, slot, answering, accounted).await,
     };
     match relayed {
@@ -108,7 +113,11 @@ pub(super) async fn run(
             if may_be_blamed(endpoint, error) {
                 judge::broke_off(shard, &plan, error);
             }
-            Err(pair::abandoned(shard, paired, plan.rank, error))
+            let failed = pair::abandoned(shard, paired, plan.rank, error);
+            if matches!(slot.pair.keeping, Keeping::Off) {
+                return Err(failed);
+            }
+            Box::pin(rest::broke_off(shard, conn, slot, failed)).await
         }
     }
 }
@@ -191,12 +200,13 @@ async fn exchange(
                     return Err(busy(sending, slot, Answering { upstream, sent }));
                 }
                 websocket::check_answer(slot, &upstream.input)?;
+                rest::check_answer(slot)?;
                 if paired.is_some() || env.config().retry.after_send {
                     let down = down(sending, plan, paired.is_some()).resumed(wait_left);
                     let first = first(conn, down, &slot.answer.head, &mut upstream, paired);
                     first.await.map_err(|error| slot.billed(error))?;
                 }
-                slot.answer.head_at = Some(head_at);
+                slot.answer.head_at.get_or_insert(head_at);
                 return Ok(Answering { upstream, sent });
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {

@@ -3,6 +3,7 @@
 use super::pair::Paired;
 use super::slot::{PRIORITY, Slot};
 use super::websocket::UPGRADE;
+use crate::relay::ask_for_ids;
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::Endpoint;
@@ -40,6 +41,7 @@ pub(super) fn encode(
             let body = own_body(&slot.head, &slot.message);
             match in_header.take_if(|_| plan.pins_in_body(endpoint)) {
                 Some(rank) => (body, pin_in_body(body, rank, &mut start)),
+                None if slot.pair.keeping.asks_ids(plan) => (body, ask_for_ids(body, &mut start)),
                 None => (body, body),
             }
         }
@@ -47,10 +49,12 @@ pub(super) fn encode(
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // The head that the client has promises a body as it is. A pair's answer is read before the
-    // client has any of it, and so are the usage in an answer that is counted, and the id of a
-    // response.
-    let must_be_read =
-        paired.is_some() || slot.told.quota.is_counted() || endpoint == Endpoint::Responses;
+    // client has any of it, and so are the usage in an answer that is counted, the id of a
+    // response, and a stream that is kept.
+    let must_be_read = paired.is_some()
+        || slot.told.quota.is_counted()
+        || endpoint == Endpoint::Responses
+        || slot.pair.keeping.reads();
     let is_plain = must_be_read || slot.answer.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let told_priority = slot.priority_for(plan);

@@ -199,6 +199,8 @@ pub(super) fn ended(
         }
         Err(Stop::Engine(answer)) => (answer.status, "engine-refused"),
         Err(Stop::ClientGone) => (slot.answer.status.unwrap_or(CLIENT_GONE), "client-gone"),
-        Err(Stop::Cut(error)) => (slot.answer.head.status, error.describe()),
+        Err(Stop::Cut(error)) => {
+            (slot.answer.status.unwrap_or(slot.answer.head.status), error.describe())
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::adapter;
 use super::attempt::{self, Attempt};
 use super::facts::{self, Came};
+use super::keeping::Keeping;
 use super::labels::Labels;
 use super::matching::Asked;
 use super::predict::Predicted;
@@ -12,7 +13,7 @@ use super::slot::{After, Slot};
 use super::state::Shard;
 use super::{
     identity, kept, matching, models, naming, noting, own_page, predict, preflight, pressure,
-    quota, record, refuse, traces, wait, websocket,
+    quota, record, refuse, rest, traces, wait, websocket,
 };
 use crate::ingress::Conn;
 use crate::relay::Early;
@@ -71,6 +72,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     noting::ended(shard, slot);
     record::note(shard, &conn.client, slot, &labels, &served, started);
     traces::end(shard, slot, &labels, &served, started);
+    slot.pair.keeping = Keeping::Off;
     match served {
         Ok(after) => after,
         Err(Stop::BeforeBody(refusal)) => {
@@ -160,6 +162,10 @@ async fn stages(
     let full = |_| Stop::Refused(in_flight_full());
     admitted.hold_body(held_bytes).map_err(full)?;
     slot.answer.early = Early::of(&fleet.config.flow.queue, endpoint, &slot.request);
+    if slot.request.stream && shard.env.config().retry.mid_stream {
+        slot.pair.keeping =
+            Keeping::of(endpoint, slot.body(), &mut admitted, held_bytes, model_index);
+    }
     let facts =
         facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at, kept_at });
     let facts = facts.map_err(Stop::Refused)?;
@@ -280,6 +286,9 @@ async fn drive(
                     }
                     Err(failed) => RequestEvent::Failed(failed),
                 }
+            }
+            Action::End(stop) if slot.answer.early.is_broken() => {
+                return Err(Box::pin(rest::ended(shard, conn, slot, stop)).await);
             }
             Action::End(stop) => return Err(stop),
         };

@@ -1,6 +1,7 @@
 //! What one connection keeps from request to request, and what becomes of it after an answer.
 
 use super::env::Env;
+use super::keeping::Keeping;
 use super::noted::NotedSlot;
 use super::open_trace::OpenTrace;
 use super::quota_use::QuotaUse;
@@ -42,7 +43,7 @@ pub(super) struct Slot {
     pub(super) told: ToldSlot,
     /// Its id: the client's own, or a fresh one.
     pub(super) request_id: Vec<u8>,
-    /// Used while a pair serves the request.
+    /// Used while two ranks serve the request.
     pub(super) pair: PairSlot,
     /// What comes back.
     pub(super) answer: AnswerSlot,
@@ -70,13 +71,15 @@ pub(super) struct ToldSlot {
     pub(super) noted: NotedSlot,
 }
 
-/// What a request needs that a pair of ranks serves.
+/// What a request needs that two ranks serve, together or one after the other.
 #[derive(Debug, Default)]
 pub(super) struct PairSlot {
     /// What a KV transfer has to know of the body, once that was looked for.
     pub(super) split: Split,
     /// Body of the decode leg.
     pub(super) leg_body: Vec<u8>,
+    /// What another rank needs to go on with the stream.
+    pub(super) keeping: Keeping,
 }
 
 /// What comes back from workers, and what the client has of it.
@@ -237,6 +240,7 @@ impl Slot {
         self.message = std::mem::replace(&mut conn.input, next);
         self.answer.early = Early::default();
         self.pair.split = Split::default();
+        self.pair.keeping = Keeping::Off;
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn queued(
     let now = env.now();
     let mut out = conn.buffer();
     let mut begun = match slot.answer.early {
-        Early::Nothing => return Ok(()),
+        Early::Nothing | Early::Broken(_) => return Ok(()),
         Early::Ready(shape) => begin(env, slot, shape, now, &mut out),
         Early::Begun(begun) => begun,
     };
@@ -86,7 +86,7 @@ pub(super) async fn dispatched(
     slot: &Slot,
     worker: &str,
 ) -> Result<(), WriteEnd> {
-    let Some(begun) = slot.answer.early.begun() else { return Ok(()) };
+    let Early::Begun(begun) = &slot.answer.early else { return Ok(()) };
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Prefill { worker }, &mut out);
     write(env, conn, out).await

@@ -8,6 +8,7 @@ use super::slot::Slot;
 use super::standing;
 use super::state::Shard;
 use crate::ingress::Conn;
+use crate::relay::Early;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
@@ -73,7 +74,10 @@ async fn told(
     let waiting = shard.workers.board.queue(queue).map_or(1, |cell| cell.waiting());
     standing::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
-        let comment = slot.answer.early.begun().map(|begun| begun.next_at);
+        let comment = match &slot.answer.early {
+            Early::Begun(begun) => Some(begun.next_at),
+            _ => None,
+        };
         let until = comment.map_or(deadline, |at| at.min(deadline));
         if let Some(ended) = verdict(env, &shard.routing, conn, ticket, until).await {
             return ended;

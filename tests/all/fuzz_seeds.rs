@@ -31,6 +31,8 @@ pub(crate) mod json_scan;
 mod kv_decode;
 #[path = "../../fuzz/checks/load_report.rs"]
 mod load_report;
+#[path = "../../fuzz/checks/mid_stream.rs"]
+mod mid_stream;
 #[path = "../../fuzz/checks/proxy_header.rs"]
 mod proxy_header;
 #[path = "../../fuzz/checks/recording.rs"]
@@ -129,6 +131,7 @@ mod replay {
     target!(kv_transfer);
     target!(kv_decode);
     target!(load_report);
+    target!(mid_stream);
     target!(proxy_header);
     target!(config);
     target!(recording);

@@ -43,6 +43,7 @@ mod kv_routing;
 mod live_page;
 mod load_reports;
 mod logging;
+mod mid_stream;
 mod model_names;
 mod other_models;
 mod overload;

@@ -34,6 +34,8 @@ counts! {
         ClientGone = "client_gone_total",
         /// Answers cut because the worker died in the middle.
         CutMidStream = "cut_mid_stream_total",
+        /// Streams that another worker went on with after theirs had failed.
+        StreamsContinued = "streams_continued_total",
         /// Response body bytes relayed.
         ResponseBytes = "response_bytes_total",
         /// Bytes of clients passed on to workers in WebSockets.

@@ -3,6 +3,7 @@
 
 use super::choice_counts::ChoiceCounts;
 use super::count::Count;
+use super::not_continued::NotContinued;
 use super::rows::{Rows, bump, read, zeroed};
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
@@ -56,6 +57,7 @@ pub struct ShardCounters {
 #[derive(Debug)]
 struct LabelledCells {
     requests: Box<[AtomicU64]>,
+    not_continued: [AtomicU64; NotContinued::ALL.len()],
     /// A row for each reason and endpoint.
     refused: ModelRows,
     /// A row for each tenant.
@@ -81,6 +83,7 @@ impl ShardCounters {
             plain: zeroed(Count::ALL.len()),
             by_label: LabelledCells {
                 requests: zeroed(ENDPOINTS_MAX * STATUSES),
+                not_continued: std::array::from_fn(|_| AtomicU64::new(0)),
                 refused: ModelRows::new(REASONS_MAX * ENDPOINTS_MAX),
                 tenant_tokens: ModelRows::new(TENANTS_MAX),
             },
@@ -148,6 +151,19 @@ impl ShardCounters {
         request_slot(endpoint_index, status)
             .and_then(|at| self.by_label.requests.get(at))
             .map_or(0, read)
+    }
+
+    /// Counts one stream that no other worker went on with.
+    pub fn not_continued(&self, why: NotContinued) {
+        if let Some(cell) = self.by_label.not_continued.get(why as usize) {
+            bump(cell, 1);
+        }
+    }
+
+    /// Streams that no other worker went on with, for that reason.
+    #[must_use]
+    pub fn not_continued_count(&self, why: NotContinued) -> u64 {
+        self.by_label.not_continued.get(why as usize).map_or(0, read)
     }
 
     /// Counts one request that the router itself refused. `stream`: is one asked for, if the body

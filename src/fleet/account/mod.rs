@@ -7,6 +7,7 @@ mod counters;
 mod latency;
 mod lease;
 mod metric;
+mod not_continued;
 mod rows;
 
 pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
@@ -16,3 +17,4 @@ pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
 pub use latency::{Stage, StageHistograms};
 pub use lease::{Lease, LeaseCost};
 pub use metric::{Metric, MetricKind};
+pub use not_continued::NotContinued;

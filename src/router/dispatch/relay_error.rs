@@ -39,12 +39,16 @@ pub enum RelayError {
     ClosedMidStream,
     /// The answer's chunked framing is broken.
     BodyInvalid,
+    /// The engine said in the middle of a stream that it failed.
+    FailedMidStream,
     /// The worker stopped sending in the middle of an answer.
     StreamIdle,
     /// The worker was marked down and sent nothing more.
     DownMidStream,
     /// The engine answered that it has no room (429, 503, 529).
     EngineBusy,
+    /// The engine refused the rest of a stream that another one had begun.
+    RestRefused,
     /// The client left.
     ClientGone,
     /// The client stopped reading.
@@ -73,6 +77,7 @@ impl RelayError {
                 | Self::NoKvTransfer
                 | Self::PrefillFailed
                 | Self::EngineBusy
+                | Self::RestRefused
         )
     }
 
@@ -112,6 +117,7 @@ impl RelayError {
                 | Self::OutOfSockets
                 | Self::ClientStalled
                 | Self::EngineBusy
+                | Self::RestRefused
                 | Self::PrefillFailed
                 | Self::Cancelled
         )
@@ -139,8 +145,10 @@ impl RelayError {
             Self::Cancelled => "it was not wanted any more",
             Self::ClosedMidStream => "the connection was closed before the end of the answer",
             Self::BodyInvalid => "the answer's chunked framing was broken",
+            Self::FailedMidStream => "it said that it failed",
             Self::StreamIdle => "the answer stopped in the middle",
             Self::EngineBusy => "it has no room",
+            Self::RestRefused => "it refused the rest of the stream",
             Self::ClientGone => "the client left",
             Self::ClientStalled => "the client stopped reading",
         }

@@ -19,7 +19,8 @@ pub enum RequestEvent {
     Reroute,
     /// It waits no longer, without a verdict.
     WaitOver(WaitEnd),
-    /// An attempt has failed before a byte of the answer reached the client.
+    /// An attempt has failed before a byte of the answer reached the client, or in the middle of a
+    /// stream.
     Failed(Failed),
 }
 

@@ -10,6 +10,7 @@
 //! | `Reroute` | routes again, with its place in the queue | `Send`, `Wait`, `End` |
 //! | `WaitOver` | ends, or asks a rank that was spared | `Send`, `Wait`, `End` |
 //! | `Failed` | routes again, or ends | `Send`, `Wait`, `End` |
+//! | `Failed` with the rest of a stream | the same, with new time to wait | the same |
 //!
 //! An action other than `Wait` ends the place in the queue that the request came from, and so does
 //! the next `Wait`.
@@ -26,6 +27,7 @@ use forebay_fleet::mailbox::{RequestFacts, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, WorkerState};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
+use std::time::Duration;
 
 /// Engines that have no room are asked so often in all for one request.
 pub(super) const REFUSALS_MAX: u32 = 8;
@@ -406,10 +408,14 @@ impl RequestFlow {
             return self.place(now, InHand::default(), scene);
         }
         let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
-        if !may_go_elsewhere && !self.may_retry(error, scene) {
+        if !may_go_elsewhere && !self.may_retry(&failed, scene) {
             return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
         }
-        (scene.count)(Count::Retries);
+        if failed.has_rest {
+            self.renew(now);
+        } else {
+            (scene.count)(Count::Retries);
+        }
         // Kept while others are tried: if none is left, this is what the client hears.
         self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
         if may_go_elsewhere {
@@ -429,16 +435,27 @@ impl RequestFlow {
 
     /// Another worker may be asked if nothing reached the client, attempts are left, and the retry
     /// budget allows it. An engine that is full has not failed: that is not what the budget is for.
-    /// What a worker may have read goes to another one only if that is configured; the legs of a
-    /// pair make no answer of their own.
-    fn may_retry(&self, error: RelayError, scene: &mut Scene<'_>) -> bool {
+    /// What a worker may have read goes to another one only if that is configured, or it is the
+    /// rest of a stream; the legs of a pair make no answer of their own.
+    fn may_retry(&self, failed: &Failed, scene: &mut Scene<'_>) -> bool {
+        let (error, has_rest) = (failed.error, failed.has_rest);
         let attempts = self.tries.failed_count.saturating_add(1);
         let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;
-        error.may_retry()
-            && (is_busy || self.tries.is_pair || rules.retries_after_send)
+        let broke_off = has_rest && !error.before_head() && error.blames_worker();
+        (error.may_retry() || broke_off)
+            && (is_busy || self.tries.is_pair || rules.retries_after_send || has_rest)
             && attempts < rules.attempts_max
             && (is_busy || sends.retry.withdraw())
+    }
+
+    /// The rest of a stream is a new request as far as waits go: how long the client had the
+    /// beginning for takes nothing of its time.
+    fn renew(&mut self, now: NanosSinceStart) {
+        let wait_max = Duration::from_nanos(self.facts.deadline.since(self.facts.arrived_at));
+        self.facts.arrived_at = now;
+        self.facts.deadline = now.plus(wait_max);
+        self.facts.client_deadline = None;
     }
 
     /// Whatever it waits for, it is not sent after this moment.

@@ -38,13 +38,15 @@ pub struct Failed {
     pub why: Option<String>,
     /// What an engine said is wrong with the request: its client hears that.
     pub answer: Option<EngineAnswer>,
+    /// Its client has the beginning of a stream, and another rank can go on with that.
+    pub has_rest: bool,
 }
 
 impl Failed {
     /// The failure of one rank, about which no more is known.
     #[must_use]
     pub const fn of(rank: RankIndex, error: RelayError) -> Self {
-        Self { rank, with: None, error, why: None, answer: None }
+        Self { rank, with: None, error, why: None, answer: None, has_rest: false }
     }
 }
 

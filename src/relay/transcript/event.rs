@@ -1,0 +1,183 @@
+//! One event of vLLM's streams, read where it stands: nothing is copied but token ids.
+
+use forebay_prompt::parse::{Cursor, ScanError};
+use std::ops::Range;
+
+/// Where a value stands in the object; empty: it is absent or null.
+pub(super) type MemberPlace = Range<usize>;
+
+/// An object of a stream, by the places of its members.
+#[derive(Debug, Default)]
+pub(super) struct TokenEvent {
+    /// What each event of a stream repeats.
+    pub(super) name: StreamName,
+    pub(super) fingerprint: MemberPlace,
+    pub(super) usage: MemberPlace,
+    pub(super) prompt_ids: MemberPlace,
+    pub(super) choice: Option<StreamChoice>,
+    /// What the engine says is wrong.
+    pub(super) error: MemberPlace,
+    /// It says something that is not understood.
+    pub(super) is_strange: bool,
+}
+
+/// How an answer is called.
+#[derive(Debug, Default)]
+pub(super) struct StreamName {
+    pub(super) id: MemberPlace,
+    pub(super) created: MemberPlace,
+    pub(super) model: MemberPlace,
+}
+
+/// The choice of an event, which has one at most.
+#[derive(Debug, Default)]
+pub(super) struct StreamChoice {
+    /// The text, with its quotes.
+    pub(super) text: MemberPlace,
+    pub(super) finish: MemberPlace,
+    pub(super) stop: MemberPlace,
+    pub(super) ids: MemberPlace,
+}
+
+impl TokenEvent {
+    /// Reads the data of an event.
+    pub(super) fn read(data: &[u8]) -> Result<Self, ScanError> {
+        let mut cursor = Cursor::new(data)?;
+        cursor.blanks();
+        let mut event = Self::default();
+        if cursor.peek() != Some(b'{') {
+            event.is_strange = true;
+            return Ok(event);
+        }
+        cursor.open();
+        let mut first = true;
+        while let Some(key) = cursor.next_key(&mut first)? {
+            match cursor.slice(&key.span) {
+                "choices" => event.choices(&mut cursor)?,
+                name => {
+                    let place = place(&mut cursor, 1)?;
+                    match name {
+                        "id" => event.name.id = place,
+                        "created" => event.name.created = place,
+                        "model" => event.name.model = place,
+                        "system_fingerprint" => event.fingerprint = place,
+                        "usage" => event.usage = place,
+                        "prompt_token_ids" => event.prompt_ids = place,
+                        "error" => event.error = place,
+                        "object" | "prompt_text" => {}
+                        _ => event.is_strange |= !place.is_empty(),
+                    }
+                }
+            }
+        }
+        cursor.end()?;
+        Ok(event)
+    }
+
+    fn choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        if cursor.peek() != Some(b'[') {
+            self.is_strange = true;
+            return cursor.skip_value(1);
+        }
+        cursor.open();
+        let mut first = true;
+        while cursor.next_element(&mut first)? {
+            if self.choice.is_some() || cursor.peek() != Some(b'{') {
+                self.is_strange = true;
+                cursor.skip_value(2)?;
+                continue;
+            }
+            self.choice = Some(StreamChoice::default());
+            self.choice(cursor)?;
+        }
+        Ok(())
+    }
+
+    fn choice(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+        cursor.open();
+        let (mut first, mut choice) = (true, StreamChoice::default());
+        while let Some(key) = cursor.next_key(&mut first)? {
+            let name = cursor.slice(&key.span);
+            if name == "delta" {
+                self.is_strange |= !delta(cursor, &mut choice.text)?;
+                continue;
+            }
+            let place = place(cursor, 3)?;
+            match name {
+                "text" => choice.text = place,
+                "finish_reason" => choice.finish = place,
+                "stop_reason" => choice.stop = place,
+                "token_ids" => choice.ids = place,
+                "prompt_token_ids" => self.prompt_ids = place,
+                "index" => self.is_strange |= cursor.slice(&place) != "0",
+                _ => self.is_strange |= !place.is_empty(),
+            }
+        }
+        self.choice = Some(choice);
+        Ok(())
+    }
+}
+
+/// Reads the delta of a chat; false if it has more than text.
+fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, ScanError> {
+    if cursor.peek() != Some(b'{') {
+        return cursor.skip_value(3).map(|()| false);
+    }
+    cursor.open();
+    let (mut first, mut is_text) = (true, true);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let place = place(cursor, 4)?;
+        match cursor.slice(&key.span) {
+            "content" => *text = place,
+            "role" => {}
+            _ => is_text &= matches!(cursor.slice(&place), "" | "\"\"" | "[]"),
+        }
+    }
+    Ok(is_text)
+}
+
+/// Goes over a value.
+fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, ScanError> {
+    let start = cursor.at();
+    if cursor.peek() == Some(b'[') {
+        ids(cursor, depth)?;
+    } else {
+        cursor.skip_value(depth)?;
+    }
+    let place = start..cursor.at();
+    Ok(if cursor.slice(&place) == "null" { 0..0 } else { place })
+}
+
+/// Goes over a list, fast if it is one of ids.
+fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+    cursor.open();
+    let mut first = true;
+    while cursor.next_element(&mut first)? {
+        cursor.skip_ids();
+        cursor.skip_value(depth + 1)?;
+    }
+    Ok(())
+}
+
+/// Appends the ids of a list, up to so many in all; false if they are more, or no ids.
+pub(super) fn push_ids(list: &[u8], ids_max: usize, out: &mut Vec<u32>) -> bool {
+    let Some(inner) = list.strip_prefix(b"[").and_then(|list| list.strip_suffix(b"]")) else {
+        return false;
+    };
+    if inner.trim_ascii().is_empty() {
+        return true;
+    }
+    for id in inner.split(|byte| *byte == b',') {
+        let digits = id.trim_ascii();
+        let is_number = !digits.is_empty() && digits.len() <= 10;
+        let id = digits.iter().try_fold(0_u32, |id, digit| {
+            let digit = char::from(*digit).to_digit(10)?;
+            id.checked_mul(10)?.checked_add(digit)
+        });
+        match id.filter(|_| is_number && out.len() < ids_max) {
+            Some(id) => out.push(id),
+            None => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,70 @@
+//! Cuts a stream into events, wherever reads end.
+
+use forebay_base::limits::CONTINUED_EVENT_BYTES_MAX;
+
+/// What has come of an event.
+#[derive(Debug, Default)]
+pub(super) struct EventCutter {
+    held: Vec<u8>,
+    /// No event ends in so many of the bytes held.
+    searched: usize,
+    /// The rest of an event that is too long passes as it comes.
+    is_overlong: bool,
+}
+
+/// The next of a stream.
+pub(super) enum CutPart<'a> {
+    /// An event that is whole.
+    Event(&'a [u8]),
+    /// A part of one that is too long to be read.
+    Part(&'a [u8]),
+}
+
+impl EventCutter {
+    /// Takes bytes, and calls for each event that has come whole.
+    pub(super) fn feed(&mut self, data: &[u8], mut each: impl FnMut(CutPart<'_>)) {
+        self.held.extend_from_slice(data);
+        let mut from = 0;
+        while let Some(end) = event_end(&self.held, self.searched.max(from)) {
+            let event = self.held.get(from..end).unwrap_or_default();
+            let is_part = std::mem::take(&mut self.is_overlong);
+            each(if is_part { CutPart::Part(event) } else { CutPart::Event(event) });
+            (from, self.searched) = (end, end);
+        }
+        self.held.drain(..from);
+        // The end of an event may begin with the last bytes.
+        self.searched = self.held.len().saturating_sub(2);
+        if self.is_overlong || self.held.len() > CONTINUED_EVENT_BYTES_MAX {
+            // The bytes that may begin the end of the event stay.
+            let part = self.held.get(..self.searched).unwrap_or_default();
+            each(CutPart::Part(part));
+            self.held.drain(..self.searched);
+            (self.is_overlong, self.searched) = (true, 0);
+        }
+        if self.held.is_empty() {
+            // A stream that waits for its next event holds no buffer.
+            self.held = Vec::new();
+        }
+    }
+
+    /// Forgets what has come of an event.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What has come of an event.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        self.searched = 0;
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Behind the empty line that ends an event.
+fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let lines = memchr::memchr_iter(b'\n', bytes.get(from..)?);
+    lines.map(|at| from + at + 1).find_map(|line| match bytes.get(line..)? {
+        [b'\n', ..] => Some(line + 1),
+        [b'\r', b'\n', ..] => Some(line + 2),
+        _ => None,
+    })
+}

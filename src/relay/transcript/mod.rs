@@ -1,0 +1,371 @@
+//! What the client has of a stream of vLLM, as token ids, so that another rank can go on where the
+//! first one broke off. Sans-IO: bytes of events in, bytes of events out.
+//!
+//! | what | from |
+//! |---|---|
+//! | ids of the prompt and of each event | `return_token_ids`, which the router asks for |
+//! | id, time and model of the stream | its first event |
+//! | sampling and limits | the request |
+//!
+//! # Exactness
+//! The engine holds text back until a character is whole. An event with text and one id is
+//! therefore a safe place: the client has the text of all ids up to there. Of an event with text
+//! and several ids, the last id may be held back. Such a place is safe if the vocabulary says that
+//! its bytes end with a whole character. StreamIds behind the safe place are computed again.
+//!
+//! # Limits
+//! [`CONTINUED_IDS_MAX`] ids of one stream, [`CONTINUED_EVENT_BYTES_MAX`] bytes of one event,
+//! [`CONTINUED_BODY_BYTES_MAX`] bytes of a request.
+
+mod asked;
+mod event;
+mod events;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+
+use asked::RestAsked;
+use event::{TokenEvent, push_ids};
+use events::{CutPart, EventCutter};
+use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
+use forebay_fleet::account::NotContinued;
+use forebay_http1::push_decimal;
+use forebay_prompt::parse::Endpoint;
+use rewrite::{EventShape, is_failure, slice, without_ids};
+
+/// What the client has of one stream.
+#[derive(Debug)]
+pub struct Transcript {
+    asked: RestAsked,
+    events: EventCutter,
+    ids: StreamIds,
+    told: StreamTold,
+    /// Why no other rank can go on.
+    obstacle: Option<NotContinued>,
+}
+
+/// The ids of the prompt, of what the client has, and of what came behind.
+#[derive(Debug, Default)]
+struct StreamIds {
+    all: Vec<u32>,
+    prompt_count: usize,
+    /// The client has the text of so many, the prompt among them.
+    sent_count: usize,
+    /// Output that the rank of this moment was sent as prompt.
+    behind_count: usize,
+    /// StreamIds up to the last event with text.
+    text_count: usize,
+}
+
+/// What the client has beside text.
+#[derive(Debug, Default)]
+struct StreamTold {
+    /// `None` before the first event.
+    shape: Option<EventShape>,
+    is_continued: bool,
+    is_finished: bool,
+    has_usage: bool,
+    is_done: bool,
+    /// The event in which the engine says that it has failed, held back.
+    failure: Vec<u8>,
+}
+
+impl Transcript {
+    /// Of a request that has not been sent yet.
+    ///
+    /// # Errors
+    /// [`NotContinued::Request`] where a continuation could not ask for the same.
+    pub fn of(endpoint: Endpoint, body: &[u8]) -> Result<Self, NotContinued> {
+        let is_chat = match endpoint {
+            Endpoint::ChatCompletions => true,
+            Endpoint::Completions => false,
+            _ => return Err(NotContinued::Request),
+        };
+        let body = Some(body).filter(|body| body.len() <= CONTINUED_BODY_BYTES_MAX);
+        let asked = body.and_then(|body| RestAsked::read(body, is_chat));
+        Ok(Self {
+            asked: asked.ok_or(NotContinued::Request)?,
+            events: EventCutter::default(),
+            ids: StreamIds::default(),
+            told: StreamTold::default(),
+            obstacle: None,
+        })
+    }
+
+    /// Bytes of the ids that the answer can have.
+    #[must_use]
+    pub fn ids_bytes(&self) -> usize {
+        let tokens = usize::try_from(self.asked.tokens_max.unwrap_or(TOKENS_USUAL));
+        tokens.unwrap_or(usize::MAX).min(CONTINUED_IDS_MAX).saturating_mul(size_of::<u32>())
+    }
+
+    /// Takes bytes of the answer, and appends the events that the client gets.
+    pub fn feed(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        let mut events = std::mem::take(&mut self.events);
+        events.feed(data, |next| match next {
+            CutPart::Event(event) => self.event(event, out),
+            CutPart::Part(part) => {
+                self.give_up(NotContinued::TooLong);
+                out.extend_from_slice(part);
+            }
+        });
+        self.events = events;
+    }
+
+    /// Appends what has come of an event: nothing follows.
+    pub fn flush(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.events.take());
+    }
+
+    /// Has the engine said that it has failed? Nothing that comes behind counts.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        !self.told.failure.is_empty()
+    }
+
+    /// No other rank goes on: appends what the engine has said, and the end. False if it has said
+    /// nothing.
+    pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
+        if !self.has_failed() {
+            return false;
+        }
+        out.append(&mut self.told.failure);
+        out.extend_from_slice(DONE);
+        true
+    }
+
+    /// The stream has broken off: a part of an event is none. `context_tokens`: most of prompt and
+    /// output together, if known. `decode` appends the bytes of ids, if it knows them.
+    pub fn break_off(
+        &mut self,
+        context_tokens: Option<u64>,
+        decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
+    ) {
+        self.events.clear();
+        let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
+        let room = context_tokens.map(|most| most.saturating_sub(prompt));
+        self.asked.tokens_max = self.asked.tokens_max.or(room);
+        let StreamIds { all, sent_count, text_count, .. } = &mut self.ids;
+        let mut bytes = Vec::new();
+        if let Some(ahead) = all.get(*sent_count..*text_count).filter(|ahead| !ahead.is_empty())
+            && decode(ahead, &mut bytes)
+            && !String::from_utf8_lossy(&bytes).ends_with(char::REPLACEMENT_CHARACTER)
+        {
+            *sent_count = *text_count;
+        }
+    }
+
+    /// Can another rank go on? `Ok` too if nothing is left but the end.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_go_on(&self) -> Result<(), NotContinued> {
+        match self.obstacle {
+            _ if self.told.is_finished && !self.owes_usage() => Ok(()),
+            Some(obstacle) => Err(obstacle),
+            None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
+                Err(NotContinued::Character)
+            }
+            None if self.asked.tokens_max.is_none() && self.has_begun() => {
+                Err(NotContinued::Request)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Has the client an event with more than a role?
+    #[must_use]
+    pub const fn has_begun(&self) -> bool {
+        self.told.shape.is_some()
+    }
+
+    /// Appends the end if the text is whole; false if something of it is left to compute.
+    pub fn end(&mut self, out: &mut Vec<u8>) -> bool {
+        let Some(shape) = &self.told.shape else { return false };
+        if !self.told.is_finished {
+            if self.tokens_left() > 0 || self.may_go_on().is_err() {
+                return false;
+            }
+            shape.write_finish(out);
+        }
+        if self.owes_usage() {
+            let output = self.ids.all.len().saturating_sub(self.ids.prompt_count);
+            shape.write_usage(self.ids.prompt_count, output, out);
+        }
+        if !self.told.is_done {
+            out.extend_from_slice(DONE);
+        }
+        true
+    }
+
+    /// Another rank is sent the request itself: no event has come.
+    pub fn start_over(&mut self) {
+        debug_assert!(!self.has_begun(), "the client has events");
+        self.told.failure = Vec::new();
+    }
+
+    /// Another rank goes on: appends the body of the request to it, which is one for
+    /// `/v1/completions`.
+    pub fn go_on(&mut self, out: &mut Vec<u8>) {
+        debug_assert!(self.may_go_on().is_ok() && self.has_begun(), "cannot go on");
+        let StreamIds { all, prompt_count, sent_count, behind_count, text_count } = &mut self.ids;
+        all.truncate(*sent_count);
+        *text_count = *sent_count;
+        *behind_count = sent_count.saturating_sub(*prompt_count);
+        self.told.is_continued = true;
+        self.told.failure = Vec::new();
+        let output = u64::try_from(*behind_count).unwrap_or(u64::MAX);
+        let (left, least) = (self.tokens_left(), self.asked.tokens_min.saturating_sub(output));
+        out.extend_from_slice(ASKS_IDS);
+        out.extend_from_slice(b"\"stream\":true,");
+        out.extend_from_slice(&self.asked.members);
+        out.extend_from_slice(b"\"max_tokens\":");
+        push_decimal(left, out);
+        if least > 0 {
+            out.extend_from_slice(b",\"min_tokens\":");
+            push_decimal(least, out);
+        }
+        out.extend_from_slice(b",\"prompt\":[");
+        for (position, id) in self.ids.all.iter().enumerate() {
+            if position > 0 {
+                out.push(b',');
+            }
+            push_decimal(u64::from(*id), out);
+        }
+        out.extend_from_slice(b"]}");
+    }
+
+    /// Nothing has to be taken down any more. The stream goes on as it would without.
+    pub fn give_up(&mut self, why: NotContinued) {
+        self.obstacle.get_or_insert(why);
+        self.ids = StreamIds::default();
+    }
+
+    fn owes_usage(&self) -> bool {
+        self.asked.has_usage && !self.told.has_usage && !self.told.is_done
+    }
+
+    fn tokens_left(&self) -> u64 {
+        let sent = self.ids.sent_count.saturating_sub(self.ids.prompt_count);
+        let most = self.asked.tokens_max.unwrap_or(u64::MAX);
+        most.saturating_sub(u64::try_from(sent).unwrap_or(u64::MAX))
+    }
+
+    fn event(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        if self.has_failed() {
+            return;
+        }
+        let Some((before, data)) = data_of(event) else {
+            if !is_comment(event) {
+                self.give_up(NotContinued::Answer);
+            }
+            return out.extend_from_slice(event);
+        };
+        if data == b"[DONE]" {
+            self.told.is_done = true;
+            return out.extend_from_slice(event);
+        }
+        let Ok(read) = TokenEvent::read(data) else {
+            self.give_up(NotContinued::Answer);
+            return out.extend_from_slice(event);
+        };
+        if is_failure(slice(data, &read.error)) {
+            self.told.failure = event.to_vec();
+            return;
+        }
+        self.take(&read, data);
+        match &self.told.shape {
+            Some(shape) if self.told.is_continued && read.error.is_empty() => {
+                let behind = u64::try_from(self.ids.behind_count).unwrap_or(u64::MAX);
+                shape.write(&read, data, behind, out);
+            }
+            _ => {
+                out.extend_from_slice(before);
+                without_ids(&read, data, out);
+                let after = before.len().saturating_add(data.len());
+                out.extend_from_slice(event.get(after..).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Notes what an event tells.
+    fn take(&mut self, event: &TokenEvent, data: &[u8]) {
+        if !event.error.is_empty() || event.is_strange {
+            self.give_up(NotContinued::Answer);
+        }
+        let is_first = self.told.shape.is_none();
+        if is_first {
+            self.told.shape = Some(EventShape::of(event, data, self.asked.is_chat));
+            self.take_prompt(slice(data, &event.prompt_ids));
+        }
+        self.told.has_usage |= event.choice.is_none() && !event.usage.is_empty();
+        let Some(choice) = &event.choice else { return };
+        self.told.is_finished |= !choice.finish.is_empty();
+        // With its quotes.
+        let has_text = choice.text.len() > 2;
+        self.take_output(slice(data, &choice.ids), has_text);
+    }
+
+    fn take_prompt(&mut self, list: &[u8]) {
+        if list.is_empty() {
+            return self.give_up(NotContinued::Engine);
+        }
+        if !push_ids(list, CONTINUED_IDS_MAX, &mut self.ids.all) {
+            return self.give_up(NotContinued::TooLong);
+        }
+        self.ids.prompt_count = self.ids.all.len();
+        self.ids.sent_count = self.ids.prompt_count;
+        self.ids.text_count = self.ids.prompt_count;
+    }
+
+    fn take_output(&mut self, list: &[u8], has_text: bool) {
+        if self.obstacle.is_some() {
+            return;
+        }
+        let before = self.ids.all.len();
+        if !list.is_empty() && !push_ids(list, CONTINUED_IDS_MAX, &mut self.ids.all) {
+            return self.give_up(NotContinued::TooLong);
+        }
+        if !has_text {
+            return;
+        }
+        match self.ids.all.len().saturating_sub(before) {
+            0 if !self.told.is_finished => self.give_up(NotContinued::Answer),
+            1 => {
+                self.ids.sent_count = self.ids.all.len();
+                self.ids.text_count = self.ids.sent_count;
+            }
+            _ => self.ids.text_count = self.ids.all.len(),
+        }
+    }
+}
+
+/// Output of a request without a limit, as far as bytes are held for it.
+const TOKENS_USUAL: u64 = 4_096;
+/// What ends a stream.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+/// How a body begins that asks for ids; the members of the request follow.
+const ASKS_IDS: &[u8] = b"{\"return_token_ids\":true,";
+
+/// Appends the beginning of a body that asks for ids, and returns what of the body goes behind it
+/// as it is. The body is that of a [`Transcript`], which has members.
+pub fn ask_for_ids<'a>(body: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+    let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
+    out.extend_from_slice(ASKS_IDS);
+    rest
+}
+
+/// What stands before the data of an event of one line, and the data.
+fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
+    let start = event.iter().position(|byte| !byte.is_ascii_whitespace())?;
+    let rest = event.get(start..)?.strip_prefix(b"data:")?;
+    let data = rest.trim_ascii();
+    let at = memchr::memmem::find(event, data)?;
+    let is_one_line = !data.is_empty() && memchr::memchr(b'\n', data).is_none();
+    is_one_line.then(|| (event.get(..at).unwrap_or_default(), data))
+}
+
+fn is_comment(event: &[u8]) -> bool {
+    let event = event.trim_ascii_start();
+    event.is_empty() || event.starts_with(b":") && memchr::memmem::find(event, b"\ndata").is_none()
+}

@@ -1,0 +1,70 @@
+//! What a request holds so that another rank can go on with its stream (`retry.mid_stream`). One
+//! word for each connection, and what stands behind it only with the key.
+
+use crate::relay::{Transcript, UsageScan};
+use forebay_base::ModelIndex;
+use forebay_fleet::account::NotContinued;
+use forebay_fleet::admit::Admitted;
+use forebay_fleet::worker::Dialect;
+use forebay_prompt::parse::Endpoint;
+use forebay_router::dispatch::{RelayError, SendPlan};
+
+/// What is kept of a stream.
+#[derive(Debug, Default)]
+pub(super) enum Keeping {
+    /// Nothing: the key is off, or it is no stream.
+    #[default]
+    Off,
+    /// All that another rank needs, or why there is nothing.
+    On(Box<KeptStream>),
+}
+
+/// A stream that another rank may go on with.
+#[derive(Debug)]
+pub(super) struct KeptStream {
+    pub(super) transcript: Result<Transcript, NotContinued>,
+    /// What the answer has cost, where that is counted; of all ranks together.
+    pub(super) scan: Option<Box<UsageScan>>,
+    /// How its last rank broke off.
+    pub(super) broke: Option<RelayError>,
+    /// Whose vocabulary and context count.
+    pub(super) model: ModelIndex,
+}
+
+impl Keeping {
+    /// For a stream whose request has been read. Its body is held as `held_bytes`.
+    pub(super) fn of(
+        endpoint: Endpoint,
+        body: &[u8],
+        admitted: &mut Admitted,
+        held_bytes: usize,
+        model: ModelIndex,
+    ) -> Self {
+        if !matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions) {
+            return Self::Off;
+        }
+        let transcript = Transcript::of(endpoint, body).and_then(|transcript| {
+            // The ids of the prompt take the place of its text.
+            let bytes = held_bytes.saturating_add(transcript.ids_bytes());
+            admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NotContinued::TooLong)
+        });
+        Self::On(Box::new(KeptStream { transcript, scan: None, broke: None, model }))
+    }
+
+    /// Does the request ask that rank for ids? The body of a continuation asks by itself.
+    pub(super) fn asks_ids(&self, plan: &SendPlan) -> bool {
+        let Self::On(kept) = self else { return false };
+        let Ok(transcript) = &kept.transcript else { return false };
+        plan.engine.dialect == Dialect::Vllm && !(kept.broke.is_some() && transcript.has_begun())
+    }
+
+    /// Must the answer be readable?
+    pub(super) const fn reads(&self) -> bool {
+        matches!(self, Self::On(kept) if kept.transcript.is_ok())
+    }
+
+    /// Is what is sent the rest of a stream?
+    pub(super) const fn is_rest(&self) -> bool {
+        matches!(self, Self::On(kept) if kept.broke.is_some())
+    }
+}

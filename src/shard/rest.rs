@@ -1,0 +1,238 @@
+//! The rest of a stream whose worker has failed in the middle (`retry.mid_stream`): what is kept of
+//! the stream, and how the request goes on with another rank. Runs on the shard's thread, called on
+//! the way of a request. Decides nothing about ranks: that is the machine's
+//! ([`forebay_router::request`]).
+
+use super::answer::{Accounted, Answering, OwnFields, Passed, used, wanted};
+use super::down::DownWatch;
+use super::env::Env;
+use super::keeping::{Keeping, KeptStream};
+use super::leg::Waiting;
+use super::outbound::Going;
+use super::predict;
+use super::slot::{After, AnswerSlot, PairSlot, Slot};
+use super::state::{Sending, Shard};
+use crate::ingress::Conn;
+use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
+use forebay_fleet::account::{Count, NotContinued};
+use forebay_fleet::worker::Dialect;
+use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, Span};
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{Failed, Stop};
+
+/// An answer to the rest of a stream has begun. Is it one that goes on?
+///
+/// # Errors
+/// [`RelayError::EngineFailed`], [`RelayError::RestRefused`].
+pub(super) fn check_answer(slot: &Slot) -> Result<(), RelayError> {
+    if !slot.pair.keeping.is_rest() || Begun::goes_on_with(&slot.answer.head) {
+        return Ok(());
+    }
+    let is_ill = slot.answer.head.status >= 500;
+    Err(if is_ill { RelayError::EngineFailed } else { RelayError::RestRefused })
+}
+
+/// The head of an answer has come: is the stream kept from here on?
+pub(super) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bool {
+    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    let Keeping::On(kept) = keeping else { return false };
+    if kept.transcript.is_err() {
+        return false;
+    }
+    let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
+    let is_stream = head.status == 200 && head.event_stream && is_open;
+    if is_stream && !is_paired && plan.engine.dialect == Dialect::Vllm {
+        return true;
+    }
+    kept.transcript = Err(NotContinued::Engine);
+    false
+}
+
+/// Relays a stream that is kept, as [`super::answer::answer`] does the others.
+pub(super) async fn answer(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    answering: Answering,
+    accounted: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Keeping::On(mut kept) = std::mem::take(&mut slot.pair.keeping) else {
+        debug_assert!(false, "a stream that is not kept");
+        return Err(RelayError::BodyInvalid);
+    };
+    if kept.broke.take().is_some() {
+        shard.env.count(Count::StreamsContinued);
+    }
+    let result = relay_on(shard.sending(), conn, slot, &mut kept, answering, accounted).await;
+    slot.pair.keeping = Keeping::On(kept);
+    result
+}
+
+async fn relay_on(
+    Sending { env, io, workers }: Sending<'_>,
+    conn: &mut Conn,
+    slot: &Slot,
+    kept: &mut KeptStream,
+    Answering { mut upstream, sent }: Answering,
+    Accounted { going, mut lease, pulse, predicted, .. }: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Going { plan, endpoint, model, read_at } = going;
+    let Ok(transcript) = &mut kept.transcript else { return Err(RelayError::BodyInvalid) };
+    let is_rest = slot.answer.early.is_broken();
+    let mut digits = [0; 10];
+    let own = OwnFields::of(slot, plan, predicted, None, &mut digits);
+    let wanted = wanted(env, slot, endpoint, own.get());
+    let mut passed = Passed::new(workers, slot, endpoint, pulse);
+    // Of all ranks together.
+    passed.scan = kept.scan.take().or(passed.scan);
+    let down = DownWatch::new(env, workers, plan.worker);
+    let mut client = Waiting { conn, leg: None, down };
+    let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, |events| {
+        workers.hear(plan.worker);
+        if events.is_empty() {
+            return passed.hear(env);
+        }
+        lease.prefill_done();
+        passed.take(env, io, events);
+    });
+    let relayed = relayed.await;
+    let (told, cached) = passed.told();
+    if let Some(trace) = &slot.told.trace {
+        trace.passed(passed.first_at, told);
+    }
+    // The client of a rest has had its first byte for a while.
+    if let Some(first_at) = passed.first_at.filter(|_| !is_rest) {
+        env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
+    }
+    let scan = passed.scan.as_deref();
+    slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
+    kept.scan = passed.scan.take();
+    let relayed = relayed?;
+    env.counters.add(Count::ResponseBytes, relayed.body_bytes);
+    if !is_rest {
+        slot.told.noted.usage.set(told);
+        predict::account_answer(env, plan.rank, told, cached, predicted);
+    }
+    if relayed.upstream_reusable && sent {
+        io.keep(env, upstream);
+    }
+    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// The worker of a stream has failed. Ends the stream if nothing of it is left to compute, or makes
+/// the request ready for another rank.
+pub(super) async fn broke_off(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    failed: Failed,
+) -> Result<After, Failed> {
+    let (env, error) = (&shard.env, failed.error);
+    if !error.blames_worker() {
+        return Err(failed);
+    }
+    let begun = broken(shard, slot);
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(failed) };
+    let transcript = match &mut kept.transcript {
+        Ok(transcript) => transcript,
+        Err(why) => {
+            env.counters.not_continued(*why);
+            return Err(failed);
+        }
+    };
+    let fleet = shard.workers.fleet();
+    let model = fleet.models.get(kept.model.index());
+    let text = model.and_then(|model| model.text.as_ref());
+    let context_tokens = model.and_then(|model| context_tokens(&model.card_json));
+    transcript.break_off(context_tokens, |ids, out| {
+        text.is_some_and(|text| text.vocabulary.decode_into(ids, out))
+    });
+    if let Err(why) = transcript.may_go_on() {
+        env.counters.not_continued(why);
+        let mut events = conn.buffer();
+        if transcript.end_failed(&mut events) {
+            return Ok(finish(env, conn, &begun, events).await);
+        }
+        return Err(Failed { error: cut(env, conn, &begun, error).await, ..failed });
+    }
+    let mut events = conn.buffer();
+    if transcript.end(&mut events) {
+        return Ok(finish(env, conn, &begun, events).await);
+    }
+    if let Some(trace) = &mut slot.told.trace {
+        trace.failed(error.describe(), env.now());
+    }
+    kept.broke = Some(error);
+    slot.answer.early = Early::Broken(begun);
+    match transcript.has_begun() {
+        true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
+        false => transcript.start_over(),
+    }
+    Err(Failed { has_rest: true, ..failed })
+}
+
+/// Tokens of prompt and output together, as vLLM's card of a model says.
+fn context_tokens(card_json: &str) -> Option<u64> {
+    let card: serde_json::Value = serde_json::from_str(card_json).ok()?;
+    card.get("max_model_len")?.as_u64()
+}
+
+/// The stream as far as it has come.
+fn broken(shard: &Shard, slot: &Slot) -> Begun {
+    let framing = AnswerFraming::open(slot.head.version);
+    let keep_alive = slot.head.keep_alive && framing == AnswerFraming::Chunked;
+    let (shape, now) = (StreamShape::OpenAi, shard.env.now());
+    let fresh = Begun { shape, framing, keep_alive, at: now, next_at: now };
+    slot.answer.early.begun().copied().unwrap_or(fresh)
+}
+
+/// Puts the request for the rest in the place of the client's: its fields stay.
+fn ask_for_rest(transcript: &mut Transcript, head: &mut RequestHead, message: &mut Vec<u8>) {
+    const TARGET: &[u8] = b"/v1/completions";
+    let wide = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
+    let path = message.get_mut(wide(head.path.start)..wide(head.path.end));
+    // The path of a chat is longer.
+    if let Some(path) = path.and_then(|path| path.get_mut(..TARGET.len())) {
+        path.copy_from_slice(TARGET);
+        let length = u32::try_from(TARGET.len()).unwrap_or(0);
+        head.path.end = head.path.start.saturating_add(length);
+    }
+    head.query = Span::default();
+    message.truncate(head.head_bytes);
+    transcript.go_on(message);
+}
+
+/// The request has ended. Where its client has the beginning of a stream, the end of that says why.
+pub(super) async fn ended(shard: &Shard, conn: &mut Conn, slot: &Slot, stop: Stop) -> Stop {
+    let Early::Broken(begun) = &slot.answer.early else { return stop };
+    let Keeping::On(kept) = &slot.pair.keeping else { return stop };
+    let Some(error) = kept.broke else { return stop };
+    if matches!(stop, Stop::ClientGone) {
+        return stop;
+    }
+    shard.env.counters.not_continued(NotContinued::NoWorker);
+    Stop::Cut(cut(&shard.env, conn, begun, error).await)
+}
+
+/// The last event of the stream says why nothing follows, and the body has no proper end.
+async fn cut(env: &Env, conn: &mut Conn, begun: &Begun, error: RelayError) -> RelayError {
+    let (mut event, mut out) = (conn.buffer(), conn.buffer());
+    encode_cut(begun.shape, error.describe(), true, &mut event);
+    begun.framing.push(&event, &mut out);
+    conn.recycle(event);
+    conn.wait_at_most(env.config().timeouts.write);
+    if conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
+}
+
+async fn finish(env: &Env, conn: &mut Conn, begun: &Begun, events: Vec<u8>) -> After {
+    let mut out = conn.buffer();
+    begun.framing.push(&events, &mut out);
+    begun.framing.finish(&mut out);
+    conn.recycle(events);
+    conn.wait_at_most(env.config().timeouts.write);
+    match conn.write(out).await {
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}
