@@ -9,7 +9,7 @@ use forebay_base::RankIndex;
 use forebay_index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay_kv_decode::{Medium, Removed, Stored};
+use forebay_kv_decode::{Attention, Medium, Removed, Stored};
 use forebay_kv_events::{BatchOutcome, BlockText, Naming, RankBlocks, SliceOps};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -174,7 +174,7 @@ impl Fleet {
             cache_salt: "",
             opaque_from: None,
             group: None,
-            whole_prefix: true,
+            attention: Attention::Whole,
             remote: false,
         };
         let feed =

@@ -5,7 +5,9 @@
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, KeySeed, KvOp};
 use forebay_kv_decode::{Decoder, KvEvent};
-use forebay_kv_events::{BlockText, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier};
+use forebay_kv_events::{
+    BlockText, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier, Tree,
+};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -60,7 +62,7 @@ fn follow(payload: &[u8]) {
     for number in 0..3_u64 {
         feed.message(&[b"", &number.to_be_bytes(), payload], &counters, &mut ops);
         apply(&mut ops, &mut held);
-        assert!(held.len() <= 3 * feed.block_count() && feed.block_count() <= ENTRIES_MAX);
+        assert!(held.len() <= 5 * feed.block_count() && feed.block_count() <= ENTRIES_MAX);
         assert_eq!(counters.block_count(), feed.block_count());
     }
     feed.disconnected(&counters, &mut ops);
@@ -69,19 +71,31 @@ fn follow(payload: &[u8]) {
     assert!(Tier::ALL.iter().all(|tier| counters.tier_block_count(*tier) == 0));
 }
 
-fn apply(ops: &mut SliceOps, held: &mut HashSet<(Tier, ShardIndex, u64)>) {
-    for (tier, slice, ops) in ops.trees_mut() {
+fn apply(ops: &mut SliceOps, held: &mut HashSet<(Tree, ShardIndex, u64)>) {
+    for (tree, slice, ops) in ops.trees_mut() {
+        let is_window = matches!(tree, Tree::Window(_));
         for op in ops.drain(..) {
             match op {
                 KvOp::Store { key, block_bytes, .. } => {
-                    assert!(block_bytes > 0);
-                    assert!(held.insert((tier, slice, key.to_word())), "stored twice");
+                    assert!(block_bytes > 0 && !is_window);
+                    assert!(held.insert((tree, slice, key.to_word())), "stored twice");
+                }
+                KvOp::Hold { key } => {
+                    assert!(is_window, "held without a path");
+                    held.insert((tree, slice, key.to_word()));
                 }
                 KvOp::Remove { key } => {
-                    assert!(held.remove(&(tier, slice, key.to_word())), "removed without a store");
+                    let was_there = held.remove(&(tree, slice, key.to_word()));
+                    assert!(was_there || is_window, "removed without a store");
                 }
             }
         }
+    }
+    let device = Tree::Tier(Tier::Device);
+    let on_device = |slice: ShardIndex, key: u64| held.contains(&(device, slice, key));
+    for (tree, slice, key) in held.iter() {
+        let is_window = matches!(tree, Tree::Window(_));
+        assert!(!is_window || on_device(*slice, *key), "a window keeps a block that is gone");
     }
 }
 

@@ -76,6 +76,8 @@ catalogue! {
     "KV events" {
         /// 1 while the rank's KV events are followed.
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"];
+        /// 1 while the overlap predicted for a rank of a hybrid model is an upper bound.
+        KV_OVERLAP_UPPER_BOUND = Gauge "kv_overlap_upper_bound" ["worker", "dp_rank"];
         /// Blocks of a rank known by its engine's hashes.
         KV_RANK_BLOCKS = Gauge "kv_rank_blocks" ["worker", "dp_rank"];
         /// Time since the rank's last KV event batch.

@@ -134,7 +134,8 @@ impl Explainer {
             "not_matched": rendered.err().map(|reason| reason.to_string()),
             "text": text,
         });
-        let block_sizes: Vec<u32> = model.roots.iter().map(|root| root.block_size_tokens).collect();
+        let block_sizes: Vec<u32> =
+            model.roots.blocks.iter().map(|root| root.block_size_tokens).collect();
         Ok(json!({
             "endpoint": endpoint.name(),
             "model": &*model.name,
@@ -336,6 +337,7 @@ impl Explainer {
             "serves_leg": sources.fleet.serves(index, leg),
             "overlap_blocks": told.blocks,
             "overlap_bytes": told.bytes,
+            "overlap_kind": rank.tiers.overlap_kind(),
             "host_overlap_bytes": held.host.bytes,
             "disk_overlap_bytes": held.disk.bytes,
             "weighed_overlap_bytes": self.matched.overlaps().get(index).bytes,

@@ -212,7 +212,7 @@ fn stalled(stalled: &[bool], text: &mut MetricsText) {
 type RankReader = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
 
 /// Gauges of each rank.
-pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 7] = [
+pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 8] = [
     (&catalogue::IN_FLIGHT, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
     }),
@@ -227,6 +227,9 @@ pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 7] = [
     }),
     (&catalogue::KV_FEED_LIVE, |sources, rank| {
         sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
+    }),
+    (&catalogue::KV_OVERLAP_UPPER_BOUND, |sources, rank| {
+        sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.tiers.is_bound))
     }),
     (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
         sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))

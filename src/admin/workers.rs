@@ -83,6 +83,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "dp_rank": rank.dp_rank.0,
         "address": rank.address.to_string(),
         "kv_events": rank.kv_feed_live,
+        "overlap_kind": rank.tiers.overlap_kind(),
         "kv_feed": sources.feeds.status(index).map(following),
         "block_size": rank.block_size_tokens,
         "kv_blocks": rank.kv_block_count,

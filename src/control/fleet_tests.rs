@@ -63,7 +63,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     let of = |name: &str| snapshot.model(name).unwrap().1.clone();
     assert_eq!(of("m").ranks, [RankIndex(0), RankIndex(1), RankIndex(2)]);
     assert_eq!(of("alias").ranks, [RankIndex(0), RankIndex(1)]);
-    let keys = |name: &str| of(name).roots.iter().map(|root| root.key).collect::<Vec<_>>();
+    let keys = |name: &str| of(name).roots.blocks.iter().map(|root| root.key).collect::<Vec<_>>();
     assert_eq!(keys("m"), [root("m", 16, ""), root("m", 32, "")]);
     assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
     assert_eq!(keys("lora"), [root("m", 16, "lora")]);
@@ -85,12 +85,12 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert!(snapshot.model("alias").unwrap().1.ranks.is_empty());
 
     // Events may correct the block size.
-    let tiers = TierRanks { host: Some(RankIndex(1_023)), disk: None };
+    let tiers = TierRanks { host: Some(RankIndex(1_023)), ..TierRanks::default() };
     let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
     assert!(fleet.set_feed(notice));
     assert!(!fleet.set_feed(notice));
     let snapshot = fleet.snapshot();
-    assert_eq!(snapshot.model("n").unwrap().1.roots[0].key, root("n", 64, ""));
+    assert_eq!(snapshot.model("n").unwrap().1.roots.blocks[0].key, root("n", 64, ""));
     assert!(snapshot.ranks[0].kv_feed_live);
     assert_eq!(snapshot.ranks[0].tiers, tiers);
 }
@@ -101,7 +101,7 @@ fn unknown_models_are_any_model() {
     fleet.describe(WorkerIndex(0), ADDRESS, description(r#"{"data":[]}"#, 1, 16), BTreeMap::new());
     let snapshot = fleet.snapshot();
     let (_, model) = snapshot.model(ANY_MODEL).unwrap();
-    assert_eq!((model.ranks.len(), model.roots[0].key), (1, root(ANY_MODEL, 16, "")));
+    assert_eq!((model.ranks.len(), model.roots.blocks[0].key), (1, root(ANY_MODEL, 16, "")));
 }
 
 #[test]
@@ -124,10 +124,11 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
     fleet.set_state(worker, WorkerState::Up);
     assert_eq!(described(&mut fleet, later, 32), 2, "restarted between two checks");
     let model = fleet.snapshot().model("m").unwrap().1.clone();
-    let roots = model.guess_roots;
+    let roots = model.roots.guesses;
     assert!(
         model
             .roots
+            .blocks
             .iter()
             .all(|root| root.key != roots.approximate && root.key != roots.speculative)
     );

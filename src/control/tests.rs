@@ -415,7 +415,7 @@ fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
     assert!(model.text.is_some());
     let (slice, op) = next_op(&mut plane.shards);
     let KvOp::Store { parent, key: stored, .. } = op else { panic!("{op:?}") };
-    assert!(model.roots.iter().any(|root| root.key == parent), "rooted where prompts are");
+    assert!(model.roots.blocks.iter().any(|root| root.key == parent), "rooted where prompts are");
     assert_eq!(slice, forebay_index::slice_of(stored, 2).index());
 
     // The worker comes back with its events elsewhere.

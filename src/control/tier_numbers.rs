@@ -1,18 +1,19 @@
-//! Numbers for what ranks hold in their lower tiers. In the index each such tier is like a rank of
-//! its own that holds what the tier or a nearer one holds, so that one walk finds both. Numbers are
+//! Numbers for what ranks hold in their lower tiers, and in the windows of hybrid models. In the
+//! index each such tier is like a rank of its own that holds what the tier or a nearer one holds,
+//! and each window one that holds the window's blocks, so that one walk finds all. Numbers are
 //! given from the highest rank number down, so that they never meet the fleet's ranks, and are kept
 //! for ever, as those are.
 
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
-use forebay_kv_events::{Tier, TierNumbers};
+use forebay_kv_events::{TierNumbers, Tree};
 use std::cell::{Cell, RefCell};
 
 /// All that were given, on the control plane's thread.
 #[derive(Debug, Default)]
 pub(super) struct GivenNumbers {
     /// The position is the number's distance from the highest.
-    given: RefCell<Vec<(RankIndex, Tier)>>,
+    given: RefCell<Vec<(RankIndex, Tree)>>,
     rank_count: Cell<usize>,
 }
 
@@ -29,15 +30,15 @@ impl GivenNumbers {
 }
 
 impl TierNumbers for GivenNumbers {
-    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex> {
+    fn number(&self, rank: RankIndex, tree: Tree) -> Option<RankIndex> {
         let mut given = self.given.borrow_mut();
-        let known = given.iter().position(|other| *other == (rank, tier));
+        let known = given.iter().position(|other| *other == (rank, tree));
         let position = known.unwrap_or(given.len());
         if known.is_none() {
             if self.rank_count.get() + given.len() >= RANKS_MAX {
                 return None;
             }
-            given.push((rank, tier));
+            given.push((rank, tree));
         }
         RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(position)?)
     }
@@ -47,16 +48,18 @@ impl TierNumbers for GivenNumbers {
 mod tests {
     use super::*;
 
+    const HOST: Tree = Tree::Tier(forebay_kv_events::Tier::Host);
+
     #[test]
     fn numbers_are_stable_and_never_a_rank() {
         let numbers = GivenNumbers::default();
         numbers.set_rank_count(RANKS_MAX - 2);
         let highest = u16::try_from(RANKS_MAX - 1).unwrap();
-        let first = numbers.number(RankIndex(5), Tier::Host);
+        let first = numbers.number(RankIndex(5), HOST);
         assert_eq!(first, Some(RankIndex(highest)));
-        assert_eq!(numbers.number(RankIndex(5), Tier::Disk), Some(RankIndex(highest - 1)));
-        assert_eq!(numbers.number(RankIndex(6), Tier::Host), None, "no room");
-        assert_eq!(numbers.number(RankIndex(5), Tier::Host), first);
+        assert_eq!(numbers.number(RankIndex(5), Tree::Window(1)), Some(RankIndex(highest - 1)));
+        assert_eq!(numbers.number(RankIndex(6), HOST), None, "no room");
+        assert_eq!(numbers.number(RankIndex(5), HOST), first);
         assert_eq!(numbers.ranks_max(), RANKS_MAX - 2);
     }
 }

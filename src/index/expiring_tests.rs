@@ -82,6 +82,7 @@ fn change(
     match op {
         KvOp::Store { key, .. } => assert!(held.insert((rank, key)), "stored twice"),
         KvOp::Remove { key } => assert!(held.remove(&(rank, key)), "removed what was not there"),
+        KvOp::Hold { .. } => panic!("a guess has no windows"),
     }
     slice.apply(rank, op);
 }

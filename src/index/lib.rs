@@ -23,6 +23,7 @@ mod scratch;
 mod slice;
 mod table;
 mod walk;
+mod window;
 mod words;
 
 pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
@@ -30,16 +31,18 @@ pub use key::{BlockKey, KeySeed, RootName, slice_of};
 pub use operation::{KvBatch, KvOp};
 pub use overlap::Overlap;
 pub use overlaps::Overlaps;
-pub use roots::{BlockRoot, GuessRoots};
+pub use roots::{BlockRoot, GuessRoots, ModelRoots};
 pub use routed::{GuessKind, RoutedPrompt};
 pub use slice::SliceWriter;
 pub use table::Shape;
+pub use window::{WINDOWS_MAX, Window, WindowedRank};
 
 use forebay_base::ShardIndex;
 use hasher::BlockHasher;
 use std::sync::Arc;
 use table::Table;
 use walk::Walk;
+use window::WindowedRanks;
 
 /// Slots of one segment of a slice's locator: adding one segment stalls the owner for some
 /// microseconds.
@@ -86,19 +89,34 @@ impl IndexReader {
     /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is
     /// there already keeps the larger overlap.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
-        Walk { slices: &self.slices, hasher: &self.hasher, text, out }.run(root);
+        self.overlap_of_windows(root, text, &[], out);
+    }
+
+    /// The same where some ranks have windows. Those ranks are in order. How far such a rank can
+    /// resume is recorded under the number of its first window; what is recorded under its own is
+    /// the most that it could.
+    pub fn overlap_of_windows(
+        &self,
+        root: BlockKey,
+        text: &[u8],
+        windowed: &[WindowedRank],
+        out: &mut Overlaps,
+    ) {
+        let windows = WindowedRanks { ranks: windowed, prompt_bytes: text.len() };
+        Walk { slices: &self.slices, hasher: &self.hasher, text, windows, out }.run(root);
     }
 
     /// The same under every root of a model, for requests with that cache salt.
     pub fn overlap_of_roots(
         &self,
-        roots: &[BlockRoot],
+        roots: &ModelRoots,
         cache_salt: &str,
         text: &[u8],
         out: &mut Overlaps,
     ) {
-        for root in roots {
-            self.overlap(self.salted(root.key, cache_salt), text, out);
+        for root in &roots.blocks {
+            let root = self.salted(root.key, cache_salt);
+            self.overlap_of_windows(root, text, &roots.windowed, out);
         }
     }
 

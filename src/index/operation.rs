@@ -16,6 +16,12 @@ pub enum KvOp {
         /// Bytes of the block's text, 1 to `BLOCK_BYTES_MAX`.
         block_bytes: u16,
     },
+    /// `rank` now holds the block `key`, if the index has that block. Unlike a stored block, such a
+    /// block needs no path: see [`Window`](crate::Window).
+    Hold {
+        /// Key of the path that ends with the block.
+        key: BlockKey,
+    },
     /// `rank` no longer holds `key`. Unknown keys are ignored.
     Remove {
         /// Key of the path that ends with the block.

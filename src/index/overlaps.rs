@@ -3,6 +3,7 @@
 
 use super::overlap::Overlap;
 use super::scratch::WalkScratch;
+use super::window::WindowedRank;
 use forebay_base::RankIndex;
 use forebay_base::limits::WALK_PROBES_MAX;
 
@@ -13,6 +14,8 @@ pub struct Overlaps {
     best: Vec<Overlap>,
     /// Ranks whose overlap is not zero.
     held: Vec<RankIndex>,
+    /// How far each rank with windows can resume, in the order in which walks were told of them.
+    pub(super) points: Vec<Overlap>,
     /// What a walk may cost.
     pub(super) probes_max: usize,
     pub(super) is_cut: bool,
@@ -27,6 +30,7 @@ impl Overlaps {
         Self {
             best: vec![Overlap::default(); rank_count],
             held: Vec::with_capacity(rank_count),
+            points: Vec::new(),
             probes_max: WALK_PROBES_MAX,
             is_cut: false,
             scratch: Some(Box::default()),
@@ -47,6 +51,7 @@ impl Overlaps {
     /// Forgets the prompt. Costs as much as ranks were found.
     pub fn clear(&mut self) {
         self.is_cut = false;
+        self.points.clear();
         for rank in self.held.drain(..) {
             if let Some(best) = self.best.get_mut(rank.index()) {
                 *best = Overlap::default();
@@ -80,6 +85,28 @@ impl Overlaps {
     /// Words of a bitset that has a bit for each rank.
     pub(super) fn rank_words(&self) -> usize {
         self.best.len().div_ceil(64)
+    }
+
+    /// Leaves how far each rank can resume under the number of its first window. What a walk found
+    /// under the numbers of windows says nothing by itself.
+    pub(super) fn tell_points(&mut self, ranks: &[WindowedRank]) {
+        for (place, rank) in ranks.iter().enumerate() {
+            let mut point = self.points.get(place).copied().unwrap_or_default();
+            for window in rank.windows.iter().flatten() {
+                self.set(window.number, std::mem::take(&mut point));
+            }
+        }
+    }
+
+    /// Sets what a number holds, whatever was recorded of it; nothing is held of an empty one.
+    pub fn set(&mut self, rank: RankIndex, found: Overlap) {
+        let Some(best) = self.best.get_mut(rank.index()) else { return };
+        let before = std::mem::replace(best, found);
+        match (before.bytes > 0, found.bytes > 0) {
+            (false, true) => self.held.push(rank),
+            (true, false) => self.held.retain(|held| *held != rank),
+            _ => {}
+        }
     }
 
     /// Keeps the larger of what is known and `found`, whose bytes are not zero.

@@ -119,7 +119,7 @@ pub(super) fn bit_ranks(bits: &[u64; CELL_WORDS]) -> impl Iterator<Item = RankIn
 }
 
 #[inline]
-fn has(bits: &[u64; CELL_WORDS], lane: u16) -> bool {
+pub(super) fn has(bits: &[u64; CELL_WORDS], lane: u16) -> bool {
     let rank = lane_rank(lane).index();
     bits.get(rank / 64).is_some_and(|word| word >> (rank % 64) & 1 == 1)
 }

@@ -1,6 +1,26 @@
 //! Where the chains of block keys begin.
 
-use crate::{BlockKey, KeySeed, RootName};
+use crate::{BlockKey, KeySeed, RootName, WindowedRank};
+
+/// Where the chains of one model begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelRoots {
+    /// One root per distinct block size among the model's ranks.
+    pub blocks: Vec<BlockRoot>,
+    /// Roots of what is only believed to be held.
+    pub guesses: GuessRoots,
+    /// The model's ranks that can resume only behind some of their blocks, in order.
+    pub windowed: Vec<WindowedRank>,
+}
+
+impl ModelRoots {
+    /// Roots of guesses alone: no rank has told its block size.
+    #[must_use]
+    pub fn new(seed: KeySeed, model: &str) -> Self {
+        let guesses = GuessRoots::new(seed, model);
+        Self { blocks: Vec::new(), guesses, windowed: Vec::new() }
+    }
+}
 
 /// Start of the chain of block keys for one model and one block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use super::key::BlockKey;
 use super::overlap::Overlap;
 use super::ranks::Ranks;
 use super::table::Seen;
+use super::window::Trail;
 
 /// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
 const FIRST_KEYS: usize = 64;
@@ -26,6 +27,8 @@ pub(super) struct Branch {
     pub(super) before: Overlap,
     pub(super) bytes: u32,
     pub(super) ranks: Ranks,
+    /// Ranks with windows among them.
+    pub(super) trails: Vec<Trail>,
 }
 
 /// Keys of the first blocks by their length: the last one of those that share a place.

@@ -31,11 +31,13 @@ pub struct SliceWriter {
     table: TableWriter,
     /// Where the search for cold leaves goes on.
     hand: u32,
+    /// Lanes of windows that have held a block, in order. Numbers of windows are never another's.
+    windows: Vec<u16>,
 }
 
 impl SliceWriter {
     pub(super) fn new(shape: Shape) -> Self {
-        Self { table: TableWriter::new(shape), hand: 0 }
+        Self { table: TableWriter::new(shape), hand: 0, windows: Vec::new() }
     }
 
     pub(super) fn table(&self) -> Arc<Table> {
@@ -61,6 +63,12 @@ impl SliceWriter {
                     self.table.count_refused();
                 }
                 debug_assert!(!stored || self.table.is_held(key, rank_lane(rank)));
+                self.check_invariants(key);
+            }
+            KvOp::Hold { key } => {
+                if rank.index() >= RANKS_MAX || !self.hold(rank_lane(rank), key) {
+                    self.table.count_refused();
+                }
                 self.check_invariants(key);
             }
             KvOp::Remove { key } => {
@@ -91,7 +99,7 @@ impl SliceWriter {
         let (unlisted, before) = (self.table.find(key), self.table.find(parent));
         if let (None, Some(end)) = (unlisted, before) {
             let is_end = end.offset + 1 == self.table.block_count(end.run);
-            if is_end && self.table.may_append(end.run, lane) {
+            if is_end && self.table.may_append(end.run, lane, &self.windows) {
                 return self.table.append(end.run, key, block_bytes);
             }
         }
@@ -107,6 +115,16 @@ impl SliceWriter {
                 false
             }
         }
+    }
+
+    /// False when there is no memory to say so. A block that is not there is not missed: it was
+    /// evicted, or goes with an operation that comes before this one.
+    fn hold(&mut self, lane: u16, key: BlockKey) -> bool {
+        if let Err(place) = self.windows.binary_search(&lane) {
+            self.windows.insert(place, lane);
+        }
+        let found = self.table.find(key).filter(|at| !self.table.is_unlisted(at.run));
+        found.is_none_or(|at| self.table.hold_apart(at.run, at.offset, lane))
     }
 
     /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if

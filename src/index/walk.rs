@@ -14,6 +14,7 @@ use super::overlaps::Overlaps;
 use super::ranks::Ranks;
 use super::scratch::{Branch, WalkScratch};
 use super::table::{Arrival, Step, Table};
+use super::window::WindowedRanks;
 use forebay_base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub(super) struct Walk<'a> {
     pub(super) slices: &'a [Arc<Table>],
     pub(super) hasher: &'a BlockHasher,
     pub(super) text: &'a [u8],
+    pub(super) windows: WindowedRanks<'a>,
     pub(super) out: &'a mut Overlaps,
 }
 
@@ -48,6 +50,7 @@ impl Walk<'_> {
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
         }
+        self.out.tell_points(self.windows.ranks);
         self.out.is_cut |= budget < BLOCK_PROBES_MAX && self.out.probes_max < worth;
         debug_assert!(self.out.scratch.is_none(), "two walks with one scratch");
         self.out.scratch = Some(scratch);
@@ -72,7 +75,9 @@ impl Walk<'_> {
                 let is_here = slice_of(key, self.slices.len()).index() == slice;
                 if is_here && children.may_have(length, key) {
                     let (before, bytes) = (Overlap::default(), u32::from(length.bytes));
-                    self.push(branches, Branch { slice, key, before, bytes, ranks: Ranks::All });
+                    let (ranks, trails) = (Ranks::All, Vec::new());
+                    let branch = Branch { slice, key, before, bytes, ranks, trails };
+                    self.push(branches, branch);
                 }
             }
         }
@@ -80,7 +85,7 @@ impl Walk<'_> {
 
     /// Follows one branch to its end, leaving others that part from it on the stack.
     fn follow(&mut self, branch: Branch, scratch: &mut WalkScratch, budget: &mut usize) {
-        let Branch { slice, mut key, mut before, mut bytes, mut ranks } = branch;
+        let Branch { slice, mut key, mut before, mut bytes, mut ranks, mut trails } = branch;
         let Some(table) = self.slices.get(slice) else { return };
         let WalkScratch { branches, run, .. } = scratch;
         run.next = None;
@@ -89,6 +94,9 @@ impl Walk<'_> {
             let at = Step { word: key.to_word(), end: bytes };
             if !table.enter(&mut Arrival { at, steps }, run) {
                 return ranks.record(before, self.out);
+            }
+            if !self.windows.is_empty() {
+                self.windows.pass(run, before, &mut trails, &mut self.out.points);
             }
             if !ranks.narrow(run, before, self.out) {
                 return;
@@ -111,11 +119,10 @@ impl Walk<'_> {
                     // The first goes on here. Only the others cost a copy of the ranks.
                     None => next = Some((child, bytes)),
                     Some(_) => {
-                        let ranks = ranks.clone();
-                        self.push(
-                            branches,
-                            Branch { slice, key: child, before: end, bytes, ranks },
-                        );
+                        let (ranks, trails) = (ranks.clone(), trails.clone());
+                        let (key, before) = (child, end);
+                        let branch = Branch { slice, key, before, bytes, ranks, trails };
+                        self.push(branches, branch);
                     }
                 }
             }

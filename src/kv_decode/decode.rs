@@ -5,7 +5,7 @@
 //! a malformed event does not hide the ones after it. Allocates at most what the payload can hold;
 //! never panics, never recurses.
 
-use super::event::{KvEvent, Removed, Stored};
+use super::event::{Attention, KvEvent, Removed, Stored};
 use super::fields::{
     EventFields, array, hash, keyed, optional, positional, read_extra_keys, small,
 };
@@ -212,7 +212,11 @@ fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<BegunEvent<'p>, Msg
         return Err(MsgpackError::Type);
     }
     let hashes = List::of(fields.hashes)?;
-    let token_ids = if is_store { List::of(fields.token_ids)? } else { List::of(None)? };
+    // Groups that forget name blocks by their hashes alone, and often not all of those that the
+    // tokens are of.
+    let attention = Attention::from_word(fields.kind, fields.window_tokens);
+    let has_tokens = is_store && attention == Attention::Whole;
+    let token_ids = List::of(fields.token_ids.filter(|_| has_tokens))?;
     if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
         read_extra_keys(&mut keys, &mut fields)?;
     }
@@ -268,10 +272,7 @@ impl DecodeScratch {
             cache_salt: fields.cache_salt,
             opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
             group: fields.group,
-            whole_prefix: matches!(
-                fields.kind,
-                None | Some("full_attention" | "mla_attention" | "sink_full_attention")
-            ),
+            attention: Attention::from_word(fields.kind, fields.window_tokens),
             remote: fields.remote,
         })
     }

@@ -34,7 +34,7 @@ pub struct Stored<'a> {
     pub hashes: &'a [u64],
     /// Id of the block before the first; `None` at the start of a sequence.
     pub parent: Option<u64>,
-    /// Tokens of all blocks, concatenated.
+    /// Tokens of all blocks, concatenated; none where the group does not see whole prefixes.
     pub token_ids: &'a [u32],
     /// Tokens per block of this event.
     pub block_size_tokens: u32,
@@ -48,8 +48,8 @@ pub struct Stored<'a> {
     pub opaque_from: Option<usize>,
     /// KV-cache group of a hybrid model (vLLM 0.20).
     pub group: Option<u32>,
-    /// True unless the group's attention is known to forget (sliding window, mamba…).
-    pub whole_prefix: bool,
+    /// How much of a prefix the group's layers see.
+    pub attention: Attention,
     /// Held by another process than the publisher (vLLM 0.26, `locality` REMOTE).
     pub remote: bool,
 }
@@ -72,6 +72,36 @@ impl Stored<'_> {
     #[must_use]
     pub fn is_opaque(&self, position: usize) -> bool {
         self.opaque_from.is_some_and(|opaque| position >= opaque)
+    }
+}
+
+/// How much of a prefix the layers of a KV-cache group see (vLLM 0.22, `kv_cache_spec_kind`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attention {
+    /// All of it; also what events without the field mean.
+    #[default]
+    Whole,
+    /// The last so many tokens, the present one included; at least 1.
+    Window(u32),
+    /// One state that stands for all of it (mamba, linear attention).
+    State,
+    /// Part of it, by a rule that this version does not know.
+    Other,
+}
+
+impl Attention {
+    /// From vLLM's words, and the tokens of a window.
+    #[must_use]
+    pub fn from_word(word: Option<&str>, window_tokens: Option<u32>) -> Self {
+        let window = window_tokens.filter(|tokens| *tokens > 0);
+        match (word, window) {
+            (None | Some("full_attention" | "mla_attention" | "sink_full_attention"), _) => {
+                Self::Whole
+            }
+            (Some("sliding_window" | "sliding_window_mla"), Some(tokens)) => Self::Window(tokens),
+            (Some("mamba"), _) => Self::State,
+            _ => Self::Other,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) struct EventFields<'a> {
     pub(super) extra_keys: Option<MsgpackReader<'a>>,
     pub(super) group: Option<u32>,
     pub(super) kind: Option<&'a str>,
+    pub(super) window_tokens: Option<u32>,
     pub(super) remote: bool,
     pub(super) hashes: Option<MsgpackReader<'a>>,
     pub(super) token_ids: Option<MsgpackReader<'a>>,
@@ -23,7 +24,7 @@ pub(super) struct EventFields<'a> {
 }
 
 /// Fields of `BlockStored` and `BlockRemoved` in positional form, after the tag.
-const STORED_FIELDS: [&str; 10] = [
+const STORED_FIELDS: [&str; 11] = [
     "block_hashes",
     "parent_block_hash",
     "token_ids",
@@ -34,6 +35,7 @@ const STORED_FIELDS: [&str; 10] = [
     "extra_keys",
     "group_idx",
     "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
 ];
 const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
@@ -98,6 +100,12 @@ fn field<'a>(
         "cache_salt" => fields.cache_salt = optional(text)(reader)?.unwrap_or(""),
         "group_idx" => fields.group = optional(small)(reader)?,
         "kv_cache_spec_kind" => fields.kind = optional(text)(reader)?,
+        "kv_cache_spec_sliding_window" => {
+            // On a copy: what is no number is no length, and hides nothing else of the event.
+            let mut copy = *reader;
+            reader.skip()?;
+            fields.window_tokens = small(&mut copy).ok();
+        }
         "locality" => fields.remote = optional(text)(reader)? == Some("REMOTE"),
         _ => reader.skip()?,
     }

@@ -9,5 +9,5 @@ mod fields;
 pub mod msgpack;
 
 pub use decode::{Batch, BatchHead, Decoder, EventPart};
-pub use event::{KvEvent, Medium, Removed, Stored};
+pub use event::{Attention, KvEvent, Medium, Removed, Stored};
 pub use msgpack::MsgpackError;

@@ -15,7 +15,7 @@
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
-use super::copies::{Groups, KeptBlocks, RestoredBlocks};
+use super::copies::{GROUPS_MAX, Groups};
 use super::fit::{Evidence, TextFit};
 use super::held::{HeldBlocks, HeldEntry, HeldState};
 use super::holding::{FeedHolding, OrphansGone};
@@ -26,9 +26,10 @@ use super::outcome::BatchOutcome;
 use super::recent::Recent;
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
+use super::windows::HeldWindows;
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, RootName};
-use forebay_kv_decode::{Removed, Stored};
+use forebay_kv_decode::{Attention, Removed, Stored};
 use forebay_snapshot::Link;
 
 /// The blocks of one rank.
@@ -46,6 +47,7 @@ pub struct RankBlocks<T> {
     opaque: Opaque,
     evidence: Evidence,
     groups: Groups,
+    windows: HeldWindows,
     recent: Recent,
     /// Tokens per block on the device, 0 before the first.
     device_block_tokens: u32,
@@ -67,10 +69,16 @@ struct Tip {
     slice: Option<ShardIndex>,
 }
 
+/// What the engine calls a block.
+#[derive(Clone, Copy)]
+struct BlockName {
+    /// Hash and group, mixed.
+    id: u64,
+    hash: u64,
+}
+
 /// Group of events that name none.
 const NO_GROUP: u32 = u32::MAX;
-/// Groups of a rank that are remembered; models have one to a handful.
-const GROUPS_MAX: usize = 16;
 /// Contradictions that are never a reason to forget a rank: some engines have hashes that are not
 /// chained.
 const CONTRADICTIONS_MIN: usize = 1_024;
@@ -90,6 +98,7 @@ impl<T: BlockText> RankBlocks<T> {
             opaque: Opaque::default(),
             evidence: Evidence::default(),
             groups: Groups::default(),
+            windows: HeldWindows::default(),
             recent: Recent::default(),
             device_block_tokens: 0,
             block_bytes: Vec::new(),
@@ -124,30 +133,6 @@ impl<T: BlockText> RankBlocks<T> {
         {
             self.trees |= if counts { tier.bit() } else { 0 };
         }
-    }
-
-    /// A copy of everything but orphans, to be looked at elsewhere while this goes on.
-    #[must_use]
-    pub fn kept(&self) -> KeptBlocks {
-        KeptBlocks {
-            kept: self.held.kept(),
-            trees: self.trees,
-            groups: self.groups.clone(),
-            recent: self.recent.links(),
-        }
-    }
-
-    /// From now on copies tell where the blocks belong that came last.
-    pub fn keep_recent(&mut self) {
-        self.recent.keep();
-    }
-
-    /// Holds what was held before a restart, when the device's blocks were of that size.
-    pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
-        self.device_block_tokens = block_size_tokens;
-        debug_assert!(self.is_empty(), "restored over something");
-        self.trees |= restored.trees;
-        (self.held, self.groups) = (restored.held, restored.groups);
     }
 
     /// True once that tier has a tree.
@@ -185,6 +170,7 @@ impl<T: BlockText> RankBlocks<T> {
             bytes: self.held.bytes()
                 + self.orphans.bytes()
                 + self.opaque.bytes()
+                + self.windows.bytes()
                 + self.recent.bytes(),
         }
     }
@@ -201,8 +187,11 @@ impl<T: BlockText> RankBlocks<T> {
             return BatchOutcome::Elsewhere;
         };
         let group = event.group.unwrap_or(NO_GROUP);
-        if !event.whole_prefix {
+        if event.attention != Attention::Whole {
             remember(&mut self.groups.forgetful, group);
+            if tier == Tier::Device {
+                self.window_stored(event, group, ops);
+            }
             return BatchOutcome::OtherGroup;
         }
         self.trees |= tier.bit();
@@ -233,6 +222,10 @@ impl<T: BlockText> RankBlocks<T> {
             self.held.trust(tier);
         }
         let group = event.group.unwrap_or(NO_GROUP);
+        if tier == Tier::Device && self.windows.has(group) {
+            self.window_removed(event.hashes, group, ops);
+            return BatchOutcome::Applied;
+        }
         for &hash in event.hashes {
             let id = self.id(hash, group);
             match self.held.take(id, tier) {
@@ -253,44 +246,15 @@ impl<T: BlockText> RankBlocks<T> {
             self.tolerated = self.tolerated.saturating_mul(2);
         }
         self.contradictions = 0;
-        self.held.clear(|key, state| ops.remove(state.trees(), state.slice(), key));
+        let windows = self.windows.told();
+        self.held.clear(|key, state| {
+            ops.release(windows, state.slice(), key);
+            ops.remove(state.trees(), state.slice(), key);
+        });
+        self.windows.clear();
         self.orphans_gone.dropped += self.orphans.clear();
         self.recent.clear();
         self.opaque.clear();
-    }
-
-    /// Hashes alone, as vLLM's offloading names them: copies of blocks that were stored with their
-    /// tokens before.
-    fn stored_by_name(&mut self, event: &Stored<'_>, group: u32, tier: Tier) -> BatchOutcome {
-        if self.groups.forgetful.contains(&group) {
-            return BatchOutcome::OtherGroup;
-        }
-        let mut outcome = BatchOutcome::Applied;
-        for &hash in event.hashes {
-            let id = self.id(hash, group);
-            let known = self.held.get(id).or_else(|| {
-                let groups = self.groups.whole.iter().filter(|other| **other != group);
-                groups.filter_map(|other| self.held.get(self.id(hash, *other))).next()
-            });
-            let Some(known) = known else {
-                outcome = BatchOutcome::HashUnknown;
-                continue;
-            };
-            if known.id == id {
-                // Its text is not known, so it joins no tree that it is not in.
-                self.held.add(id, tier, known.state.trees());
-            } else if self.held.len() < self.entries_max {
-                let trees = self.held.trees_of_others(known.key, id) & tier.trees();
-                let state = HeldState::new(known.state.slice(), trees);
-                if !self.held.insert(HeldEntry { id, key: known.key, state }, tier) {
-                    return BatchOutcome::Full;
-                }
-                self.arrived.push(id);
-            } else {
-                return BatchOutcome::Full;
-            }
-        }
-        outcome
     }
 
     fn store_chain(
@@ -328,13 +292,13 @@ impl<T: BlockText> RankBlocks<T> {
                     None if parent == id => return BatchOutcome::Conflict,
                     None => {
                         let bytes = self.block_bytes.as_slice().into();
-                        outcome = self.orphan(Orphan { id, parent, tier, bytes });
+                        outcome = self.orphan(Orphan { id, hash, parent, tier, bytes });
                     }
                 }
                 tip = self.tip(id);
             } else if let Some(at) = tip {
                 let before = self.contradictions;
-                match self.extend(at, id, tier, ops) {
+                match self.extend(at, BlockName { id, hash }, tier, ops) {
                     Ok(next) => tip = Some(next),
                     Err(outcome) => {
                         if self.contradictions > before {
@@ -386,7 +350,8 @@ impl<T: BlockText> RankBlocks<T> {
                 let Some(tip) = self.tip(parent) else { continue };
                 self.block_bytes.clear();
                 self.block_bytes.extend_from_slice(&orphan.bytes);
-                match self.extend(tip, orphan.id, orphan.tier, ops) {
+                let name = BlockName { id: orphan.id, hash: orphan.hash };
+                match self.extend(tip, name, orphan.tier, ops) {
                     Ok(_) => self.orphans_gone.applied += 1,
                     Err(_) => self.orphans_gone.dropped += 1,
                 }
@@ -420,14 +385,15 @@ impl<T: BlockText> RankBlocks<T> {
         Some(Tip { key: entry.key, slice: Some(entry.state.slice()) })
     }
 
-    /// Stores the block whose text is in `block_bytes` behind a path.
+    /// Stores the block of that name, whose text is in `block_bytes`, behind a path.
     fn extend(
         &mut self,
         parent: Tip,
-        id: u64,
+        name: BlockName,
         tier: Tier,
         ops: &mut SliceOps,
     ) -> Result<Tip, BatchOutcome> {
+        let BlockName { id, hash } = name;
         let block_bytes = u16::try_from(self.block_bytes.len()).unwrap_or(u16::MAX);
         let key = parent.key.child(self.naming.seed, &self.block_bytes);
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
@@ -462,22 +428,15 @@ impl<T: BlockText> RankBlocks<T> {
             let link = Link { parent: parent.key, key, block_bytes, slice };
             self.recent.note(link, self.held.len());
         }
+        if tier == Tier::Device && !self.windows.is_unused() {
+            ops.hold(self.windows.of(hash), slice, key);
+        }
         Ok(Tip { key, slice: Some(slice) })
     }
 
     /// Trees that other entries with the key are in. Looked for only if some trees are in question.
     fn trees_of_others(&self, key: BlockKey, id: u64, asked: u8) -> u8 {
         if asked == 0 { 0 } else { self.held.trees_of_others(key, id) }
-    }
-
-    /// Hash and group in one word, spread over all words by the process's secret.
-    fn id(&self, hash: u64, group: u32) -> u64 {
-        // The finalizer of SplitMix64: a bijection, so two hashes of one group never share an id.
-        let mut word = hash ^ self.naming.seed.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        word = word.wrapping_add(u64::from(group).wrapping_mul(0xd6e8_feb8_6659_fd93));
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
     }
 }
 
@@ -490,6 +449,18 @@ fn remember(groups: &mut Vec<u32>, group: u32) {
 #[path = "blocks_expiry.rs"]
 mod expiry;
 
+#[path = "blocks_windows.rs"]
+mod windows;
+
+#[path = "blocks_by_name.rs"]
+mod by_name;
+
+#[path = "blocks_kept.rs"]
+mod kept;
+
+#[path = "blocks_ids.rs"]
+mod ids;
+
 #[cfg(test)]
 #[path = "blocks_tests.rs"]
 mod tests;
@@ -501,3 +472,7 @@ mod model_tests;
 #[cfg(test)]
 #[path = "blocks_restart_tests.rs"]
 mod restart_tests;
+
+#[cfg(test)]
+#[path = "blocks_windows_tests.rs"]
+mod windows_tests;

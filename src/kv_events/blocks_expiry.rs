@@ -4,6 +4,7 @@
 use super::super::holding::Expired;
 use super::super::naming::BlockText;
 use super::super::slice_ops::SliceOps;
+use super::super::tier::Tier;
 use super::{HeldEntry, RankBlocks};
 use tokio::time::Instant;
 
@@ -31,6 +32,9 @@ impl<T: BlockText> RankBlocks<T> {
     /// An entry has lost a store of one tier: `trees` still rest on it.
     pub(super) fn lose(&self, before: HeldEntry, trees: u8, ops: &mut SliceOps) {
         let lost = before.state.trees() & !trees;
+        if lost & Tier::Device.bit() != 0 {
+            self.left_device(before, ops);
+        }
         let lost = lost & !self.trees_of_others(before.key, before.id, lost);
         ops.remove(lost, before.state.slice(), before.key);
     }

@@ -2,6 +2,7 @@
 
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, keys_of, remove, slice_of, store};
 use super::*;
+use crate::copies::KeptBlocks;
 use crate::restoring::{Left, Restoring};
 use forebay_kv_decode::Medium;
 use forebay_snapshot::{Link, Paths};
@@ -185,7 +186,8 @@ fn copies_by_their_hash_alone_are_known_after_a_restart() {
     let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
     blocks.set_lower_tiers(ALL);
     blocks.stored(&Stored { group: Some(0), ..store(None, &[10], &[0, 1]) }, &mut ops);
-    let forgets = Stored { group: Some(2), whole_prefix: false, ..store(None, &[10], &[0, 1]) };
+    let forgets =
+        Stored { group: Some(2), attention: Attention::Other, ..store(None, &[10], &[0, 1]) };
     blocks.stored(&forgets, &mut ops);
     index.take(&mut ops);
     let (mut after, mut ops, _) = restarted(&blocks, links(&index), ALL, 100);

@@ -1,10 +1,11 @@
 //! [`RankBlocks`](super::RankBlocks) case by case.
 
 use super::*;
-use forebay_index::{KeySeed, KvOp};
+use crate::tier::Tree;
+use forebay_index::{KeySeed, KvOp, WINDOWS_MAX};
 use forebay_kv_decode::Medium;
 use forebay_snapshot::Link;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are
@@ -59,7 +60,7 @@ pub(super) fn store<'a>(
         cache_salt: "",
         opaque_from: None,
         group: None,
-        whole_prefix: true,
+        attention: Attention::Whole,
         remote: false,
     }
 }
@@ -75,17 +76,23 @@ pub(super) struct Index {
     pub(super) held: BTreeMap<u64, (ShardIndex, u64, u16)>,
     /// Trees of the lower tiers.
     pub(super) lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
+    /// What windows hold.
+    pub(super) windows: [BTreeSet<u64>; WINDOWS_MAX],
     /// Every block that was ever stored, by key.
     pub(super) seen: BTreeMap<u64, Link>,
 }
 
 impl Index {
     pub(super) fn take(&mut self, ops: &mut SliceOps) {
-        for (tier, slice, ops) in ops.trees_mut() {
-            let held = match tier {
-                Tier::Device => &mut self.held,
-                Tier::Host => &mut self.lower[0],
-                Tier::Disk => &mut self.lower[1],
+        for (tree, slice, ops) in ops.trees_mut() {
+            let held = match tree {
+                Tree::Tier(Tier::Device) => &mut self.held,
+                Tree::Tier(Tier::Host) => &mut self.lower[0],
+                Tree::Tier(Tier::Disk) => &mut self.lower[1],
+                Tree::Window(place) => {
+                    self.take_window(place, ops);
+                    continue;
+                }
             };
             for op in ops.drain(..) {
                 match op {
@@ -94,10 +101,27 @@ impl Index {
                         self.seen.insert(key.to_word(), Link { parent, key, block_bytes, slice });
                         assert_eq!(held.insert(key.to_word(), entry), None, "stored twice");
                     }
+                    KvOp::Hold { .. } => panic!("no tree of a tier"),
                     KvOp::Remove { key } => {
                         let (owner, ..) = held.remove(&key.to_word()).expect("removed unknown");
                         assert_eq!(owner, slice, "removed from another slice");
                     }
+                }
+            }
+        }
+    }
+
+    /// As a slice does it: what is not there is not held.
+    fn take_window(&mut self, place: usize, ops: &mut VecDeque<KvOp>) {
+        for op in ops.drain(..) {
+            match op {
+                KvOp::Store { .. } => panic!("windows have no paths"),
+                KvOp::Hold { key } if self.held.contains_key(&key.to_word()) => {
+                    self.windows[place].insert(key.to_word());
+                }
+                KvOp::Hold { .. } => {}
+                KvOp::Remove { key } => {
+                    self.windows[place].remove(&key.to_word());
                 }
             }
         }
@@ -189,7 +213,7 @@ fn what_is_not_ours_is_left_alone() {
         (Stored { medium: Medium::Host, ..plain }, BatchOutcome::Elsewhere),
         (Stored { medium: Medium::Unknown, ..plain }, BatchOutcome::Elsewhere),
         (Stored { remote: true, ..plain }, BatchOutcome::Elsewhere),
-        (Stored { whole_prefix: false, ..plain }, BatchOutcome::OtherGroup),
+        (Stored { attention: Attention::Other, ..plain }, BatchOutcome::OtherGroup),
         (Stored { block_size_tokens: 3, ..plain }, BatchOutcome::Unpaired),
         (Stored { block_size_tokens: 0, token_ids: &[], ..plain }, BatchOutcome::Unpaired),
         (Stored { block_size_tokens: 32, hashes: &[], ..plain }, BatchOutcome::Unpaired),
@@ -399,7 +423,7 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
     blocks.removed(&Removed { medium: Medium::Host, ..remove(&[10, 11]) }, &mut ops);
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 1, 1], "one copy of the second is left");
-    let sliding = Stored { whole_prefix: false, group: Some(1), ..plain };
+    let sliding = Stored { attention: Attention::Other, group: Some(1), ..plain };
     assert_eq!(blocks.stored(&sliding, &mut ops), BatchOutcome::OtherGroup);
     assert_eq!(blocks.stored(&copy(&[11], Some(1)), &mut ops), BatchOutcome::OtherGroup);
 }

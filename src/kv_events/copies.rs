@@ -3,6 +3,9 @@
 use super::held::{HeldBlocks, Kept};
 use forebay_snapshot::Link;
 
+/// Groups of a rank that are remembered; models have one to a handful.
+pub(super) const GROUPS_MAX: usize = 16;
+
 /// Attention groups as their stores tell; further ones than the most are not remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {

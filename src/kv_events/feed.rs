@@ -18,12 +18,13 @@ use super::replays::{Audit, Replays};
 use super::shared_state::SharedState;
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
-use super::tier::{LowerTiers, Tier, TierNumbers};
+use super::tier::{LowerTiers, Tier, TierNumbers, Tree};
 use super::timers::FeedTimers;
+use super::windows::Resume;
 use forebay_base::limits::KV_BATCH_OPS_MAX;
 use forebay_base::{DpRank, RankIndex};
 use forebay_fleet::worker::TierRanks;
-use forebay_index::KvBatch;
+use forebay_index::{KvBatch, WINDOWS_MAX, Window};
 use forebay_text::Vocabulary;
 use forebay_zmq::ZmqEndpoint;
 use std::cell::RefCell;
@@ -88,7 +89,9 @@ pub struct Feed<P> {
     pub(super) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
-    /// True once it was said that a tier got no number.
+    /// The numbers of the rank's windows, kept when these are unknown.
+    windows: [Option<RankIndex>; WINDOWS_MAX],
+    /// True once it was said that a tier or a window got no number.
     refused: bool,
     pub(super) ops: SliceOps,
     pub(super) verified_by: Instant,
@@ -134,6 +137,7 @@ impl<P: KvPort> Feed<P> {
             state: Rc::new(RefCell::new(state)),
             tier_numbers: spec.tier_numbers,
             tiers,
+            windows: [None; WINDOWS_MAX],
             refused: false,
             ops,
             verified_by: Instant::now(),
@@ -230,13 +234,15 @@ impl<P: KvPort> Feed<P> {
     /// are posted.
     pub(super) async fn post(&mut self) {
         self.number_tiers();
-        let tiers = self.tiers;
+        self.number_windows();
+        let (tiers, windows) = (self.tiers, self.windows);
         let mut posted_count = 0_u32;
-        for (tier, slice, ops) in self.ops.trees_mut() {
-            let number = match tier {
-                Tier::Device => Some(self.rank),
-                Tier::Host => tiers.host,
-                Tier::Disk => tiers.disk,
+        for (tree, slice, ops) in self.ops.trees_mut() {
+            let number = match tree {
+                Tree::Tier(Tier::Device) => Some(self.rank),
+                Tree::Tier(Tier::Host) => tiers.host,
+                Tree::Tier(Tier::Disk) => tiers.disk,
+                Tree::Window(place) => windows.get(place).copied().flatten(),
             };
             let Some(rank) = number else {
                 ops.clear();
@@ -278,7 +284,7 @@ impl<P: KvPort> Feed<P> {
             if !is_used || number.is_some() {
                 continue;
             }
-            *number = self.tier_numbers.number(self.rank, tier);
+            *number = self.tier_numbers.number(self.rank, Tree::Tier(tier));
             if number.is_none() && !std::mem::replace(&mut self.refused, true) {
                 warn!(
                     worker = &*self.worker,
@@ -287,6 +293,34 @@ impl<P: KvPort> Feed<P> {
                     "the fleet is too large for this tier's blocks to be matched"
                 );
             }
+        }
+    }
+
+    /// Asks for the numbers of windows that the rank has shown, and notes what shards go by.
+    fn number_windows(&mut self) {
+        let resume = self.state.borrow().resume();
+        (self.tiers.windows, self.tiers.is_bound) =
+            ([None; WINDOWS_MAX], resume != Resume::Anywhere);
+        let Resume::Windows(needs) = resume else { return };
+        for (place, (number, need)) in self.windows.iter_mut().zip(needs).enumerate() {
+            if need.is_some() && number.is_none() && !self.refused {
+                *number = self.tier_numbers.number(self.rank, Tree::Window(place));
+            }
+        }
+        let numbered = |(number, need): (Option<RankIndex>, Option<u16>)| {
+            Some(Window { number: number?, block_count: need? })
+        };
+        let mut windows = [None; WINDOWS_MAX];
+        let pairs = self.windows.into_iter().zip(needs);
+        windows.iter_mut().zip(pairs.map(numbered)).for_each(|(to, window)| *to = window);
+        let is_whole = windows.iter().flatten().count() == needs.iter().flatten().count();
+        if is_whole {
+            (self.tiers.windows, self.tiers.is_bound) = (windows, false);
+        }
+        if !is_whole && !std::mem::replace(&mut self.refused, true) {
+            self.warn(
+                "the fleet is too large for this rank's windows: its overlap is an upper bound",
+            );
         }
     }
 

@@ -138,6 +138,7 @@ fn a_paused_shard_leads_to_a_resync() {
             for op in shard.ops.borrow().iter() {
                 match op {
                     KvOp::Store { key, .. } => assert!(held.insert(*key)),
+                    KvOp::Hold { .. } => panic!("no windows"),
                     KvOp::Remove { key } => assert!(held.remove(key)),
                 }
             }

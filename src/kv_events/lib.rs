@@ -42,6 +42,7 @@ mod tests;
 pub mod test_support;
 mod tier;
 mod timers;
+mod windows;
 
 pub use blocks::RankBlocks;
 pub use copies::{Groups, KeptBlocks, RestoredBlocks};
@@ -60,5 +61,6 @@ pub use sequence::Arrived;
 pub use shared_state::SharedState;
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};
-pub use tier::{LowerTiers, Tier, TierNumbers};
+pub use tier::{LowerTiers, Tier, TierNumbers, Tree};
 pub use timers::FeedTimers;
+pub use windows::Resume;

@@ -53,6 +53,7 @@ fn one_text_under_many_hashes_is_forgotten_ever_less_often() {
             for op in ops.drain(..) {
                 match op {
                     KvOp::Store { key, .. } => assert!(held.insert(key.to_word())),
+                    KvOp::Hold { .. } => panic!("no windows"),
                     KvOp::Remove { key } => assert!(held.remove(&key.to_word())),
                 }
             }
@@ -65,7 +66,7 @@ fn one_text_under_many_hashes_is_forgotten_ever_less_often() {
     feed.disconnected(&counters, &mut ops);
     ops.trees_mut().flat_map(|(_, _, ops)| ops.drain(..)).for_each(|op| match op {
         KvOp::Remove { key } => assert!(held.remove(&key.to_word())),
-        KvOp::Store { .. } => panic!("stored at the end"),
+        KvOp::Store { .. } | KvOp::Hold { .. } => panic!("stored at the end"),
     });
     assert!(held.is_empty());
 }

@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 pub(super) struct Orphan {
     /// Its own id.
     pub(super) id: u64,
+    /// The engine's hash of it.
+    pub(super) hash: u64,
     /// The id that it waits for.
     pub(super) parent: u64,
     /// Who stored it.
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     fn orphan(id: u64, parent: u64, text: &str) -> Orphan {
-        Orphan { id, parent, tier: Tier::Device, bytes: text.as_bytes().into() }
+        Orphan { id, hash: id, parent, tier: Tier::Device, bytes: text.as_bytes().into() }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::outcome::BatchOutcome;
 use super::sequence::{Arrived, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
+use super::windows::Resume;
 use forebay_kv_decode::{Batch, Decoder};
 use forebay_kv_decode::{KvEvent, Medium, Stored};
 use tokio::time::Instant;
@@ -121,6 +122,12 @@ impl<T: BlockText> RankFeed<T> {
             Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
         self.block_size_tokens = state.block_size_tokens;
         (self.is_unverified, self.is_continued) = (true, true);
+    }
+
+    /// Where the rank can resume a prompt that it holds.
+    #[must_use]
+    pub fn resume(&self) -> Resume {
+        self.blocks.resume()
     }
 
     /// True while something is held that was restored, confirmed or not.

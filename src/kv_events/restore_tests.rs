@@ -53,7 +53,7 @@ fn snapshot(time: u8) -> (RankState<KeptBlocks>, Vec<Link>) {
             KvOp::Store { parent, key, block_bytes } => {
                 Some(Link { parent, key, block_bytes, slice })
             }
-            KvOp::Remove { .. } => None,
+            KvOp::Hold { .. } | KvOp::Remove { .. } => None,
         }));
     }
     (feed.state().expect("something is held"), links)
@@ -131,7 +131,7 @@ fn nothing_held_is_nothing_to_keep() {
 struct NoTiers;
 
 impl TierNumbers for NoTiers {
-    fn number(&self, _: RankIndex, _: Tier) -> Option<RankIndex> {
+    fn number(&self, _: RankIndex, _: Tree) -> Option<RankIndex> {
         None
     }
 }

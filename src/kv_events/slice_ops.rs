@@ -1,8 +1,8 @@
 //! Operations under way from one rank's events to the slices of the index.
 
-use super::tier::{TIERS, Tier};
+use super::tier::{TIERS, Tier, Tree};
 use forebay_base::ShardIndex;
-use forebay_index::{BlockKey, KvOp};
+use forebay_index::{BlockKey, KvOp, WINDOWS_MAX};
 use std::collections::VecDeque;
 
 /// By tree and slice, in the engine's order within each. Queues: what a snapshot told is long and
@@ -10,39 +10,48 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct SliceOps {
     trees: [Vec<VecDeque<KvOp>>; TIERS],
+    /// No slices before the first operation.
+    windows: [Vec<VecDeque<KvOp>>; WINDOWS_MAX],
 }
 
 impl SliceOps {
     /// Empty, for that many slices.
     #[must_use]
     pub fn new(shard_count: usize) -> Self {
-        Self { trees: std::array::from_fn(|_| vec![VecDeque::new(); shard_count]) }
+        Self {
+            trees: std::array::from_fn(|_| vec![VecDeque::new(); shard_count]),
+            windows: Default::default(),
+        }
     }
 
     /// True if no slice has operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.trees.iter().flatten().all(VecDeque::is_empty)
+        self.trees.iter().chain(&self.windows).flatten().all(VecDeque::is_empty)
     }
 
     /// Gives memory back that nothing is in.
     pub(super) fn shrink(&mut self) {
-        self.trees.iter_mut().flatten().for_each(VecDeque::shrink_to_fit);
+        let trees = self.trees.iter_mut().chain(&mut self.windows);
+        trees.flatten().for_each(VecDeque::shrink_to_fit);
     }
 
-    /// The operations of every slice for what the device holds. Enough where lower tiers do not
-    /// count.
+    /// The operations of every slice for what the device holds. Enough where lower tiers and
+    /// windows do not count.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut VecDeque<KvOp>)> {
         self.trees_mut()
-            .filter(|(tier, ..)| *tier == Tier::Device)
+            .filter(|(tree, ..)| *tree == Tree::Tier(Tier::Device))
             .map(|(_, slice, ops)| (slice, ops))
     }
 
-    /// The operations of every tree and slice; a tree is named by the last tier in it.
-    pub fn trees_mut(&mut self) -> impl Iterator<Item = (Tier, ShardIndex, &mut VecDeque<KvOp>)> {
-        Tier::ALL.into_iter().zip(&mut self.trees).flat_map(|(tier, slices)| {
+    /// The operations of every tree and slice, the device's first: windows hold blocks that are in
+    /// its tree.
+    pub fn trees_mut(&mut self) -> impl Iterator<Item = (Tree, ShardIndex, &mut VecDeque<KvOp>)> {
+        let tiers = Tier::ALL.into_iter().map(Tree::Tier).zip(&mut self.trees);
+        let windows = (0..WINDOWS_MAX).map(Tree::Window).zip(&mut self.windows);
+        tiers.chain(windows).flat_map(|(tree, slices)| {
             let number = move |(index, ops)| {
-                ShardIndex::try_from_index(index).map(|slice| (tier, slice, ops))
+                ShardIndex::try_from_index(index).map(|slice| (tree, slice, ops))
             };
             slices.iter_mut().enumerate().filter_map(number)
         })
@@ -65,15 +74,38 @@ impl SliceOps {
         self.push(trees, slice, KvOp::Remove { key });
     }
 
+    /// Those windows, one bit each, now hold a block of the device.
+    pub(super) fn hold(&mut self, windows: u8, slice: ShardIndex, key: BlockKey) {
+        self.push_window(windows, slice, KvOp::Hold { key });
+    }
+
+    /// Those windows no longer hold it.
+    pub(super) fn release(&mut self, windows: u8, slice: ShardIndex, key: BlockKey) {
+        self.push_window(windows, slice, KvOp::Remove { key });
+    }
+
+    fn push_window(&mut self, windows: u8, slice: ShardIndex, op: KvOp) {
+        if windows == 0 {
+            return;
+        }
+        let shard_count = self.trees.first().map_or(0, Vec::len);
+        self.windows.iter_mut().for_each(|slices| slices.resize_with(shard_count, VecDeque::new));
+        push(&mut self.windows, windows, slice, op);
+    }
+
     fn push(&mut self, trees: u8, slice: ShardIndex, op: KvOp) {
-        for (index, slices) in self.trees.iter_mut().enumerate() {
-            if trees >> index & 1 == 0 {
-                continue;
-            }
-            match slices.get_mut(slice.index()) {
-                Some(ops) => ops.push_back(op),
-                None => forebay_base::count_broken_invariant(),
-            }
+        push(&mut self.trees, trees, slice, op);
+    }
+}
+
+fn push(trees: &mut [Vec<VecDeque<KvOp>>], wanted: u8, slice: ShardIndex, op: KvOp) {
+    for (index, slices) in trees.iter_mut().enumerate() {
+        if wanted >> index & 1 == 0 {
+            continue;
+        }
+        match slices.get_mut(slice.index()) {
+            Some(ops) => ops.push_back(op),
+            None => forebay_base::count_broken_invariant(),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::test_support::block_on_local;
 use forebay_base::{DpRank, RankIndex, ShardIndex};
 use forebay_index::{BlockKey, KeySeed, KvBatch, KvOp};
-use forebay_kv_decode::{BatchHead, Decoder, KvEvent, Medium, MsgpackError};
+use forebay_kv_decode::{Attention, BatchHead, Decoder, KvEvent, Medium, MsgpackError};
 use forebay_zmq::ZmqEndpoint;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -62,7 +62,7 @@ fn describe(event: &KvEvent<'_>) -> String {
             stored.cache_salt,
             stored.opaque_from,
             stored.group,
-            stored.whole_prefix,
+            stored.attention == Attention::Whole,
             stored.remote
         ),
         KvEvent::Removed(removed) => format!(
@@ -146,15 +146,17 @@ fn expect(event: &Value) -> String {
             let parent = field("parent_block_hash");
             let parent = (!parent.is_null()).then(|| hash(&parent));
             let token = |token: &Value| token.as_u64().or_else(|| token[0].as_u64()).unwrap();
-            let tokens: Vec<u64> =
-                field("token_ids").as_array().unwrap().iter().map(token).collect();
+            let kind = field("kv_cache_spec_kind");
+            let whole = matches!(kind.as_str(), None | Some("full_attention" | "mla_attention"));
+            // Those of other groups are not read.
+            let tokens = field("token_ids");
+            let tokens = tokens.as_array().unwrap().iter().map(token);
+            let tokens: Vec<u64> = if whole { tokens.collect() } else { Vec::new() };
             let lora = field("lora_name");
             let mut salt = lora["cache_salt"].as_str().unwrap_or("").to_owned();
             let lora = lora.as_str().unwrap_or("");
             salt.push_str(field("cache_salt").as_str().unwrap_or(""));
             let opaque = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
-            let kind = field("kv_cache_spec_kind");
-            let whole = matches!(kind.as_str(), None | Some("full_attention" | "mla_attention"));
             format!(
                 "stored {hashes:?} after {parent:?} tokens {tokens:?} by {} in {medium:?} lora {lora:?} salt \
                  {salt:?} opaque {opaque:?} group {group:?} whole {whole} remote false",
@@ -380,8 +382,12 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
 struct Numbers;
 
 impl TierNumbers for Numbers {
-    fn number(&self, _: RankIndex, tier: Tier) -> Option<RankIndex> {
-        Some(RankIndex(if tier == Tier::Host { 900 } else { 901 }))
+    fn number(&self, _: RankIndex, tree: Tree) -> Option<RankIndex> {
+        Some(RankIndex(match tree {
+            Tree::Tier(Tier::Host) => 900,
+            Tree::Tier(_) => 901,
+            Tree::Window(place) => 902 + u16::try_from(place).unwrap(),
+        }))
     }
 }
 
@@ -471,6 +477,7 @@ fn follows_a_publisher_through_its_restart() {
         for op in shard.ops.borrow().iter() {
             match op {
                 KvOp::Store { .. } => stores += 1,
+                KvOp::Hold { .. } => panic!("no windows"),
                 KvOp::Remove { .. } => removes += 1,
             }
         }
@@ -695,6 +702,7 @@ impl KvPort for Trees {
         for op in batch.ops {
             match op {
                 KvOp::Store { key, .. } => assert!(held.insert((batch.rank.0, key.to_word()))),
+                KvOp::Hold { .. } => panic!("no windows"),
                 KvOp::Remove { key } => assert!(held.remove(&(batch.rank.0, key.to_word()))),
             }
         }

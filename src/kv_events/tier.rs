@@ -11,10 +11,19 @@ pub(super) const TIERS: usize = 3;
 /// One bit for each tree.
 pub(super) const ALL_TREES: u8 = (1 << TIERS) - 1;
 
-/// Gives ranks the numbers under which the index knows what their lower tiers hold.
+/// Gives ranks the numbers under which the index knows what their lower tiers and windows hold.
 pub trait TierNumbers: std::fmt::Debug {
-    /// The number; the same for the same rank and tier. `None` when there is no room for one more.
-    fn number(&self, rank: RankIndex, tier: Tier) -> Option<RankIndex>;
+    /// The number; the same for the same rank and tree. `None` when there is no room for one more.
+    fn number(&self, rank: RankIndex, tree: Tree) -> Option<RankIndex>;
+}
+
+/// A tree of the index that one rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tree {
+    /// What a tier or a nearer one holds.
+    Tier(Tier),
+    /// What a window holds, by its place among the rank's windows.
+    Window(usize),
 }
 
 /// Where a block lies.

@@ -4,8 +4,13 @@
 use super::message::RecordedMessage;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{RankIndex, count_broken_invariant};
-use forebay_index::{BlockKey, IndexReader, KeySeed, RootName, SliceWriter, index, slice_of};
-use forebay_kv_events::{BlockText, FeedCounters, Naming, RankFeed, SliceOps, TRACKED_BLOCK_BYTES};
+use forebay_index::{
+    BlockKey, IndexReader, KeySeed, Overlaps, RootName, SliceWriter, WINDOWS_MAX, Window,
+    WindowedRank, index, slice_of,
+};
+use forebay_kv_events::{
+    BlockText, FeedCounters, Naming, RankFeed, Resume, SliceOps, TRACKED_BLOCK_BYTES, Tier, Tree,
+};
 use forebay_text::Vocabulary;
 use std::sync::Arc;
 
@@ -40,6 +45,31 @@ impl BlockText for TokenText {
     }
 }
 
+/// The number of a window that has held a block: from the highest down, above those of ranks.
+fn window_number(
+    windows: &mut Vec<(RankIndex, usize)>,
+    rank_count: usize,
+    rank: RankIndex,
+    place: usize,
+) -> Option<RankIndex> {
+    let known = windows.iter().position(|known| *known == (rank, place));
+    let position = known.unwrap_or(windows.len());
+    if known.is_none() {
+        if rank_count + windows.len() >= RANKS_MAX {
+            return None;
+        }
+        windows.push((rank, place));
+    }
+    number_at(position)
+}
+
+fn number_at(position: usize) -> Option<RankIndex> {
+    RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(position)?)
+}
+
+/// Of a window that has held no block yet.
+const NO_RANK: RankIndex = RankIndex(u16::MAX - 1);
+
 /// An index made from messages.
 #[derive(Debug)]
 pub struct Rebuilt {
@@ -47,6 +77,8 @@ pub struct Rebuilt {
     feeds: Vec<RankFeed<TokenText>>,
     counters: FeedCounters,
     ops: SliceOps,
+    /// Windows that have a number.
+    windows: Vec<(RankIndex, usize)>,
     reader: IndexReader,
     writers: Vec<SliceWriter>,
 }
@@ -78,6 +110,7 @@ impl Rebuilt {
             feeds: (0..source_count).map(feed).collect(),
             counters: FeedCounters::new(),
             ops: SliceOps::new(writers.len()),
+            windows: Vec::new(),
             reader,
             writers,
         }
@@ -93,15 +126,52 @@ impl Rebuilt {
             feed.message(message.frames(), &self.counters, &mut self.ops);
         }
         let mut op_count = 0;
-        for (slice, ops) in self.ops.slices_mut() {
-            let Some(writer) = self.writers.get_mut(slice.index()) else {
+        let Self { feeds, windows, ops, writers, .. } = self;
+        for (tree, slice, ops) in ops.trees_mut() {
+            let number = match tree {
+                Tree::Tier(tier) => (tier == Tier::Device).then_some(rank),
+                Tree::Window(_) if ops.is_empty() => continue,
+                Tree::Window(place) => window_number(windows, feeds.len(), rank, place),
+            };
+            let Some(number) = number else {
+                ops.clear();
+                continue;
+            };
+            let Some(writer) = writers.get_mut(slice.index()) else {
                 count_broken_invariant();
                 continue;
             };
             op_count += ops.len();
-            ops.drain(..).for_each(|op| writer.apply(rank, op));
+            ops.drain(..).for_each(|op| writer.apply(number, op));
         }
         op_count
+    }
+
+    /// What each rank holds of a text, as far as it can resume there. `out` has room for
+    /// [`RANKS_MAX`] ranks.
+    pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
+        let windowed: Vec<WindowedRank> = self.windowed().collect();
+        self.reader.overlap_of_windows(root, text, &windowed, out);
+        for rank in windowed {
+            let first = rank.windows.iter().flatten().next();
+            out.set(rank.rank, first.map(|window| out.get(window.number)).unwrap_or_default());
+        }
+    }
+
+    /// The ranks that can resume only behind some of their blocks.
+    fn windowed(&self) -> impl Iterator<Item = WindowedRank> + '_ {
+        self.feeds.iter().enumerate().filter_map(|(index, feed)| {
+            let Resume::Windows(needs) = feed.resume() else { return None };
+            let rank = RankIndex::try_from_index(index)?;
+            let mut windows = [None; WINDOWS_MAX];
+            for (place, (window, need)) in windows.iter_mut().zip(needs).enumerate() {
+                let Some(block_count) = need else { continue };
+                let position = self.windows.iter().position(|known| *known == (rank, place));
+                let number = position.map_or(Some(NO_RANK), number_at)?;
+                *window = Some(Window { number, block_count });
+            }
+            Some(WindowedRank { rank, windows })
+        })
     }
 
     /// The index.

@@ -171,7 +171,12 @@ impl Matched {
             prompt.chunks.approximate = chunks;
         }
         // Another walk, so only where events leave more open than a chunk.
-        if any_told && self.leaves_a_chunk(prompt.text()) {
+        // What ranks with windows could resume is weighed already.
+        let told = match ask.model.roots.windowed.is_empty() {
+            true => &self.exact,
+            false => &self.overlaps,
+        };
+        if any_told && leaves_a_chunk(told, prompt.text()) {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks.speculative);
             self.add_speculative(ask, prompt.text(), bytes_per_token, &mut chunks);
@@ -218,7 +223,10 @@ impl Matched {
         if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {
             return None;
         }
-        let held = usize::try_from(self.exact.get(rank).bytes).unwrap_or(usize::MAX);
+        // Of a rank that cannot resume everywhere: what it could resume.
+        let tiers = ask.fleet.ranks.get(rank.index()).map(|rank| rank.tiers).unwrap_or_default();
+        let held = self.exact.get(tiers.point().unwrap_or(rank));
+        let held = usize::try_from(held.bytes).unwrap_or(usize::MAX);
         let unheld = prompt.text_bytes().saturating_sub(held);
         // Events tell of all but less than a chunk: a guess would add nothing.
         if kind == GuessKind::Speculative && unheld < SPECULATIVE_CHUNK_BYTES {
@@ -266,14 +274,6 @@ impl Matched {
         told.is_due(RoutedPath { end, rank }, now, ttl / TTL_PARTS)
     }
 
-    /// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it? If
-    /// not, nothing that is on its way matters, and conversations that go on are spared a walk.
-    fn leaves_a_chunk(&self, text: &[u8]) -> bool {
-        let told_most = self.exact.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
-        let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
-        text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
-    }
-
     /// Ranks without events: what was sent to them.
     fn add_approximate(&mut self, ask: &MatchRequest<'_>, text: &[u8], chunks: &mut Vec<BlockKey>) {
         let kind = GuessKind::Approximate;
@@ -318,6 +318,14 @@ impl Matched {
     }
 }
 
+/// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it?
+/// If not, nothing that is on its way matters, and conversations that go on are spared a walk.
+fn leaves_a_chunk(told: &Overlaps, text: &[u8]) -> bool {
+    let told_most = told.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
+    let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
+    text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
+}
+
 /// Bytes of one chunk or one of the rank's blocks, whichever is longer.
 fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u32 {
     let block_size_tokens = fleet.ranks.get(rank.index()).map_or(0, |rank| rank.block_size_tokens);
@@ -332,7 +340,7 @@ fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u3
 }
 
 pub(super) fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
-    let roots = &ask.model.guess_roots;
+    let roots = &ask.model.roots.guesses;
     let root = match kind {
         GuessKind::Approximate => roots.approximate,
         GuessKind::Speculative => roots.speculative,

@@ -102,8 +102,8 @@ fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> 
 mod tests {
     use super::*;
     use forebay_base::RankIndex;
-    use forebay_index::GuessRoots;
     use forebay_index::KeySeed;
+    use forebay_index::ModelRoots;
 
     fn fleet() -> FleetSnapshot {
         let model = |(name, is_adapter, ranks): (&str, bool, &[u16])| Model {
@@ -112,8 +112,7 @@ mod tests {
             pool: forebay_base::PoolIndex(0),
             prefill_pool: None,
             ranks: ranks.iter().copied().map(RankIndex).collect(),
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(KeySeed(1), name),
+            roots: ModelRoots::new(KeySeed(1), name),
             text: None,
             is_adapter,
         };

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use forebay_base::PoolIndex;
     use forebay_fleet::worker::{FleetSnapshot, Model};
-    use forebay_index::{GuessRoots, KeySeed};
+    use forebay_index::{KeySeed, ModelRoots};
     use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 
     #[test]
@@ -213,8 +213,7 @@ mod tests {
             pool: PoolIndex(0),
             prefill_pool: None,
             ranks: Vec::new(),
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(KeySeed(1), "m"),
+            roots: ModelRoots::new(KeySeed(1), "m"),
             text: None,
             is_adapter: false,
         };

@@ -9,7 +9,7 @@ use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
     Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
-use forebay_index::{GuessRoots, KeySeed, Overlap, Overlaps};
+use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,8 +79,7 @@ fn scene(words: &str) -> Scene {
         pool: PoolIndex(0),
         prefill_pool: Some(PoolIndex(1_024)),
         ranks: all.clone(),
-        roots: Vec::new(),
-        guess_roots: GuessRoots::new(KeySeed(1), "m"),
+        roots: ModelRoots::new(KeySeed(1), "m"),
         text: None,
         is_adapter: false,
     });

@@ -26,7 +26,7 @@ impl TierOverlaps {
         // Nested by definition, but read one after the other while they change. The device may seem
         // to hold more than the tier behind it.
         let longer = |a: Overlap, b: Overlap| if b.bytes > a.bytes { b } else { a };
-        let device = found.get(rank);
+        let device = found.get(tiers.point().unwrap_or(rank));
         let host = longer(device, at(tiers.host));
         Self { device, host, disk: longer(host, at(tiers.disk)) }
     }
@@ -56,16 +56,16 @@ pub fn weigh_tiers(
     found: &Overlaps,
     out: &mut Overlaps,
 ) -> bool {
-    let is_rank = |rank: RankIndex| rank.index() < fleet.ranks.len();
+    let rank_of = |rank: RankIndex| fleet.ranks.get(rank.index());
     let mut any_tier = false;
     for (rank, overlap) in found.iter_held() {
-        if is_rank(rank) {
-            out.record(rank, overlap);
-        } else {
-            any_tier = true;
+        match rank_of(rank) {
+            Some(known) if known.tiers.point().is_some() => any_tier = true,
+            Some(_) => out.record(rank, overlap),
+            None => any_tier = true,
         }
     }
-    // A fleet that never offloads pays nothing here.
+    // A fleet that never offloads, of models without windows, pays nothing here.
     if !any_tier {
         return false;
     }
@@ -89,7 +89,12 @@ mod tests {
 
     const CONFIG: KvConfig =
         KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
-    const TIERS: TierRanks = TierRanks { host: Some(RankIndex(9)), disk: Some(RankIndex(8)) };
+    const TIERS: TierRanks = TierRanks {
+        host: Some(RankIndex(9)),
+        disk: Some(RankIndex(8)),
+        windows: [None; forebay_index::WINDOWS_MAX],
+        is_bound: false,
+    };
 
     fn found(bytes: [(u16, u32); 3]) -> Overlaps {
         let mut found = Overlaps::new(10);

@@ -8,7 +8,7 @@ use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
     WorkerState, pools,
 };
-use forebay_index::{BlockKey, BlockRoot, GuessRoots, KeySeed, RootName};
+use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -76,8 +76,10 @@ pub(crate) fn fleet(
         ranks: numbers().collect(),
         pool: PoolIndex(0),
         prefill_pool: None,
-        roots: vec![BlockRoot { block_size_tokens, key: root }],
-        guess_roots: GuessRoots::new(SEED, "m"),
+        roots: ModelRoots {
+            blocks: vec![BlockRoot { block_size_tokens, key: root }],
+            ..ModelRoots::new(SEED, "m")
+        },
         text: None,
         is_adapter: false,
     };

@@ -14,6 +14,7 @@ use forebay::index::{
 };
 use forebay::kv_events::{
     BatchOutcome, BlockText, EventKind, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
+    Tree,
 };
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::render::render;
@@ -179,11 +180,13 @@ impl<T: BlockText> Rig<T> {
         let feed = &mut self.feeds[usize::from(rank)];
         let parts: [&[u8]; 3] = [b"", &self.sent.to_be_bytes(), payload];
         feed.message(&parts, &self.counters, &mut ops);
-        for (tier, ShardIndex(slice), ops) in ops.trees_mut() {
-            let number = match tier {
-                Tier::Device => rank,
-                Tier::Host => HOST + rank,
-                Tier::Disk => DISK + rank,
+        for (tree, ShardIndex(slice), ops) in ops.trees_mut() {
+            let number = match tree {
+                Tree::Tier(Tier::Device) => rank,
+                Tree::Tier(Tier::Host) => HOST + rank,
+                Tree::Tier(Tier::Disk) => DISK + rank,
+                // No event here is of a window.
+                Tree::Window(_) => continue,
             };
             for op in ops.drain(..) {
                 self.writers[usize::from(slice)].apply(RankIndex(number), op);
@@ -229,6 +232,7 @@ fn fleet(ranks: u16) -> FleetSnapshot {
         tiers: TierRanks {
             host: Some(RankIndex(HOST + number)),
             disk: Some(RankIndex(DISK + number)),
+            ..TierRanks::default()
         },
         seat: SessionSeat::default(),
     };

@@ -119,7 +119,7 @@ def end_recording(recording, server, path):
 
 def replayed_exactly(folder):
     """The recording through the feed and the index, by the test that also keeps the captures of the tree."""
-    argv = ["cargo", "test", "--quiet", "--test", "engine_captures"]
+    argv = ["cargo", "test", "--quiet", "--test", "all", "--", "engine_captures"]
     done = subprocess.run(argv, cwd=rig.ROOT, env={**os.environ, "FOREBAY_CAPTURES": folder}, capture_output=True, text=True)
     return done.returncode == 0, done.stdout[-600:] if done.returncode else ""
 

@@ -6,7 +6,7 @@ use forebay::base::RankIndex;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay::kv_decode::{Medium, Removed, Stored};
+use forebay::kv_decode::{Attention, Medium, Removed, Stored};
 use forebay::kv_events::{BatchOutcome, Naming, RankBlocks, SliceOps};
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Feeds {
                     cache_salt: "",
                     opaque_from: None,
                     group: None,
-                    whole_prefix: true,
+                    attention: Attention::Whole,
                     remote: false,
                 },
                 &mut self.ops,

@@ -10,7 +10,7 @@ use forebay_fleet::worker::{
     WorkerState,
 };
 use forebay_index::{
-    BlockKey, BlockRoot, GuessRoots, IndexReader, KeySeed, KvOp, RootName, SliceWriter, index,
+    BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, RootName, SliceWriter, index,
     slice_of,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
@@ -66,8 +66,10 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
         ranks: all.clone(),
         pool: PoolIndex(0),
         prefill_pool: None,
-        roots: vec![BlockRoot { block_size_tokens: BLOCK_SIZE_TOKENS, key: root() }],
-        guess_roots: GuessRoots::new(SEED, "m"),
+        roots: ModelRoots {
+            blocks: vec![BlockRoot { block_size_tokens: BLOCK_SIZE_TOKENS, key: root() }],
+            ..ModelRoots::new(SEED, "m")
+        },
         text,
         is_adapter: false,
     };

@@ -9,7 +9,7 @@ use forebay_fleet::worker::{
     ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, Serving,
     SessionSeat,
 };
-use forebay_index::{BlockKey, BlockRoot, GuessRoots, RootName};
+use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -188,8 +188,7 @@ impl Fleet {
             ranks: Vec::new(),
             pool: PoolIndex(0),
             prefill_pool: None,
-            roots: Vec::new(),
-            guess_roots: GuessRoots::new(self.seed, name),
+            roots: ModelRoots::new(self.seed, name),
             text: self.text_of(name),
             is_adapter: false,
         };
@@ -200,7 +199,9 @@ impl Fleet {
             if ShownRank::of(worker, known.number).is_none() {
                 continue;
             }
-            model.ranks.extend(RankIndex::try_from_index(index));
+            let Some(rank) = RankIndex::try_from_index(index) else { continue };
+            model.ranks.push(rank);
+            model.roots.windowed.extend(known.tiers.windowed(rank));
             model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
             if model.card_json.is_empty() {
                 model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
@@ -209,8 +210,8 @@ impl Fleet {
                 block_size_tokens: self.shown_rank(known).block_size_tokens,
                 key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),
             };
-            if root.block_size_tokens > 0 && !model.roots.contains(&root) {
-                model.roots.push(root);
+            if root.block_size_tokens > 0 && !model.roots.blocks.contains(&root) {
+                model.roots.blocks.push(root);
             }
         }
         model

@@ -5,7 +5,7 @@ use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, Fallback, QueueMode};
-use forebay_index::{BlockRoot, GuessRoots};
+use forebay_index::{ModelRoots, WINDOWS_MAX, Window, WindowedRank};
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatTemplate, EngineRules};
 use forebay_tls::{Acceptor, Connector};
@@ -172,15 +172,42 @@ pub struct Rank {
     pub seat: SessionSeat,
 }
 
-/// Numbers under which the index knows what a rank could bring back from its lower tiers: like
-/// ranks of their own, but counted from [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) down, so
-/// that none is ever a rank. `None` while the rank was never seen to use that tier.
+/// Numbers under which the index knows what a rank could bring back from its lower tiers, and what
+/// its windows hold: like ranks of their own, but counted from
+/// [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) down, so that none is ever a rank. `None` while
+/// the rank was never seen to use that tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRanks {
     /// What the device or the host holds.
     pub host: Option<RankIndex>,
     /// What the device, the host or a disk holds.
     pub disk: Option<RankIndex>,
+    /// Where a rank of a hybrid model can resume; the first places have them. None where the rank
+    /// can resume anywhere, or its events do not tell where.
+    pub windows: [Option<Window>; WINDOWS_MAX],
+    /// The rank can resume only behind some of its blocks, and its events do not tell which: what
+    /// the index has is the most that it could.
+    pub is_bound: bool,
+}
+
+impl TierRanks {
+    /// The number of how far the rank can resume, when it cannot do so everywhere.
+    #[must_use]
+    pub fn point(&self) -> Option<RankIndex> {
+        Some(self.windows.first()?.as_ref()?.number)
+    }
+
+    /// What the index tells of the rank, in a word for pages.
+    #[must_use]
+    pub const fn overlap_kind(&self) -> &'static str {
+        if self.is_bound { "upper_bound" } else { "exact" }
+    }
+
+    /// The rank as walks know it, when it cannot resume everywhere.
+    #[must_use]
+    pub fn windowed(&self, rank: RankIndex) -> Option<WindowedRank> {
+        self.point().map(|_| WindowedRank { rank, windows: self.windows })
+    }
 }
 
 /// One model name and who serves it.
@@ -197,10 +224,8 @@ pub struct Model {
     pub pool: PoolIndex,
     /// The pool of those that prefill for others, when there are any.
     pub prefill_pool: Option<PoolIndex>,
-    /// One root per distinct block size among its ranks.
-    pub roots: Vec<BlockRoot>,
-    /// Roots of what is only believed to be held.
-    pub guess_roots: GuessRoots,
+    /// Where the index has its prompts.
+    pub roots: ModelRoots,
     /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by
     /// guesses only). Of the first configured worker that has one, also where workers of different
     /// engines serve the model.
@@ -248,7 +273,8 @@ impl FleetSnapshot {
         let is_rank = |rank: &RankIndex| rank.index() < self.ranks.len();
         for (position, rank) in self.ranks.iter().enumerate() {
             debug_assert!(rank.worker.index() < self.workers.len(), "a rank without a worker");
-            let tiers = [rank.tiers.host, rank.tiers.disk].into_iter().flatten();
+            let windows = rank.tiers.windows.into_iter().flatten().map(|window| window.number);
+            let tiers = [rank.tiers.host, rank.tiers.disk].into_iter().flatten().chain(windows);
             debug_assert!(
                 tiers.clone().all(|tier| !is_rank(&tier)),
                 "a tier of rank {position} is a rank"

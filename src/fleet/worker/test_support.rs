@@ -5,7 +5,7 @@ use super::{
     WorkerState, pools,
 };
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
-use forebay_index::{GuessRoots, KeySeed};
+use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;
 
 /// A model of the first pool, on these ranks.
@@ -16,8 +16,7 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         ranks: ranks.iter().copied().map(RankIndex).collect(),
         pool: PoolIndex(0),
         prefill_pool: None,
-        roots: Vec::new(),
-        guess_roots: GuessRoots::new(KeySeed(1), name),
+        roots: ModelRoots::new(KeySeed(1), name),
         text: None,
         is_adapter: false,
     }

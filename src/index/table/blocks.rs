@@ -97,10 +97,11 @@ impl TableWriter {
         true
     }
 
-    /// True when a run can be extended by a block that only its only holder has.
-    pub(in super::super) fn may_append(&self, id: RunId, lane: u16) -> bool {
+    /// True when a run can be extended by a block that only its only holder has. `windows` are the
+    /// lanes that hold blocks without their paths, in order.
+    pub(in super::super) fn may_append(&self, id: RunId, lane: u16, windows: &[u16]) -> bool {
         self.block_count(id) < RUN_BLOCKS_MAX
-            && self.is_only_holder(id, lane)
+            && self.is_only_path(id, lane, windows)
             && !self.has_children(id)
             && !self.is_unlisted(id)
     }

@@ -22,6 +22,31 @@ impl TableWriter {
         self.run(run).is_some_and(only)
     }
 
+    /// The same, but for windows (lanes in order) that hold a part.
+    pub(super) fn is_only_path(&self, run: RunId, lane: u16, windows: &[u16]) -> bool {
+        let Some(run) = self.run(run).filter(|run| run.ranks() == u64::from(lane)) else {
+            return false;
+        };
+        let is_window = |listed: ListedPair| windows.binary_search(&listed.half).is_ok();
+        cell_of(run.partial()).is_none_or(|first| self.listed(first).all(is_window))
+    }
+
+    /// A window holds the block from now on. False: no memory to say so. Where one rank alone holds
+    /// the run, the window stays a part: the run may be extended then.
+    pub(in super::super) fn hold_apart(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
+        let has_one_path = self.run(id).is_some_and(|run| is_one_lane(run.ranks()));
+        if !has_one_path || self.holds_whole(id, lane) {
+            return self.hold(id, offset, lane);
+        }
+        match self.part_of(id, lane) {
+            Some(found) => {
+                self.set_listed(found, found.word | 1 << offset);
+                true
+            }
+            None => self.push_part(id, 1 << offset, lane),
+        }
+    }
+
     /// The rank holds the block from now on. False: no memory to say so.
     pub(in super::super) fn hold(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let whole = self.whole_of(id);
@@ -286,6 +311,11 @@ impl TableWriter {
 pub(super) const fn whole(count: usize) -> u64 {
     debug_assert!(count < 64, "a run has fewer blocks than a word has bits");
     (1 << count) - 1
+}
+
+/// True for a word of one lane.
+fn is_one_lane(ranks: u64) -> bool {
+    ranks != 0 && u16::try_from(ranks).is_ok()
 }
 
 /// Word and bit of a lane in a set of bits.

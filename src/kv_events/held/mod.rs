@@ -284,7 +284,7 @@ impl HeldBlocks {
     }
 
     /// Entries with that key; one may come more than once.
-    fn same_key(&self, key: BlockKey) -> impl Iterator<Item = HeldEntry> + '_ {
+    pub(super) fn same_key(&self, key: BlockKey) -> impl Iterator<Item = HeldEntry> + '_ {
         self.by_key.candidates(key).flat_map(move |least| {
             let near = self.table.from(least).take_while(move |(id, _)| is_candidate(least, *id));
             let same = near.filter(move |(_, word)| *word == key.to_word());

@@ -1,0 +1,348 @@
+//! Ranks that cannot resume everywhere. A hybrid model has layers that see only the last tokens (a
+//! window), or keep one state, beside layers that see all. Such a rank resumes a prompt only behind
+//! a block where each of its windows is whole: so many blocks in a row up to there, or all from the
+//! root on. A state is a window of one block.
+//!
+//! What the layers of a window hold is a set of blocks under a number of its own, like a rank's,
+//! but without a path to each: the early blocks of a window go first. A walk follows the rank by
+//! its own number, and looks at its windows on the way. Pure functions, any thread.
+
+use super::overlap::Overlap;
+use super::ranks::has;
+use super::table::{Seen, Step};
+use super::words::{cell_of, contains, rank_lane};
+use forebay_base::RankIndex;
+
+/// WindowedRanks of different lengths that a rank may have.
+pub const WINDOWS_MAX: usize = 2;
+
+/// A window of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The number that holds the blocks which all layers of the window have.
+    pub number: RankIndex,
+    /// Blocks in a row that it takes to resume; at least 1.
+    pub block_count: u16,
+}
+
+/// A rank with at least one window; the first place has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowedRank {
+    /// The number that holds what its other layers have.
+    pub rank: RankIndex,
+    /// Its windows, in the order of their places.
+    pub windows: [Option<Window>; WINDOWS_MAX],
+}
+
+/// The ranks with windows of one walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowedRanks<'a> {
+    /// In the order of their numbers.
+    pub(super) ranks: &'a [WindowedRank],
+    /// An engine computes the last token of a prompt itself: it resumes before that.
+    pub(super) prompt_bytes: usize,
+}
+
+/// A rank with windows on its way along one path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trail {
+    /// Its place among the ranks with windows.
+    place: usize,
+    /// Blocks in a row that each window has before the next run, or as many as it takes.
+    in_row: [u16; WINDOWS_MAX],
+}
+
+impl WindowedRanks<'_> {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Takes in a run, and notes in `points` how far ranks can resume in it. Ranks that do not hold
+    /// all of it are followed no longer.
+    #[inline(never)]
+    pub(super) fn pass(
+        &self,
+        seen: &Seen,
+        before: Overlap,
+        trails: &mut Vec<Trail>,
+        points: &mut Vec<Overlap>,
+    ) {
+        if before.bytes == 0 {
+            points.resize(self.ranks.len(), Overlap::default());
+            trails.clear();
+            let holds = |rank: &WindowedRank| mask_of(seen, rank.rank) & 1 == 1;
+            let held = self.ranks.iter().enumerate().filter(|(_, rank)| holds(rank));
+            trails.extend(held.map(|(place, rank)| Trail::at_root(place, rank)));
+        }
+        trails.retain_mut(|trail| {
+            let (Some(rank), Some(point)) =
+                (self.ranks.get(trail.place), points.get_mut(trail.place))
+            else {
+                return false;
+            };
+            let held = held_count(mask_of(seen, rank.rank), seen.matched);
+            if let Some(found) = self.resume(seen, before, trail.goods(seen, rank), held)
+                && found.bytes > point.bytes
+            {
+                *point = found;
+            }
+            held == seen.block_count
+        });
+    }
+
+    /// The last block of a run behind which a rank can resume that holds the first `held` of them.
+    fn resume(&self, seen: &Seen, before: Overlap, goods: u64, held: usize) -> Option<Overlap> {
+        let is_all =
+            |step: &Step| usize::try_from(step.end).is_ok_and(|end| end >= self.prompt_bytes);
+        let last = seen.steps.get(held.checked_sub(1)?)?;
+        let usable = low_bits(held - usize::from(is_all(last)));
+        let place = usize::try_from((goods & usable).checked_ilog2()?).ok()?;
+        let bytes = seen.steps.get(place)?.end;
+        Some(Overlap { blocks: before.blocks + u32::try_from(place + 1).ok()?, bytes })
+    }
+}
+
+impl Trail {
+    /// Before the root nothing is needed, so that windows are whole there.
+    fn at_root(place: usize, rank: &WindowedRank) -> Self {
+        let blocks = |window: Option<Window>| window.map_or(0, |window| window.block_count);
+        Self { place, in_row: rank.windows.map(blocks) }
+    }
+
+    /// Blocks of a run behind which every window is whole, and takes the run in.
+    fn goods(&mut self, seen: &Seen, rank: &WindowedRank) -> u64 {
+        let mut goods = u64::MAX;
+        for (window, in_row) in rank.windows.iter().zip(&mut self.in_row) {
+            let Some(window) = window else { continue };
+            goods &= in_rows(mask_of(seen, window.number), seen.matched, window, in_row);
+        }
+        goods
+    }
+}
+
+/// Blocks that end a row which is long enough, of the first `matched`; `in_row` is the length of
+/// the row before, and then of the last one.
+fn in_rows(mask: u64, matched: usize, window: &Window, in_row: &mut u16) -> u64 {
+    let (mut goods, mut start) = (0, 0);
+    let mut rest = mask & low_bits(matched);
+    while start < matched {
+        let held = held_count(rest, matched - start);
+        let row = usize::from(*in_row) + held;
+        let lacking = usize::from(window.block_count).saturating_sub(usize::from(*in_row) + 1);
+        if held > lacking {
+            goods |= (low_bits(held) & !low_bits(lacking)) << start;
+        }
+        *in_row = u16::try_from(row).unwrap_or(u16::MAX).min(window.block_count);
+        start += held;
+        if start == matched {
+            break;
+        }
+        // A gap ends the row.
+        *in_row = 0;
+        rest = mask >> start & low_bits(matched - start);
+        let gap = usize::try_from(rest.trailing_zeros()).unwrap_or(0).min(matched - start);
+        start += gap;
+        rest = rest.checked_shr(u32::try_from(gap).unwrap_or(0)).unwrap_or(0);
+    }
+    goods
+}
+
+/// Bits from the lowest on, at most `most`.
+fn held_count(mask: u64, most: usize) -> usize {
+    usize::try_from(mask.trailing_ones()).unwrap_or(0).min(most)
+}
+
+/// The lowest `count` bits.
+const fn low_bits(count: usize) -> u64 {
+    debug_assert!(count < 64, "a run has fewer blocks than a word has bits");
+    (1 << count) - 1
+}
+
+/// The blocks of a run that a number holds, as bits.
+fn mask_of(seen: &Seen, number: RankIndex) -> u64 {
+    let lane = rank_lane(number);
+    let is_whole = match cell_of(seen.ranks) {
+        None => contains(seen.ranks, lane),
+        Some(_) => has(&seen.rank_bits, lane),
+    };
+    if is_whole {
+        return low_bits(seen.block_count);
+    }
+    seen.partial.iter().find(|(other, _)| *other == lane).map_or(0, |(_, mask)| *mask)
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use crate::Overlaps;
+    use crate::{BlockKey, IndexReader, KeySeed, KvOp, RootName, Shape, SliceWriter};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const SEED: KeySeed = KeySeed(5);
+    const BLOCK_BYTES: u16 = 4;
+    const RANK: RankIndex = RankIndex(1);
+    const OTHER: RankIndex = RankIndex(2);
+    const NUMBERS: [RankIndex; WINDOWS_MAX] = [RankIndex(1_000), RankIndex(900)];
+
+    /// One rank with windows and another one, in an index of one slice.
+    struct Rig {
+        reader: IndexReader,
+        writer: SliceWriter,
+        needs: [Option<u16>; WINDOWS_MAX],
+        /// Paths as texts.
+        held: BTreeSet<Vec<u8>>,
+        windows: [BTreeSet<Vec<u8>>; WINDOWS_MAX],
+    }
+
+    impl Rig {
+        fn new(needs: [Option<u16>; WINDOWS_MAX]) -> Self {
+            let shape = Shape { segment_slots: 64, memory_bytes_max: 1 << 22 };
+            let (reader, mut writers) = crate::index_of_shape(1, SEED, shape);
+            let (held, windows) = (BTreeSet::new(), Default::default());
+            Self { reader, writer: writers.remove(0), needs, held, windows }
+        }
+
+        fn root() -> BlockKey {
+            let name = RootName { model: "m", block_size_tokens: 1, lora: "", cache_salt: "" };
+            BlockKey::root(SEED, &name)
+        }
+
+        fn keys(path: &[u8]) -> (BlockKey, BlockKey) {
+            let mut keys = (Self::root(), Self::root());
+            for block in path.chunks(usize::from(BLOCK_BYTES)) {
+                keys = (keys.1, keys.1.child(SEED, block));
+            }
+            keys
+        }
+
+        fn store(&mut self, rank: RankIndex, path: &[u8]) {
+            let (parent, key) = Self::keys(path);
+            self.writer.apply(rank, KvOp::Store { parent, key, block_bytes: BLOCK_BYTES });
+            if rank == RANK {
+                self.held.insert(path.to_vec());
+            }
+        }
+
+        fn hold(&mut self, window: usize, path: &[u8]) {
+            // A number that is no window of the rank has no blocks.
+            if self.needs[window].is_none() {
+                return;
+            }
+            self.writer.apply(NUMBERS[window], KvOp::Hold { key: Self::keys(path).1 });
+            if self.held.contains(path) {
+                self.windows[window].insert(path.to_vec());
+            }
+        }
+
+        fn remove(&mut self, number: RankIndex, path: &[u8]) {
+            self.writer.apply(number, KvOp::Remove { key: Self::keys(path).1 });
+        }
+
+        fn windowed(&self) -> [WindowedRank; 1] {
+            let place = |at: usize| {
+                let window = |block_count| Window { number: NUMBERS[at], block_count };
+                self.needs[at].map(window)
+            };
+            [WindowedRank { rank: RANK, windows: [place(0), place(1)] }]
+        }
+
+        fn found(&self, text: &[u8]) -> Overlap {
+            let mut out = Overlaps::new(1_024);
+            self.reader.overlap_of_windows(Self::root(), text, &self.windowed(), &mut out);
+            let [second, first] = [out.get(NUMBERS[1]), out.get(NUMBERS[0])];
+            assert_eq!(second, Overlap::default(), "one number tells");
+            let held: Vec<_> = out.iter_held().filter(|(rank, _)| *rank == NUMBERS[0]).collect();
+            assert_eq!(held.len(), usize::from(first.bytes > 0));
+            first
+        }
+
+        /// Block by block, as an engine looks.
+        fn expected(&self, text: &[u8]) -> Overlap {
+            let block = usize::from(BLOCK_BYTES);
+            let path = |count: usize| text[..count * block].to_vec();
+            let most = (text.len() - 1) / block;
+            let deep = (1..=most).take_while(|count| self.held.contains(&path(*count))).count();
+            let is_whole = |count: usize| {
+                self.needs.iter().zip(&self.windows).all(|(need, held)| {
+                    let need = need.map_or(0, usize::from);
+                    (count.saturating_sub(need) + 1..=count).all(|at| held.contains(&path(at)))
+                })
+            };
+            let count = (1..=deep).rev().find(|count| is_whole(*count)).unwrap_or(0);
+            let number = |count: usize| u32::try_from(count).unwrap();
+            Overlap { blocks: number(count), bytes: number(count * block) }
+        }
+    }
+
+    /// A text of so many blocks that parts from the others of another letter at a block.
+    fn text(letter: u8, parts_at: usize, blocks: usize) -> Vec<u8> {
+        let of = |at: usize| if at < parts_at { b'a' } else { letter };
+        (0..blocks).flat_map(|at| [of(at), b'.', b'.', b'.']).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn a_walk_finds_what_an_engine_would(
+            needs in (1..80_u16, proptest::option::of(1..4_u16)),
+            steps in proptest::collection::vec(
+                (0..6_u8, 0..3_u8, 0..140_usize, 1..60_usize), 1..40),
+        ) {
+            let mut rig = Rig::new([Some(needs.0), needs.1]);
+            let letters = [b'a', b'b', b'c'];
+            for (step, letter, first, count) in steps {
+                let text = text(letters[usize::from(letter)], 50, 150);
+                let paths = (first + 1..=(first + count).min(150))
+                    .map(|blocks| text[..blocks * 4].to_vec());
+                for path in paths {
+                    match step {
+                        0 => rig.store(RANK, &path),
+                        1 => rig.store(OTHER, &path),
+                        2 => rig.hold(0, &path),
+                        3 => rig.hold(1, &path),
+                        4 => {
+                            rig.remove(RANK, &path);
+                            rig.held.remove(&path);
+                            // As feeds do it.
+                            for (at, number) in NUMBERS.into_iter().enumerate() {
+                                rig.remove(number, &path);
+                                rig.windows[at].remove(&path);
+                            }
+                        }
+                        _ => {
+                            let at = usize::from(letter % 2);
+                            rig.remove(NUMBERS[at], &path);
+                            rig.windows[at].remove(&path);
+                        }
+                    }
+                }
+            }
+            for letter in letters {
+                for (blocks, more) in [(150, 0), (150, 3), (97, 2), (50, 0), (20, 1)] {
+                    let mut text = text(letter, 50, blocks);
+                    text.extend(vec![b'.'; more]);
+                    prop_assert_eq!(rig.found(&text), rig.expected(&text), "{}", blocks);
+                }
+            }
+        }
+    }
+
+    /// Blocks that come one by one make no run each, though two numbers hold them.
+    #[test]
+    fn a_window_does_not_cut_runs() {
+        let mut rig = Rig::new([Some(3), None]);
+        let text = text(b'a', 50, 50);
+        for blocks in 1..=50 {
+            rig.store(RANK, &text[..blocks * 4]);
+            rig.hold(0, &text[..blocks * 4]);
+        }
+        assert_eq!(rig.reader.run_count(), 2, "the root and one run");
+        assert_eq!(rig.found(&text).blocks, 49, "the last token is computed");
+        rig.remove(NUMBERS[0], &text[..46 * 4]);
+        assert_eq!(rig.found(&text).blocks, 49);
+        rig.remove(NUMBERS[0], &text[..47 * 4]);
+        assert_eq!(rig.found(&text).blocks, 45);
+    }
+}

@@ -1,0 +1,243 @@
+//! What the KV-cache groups of one rank hold that do not see whole prefixes: sliding windows, and
+//! states of mamba layers. Sans-IO; lives with the rank's blocks, on the control plane's thread.
+//!
+//! All groups of a rank name a block by one hash. A window holds a block when each of its groups
+//! does; groups that need as many blocks in a row are one window. The index is told of windows in
+//! trees of their own ([`Tree::Window`](super::tier::Tree)), and only of blocks that the rank holds
+//! whole prefixes of.
+//!
+//! Bounded by the entries that the rank may have. Past it, or when a group cannot be understood,
+//! nothing is known of the windows until all is cleared: what the index tells is then the most that
+//! the rank could resume at.
+
+use super::copies::GROUPS_MAX;
+use forebay_index::WINDOWS_MAX;
+use forebay_kv_decode::Attention;
+use std::collections::HashMap;
+
+/// Where a rank can resume a prompt, as far as its events tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// Behind each block that it holds.
+    #[default]
+    Anywhere,
+    /// Behind a block where its windows are whole; so many blocks in a row each.
+    Windows([Option<u16>; WINDOWS_MAX]),
+    /// Only behind some of its blocks, and it is not known which.
+    Unknown,
+}
+
+/// The windows of one rank.
+#[derive(Debug, Default)]
+pub(super) struct HeldWindows {
+    /// A bit of a hash stands for each, the lowest for the first.
+    groups: Vec<Group>,
+    /// Blocks in a row that each window takes.
+    needs: [Option<u16>; WINDOWS_MAX],
+    /// The groups that hold a hash.
+    held: HashMap<u64, u16, ahash::RandomState>,
+    /// Stores of one hash by one group, beyond the first.
+    more: HashMap<(u64, u16), u32, ahash::RandomState>,
+    /// Windows that the index was ever told of, one bit each.
+    told: u8,
+    is_lost: bool,
+}
+
+/// One KV-cache group that forgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    /// As the events have it.
+    name: u32,
+    attention: Attention,
+    block_tokens: u32,
+    /// Which window it is part of.
+    window: usize,
+}
+
+const _: () = assert!(GROUPS_MAX <= u16::BITS as usize && WINDOWS_MAX <= u8::BITS as usize);
+
+/// Hashes that are looked through when a window gets another group.
+const HELD_BEFORE_GROUPS_MAX: usize = 16 * 1_024;
+
+impl HeldWindows {
+    /// True while the rank has shown no window.
+    pub(super) fn is_unused(&self) -> bool {
+        self.groups.is_empty() && !self.is_lost
+    }
+
+    /// Windows that the index was ever told of, one bit each.
+    pub(super) fn told(&self) -> u8 {
+        self.told
+    }
+
+    /// Where the rank can resume, if its whole prefixes come in blocks of that size.
+    pub(super) fn resume(&self, block_tokens: u32) -> Resume {
+        // Windows in blocks of another size are whole at other points.
+        let fits = |group: &Group| group.block_tokens == block_tokens;
+        match self.groups.is_empty() {
+            _ if self.is_lost => Resume::Unknown,
+            true => Resume::Anywhere,
+            false if self.groups.iter().all(fits) => Resume::Windows(self.needs),
+            false => Resume::Unknown,
+        }
+    }
+
+    /// Nothing is known from now on until all is cleared.
+    pub(super) fn lose(&mut self) {
+        let told = self.told;
+        *self = Self { told, is_lost: true, ..Self::default() };
+    }
+
+    /// Forgets everything, groups too: the engine may come back with others.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Bytes that both maps have, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.held.capacity() * size_of::<(u64, u16, u8)>()
+            + self.more.capacity() * size_of::<((u64, u16), u32, u8)>()
+    }
+
+    /// Entries, for the rank's limit.
+    pub(super) fn len(&self) -> usize {
+        self.held.len() + self.more.len()
+    }
+
+    /// Is it a group that has shown a window?
+    pub(super) fn has(&self, name: u32) -> bool {
+        self.groups.iter().any(|group| group.name == name)
+    }
+
+    /// Learns that a group exists. `shrunk` gets hashes that one of the windows, as bits, has
+    /// ceased to hold. False if nothing of the event counts.
+    pub(super) fn meet(
+        &mut self,
+        name: u32,
+        attention: Attention,
+        block_tokens: u32,
+        mut shrunk: impl FnMut(u8, u64),
+    ) -> bool {
+        if self.is_lost {
+            return false;
+        }
+        let known = self.groups.iter_mut().find(|group| group.name == name);
+        if let Some(group) = known {
+            let is_same = group.attention == attention;
+            if attention == Attention::State && is_same {
+                // vLLM also tells of states inside of a block. Nothing can resume there.
+                let is_part = block_tokens < group.block_tokens;
+                group.block_tokens = group.block_tokens.max(block_tokens);
+                return !is_part;
+            }
+            if !is_same || group.block_tokens != block_tokens {
+                self.lose();
+            }
+            return !self.is_lost;
+        }
+        let place = need(attention, block_tokens).and_then(|need| self.window(need));
+        let Some(window) = place.filter(|_| self.groups.len() < GROUPS_MAX) else {
+            self.lose();
+            return false;
+        };
+        if self.held.len() > HELD_BEFORE_GROUPS_MAX {
+            self.lose();
+            return false;
+        }
+        let before = self.groups_of(window);
+        self.groups.push(Group { name, attention, block_tokens, window });
+        let no_more = |(hash, held): (&u64, &u16)| (held & before == before).then_some(*hash);
+        if before != 0 {
+            self.held.iter().filter_map(no_more).for_each(|hash| shrunk(1 << window, hash));
+        }
+        true
+    }
+
+    /// A group has stored a hash. The windows, as bits, that hold the hash now and did not before;
+    /// nothing counts any more if there would be more than `entries_max`.
+    pub(super) fn store(&mut self, name: u32, hash: u64, entries_max: usize) -> u8 {
+        let Some((bit, window)) = self.bit(name) else { return 0 };
+        let groups = self.groups_of(window);
+        if self.len() >= entries_max {
+            self.lose();
+            return 0;
+        }
+        let held = self.held.entry(hash).or_insert(0);
+        let before = *held;
+        *held |= bit;
+        if before & bit != 0 {
+            let more = self.more.entry((hash, bit)).or_insert(0);
+            *more = more.saturating_add(1);
+        }
+        let is_whole = before & groups != groups && *held & groups == groups;
+        let windows = u8::from(is_whole) << window;
+        self.told |= windows;
+        windows
+    }
+
+    /// A group has removed a hash. The windows, as bits, that hold the hash no more.
+    pub(super) fn remove(&mut self, name: u32, hash: u64) -> u8 {
+        let Some((bit, window)) = self.bit(name) else { return 0 };
+        let groups = self.groups_of(window);
+        let Some(held) = self.held.get_mut(&hash).filter(|held| **held & bit != 0) else {
+            return 0;
+        };
+        if let Some(more) = self.more.get_mut(&(hash, bit)) {
+            *more -= 1;
+            if *more == 0 {
+                self.more.remove(&(hash, bit));
+            }
+            return 0;
+        }
+        let was_whole = *held & groups == groups;
+        *held &= !bit;
+        if *held == 0 {
+            self.held.remove(&hash);
+        }
+        u8::from(was_whole) << window
+    }
+
+    /// The windows, as bits, that hold a hash.
+    pub(super) fn of(&self, hash: u64) -> u8 {
+        let Some(held) = self.held.get(&hash) else { return 0 };
+        let is_whole = |window: &usize| {
+            let groups = self.groups_of(*window);
+            groups != 0 && held & groups == groups
+        };
+        (0..WINDOWS_MAX).filter(is_whole).fold(0, |all, window| all | 1 << window)
+    }
+
+    /// The window of so many blocks in a row; `None` if there are too many.
+    fn window(&mut self, need: u16) -> Option<usize> {
+        let known = self.needs.iter().position(|other| *other == Some(need));
+        let place = known.or_else(|| self.needs.iter().position(Option::is_none))?;
+        *self.needs.get_mut(place)? = Some(need);
+        Some(place)
+    }
+
+    /// The bit of a group, and its window.
+    fn bit(&self, name: u32) -> Option<(u16, usize)> {
+        let place = self.groups.iter().position(|group| group.name == name)?;
+        let bit = 1_u16.checked_shl(u32::try_from(place).ok()?)?;
+        Some((bit, self.groups.get(place)?.window))
+    }
+
+    /// The bits of all groups of a window.
+    fn groups_of(&self, window: usize) -> u16 {
+        let groups = self.groups.iter().enumerate();
+        groups.filter(|(_, group)| group.window == window).fold(0, |all, (at, _)| all | 1 << at)
+    }
+}
+
+/// Blocks in a row that it takes to resume: the token that is computed next is one of the window's
+/// own.
+fn need(attention: Attention, block_tokens: u32) -> Option<u16> {
+    let blocks = match attention {
+        Attention::Window(tokens) if block_tokens > 0 => {
+            tokens.saturating_sub(1).div_ceil(block_tokens).max(1)
+        }
+        Attention::State => 1,
+        _ => return None,
+    };
+    u16::try_from(blocks).ok()
+}
