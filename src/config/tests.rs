@@ -165,6 +165,7 @@ drain_delay = "3s"
 stall_abort = "10s"
 [retry]
 after_send = true
+mid_stream = true
 attempts_max = 3
 budget_percent = 10
 [breaker]
