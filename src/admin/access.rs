@@ -6,6 +6,7 @@
 use super::engine_call::{TO_ALL, TO_ONE};
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +14,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
-use tracing::info;
+use tracing::{info, warn};
 
 /// POSTs that change nothing.
 const READING_POSTS: [&str; 1] = ["/debug/overlap"];
@@ -102,14 +103,20 @@ pub(crate) async fn check(
     next: Next,
 ) -> Response {
     let target = call.uri().authority().map(|authority| authority.as_str());
-    let is_by_clients = call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients);
+    // Who comes by the port of clients was asked before the body was read.
+    if call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients) {
+        return run(call, next).await;
+    }
     let (method, path, headers) = (call.method(), call.uri().path(), call.headers());
-    let judged = if is_by_clients {
-        access.by_clients(method, path, headers)
-    } else {
-        access.host(target, headers).and_then(|()| access.rest(method, path, headers))
-    };
-    let Err(denied) = judged else { return run(call, next).await };
+    let judged = access.host(target, headers).and_then(|()| access.rest(method, path, headers));
+    match judged {
+        Ok(()) => run(call, next).await,
+        Err(denied) => refused(denied),
+    }
+}
+
+/// The answer to a call that may not be made.
+fn refused(denied: Denied) -> Response {
     let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
     if denied.status() == StatusCode::UNAUTHORIZED {
@@ -191,6 +198,16 @@ impl Access {
             return Err(Denied::NotJson);
         }
         self.token(method, path, text(header::AUTHORIZATION.as_str()))
+    }
+
+    /// The answer to a call by the port of clients that may not be made.
+    pub(crate) fn refuse_client(&self, head: &Parts) -> Option<Response> {
+        let judged = self.by_clients(&head.method, head.uri.path(), &head.headers);
+        judged.err().map(|denied| {
+            let path = head.uri.path();
+            warn!(path, ?denied, "a call by the port of clients was refused");
+            refused(denied)
+        })
     }
 
     /// Clients call that port by any name, and nothing there is open to all.

@@ -3,7 +3,7 @@
 //! first to go has never called, then comes one between calls, last one with a call that runs; of
 //! equals the one that has been silent longest.
 
-use super::access::CalledBy;
+use super::access::{Access, CalledBy};
 use super::client_door::{ClientCaller, ClientCallers};
 use super::socket::{AdminSocket, SocketFile};
 use axum::body::to_bytes;
@@ -22,6 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -184,8 +185,12 @@ impl AdminListener {
 }
 
 /// Serves until the task is dropped.
-pub(crate) async fn serve(listener: AdminListener, callers: Option<ClientCallers>, router: Router) {
-    let by_clients = serve_clients(callers, router.clone());
+pub(crate) async fn serve(
+    listener: AdminListener,
+    by_clients: Option<(ClientCallers, Arc<Access>)>,
+    router: Router,
+) {
+    let by_clients = serve_clients(by_clients, router.clone());
     tokio::join!(serve_port(listener, router), by_clients);
 }
 
@@ -200,11 +205,15 @@ async fn serve_port(listener: AdminListener, router: Router) {
                 let open_calls = Calls::none(name);
                 let (router, calls) = (router.clone(), open_calls.clone());
                 let task = match caller {
-                    AdminCaller::Tcp(stream) => spawn_local(connection(stream, router, calls)),
+                    AdminCaller::Tcp(stream) => {
+                        spawn_local(connection(stream, router, calls, None))
+                    }
                     AdminCaller::Tls(stream, acceptor) => {
                         spawn_local(secured(stream, acceptor, router, calls))
                     }
-                    AdminCaller::Unix(stream) => spawn_local(connection(stream, router, calls)),
+                    AdminCaller::Unix(stream) => {
+                        spawn_local(connection(stream, router, calls, None))
+                    }
                 };
                 open.push(Open { calls: open_calls, task: task.abort_handle() });
             }
@@ -219,15 +228,15 @@ async fn serve_port(listener: AdminListener, router: Router) {
 }
 
 /// Who comes by the port of clients. The door bounds their number.
-async fn serve_clients(callers: Option<ClientCallers>, router: Router) {
-    let Some(mut callers) = callers else { return };
+async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router: Router) {
+    let Some((mut callers, access)) = by_clients else { return };
     while let Some(ClientCaller { stream, peer, place }) = callers.next().await {
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let name = format!("{peer} by the port of clients").into();
         let calls = Calls::none(CalledBy { name, is_by_clients: true });
-        let router = router.clone();
+        let (router, access) = (router.clone(), Arc::clone(&access));
         spawn_local(async move {
-            connection(stream, router, calls).await;
+            connection(stream, router, calls, Some(access)).await;
             drop(place);
         });
     }
@@ -246,7 +255,7 @@ fn make_room(open: &mut Vec<Open>) {
 /// Shakes hands first. Who shows no certificate that is asked for ends here.
 async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, calls: Calls) {
     match timeout(ADMIN_HANDSHAKE_MAX, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, router, calls).await,
+        Ok(Ok(stream)) => connection(stream, router, calls, None).await,
         Ok(Err(error)) => debug!(%error, "no handshake with a caller of the admin API"),
         Err(_) => debug!("a caller of the admin API did not shake hands in time"),
     }
@@ -290,17 +299,27 @@ fn unread() -> Response {
 }
 
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
-/// the last call began, or after the last part of a stream that was read.
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, calls: Calls) {
+/// the last call began, or after the last part of a stream that was read. `by_clients`: what is
+/// asked of whoever comes by their port, before a body is read.
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    calls: Calls,
+    by_clients: Option<Arc<Access>>,
+) {
     let service = TowerToHyperService::new(router);
     let of_connection = calls.clone();
     let service = service_fn(move |mut asked: hyper::Request<Incoming>| {
         let call = of_connection.begin();
         asked.extensions_mut().insert(of_connection.0.caller.clone());
         let (calls, service) = (of_connection.clone(), service.clone());
+        let by_clients = by_clients.clone();
         async move {
             // Apart from the answer, which may take its time.
             let (head, body) = asked.into_parts();
+            if let Some(refused) = by_clients.and_then(|access| access.refuse_client(&head)) {
+                return Ok(refused.map(|body| ReadAnswer { body, call }));
+            }
             let answer = match to_bytes(axum::body::Body::new(body), CALL_BYTES_MAX).await {
                 Err(_) => Ok(unread()),
                 Ok(body) => {

@@ -150,7 +150,10 @@ pub async fn serve(
     questions: Questions,
     access: Access,
 ) {
-    port::serve(listener, callers, router(questions, access)).await;
+    let access = Arc::new(access);
+    let router = router(questions, Arc::clone(&access));
+    let by_clients = callers.map(|callers| (callers, access));
+    port::serve(listener, by_clients, router).await;
 }
 
 /// Without the query that stands in the reference page.
@@ -158,7 +161,7 @@ fn path_of(route: &AdminRoute) -> &'static str {
     route.path.split_once('?').map_or(route.path, |(path, _)| path)
 }
 
-fn router(questions: Questions, access: Access) -> Router {
+fn router(questions: Questions, access: Arc<Access>) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
@@ -170,7 +173,7 @@ fn router(questions: Questions, access: Access) -> Router {
     router
         .layer(DefaultBodyLimit::disable())
         .fallback(|| async { (StatusCode::NOT_FOUND, paths) })
-        .layer(from_fn_with_state(Arc::new(access), access::check))
+        .layer(from_fn_with_state(access, access::check))
         .with_state(questions)
 }
 

@@ -240,8 +240,12 @@ pub const ADAPTER_TABLES_MAX: usize = 256;
 pub const ADAPTER_ASKS_MAX: usize = 256;
 /// Longest time that a request waits for its adapter to be loaded.
 pub const ADAPTER_WAIT_MAX: Duration = Duration::from_secs(120);
-/// After all workers refused an adapter, none is asked again for so long.
+/// A worker that refused an adapter is not asked again for so long while requests wait for it.
 pub const ADAPTER_REFUSED_TIME: Duration = Duration::from_secs(10);
+/// The same, while another worker has it.
+pub const ADAPTER_RETRY_TIME: Duration = Duration::from_mins(1);
+/// A worker that has loaded an adapter lists it so soon, or is asked again.
+pub const ADAPTER_LISTED_MAX: Duration = Duration::from_secs(40);
 
 /// Names in `session.fields`, and in `session.members`; `forebay check` reports more as an error.
 /// Each is compared with the fields or members of a request.

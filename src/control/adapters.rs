@@ -1,8 +1,9 @@
 //! Which LoRA adapters are wanted, and at which workers each is to be loaded. Sans-IO: the fleet,
 //! the time and what workers answered in, workers to ask out. An adapter that was asked for once is
-//! kept at `copies` workers from then on: a worker that was restarted has lost it.
+//! kept at `copies` workers from then on: a worker that was restarted has lost it. What an engine
+//! unloads while it runs was too much for it, or unwanted, and stays away until it is asked for.
 
-use forebay_base::limits::ADAPTER_REFUSED_TIME;
+use forebay_base::limits::{ADAPTER_LISTED_MAX, ADAPTER_REFUSED_TIME, ADAPTER_RETRY_TIME};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{AdapterConfig, Config};
 use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
@@ -16,18 +17,32 @@ pub(super) struct Adapters {
     wanted: BTreeMap<Arc<str>, WantedAdapter>,
     /// Of the fleet that was looked at last.
     generation: u64,
+    /// When time alone may make something due.
+    look_at: Option<NanosSinceStart>,
 }
 
 #[derive(Debug, Default)]
 struct WantedAdapter {
     /// Requests that wait for the first worker.
     waiting: Vec<AdapterRefused>,
-    /// Asked, and silent so far.
-    loading: Vec<WorkerIndex>,
-    /// What those said that refused, since the last that did not.
-    faults: Vec<String>,
-    /// Nobody is asked until then, and why.
-    refused: Option<(NanosSinceStart, Arc<str>)>,
+    /// How far each worker is with it that was asked.
+    at: BTreeMap<WorkerIndex, LoadState>,
+    /// Missing copies are made. An engine that unloads the adapter ends that, until a request finds
+    /// no worker with the adapter.
+    is_kept: bool,
+}
+
+/// How far a worker is with an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LoadState {
+    /// It was asked, and is silent so far.
+    Asked,
+    /// It said yes. Its list is to show the adapter soon.
+    Loaded { at: NanosSinceStart },
+    /// It lists the adapter, in this life of its process.
+    Listed { life: u32 },
+    /// It said no, and why.
+    Refused { at: NanosSinceStart, fault: String },
 }
 
 /// A worker that is to load an adapter.
@@ -47,20 +62,17 @@ struct AdapterHost {
     adapters: usize,
     in_flight: u32,
     has_it: bool,
+    /// Changes when the worker may have been restarted.
+    life: u32,
 }
 
 impl Adapters {
     /// Requests wait for an adapter.
-    pub(super) fn asked(&mut self, ask: AdapterAsk, now: NanosSinceStart) {
+    pub(super) fn asked(&mut self, ask: AdapterAsk) {
         let wanted = self.wanted.entry(ask.name).or_default();
-        match &wanted.refused {
-            Some((until, why)) if now < *until => ask.refused.refuse(why),
-            _ => {
-                wanted.refused = None;
-                wanted.waiting.push(ask.refused);
-                self.generation = 0;
-            }
-        }
+        wanted.waiting.push(ask.refused);
+        wanted.is_kept = true;
+        self.generation = 0;
     }
 
     /// A worker has answered.
@@ -72,18 +84,12 @@ impl Adapters {
         now: NanosSinceStart,
     ) {
         let Some(wanted) = self.wanted.get_mut(adapter) else { return };
-        wanted.loading.retain(|loading| *loading != worker);
-        match said {
-            Ok(()) => wanted.faults.clear(),
-            Err(fault) => wanted.faults.push(fault),
-        }
-        if wanted.loading.is_empty() && !wanted.faults.is_empty() {
-            let why = format!(
-                "No worker could load the adapter `{adapter}`: {}",
-                wanted.faults.join("; ")
-            );
-            wanted.refuse(why.into(), now);
-        }
+        let state = match said {
+            Ok(()) => LoadState::Loaded { at: now },
+            Err(fault) => LoadState::Refused { at: now, fault },
+        };
+        wanted.at.insert(worker, state);
+        self.generation = 0;
     }
 
     /// Workers to ask now.
@@ -94,15 +100,17 @@ impl Adapters {
         board: &LoadBoard,
         now: NanosSinceStart,
     ) -> Vec<AdapterLoad> {
-        if std::mem::replace(&mut self.generation, fleet.generation) == fleet.generation {
+        let is_late = self.look_at.is_some_and(|at| now >= at);
+        if self.generation == fleet.generation && !is_late {
             return Vec::new();
         }
+        self.generation = fleet.generation;
         let table = |name: &str| config.adapters.iter().find(|table| table.name == name);
         self.wanted.retain(|name, wanted| {
             wanted.waiting.retain(|waiting| !waiting.is_left());
             let is_known = table(name).is_some();
             if !is_known {
-                wanted.refuse(format!("The adapter `{name}` is no longer configured.").into(), now);
+                wanted.refuse(&format!("The adapter `{name}` is no longer configured.").into());
             }
             is_known
         });
@@ -112,15 +120,51 @@ impl Adapters {
             let chosen = wanted.choose(table, fleet, board, now);
             due.extend(chosen.into_iter().filter_map(|worker| load(table, name, worker, fleet)));
         }
+        self.look_at = self.wanted.values().filter_map(WantedAdapter::look_at).min();
         due
     }
 }
 
 impl WantedAdapter {
-    fn refuse(&mut self, why: Arc<str>, now: NanosSinceStart) {
-        self.waiting.drain(..).for_each(|waiting| waiting.refuse(&why));
-        self.faults.clear();
-        self.refused = Some((now.plus(ADAPTER_REFUSED_TIME), why));
+    fn refuse(&mut self, why: &Arc<str>) {
+        self.waiting.drain(..).for_each(|waiting| waiting.refuse(why));
+    }
+
+    /// When the next wait of a worker is over.
+    fn look_at(&self) -> Option<NanosSinceStart> {
+        let over = self.at.values().filter_map(|state| match state {
+            LoadState::Loaded { at } => Some(at.plus(ADAPTER_LISTED_MAX)),
+            LoadState::Refused { at, .. } => Some(at.plus(ADAPTER_RETRY_TIME)),
+            LoadState::Asked | LoadState::Listed { .. } => None,
+        });
+        over.min().filter(|_| self.is_kept)
+    }
+
+    /// Takes what the lists of workers say, and forgets what is over.
+    fn look(&mut self, hosts: &[AdapterHost], now: NanosSinceStart) {
+        let host = |worker| hosts.iter().find(|host| host.worker == worker);
+        let waits = !self.waiting.is_empty();
+        let mut was_unloaded = false;
+        self.at.retain(|&worker, state| match state {
+            LoadState::Asked => true,
+            LoadState::Loaded { at } => now < at.plus(ADAPTER_LISTED_MAX),
+            LoadState::Refused { at, .. } => {
+                let after = if waits { ADAPTER_REFUSED_TIME } else { ADAPTER_RETRY_TIME };
+                now < at.plus(after)
+            }
+            // A worker that was restarted has another life, and one that is down has none.
+            LoadState::Listed { life } => {
+                let lost = host(worker).is_some_and(|host| !host.has_it && host.life == *life);
+                was_unloaded |= lost;
+                host(worker).is_some_and(|host| host.has_it)
+            }
+        });
+        for host in hosts.iter().filter(|host| host.has_it) {
+            self.at.insert(host.worker, LoadState::Listed { life: host.life });
+            // Those who wait see it in their own fleet.
+            self.waiting.clear();
+        }
+        self.is_kept &= !was_unloaded || !self.waiting.is_empty();
     }
 
     /// Those with the fewest adapters first, then those with the fewest requests.
@@ -131,29 +175,47 @@ impl WantedAdapter {
         board: &LoadBoard,
         now: NanosSinceStart,
     ) -> Vec<WorkerIndex> {
-        if self.refused.as_ref().is_some_and(|(until, _)| now < *until) {
+        let mut hosts = hosts(table, fleet, board);
+        self.look(&hosts, now);
+        if !self.is_kept {
             return Vec::new();
         }
-        let mut hosts = hosts(table, fleet, board);
-        if hosts.iter().any(|host| host.has_it) {
-            // They see it in their own fleet.
-            self.waiting.clear();
+        let there = hosts.iter().filter(|host| self.may_have(host.worker)).count();
+        hosts.retain(|host| !self.at.contains_key(&host.worker));
+        if there == 0 && hosts.is_empty() && !self.waiting.is_empty() {
+            let why = self.why_not(table);
+            self.refuse(&why.into());
         }
-        if hosts.is_empty() && !self.waiting.is_empty() {
-            let why = format!(
-                "No worker is up that serves `{}`, which the adapter `{}` is for.",
-                table.of, table.name
-            );
-            self.refuse(why.into(), now);
-        }
-        let is_there = |host: &AdapterHost| host.has_it || self.loading.contains(&host.worker);
-        let there = hosts.iter().filter(|host| is_there(host)).count();
-        hosts.retain(|host| !is_there(host));
         hosts.sort_by_key(|host| (host.adapters, host.in_flight, host.worker.index()));
         let copies = usize::try_from(table.copies).unwrap_or(usize::MAX);
         hosts.truncate(copies.saturating_sub(there));
-        self.loading.extend(hosts.iter().map(|host| host.worker));
+        self.at.extend(hosts.iter().map(|host| (host.worker, LoadState::Asked)));
         hosts.into_iter().map(|host| host.worker).collect()
+    }
+
+    fn may_have(&self, worker: WorkerIndex) -> bool {
+        self.at.get(&worker).is_some_and(|state| !matches!(state, LoadState::Refused { .. }))
+    }
+
+    /// Why no worker is left to ask.
+    fn why_not(&self, table: &AdapterConfig) -> String {
+        let faults: Vec<&str> = self.at.values().filter_map(LoadState::fault).collect();
+        if faults.is_empty() {
+            return format!(
+                "No worker is up that serves `{}`, which the adapter `{}` is for.",
+                table.of, table.name
+            );
+        }
+        format!("No worker could load the adapter `{}`: {}", table.name, faults.join("; "))
+    }
+}
+
+impl LoadState {
+    fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Refused { fault, .. } => Some(fault),
+            Self::Asked | Self::Loaded { .. } | Self::Listed { .. } => None,
+        }
     }
 }
 
@@ -174,6 +236,7 @@ fn hosts(table: &AdapterConfig, fleet: &FleetSnapshot, board: &LoadBoard) -> Vec
                 adapters: adapters_at(fleet, rank).count(),
                 in_flight,
                 has_it: adapters_at(fleet, rank).any(|model| *model.name == *table.name),
+                life: worker.cache_generation,
             }),
         }
     }
@@ -202,7 +265,6 @@ fn load(
 mod tests {
     use super::*;
     use forebay_fleet::worker::{RoomLimits, RoomWanted, test_support};
-    use std::time::Duration;
 
     const START: NanosSinceStart = NanosSinceStart(0);
 
@@ -232,10 +294,10 @@ mod tests {
     }
 
     impl Scene {
-        fn ask(&mut self, now: NanosSinceStart) -> AdapterRefused {
+        fn ask(&mut self) -> AdapterRefused {
             let refused = AdapterRefused::default();
             let ask = AdapterAsk { name: "a".into(), refused: refused.clone() };
-            self.adapters.asked(ask, now);
+            self.adapters.asked(ask);
             refused
         }
 
@@ -265,25 +327,26 @@ mod tests {
         let load = scene.board.rank(RankIndex(1)).unwrap();
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         assert_eq!(scene.due(START), [0; 0], "nobody asks");
-        let waiting = scene.ask(START);
+        let waiting = scene.ask();
         let due = scene.adapters.due(&scene.config, &scene.fleet, &scene.board, START);
         assert_eq!(due.iter().map(|load| load.worker.index()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(due[0].target, "/v1/load_lora_adapter");
         assert_eq!(due[0].body, r#"{"lora_name":"a","lora_path":"/adapters/a"}"#);
-        scene.ask(START);
+        scene.ask();
         assert_eq!(scene.due(START), [0; 0], "they are asked once");
         assert_eq!(waiting.why(), None);
     }
 
     #[test]
-    fn a_worker_that_lost_it_or_left_is_replaced() {
+    fn a_worker_that_was_restarted_or_left_is_replaced() {
         let mut scene = scene(2);
-        scene.ask(START);
+        scene.ask();
         assert_eq!(scene.due(START), [0, 1]);
         scene.answer(0, Ok(()), START);
         scene.answer(1, Ok(()), START);
         scene.lists("a", &[0, 1]);
         assert_eq!(scene.due(START), [0; 0]);
+        scene.fleet.workers[0].cache_generation += 1;
         scene.lists("a", &[1]);
         assert_eq!(scene.due(START), [0], "it was restarted");
         scene.answer(0, Ok(()), START);
@@ -293,35 +356,74 @@ mod tests {
     }
 
     #[test]
+    fn what_an_engine_unloads_stays_away_until_a_request_finds_none() {
+        let mut scene = scene(2);
+        scene.ask();
+        assert_eq!(scene.due(START), [0, 1]);
+        scene.lists("a", &[0, 1]);
+        assert_eq!(scene.due(START), [0; 0]);
+        scene.lists("a", &[1]);
+        assert_eq!(scene.due(START), [0; 0], "it had no room, or was told to");
+        scene.lists("a", &[]);
+        assert_eq!(scene.due(START.plus(ADAPTER_RETRY_TIME * 2)), [0; 0]);
+        scene.ask();
+        assert_eq!(scene.due(START), [0, 1]);
+    }
+
+    #[test]
+    fn a_worker_that_said_yes_has_time_until_it_lists_it() {
+        let mut scene = scene(1);
+        let waiting = scene.ask();
+        assert_eq!(scene.due(START), [0]);
+        scene.answer(0, Ok(()), START);
+        assert_eq!(scene.due(START), [0; 0]);
+        scene.ask();
+        assert_eq!(scene.due(START), [0; 0], "it is not told twice");
+        let late = START.plus(ADAPTER_LISTED_MAX);
+        assert_eq!((scene.due(late), waiting.why()), (vec![0], None));
+    }
+
+    #[test]
     fn those_who_wait_hear_why_when_all_have_refused() {
         let mut scene = scene(2);
-        let first = scene.ask(START);
+        scene.fleet.models = vec![test_support::model("base", &[0, 1])];
+        let first = scene.ask();
         assert_eq!(scene.due(START), [0, 1]);
         scene.answer(0, Err("w0 answered 400"), START);
-        assert_eq!(first.why(), None, "another one may load it");
+        assert_eq!((scene.due(START), first.why()), (vec![], None), "another one may load it");
+        scene.ask();
+        assert_eq!(scene.due(START), [0; 0], "nobody is told twice");
         scene.answer(1, Err("w1 answered 404"), START);
+        assert_eq!(scene.due(START), [0; 0]);
         let said = "No worker could load the adapter `a`: w0 answered 400; w1 answered 404";
         assert_eq!(first.why().as_deref(), Some(said));
-        let at_once = scene.ask(START.plus(ADAPTER_REFUSED_TIME / 2));
+        let soon = START.plus(ADAPTER_REFUSED_TIME / 2);
+        let at_once = scene.ask();
+        assert_eq!(scene.due(soon), [0; 0]);
         assert_eq!(at_once.why().as_deref(), Some(said));
-        assert_eq!(scene.due(START), [0; 0]);
-        let later = START.plus(ADAPTER_REFUSED_TIME + Duration::from_secs(1));
-        let again = scene.ask(later);
+        let later = START.plus(ADAPTER_REFUSED_TIME);
+        let again = scene.ask();
         assert_eq!((scene.due(later), again.why()), (vec![0, 1], None));
     }
 
     #[test]
-    fn one_that_loads_it_is_enough() {
+    fn a_third_worker_is_asked_when_one_of_two_refuses() {
         let mut scene = scene(2);
-        let waiting = scene.ask(START);
+        let waiting = scene.ask();
         assert_eq!(scene.due(START), [0, 1]);
         scene.answer(1, Ok(()), START);
-        scene.lists("a", &[1]);
-        assert_eq!(scene.due(START), [0; 0], "the other one is still asked");
         scene.answer(0, Err("w0 answered 400"), START);
-        assert_eq!(waiting.why(), None, "it sees the adapter in its own fleet");
+        assert_eq!((scene.due(START), waiting.why()), (vec![2], None));
+        scene.answer(2, Err("w2 answered 400"), START);
+        assert_eq!(
+            (scene.due(START), waiting.why()),
+            (vec![], None),
+            "one that said yes is enough"
+        );
         scene.lists("a", &[1]);
-        assert_eq!(scene.due(START), [0; 0], "not before the time is over");
+        assert_eq!(scene.due(START), [0; 0]);
+        let later = START.plus(ADAPTER_RETRY_TIME);
+        assert_eq!(scene.due(later), [0], "the second copy is tried again, without a client");
     }
 
     #[test]
@@ -330,14 +432,13 @@ mod tests {
         for worker in &mut scene.fleet.workers {
             worker.dialect = Dialect::Openai;
         }
-        let waiting = scene.ask(START);
+        let waiting = scene.ask();
         assert_eq!(scene.due(START), [0; 0]);
         let said = "No worker is up that serves `base`, which the adapter `a` is for.";
         assert_eq!(waiting.why().as_deref(), Some(said));
-        let later = START.plus(ADAPTER_REFUSED_TIME);
-        let waiting = scene.ask(later);
+        let waiting = scene.ask();
         scene.config.adapters.clear();
-        assert_eq!(scene.due(later), [0; 0]);
+        assert_eq!(scene.due(START), [0; 0]);
         assert!(waiting.why().unwrap().contains("no longer configured"));
         assert!(scene.adapters.wanted.is_empty());
     }
@@ -346,7 +447,7 @@ mod tests {
     fn sglang_has_its_own_path() {
         let mut scene = scene(1);
         scene.fleet.workers[0].dialect = Dialect::Sglang;
-        scene.ask(START);
+        scene.ask();
         let due = scene.adapters.due(&scene.config, &scene.fleet, &scene.board, START);
         assert_eq!(due[0].target, "/load_lora_adapter");
     }

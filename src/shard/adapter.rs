@@ -20,7 +20,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// How often a waiting request looks. The control plane looks ten times a second.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// The adapter that the request has to wait for, if there is one. Who may not use it hears that
 /// later, and waits for nothing.

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// A worker that is added is waited for, up to 10 minutes.
 const ANSWER_MAX: Duration = Duration::from_secs(660);
+/// A client that has its answer has so long to close.
+const AFTER_ANSWER_MAX: Duration = Duration::from_secs(1);
 const TOO_MANY: &str = "\
 Too many calls of the admin API are under way by this port. Try again later, or call its own.";
 
@@ -62,7 +64,7 @@ pub(super) async fn pass(
     let write_max = shard.env.config().timeouts.write;
     let limits = TunnelLimits {
         idle_max: ANSWER_MAX,
-        half_closed_max: ANSWER_MAX,
+        half_closed_max: AFTER_ANSWER_MAX,
         client_write_max: write_max,
         worker_write_max: write_max,
     };
@@ -76,18 +78,22 @@ pub(super) async fn pass(
 /// The head anew: whatever else the client sends behind this call is no call.
 fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
     let host = head.value_of(FieldKind::Host, input).unwrap_or_default();
-    let fields = [("connection", &b"close"[..]), ("transfer-encoding", b"chunked")];
-    let (content_length, own_fields) = match head.body {
-        BodyFraming::Length(bytes) => (Some(bytes), 1),
-        BodyFraming::Chunked => (None, 2),
-        BodyFraming::None | BodyFraming::UntilClose => (None, 1),
-    };
+    let mut fields = vec![("connection", &b"close"[..])];
+    let mut content_length = None;
+    match head.body {
+        BodyFraming::Length(bytes) => content_length = Some(bytes),
+        BodyFraming::Chunked => fields.push(("transfer-encoding", b"chunked")),
+        BodyFraming::None | BodyFraming::UntilClose => {}
+    }
+    if head.expect_continue {
+        fields.push(("expect", b"100-continue"));
+    }
     let upstream = UpstreamHead {
         authority: str::from_utf8(host).unwrap_or_default(),
         content_length,
         request_id: b"",
         authorization: None,
-        extra: fields.get(..own_fields).unwrap_or_default(),
+        extra: &fields,
     };
     let mut call = Vec::with_capacity(head.head_bytes + 64);
     encode_request(head, input, &upstream, &mut call);

@@ -17,6 +17,8 @@ struct Engine {
     /// Bodies of the calls that load.
     calls: Arc<Mutex<Vec<Value>>>,
     is_well: Arc<AtomicBool>,
+    /// It lists what it has loaded some time after it said so.
+    lists_late: Arc<AtomicBool>,
 }
 
 impl Engine {
@@ -26,6 +28,8 @@ impl Engine {
         let (has, called) = (Arc::clone(&loaded), Arc::clone(&calls));
         let is_well = Arc::new(AtomicBool::new(true));
         let well = Arc::clone(&is_well);
+        let lists_late = Arc::new(AtomicBool::new(false));
+        let late = Arc::clone(&lists_late);
         let worker = Worker::start(move |seen, stream| {
             let path = seen.head.split(' ').nth(1).unwrap_or_default();
             let (status, body) = match path {
@@ -35,8 +39,15 @@ impl Engine {
                 "/v1/completions" => (200, r#"{"choices":[],"usage":{}}"#.to_owned()),
                 "/v1/load_lora_adapter" => {
                     let asked: Value = serde_json::from_slice(&seen.body).unwrap();
-                    if status == 200 {
-                        has.lock().unwrap().push(asked["lora_name"].as_str().unwrap().to_owned());
+                    let name = asked["lora_name"].as_str().unwrap().to_owned();
+                    if status == 200 && late.load(Ordering::Relaxed) {
+                        let has = Arc::clone(&has);
+                        std::thread::spawn(move || {
+                            std::thread::sleep(Duration::from_millis(600));
+                            has.lock().unwrap().push(name);
+                        });
+                    } else if status == 200 {
+                        has.lock().unwrap().push(name);
                     }
                     called.lock().unwrap().push(asked);
                     (status, "no such folder".to_owned())
@@ -47,7 +58,7 @@ impl Engine {
             let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}");
             stream.write_all(reply.as_bytes()).is_ok()
         });
-        Self { worker, loaded, calls, is_well }
+        Self { worker, loaded, calls, is_well, lists_late }
     }
 
     fn calls(&self) -> Vec<Value> {
@@ -114,6 +125,25 @@ fn the_first_request_waits_until_one_engine_has_the_adapter() {
         client.reply().text()
     };
     assert!(listed.contains("\"sql\""), "{listed}");
+}
+
+#[test]
+fn an_engine_that_lists_it_late_is_told_once_whoever_asks_meanwhile() {
+    let engine = Engine::start(200);
+    engine.lists_late.store(true, Ordering::Relaxed);
+    let router = in_front_of(&[&engine], 1);
+    let clients: Vec<Client> = (0..8)
+        .map(|_| {
+            let mut client = Client::connect(router.listen);
+            client.send(&post("/v1/completions", br#"{"model":"sql","prompt":"a"}"#));
+            std::thread::sleep(Duration::from_millis(60));
+            client
+        })
+        .collect();
+    for mut client in clients {
+        assert_eq!(client.reply().status, 200);
+    }
+    assert_eq!(engine.calls().len(), 1);
 }
 
 #[test]

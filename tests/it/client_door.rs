@@ -106,6 +106,26 @@ fn it_goes_over_tls_too() {
     assert_eq!(listed.text(), json!({ "urls": [worker.url()] }).to_string());
 }
 
+/// Whoever has no token is answered on the head, and holds nothing.
+#[test]
+fn who_has_no_token_takes_no_place() {
+    let worker = Worker::json("{}");
+    let router = router(open(&[&worker]));
+    let without: Vec<Client> = (0..2 * CLIENT_DOOR_CALLS_MAX)
+        .map(|_| {
+            let mut client = Client::connect(router.listen);
+            client.send(b"POST /workers HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n");
+            assert_eq!(client.reply().status, 401);
+            client
+        })
+        .collect();
+    assert_eq!(ask(&router, "GET /list_workers", TOKEN, "").status, 200);
+    // The answer has come, so the client's side is closed soon, and a drain waits for nobody.
+    for mut client in without {
+        assert!(client.at_end());
+    }
+}
+
 #[test]
 fn calls_that_wait_take_a_bounded_number_of_places_and_give_them_back() {
     let worker = Worker::json("{}");

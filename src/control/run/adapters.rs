@@ -10,7 +10,7 @@ impl Control {
     /// Takes what shards ask for and what workers have answered, and asks workers.
     pub(super) fn load_adapters(&mut self, now: NanosSinceStart) {
         while let Some(ask) = self.ports.next_adapter_ask() {
-            self.probes.adapters.wanted.asked(ask, now);
+            self.probes.adapters.wanted.asked(ask);
         }
         while let Some(outcome) = self.probes.adapters.next_answer() {
             self.adapter_answered(outcome, now);
