@@ -10,6 +10,10 @@ use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, Model, RankLoad, WorkerState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two descriptions of a worker that is to list an adapter.
+const DESCRIBE_PERIOD: Duration = Duration::from_secs(1);
 
 /// All adapters that somebody has asked for.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ pub(super) struct Adapters {
     generation: u64,
     /// When time alone may make something due.
     look_at: Option<NanosSinceStart>,
+    /// When workers are described again that are to list an adapter.
+    describe_at: NanosSinceStart,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +96,17 @@ impl Adapters {
         };
         wanted.at.insert(worker, state);
         self.generation = 0;
+    }
+
+    /// Workers to describe again now: they have loaded an adapter that they did not list so far.
+    pub(super) fn unlisted(&mut self, now: NanosSinceStart) -> Vec<WorkerIndex> {
+        if now < self.describe_at {
+            return Vec::new();
+        }
+        self.describe_at = now.plus(DESCRIBE_PERIOD);
+        let is_loaded = |state: &LoadState| matches!(state, LoadState::Loaded { .. });
+        let at = self.wanted.values().flat_map(|wanted| &wanted.at);
+        at.filter(|(_, state)| is_loaded(state)).map(|(worker, _)| *worker).collect()
     }
 
     /// Workers to ask now.
@@ -379,6 +396,9 @@ mod tests {
         assert_eq!(scene.due(START), [0; 0]);
         scene.ask();
         assert_eq!(scene.due(START), [0; 0], "it is not told twice");
+        let soon = START.plus(DESCRIBE_PERIOD);
+        assert_eq!(scene.adapters.unlisted(soon), [WorkerIndex(0)], "it is described again");
+        assert_eq!(scene.adapters.unlisted(soon), []);
         let late = START.plus(ADAPTER_LISTED_MAX);
         assert_eq!((scene.due(late), waiting.why()), (vec![0], None));
     }

@@ -43,7 +43,7 @@ impl Engine {
                     if status == 200 && late.load(Ordering::Relaxed) {
                         let has = Arc::clone(&has);
                         std::thread::spawn(move || {
-                            std::thread::sleep(Duration::from_millis(600));
+                            std::thread::sleep(Duration::from_millis(900));
                             has.lock().unwrap().push(name);
                         });
                     } else if status == 200 {

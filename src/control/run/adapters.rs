@@ -15,6 +15,9 @@ impl Control {
         while let Some(outcome) = self.probes.adapters.next_answer() {
             self.adapter_answered(outcome, now);
         }
+        // Their next description may have the adapter.
+        let unlisted = self.probes.adapters.wanted.unlisted(now);
+        unlisted.into_iter().for_each(|worker| self.probes.doubt(worker));
         let (config, board) = (&self.setup.config, &self.setup.board);
         for load in self.probes.adapters.wanted.due(config, &self.snapshot, board, now) {
             let asked_as = self.fleet.asked_as(load.worker);
@@ -35,8 +38,6 @@ impl Control {
                 "not loaded: {fault}; see `path` of its [[adapter]], and the engine's log"
             ),
         }
-        // Its next description has the adapter.
-        self.probes.doubt(worker);
         let said = said.map_err(|fault| format!("{name}: {fault}"));
         self.probes.adapters.wanted.answered(&adapter, worker, said, now);
     }
