@@ -200,7 +200,7 @@ async fn exchange(
                     return Err(busy(sending, slot, Answering { upstream, sent }));
                 }
                 websocket::check_answer(slot, &upstream.input)?;
-                rest::check_answer(slot)?;
+                rest::check_answer(slot, plan, paired.is_some())?;
                 if paired.is_some() || env.config().retry.after_send {
                     let down = down(sending, plan, paired.is_some()).resumed(wait_left);
                     let first = first(conn, down, &slot.answer.head, &mut upstream, paired);

@@ -67,4 +67,10 @@ impl Keeping {
     pub(super) const fn is_rest(&self) -> bool {
         matches!(self, Self::On(kept) if kept.broke.is_some())
     }
+
+    /// Has the client events of the stream?
+    pub(super) fn has_events(&self) -> bool {
+        let Self::On(kept) = self else { return false };
+        kept.transcript.as_ref().is_ok_and(Transcript::has_begun)
+    }
 }

@@ -16,7 +16,7 @@ use crate::ingress::Conn;
 use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
 use forebay_fleet::account::{Count, NotContinued};
 use forebay_fleet::worker::Dialect;
-use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, Span};
+use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, Stop};
 
@@ -24,11 +24,18 @@ use forebay_router::request::{Failed, Stop};
 ///
 /// # Errors
 /// [`RelayError::EngineFailed`], [`RelayError::RestRefused`].
-pub(super) fn check_answer(slot: &Slot) -> Result<(), RelayError> {
-    if !slot.pair.keeping.is_rest() || Begun::goes_on_with(&slot.answer.head) {
+pub(super) fn check_answer(
+    slot: &Slot,
+    plan: &SendPlan,
+    is_paired: bool,
+) -> Result<(), RelayError> {
+    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    // A client without an event takes any stream as its own.
+    let is_right = if keeping.has_events() { is_readable(head, plan, is_paired) } else { true };
+    if !keeping.is_rest() || is_right && Begun::goes_on_with(head) {
         return Ok(());
     }
-    let is_ill = slot.answer.head.status >= 500;
+    let is_ill = head.status >= 500;
     Err(if is_ill { RelayError::EngineFailed } else { RelayError::RestRefused })
 }
 
@@ -39,13 +46,18 @@ pub(super) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bo
     if kept.transcript.is_err() {
         return false;
     }
-    let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
-    let is_stream = head.status == 200 && head.event_stream && is_open;
-    if is_stream && !is_paired && plan.engine.dialect == Dialect::Vllm {
+    if is_readable(head, plan, is_paired) {
         return true;
     }
     kept.transcript = Err(NotContinued::Engine);
     false
+}
+
+/// Is it a stream whose events and ids the router can read?
+fn is_readable(head: &ResponseHead, plan: &SendPlan, is_paired: bool) -> bool {
+    let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
+    let is_stream = head.status == 200 && head.event_stream && is_open;
+    is_stream && !is_paired && plan.engine.dialect == Dialect::Vllm
 }
 
 /// Relays a stream that is kept, as [`super::answer::answer`] does the others.

@@ -313,6 +313,35 @@ fn the_rest_is_tried_again() {
     }
 }
 
+/// Only vLLM says in ids what the router has to turn into events of the stream, and only an answer
+/// without a length can be changed.
+#[test]
+fn the_rest_is_for_vllm_alone() {
+    for is_other_engine in [true, false] {
+        let bad = Worker::start(move |seen, stream| {
+            let body = events(&seen.head, &seen.body).concat();
+            let mut head = HEAD.to_owned();
+            if !is_other_engine {
+                let length = format!("content-length: {}", body.len());
+                head = head.replacen("transfer-encoding: chunked", &length, 1);
+                return stream.write_all((head + &body).as_bytes()).is_ok();
+            }
+            write_cut(stream, &[body], WHOLE)
+        });
+        let bad = Engine { worker: bad, cuts: Arc::default() };
+        let engines = [Engine::start([900]), Engine::start([])];
+        let mut config = keeping(&[&engines[0], &bad, &engines[1]]);
+        config.retry.attempts_max = 3;
+        if is_other_engine {
+            config.workers[1].engine = Some(EngineKind::Openai);
+        }
+        let handle = router(config);
+        let body = body(CHAT, "");
+        assert_eq!(ask(&handle, CHAT, &body).text(), uncut(CHAT, &body), "{is_other_engine}");
+        assert_eq!(continued(&handle), 1.0);
+    }
+}
+
 /// The engine process dies, and vLLM's server says so in the stream.
 #[test]
 fn a_failure_in_an_event_is_a_cut() {
