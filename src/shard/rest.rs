@@ -18,7 +18,7 @@ use forebay_fleet::account::{Count, NotContinued};
 use forebay_fleet::worker::Dialect;
 use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Failed, Stop};
+use forebay_router::request::{Failed, Split, Stop};
 
 /// An answer to the rest of a stream has begun. Is it one that goes on?
 ///
@@ -177,7 +177,11 @@ pub(super) async fn broke_off(
     kept.broke = Some(error);
     slot.answer.early = Early::Broken(begun);
     match transcript.has_begun() {
-        true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
+        true => {
+            // What a pair needs of the body was found in that of the client.
+            slot.pair.split = Split::known(None);
+            ask_for_rest(transcript, &mut slot.head, &mut slot.message);
+        }
         false => transcript.start_over(),
     }
     Err(Failed { has_rest: true, ..failed })

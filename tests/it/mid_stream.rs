@@ -1,7 +1,9 @@
 //! O7: a stream that loses its worker goes on at another one, with `retry.mid_stream`.
 
-use crate::rig::{Client, PATIENCE, Reply, Worker, config, metric, post, router, until};
-use forebay::config::{Config, EngineKind};
+use crate::rig::{
+    Client, PATIENCE, Reply, Worker, admin_post, config, metric, post, router, until, usable,
+};
+use forebay::config::{Config, EngineKind, WorkerRole};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -340,6 +342,49 @@ fn the_rest_is_for_vllm_alone() {
         assert_eq!(ask(&handle, CHAT, &body).text(), uncut(CHAT, &body), "{is_other_engine}");
         assert_eq!(continued(&handle), 1.0);
     }
+}
+
+/// A prefill worker has come up since the request was sent whole.
+#[test]
+fn the_rest_is_never_split() {
+    let (open, opened) = channel::<()>();
+    let (cuts, opened) =
+        (Arc::new(Mutex::new(VecDeque::from([900]))), Arc::new(Mutex::new(opened)));
+    let decode = || {
+        let (planned, opened) = (Arc::clone(&cuts), Arc::clone(&opened));
+        let worker = Worker::start(move |seen, stream| {
+            let cut = planned.lock().unwrap().pop_front().unwrap_or(WHOLE);
+            let is_whole = write_cut(stream, &events(&seen.head, &seen.body), cut);
+            if !is_whole {
+                let _ = opened.lock().unwrap().recv_timeout(PATIENCE);
+            }
+            is_whole
+        });
+        Engine { worker, cuts: Arc::default() }
+    };
+    let engines = [Engine::start([]), decode(), decode()];
+    let mut config = keeping(&[&engines[0], &engines[1], &engines[2]]);
+    let roles = [WorkerRole::Prefill, WorkerRole::Decode, WorkerRole::Decode];
+    for (worker, role) in config.workers.iter_mut().zip(roles) {
+        worker.role = role;
+    }
+    let handle = router(config);
+    let tell = |path: &str| {
+        let mut admin = Client::connect(handle.admin);
+        admin.send(&admin_post(path, b""));
+        assert_eq!(admin.reply().status, 200, "{path}");
+    };
+    tell("/workers/w0/drain");
+    let body = body(CHAT, "");
+    let mut client = Client::connect(handle.listen);
+    client.send(&post(CHAT, body.as_bytes()));
+    client.until_body(b"w0");
+    tell("/workers/w0/undrain");
+    until("it is up", || usable(&handle) == 3);
+    open.send(()).unwrap();
+    assert_eq!(client.reply().text(), uncut(CHAT, &body));
+    assert_eq!(continued(&handle), 1.0);
+    assert!(engines[0].worker.seen.try_recv().is_err(), "no prefill");
 }
 
 /// The engine process dies, and vLLM's server says so in the stream.
