@@ -162,6 +162,8 @@ impl Transcript {
     pub fn may_go_on(&self) -> Result<(), NotContinued> {
         match self.obstacle {
             _ if self.told.is_finished && !self.owes_usage() => Ok(()),
+            // The client has an end, of something.
+            None if self.told.is_done => Err(NotContinued::Answer),
             Some(obstacle) => Err(obstacle),
             None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
                 Err(NotContinued::Character)
@@ -355,17 +357,31 @@ pub fn ask_for_ids<'a>(body: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     rest
 }
 
-/// What stands before the data of an event of one line, and the data.
+/// What stands before the data of an event that has one line of it, and the data.
 fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
-    let start = event.iter().position(|byte| !byte.is_ascii_whitespace())?;
-    let rest = event.get(start..)?.strip_prefix(b"data:")?;
-    let data = rest.trim_ascii();
-    let at = memchr::memmem::find(event, data)?;
-    let is_one_line = !data.is_empty() && memchr::memchr(b'\n', data).is_none();
-    is_one_line.then(|| (event.get(..at).unwrap_or_default(), data))
+    let (mut at, mut found) = (0_usize, None);
+    for line in event.split_inclusive(|byte| *byte == b'\n') {
+        let rest = line.trim_ascii_start();
+        if let Some(data) = rest.strip_prefix(b"data:") {
+            let blanks = data.len().saturating_sub(data.trim_ascii_start().len());
+            let start = at.saturating_add(line.len()).saturating_sub(data.len()) + blanks;
+            let data = data.trim_ascii();
+            if data.is_empty() || found.replace((event.get(..start)?, data)).is_some() {
+                return None;
+            }
+        } else if !says_nothing(rest) {
+            return None;
+        }
+        at = at.saturating_add(line.len());
+    }
+    found
 }
 
 fn is_comment(event: &[u8]) -> bool {
-    let event = event.trim_ascii_start();
-    event.is_empty() || event.starts_with(b":") && memchr::memmem::find(event, b"\ndata").is_none()
+    event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
+}
+
+/// A line without its blanks: is it empty, or a comment?
+fn says_nothing(line: &[u8]) -> bool {
+    line.is_empty() || line.starts_with(b":")
 }

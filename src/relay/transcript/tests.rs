@@ -364,6 +364,41 @@ fn what_is_not_plain_text_is_not_continued() {
 }
 
 #[test]
+fn an_end_that_says_nothing_is_not_continued() {
+    let role = r#"{"id":"n","choices":[{"index":0,"delta":{}}],"prompt_token_ids":[1]}"#;
+    let text = r#"{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[5]}]}"#;
+    let answer = Err(NotContinued::Answer);
+    assert_eq!(may_go_on(true, &["[DONE]"]), answer);
+    assert_eq!(may_go_on(true, &[role, text, "[DONE]"]), answer);
+}
+
+/// Whatever stands around the one line of data, its ids do not pass.
+#[test]
+fn comments_beside_data_are_skipped() {
+    let text = r#"{"choices":[{"index":0,"text":"a","token_ids":[5],"prompt_token_ids":[1]}]}"#;
+    for (before, after) in [
+        (": ping\ndata: ", "\n\n"),
+        (": ping\r\n: data: x\r\ndata:", "\r\n\r\n"),
+        ("\n:\ndata: ", "\n: ping\n\n"),
+        ("data: ", "\n: ping\n\n"),
+    ] {
+        let mut transcript = transcript(false, &body_of(false, "")).unwrap();
+        let mut out = Vec::new();
+        transcript.feed(format!("{before}{text}{after}").as_bytes(), &mut out);
+        let wanted = format!("{before}{}{after}", regex_free(text));
+        assert_eq!(String::from_utf8(out).unwrap(), wanted);
+        assert_eq!(transcript.may_go_on(), Ok(()), "{before:?}");
+    }
+    for event in ["data: {}\ndata: {}\n\n", "id: 1\ndata: {}\n\n", "data:\n\n"] {
+        let mut transcript = transcript(false, &body_of(false, "")).unwrap();
+        let mut out = Vec::new();
+        transcript.feed(event.as_bytes(), &mut out);
+        assert_eq!(out, event.as_bytes());
+        assert_eq!(transcript.may_go_on(), Err(NotContinued::Answer), "{event:?}");
+    }
+}
+
+#[test]
 fn a_long_event_and_many_ids_pass_and_end_the_transcript() {
     let mut transcript = transcript(false, &body_of(false, "")).unwrap();
     let long = format!("data: {{\"x\":\"{}\"}}\n\ndata: [DONE]\n\n", "y".repeat(600_000));
