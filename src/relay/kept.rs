@@ -43,6 +43,8 @@ pub async fn relay_kept(
             transcript.feed(&data, &mut events);
             if transcript.has_failed() {
                 fault = Some(RelayError::FailedMidStream);
+            } else if body.is_done() && transcript.is_cut_short() {
+                fault = fault.or(Some(RelayError::ClosedMidStream));
             }
             let is_whole = body.is_done() && fault.is_none();
             if is_whole {
@@ -69,7 +71,9 @@ pub async fn relay_kept(
         }
         client.wait_at_most(answer.idle_max);
         match next_chunk(client, upstream).await {
-            Ok(next) if next.is_empty() && body.ends_with_connection() => {
+            Ok(next)
+                if next.is_empty() && body.ends_with_connection() && !transcript.is_cut_short() =>
+            {
                 body.finish(&mut Vec::new());
                 transcript.flush(&mut out);
                 framing.finish(&mut out);

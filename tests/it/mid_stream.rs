@@ -416,6 +416,32 @@ fn a_failure_in_an_event_is_a_cut() {
     }
 }
 
+/// An answer that ends as HTTP wants it, and not as a stream does, is cut too.
+#[test]
+fn a_proper_end_in_the_middle_is_a_cut() {
+    for is_chunked in [true, false] {
+        for events_left in [2, 7] {
+            let short = Worker::start(move |seen, stream| {
+                let mut all = events(&seen.head, &seen.body);
+                all.truncate(all.len() - events_left);
+                if is_chunked {
+                    return write_cut(stream, &all, WHOLE);
+                }
+                let head = HEAD.replacen("transfer-encoding: chunked\r\n", "", 1);
+                let _ = stream.write_all((head + &all.concat()).as_bytes());
+                false
+            });
+            let engines = [Engine { worker: short, cuts: Arc::default() }, Engine::start([])];
+            let handle = router(keeping(&[&engines[0], &engines[1]]));
+            let body = body(CHAT, "");
+            let reply = ask(&handle, CHAT, &body);
+            assert!(reply.complete);
+            assert_eq!(reply.text(), uncut(CHAT, &body), "{is_chunked} {events_left}");
+            assert_eq!(continued(&handle), 1.0);
+        }
+    }
+}
+
 #[test]
 fn what_is_not_eligible_passes_unchanged() {
     for (path, more) in [

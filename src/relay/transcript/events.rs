@@ -52,6 +52,11 @@ impl EventCutter {
         *self = Self::default();
     }
 
+    /// What has come of an event, and stays.
+    pub(super) fn held(&self) -> &[u8] {
+        &self.held
+    }
+
     /// What has come of an event.
     pub(super) fn take(&mut self) -> Vec<u8> {
         self.searched = 0;

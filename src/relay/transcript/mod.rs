@@ -123,6 +123,15 @@ impl Transcript {
         !self.told.failure.is_empty()
     }
 
+    /// Has the answer ended before the stream? Only where that is known: of what has come all is
+    /// understood, and nothing of it is an end.
+    #[must_use]
+    pub fn is_cut_short(&self) -> bool {
+        let has_end = self.told.is_finished || self.told.is_done;
+        let may_end = || memchr::memmem::find(self.events.held(), b"[DONE]").is_some();
+        self.has_begun() && self.obstacle.is_none() && !has_end && !may_end()
+    }
+
     /// No other rank goes on: appends what the engine has said, and the end. False if it has said
     /// nothing.
     pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
