@@ -288,7 +288,8 @@ async fn drive(
                 }
             }
             Action::End(stop) if slot.answer.early.is_broken() => {
-                return Err(Box::pin(rest::ended(shard, conn, slot, stop)).await);
+                let ended = Box::pin(rest::ended(shard, conn, slot, stop)).await;
+                return ended.inspect(|_| labels.status = 200);
             }
             Action::End(stop) => return Err(stop),
         };

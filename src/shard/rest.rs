@@ -218,16 +218,26 @@ fn ask_for_rest(transcript: &mut Transcript, head: &mut RequestHead, message: &m
     transcript.go_on(message);
 }
 
-/// The request has ended. Where its client has the beginning of a stream, the end of that says why.
-pub(super) async fn ended(shard: &Shard, conn: &mut Conn, slot: &Slot, stop: Stop) -> Stop {
-    let Early::Broken(begun) = &slot.answer.early else { return stop };
-    let Keeping::On(kept) = &slot.pair.keeping else { return stop };
-    let Some(error) = kept.broke else { return stop };
+/// The request has ended. Where its client has the beginning of a stream, the end of that says why:
+/// in the words of the engine if it had any.
+pub(super) async fn ended(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    stop: Stop,
+) -> Result<After, Stop> {
+    let Early::Broken(begun) = &slot.answer.early else { return Err(stop) };
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(stop) };
+    let Some(error) = kept.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {
-        return stop;
+        return Err(stop);
     }
     shard.env.counters.not_continued(NotContinued::NoWorker);
-    Stop::Cut(cut(&shard.env, conn, begun, error).await)
+    let mut events = conn.buffer();
+    if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
+        return Ok(finish(&shard.env, conn, begun, events).await);
+    }
+    Err(Stop::Cut(cut(&shard.env, conn, begun, error).await))
 }
 
 /// The last event of the stream says why nothing follows, and the body has no proper end.

@@ -378,7 +378,7 @@ fn the_rest_is_never_split() {
     let body = body(CHAT, "");
     let mut client = Client::connect(handle.listen);
     client.send(&post(CHAT, body.as_bytes()));
-    client.until_body(b"w0");
+    client.peek("w0");
     tell("/workers/w0/undrain");
     until("it is up", || usable(&handle) == 3);
     open.send(()).unwrap();
@@ -406,13 +406,21 @@ fn a_failure_in_an_event_is_a_cut() {
         assert!(reply.complete);
         assert_eq!(reply.text(), uncut(CHAT, &body), "{events_left}");
         assert_eq!(continued(&handle), 1.0);
-        // Without the right to go on, the client hears what the engine has said.
-        let mut config = keeping(&[&engines[0]]);
-        config.retry.attempts_max = 1;
-        let handle = router(config);
-        let tools = body.replacen('{', "{\"tools\":[{}],", 1);
-        let reply = ask(&handle, CHAT, &tools);
-        assert!(reply.complete && reply.text().ends_with(&format!("{SAID}data: [DONE]\n\n")));
+        // Where it does not go on, the client hears what the engine has said.
+        for (attempts_max, more) in [(1, ""), (2, ""), (2, r#","tools":[{}]"#)] {
+            let mut config = keeping(&[&engines[0]]);
+            config.retry.attempts_max = attempts_max;
+            let handle = router(config);
+            let body = body.replacen(USAGE, &format!("{USAGE}{more}"), 1);
+            let mut client = Client::connect(handle.listen);
+            for _ in 0..2 {
+                client.send(&post(CHAT, body.as_bytes()));
+                let reply = client.reply();
+                assert!(reply.complete, "{}", reply.text());
+                assert!(reply.text().ends_with(&format!("{SAID}data: [DONE]\n\n")), "{more}");
+            }
+            assert_eq!(metric(&handle, "forebay_cut_mid_stream_total"), 0.0);
+        }
     }
 }
 

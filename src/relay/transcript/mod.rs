@@ -40,6 +40,8 @@ pub struct Transcript {
     events: EventCutter,
     ids: StreamIds,
     told: StreamTold,
+    /// The event in which the last engine has said that it failed.
+    said: Vec<u8>,
     /// Why no other rank can go on.
     obstacle: Option<NotContinued>,
 }
@@ -88,6 +90,7 @@ impl Transcript {
             events: EventCutter::default(),
             ids: StreamIds::default(),
             told: StreamTold::default(),
+            said: Vec::new(),
             obstacle: None,
         })
     }
@@ -132,13 +135,13 @@ impl Transcript {
         self.has_begun() && self.obstacle.is_none() && !has_end && !may_end()
     }
 
-    /// No other rank goes on: appends what the engine has said, and the end. False if it has said
-    /// nothing.
+    /// No other rank goes on with what has broken off: appends what the engine has said, and the
+    /// end. False if it has said nothing.
     pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
-        if !self.has_failed() {
+        if self.said.is_empty() {
             return false;
         }
-        out.append(&mut self.told.failure);
+        out.append(&mut self.said);
         out.extend_from_slice(DONE);
         true
     }
@@ -151,6 +154,7 @@ impl Transcript {
         decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
     ) {
         self.events.clear();
+        self.said = std::mem::take(&mut self.told.failure);
         let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
         let room = context_tokens.map(|most| most.saturating_sub(prompt));
         self.asked.tokens_max = self.asked.tokens_max.or(room);
@@ -212,7 +216,6 @@ impl Transcript {
     /// Another rank is sent the request itself: no event has come.
     pub fn start_over(&mut self) {
         debug_assert!(!self.has_begun(), "the client has events");
-        self.told.failure = Vec::new();
     }
 
     /// Another rank goes on: appends the body of the request to it, which is one for
@@ -224,7 +227,6 @@ impl Transcript {
         *text_count = *sent_count;
         *behind_count = sent_count.saturating_sub(*prompt_count);
         self.told.is_continued = true;
-        self.told.failure = Vec::new();
         let output = u64::try_from(*behind_count).unwrap_or(u64::MAX);
         let (left, least) = (self.tokens_left(), self.asked.tokens_min.saturating_sub(output));
         out.extend_from_slice(ASKS_IDS);
