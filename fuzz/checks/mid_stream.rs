@@ -50,7 +50,7 @@ fn streamed(is_chat: bool, body: &[u8], answers: &[&[u8]], piece: usize) -> Opti
             assert!(memchr::memmem::find(&out, b"[DONE]").is_some(), "an end without a mark");
             break;
         }
-        if !transcript.has_begun() {
+        if !transcript.goes_on_by_ids() {
             transcript.start_over();
         } else {
             let mut next = Vec::new();

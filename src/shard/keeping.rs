@@ -55,7 +55,8 @@ impl Keeping {
     pub(super) fn asks_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
         let Ok(transcript) = &kept.transcript else { return false };
-        plan.engine.dialect == Dialect::Vllm && !(kept.broke.is_some() && transcript.has_begun())
+        plan.engine.dialect == Dialect::Vllm
+            && !(kept.broke.is_some() && transcript.goes_on_by_ids())
     }
 
     /// Must the answer be readable?

@@ -176,12 +176,12 @@ pub(super) async fn broke_off(
     }
     kept.broke = Some(error);
     slot.answer.early = Early::Broken(begun);
-    match transcript.has_begun() {
-        true => {
-            // What a pair needs of the body was found in that of the client.
-            slot.pair.split = Split::known(None);
-            ask_for_rest(transcript, &mut slot.head, &mut slot.message);
-        }
+    if transcript.has_begun() {
+        // What a pair answers is not read.
+        slot.pair.split = Split::known(None);
+    }
+    match transcript.goes_on_by_ids() {
+        true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
         false => transcript.start_over(),
     }
     Err(Failed { has_rest: true, ..failed })

@@ -44,6 +44,7 @@ mod live_page;
 mod load_reports;
 mod logging;
 mod mid_stream;
+mod mid_stream_faults;
 mod model_names;
 mod other_models;
 mod overload;

@@ -39,7 +39,20 @@ pub(super) struct StreamChoice {
     pub(super) ids: MemberPlace,
 }
 
+impl StreamChoice {
+    pub(super) const fn has_text(&self) -> bool {
+        // With its quotes.
+        self.text.end.saturating_sub(self.text.start) > 2
+    }
+}
+
 impl TokenEvent {
+    /// Has it a choice that says nothing, but for a role?
+    pub(super) fn is_empty(&self) -> bool {
+        let says_nothing = |choice: &StreamChoice| !choice.has_text() && choice.finish.is_empty();
+        !self.is_strange && self.choice.as_ref().is_some_and(says_nothing)
+    }
+
     /// Reads the data of an event.
     pub(super) fn read(data: &[u8]) -> Result<Self, ScanError> {
         let mut cursor = Cursor::new(data)?;

@@ -65,6 +65,10 @@ struct StreamTold {
     /// `None` before the first event.
     shape: Option<EventShape>,
     is_continued: bool,
+    /// The request itself was sent again: the client has the role.
+    is_again: bool,
+    /// The first event of this rank has come.
+    has_prompt: bool,
     is_finished: bool,
     has_usage: bool,
     is_done: bool,
@@ -181,17 +185,26 @@ impl Transcript {
             None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
                 Err(NotContinued::Character)
             }
-            None if self.asked.tokens_max.is_none() && self.has_begun() => {
+            None if self.asked.tokens_max.is_none() && self.goes_on_by_ids() => {
                 Err(NotContinued::Request)
             }
             None => Ok(()),
         }
     }
 
-    /// Has the client an event with more than a role?
+    /// Has the client an event?
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.told.shape.is_some()
+    }
+
+    /// Does another rank go on behind what the client has? Else it is sent the request itself: no
+    /// event has come, or a chat has no text yet. What a parser of the engine makes of the first
+    /// tokens of a chat, and whether it keeps them for itself, ids do not tell.
+    #[must_use]
+    pub const fn goes_on_by_ids(&self) -> bool {
+        let has_text = self.ids.text_count > self.ids.prompt_count;
+        self.has_begun() && (has_text || !self.asked.is_chat)
     }
 
     /// Appends the end if the text is whole; false if something of it is left to compute.
@@ -213,15 +226,18 @@ impl Transcript {
         true
     }
 
-    /// Another rank is sent the request itself: no event has come.
+    /// Another rank is sent the request itself.
     pub fn start_over(&mut self) {
-        debug_assert!(!self.has_begun(), "the client has events");
+        debug_assert!(!self.goes_on_by_ids(), "the client has text");
+        self.ids = StreamIds::default();
+        self.told.is_again = self.has_begun();
+        self.told.has_prompt = false;
     }
 
     /// Another rank goes on: appends the body of the request to it, which is one for
     /// `/v1/completions`.
     pub fn go_on(&mut self, out: &mut Vec<u8>) {
-        debug_assert!(self.may_go_on().is_ok() && self.has_begun(), "cannot go on");
+        debug_assert!(self.may_go_on().is_ok() && self.goes_on_by_ids(), "cannot go on");
         let StreamIds { all, prompt_count, sent_count, behind_count, text_count } = &mut self.ids;
         all.truncate(*sent_count);
         *text_count = *sent_count;
@@ -286,12 +302,16 @@ impl Transcript {
             self.told.failure = event.to_vec();
             return;
         }
-        self.take(&read, data);
+        let is_first = !std::mem::replace(&mut self.told.has_prompt, true);
+        let is_again = self.told.is_again && read.error.is_empty();
+        self.take(&read, data, is_first);
         match &self.told.shape {
             Some(shape) if self.told.is_continued && read.error.is_empty() => {
                 let behind = u64::try_from(self.ids.behind_count).unwrap_or(u64::MAX);
                 shape.write(&read, data, behind, out);
             }
+            Some(_) if is_again && is_first && read.is_empty() => {}
+            Some(shape) if is_again => shape.rename(&read, data, 0, out),
             _ => {
                 out.extend_from_slice(before);
                 without_ids(&read, data, out);
@@ -302,21 +322,20 @@ impl Transcript {
     }
 
     /// Notes what an event tells.
-    fn take(&mut self, event: &TokenEvent, data: &[u8]) {
+    fn take(&mut self, event: &TokenEvent, data: &[u8], is_first: bool) {
         if !event.error.is_empty() || event.is_strange {
             self.give_up(NotContinued::Answer);
         }
-        let is_first = self.told.shape.is_none();
-        if is_first {
+        if self.told.shape.is_none() {
             self.told.shape = Some(EventShape::of(event, data, self.asked.is_chat));
+        }
+        if is_first {
             self.take_prompt(slice(data, &event.prompt_ids));
         }
         self.told.has_usage |= event.choice.is_none() && !event.usage.is_empty();
         let Some(choice) = &event.choice else { return };
         self.told.is_finished |= !choice.finish.is_empty();
-        // With its quotes.
-        let has_text = choice.text.len() > 2;
-        self.take_output(slice(data, &choice.ids), has_text);
+        self.take_output(slice(data, &choice.ids), choice.has_text());
     }
 
     fn take_prompt(&mut self, list: &[u8]) {

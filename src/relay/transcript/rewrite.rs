@@ -30,20 +30,10 @@ impl EventShape {
     /// Writes an event of `/v1/completions` as one of this stream, of which `behind` tokens count
     /// as prompt there.
     pub(super) fn write(&self, event: &TokenEvent, data: &[u8], behind: u64, out: &mut Vec<u8>) {
-        let usage = corrected_usage(slice(data, &event.usage), behind);
         if !self.is_chat {
-            let mut edits = [
-                (event.name.id.clone(), &self.id[..]),
-                (event.name.created.clone(), &self.created[..]),
-                (event.name.model.clone(), &self.model[..]),
-                (event.usage.clone(), &usage[..]),
-                (event.prompt_ids.clone(), NULL),
-                (event.choice.as_ref().map_or(0..0, |choice| choice.ids.clone()), NULL),
-            ];
-            out.extend_from_slice(b"data: ");
-            splice(data, &mut edits, out);
-            return out.extend_from_slice(b"\n\n");
+            return self.rename(event, data, behind, out);
         }
+        let usage = corrected_usage(slice(data, &event.usage), behind);
         self.begin(out);
         if let Some(choice) = &event.choice {
             self.choice(choice, data, out);
@@ -59,6 +49,23 @@ impl EventShape {
             }
         }
         out.extend_from_slice(b"}\n\n");
+    }
+
+    /// Writes an event of the same path as one of this stream, of which `behind` tokens count as
+    /// prompt there.
+    pub(super) fn rename(&self, event: &TokenEvent, data: &[u8], behind: u64, out: &mut Vec<u8>) {
+        let usage = corrected_usage(slice(data, &event.usage), behind);
+        let mut edits = [
+            (event.name.id.clone(), &self.id[..]),
+            (event.name.created.clone(), &self.created[..]),
+            (event.name.model.clone(), &self.model[..]),
+            (event.usage.clone(), &usage[..]),
+            (event.prompt_ids.clone(), NULL),
+            (event.choice.as_ref().map_or(0..0, |choice| choice.ids.clone()), NULL),
+        ];
+        out.extend_from_slice(b"data: ");
+        splice(data, &mut edits, out);
+        out.extend_from_slice(b"\n\n");
     }
 
     /// Up to the first choice.

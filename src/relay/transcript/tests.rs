@@ -96,8 +96,9 @@ fn cut_at(is_chat: bool, cuts: &[usize], piece: usize) -> String {
     let mut transcript = transcript(is_chat, &body).unwrap();
     let (mut out, mut sent) = (Vec::new(), first_body(&body));
     for (leg, cut) in cuts.iter().copied().chain([usize::MAX]).enumerate() {
-        let is_first = !transcript.has_begun();
-        let name = if is_first { "n".into() } else { format!("n{}", "x".repeat(leg)) };
+        let is_first = !transcript.goes_on_by_ids();
+        let is_again = transcript.has_begun();
+        let name = if is_again { format!("n{}", "x".repeat(leg)) } else { "n".into() };
         let stream = events(&sent, is_chat && is_first, &name).concat();
         let cut = cut.min(stream.len());
         for part in stream.as_bytes()[..cut].chunks(piece) {
@@ -108,11 +109,12 @@ fn cut_at(is_chat: bool, cuts: &[usize], piece: usize) -> String {
         }
         transcript.break_off(None, |_, _| false);
         assert_eq!(transcript.may_go_on(), Ok(()));
-        sent = if transcript.has_begun() {
+        sent = if transcript.goes_on_by_ids() {
             let mut next = Vec::new();
             transcript.go_on(&mut next);
             next
         } else {
+            transcript.start_over();
             first_body(&body)
         };
     }
@@ -224,20 +226,46 @@ fn what_is_left_is_asked_for() {
 fn the_context_is_the_last_limit() {
     let body = br#"{"messages":[{"role":"user","content":"hi"}],"stream":true}"#;
     let role = r#"{"choices":[{"index":0,"delta":{}}],"prompt_token_ids":[1,2,3]}"#;
-    for context_tokens in [None, Some(20), Some(3)] {
+    let text = r#"{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[4]}]}"#;
+    for context_tokens in [None, Some(20), Some(4)] {
         let mut transcript = transcript(true, body).unwrap();
-        transcript.feed(format!("data: {role}\n\n").as_bytes(), &mut Vec::new());
+        for event in [role, text] {
+            transcript.feed(format!("data: {event}\n\n").as_bytes(), &mut Vec::new());
+        }
         transcript.break_off(context_tokens, |_, _| false);
         if context_tokens.is_none() {
             assert_eq!(transcript.may_go_on(), Err(NotContinued::Request));
             continue;
         }
         let mut out = Vec::new();
-        assert_eq!(transcript.end(&mut out), context_tokens == Some(3));
+        assert_eq!(transcript.end(&mut out), context_tokens == Some(4));
         transcript.go_on(&mut out);
-        let left = format!("\"max_tokens\":{},", context_tokens.unwrap() - 3);
+        let left = format!("\"max_tokens\":{},", context_tokens.unwrap() - 4);
         assert!(String::from_utf8(out).unwrap().contains(&left));
     }
+}
+
+/// The first tokens may be those of a parser: the engine that goes on needs the chat.
+#[test]
+fn a_chat_without_text_is_sent_again() {
+    let event = |name: &str, choice: &str, more: &str| {
+        format!("data: {{\"id\":\"{name}\",\"choices\":[{{\"index\":0,{choice}}}]{more}}}\n\n")
+    };
+    let role = |name| event(name, r#""delta":{"role":"assistant"}"#, r#","prompt_token_ids":[1]"#);
+    let think = |name| event(name, r#""delta":{},"token_ids":[9]"#, "");
+    let text = |name| event(name, r#""delta":{"reasoning":"a"},"token_ids":[5]"#, "");
+    let (mut transcript, mut out) = (transcript(true, &body_of(true, "")).unwrap(), Vec::new());
+    for name in ["n", "nx", "nxx"] {
+        transcript.feed((role(name) + &think(name)).as_bytes(), &mut out);
+        transcript.break_off(None, |_, _| panic!("no text"));
+        assert_eq!(transcript.may_go_on(), Ok(()));
+        assert!(!transcript.end(&mut out) && !transcript.goes_on_by_ids());
+        transcript.start_over();
+    }
+    transcript.feed((role("n4") + &think("n4") + &text("n4")).as_bytes(), &mut out);
+    assert_eq!(transcript.may_go_on(), Err(NotContinued::Answer));
+    let wanted = role("n") + &think("n").repeat(4) + &text("n");
+    assert_eq!(String::from_utf8(out).unwrap(), regex_free(&wanted));
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(crate) mod publisher;
 pub(crate) mod stub;
 pub(crate) mod stub_pages;
 pub(crate) mod tls_front;
+pub(crate) mod token_engine;
 pub(crate) mod truth;
 pub(crate) mod websocket;
 pub(crate) mod worker;
