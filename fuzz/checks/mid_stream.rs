@@ -73,9 +73,12 @@ fn asked(body: &[u8]) -> Option<u64> {
 
 fn shows_no_ids(out: &[u8]) {
     let Ok(text) = std::str::from_utf8(out) else { return };
-    // Events of several lines are not understood.
-    let events = text.split("\n\n").filter(|event| !event.contains('\n'));
-    for line in events.filter_map(|event| event.strip_prefix("data:")) {
+    // Events of several lines are not understood, but for comments.
+    let lines = text.split("\n\n").filter_map(|event| {
+        let mut said = event.split('\n').filter(|line| !line.starts_with(':'));
+        said.next().filter(|_| said.next().is_none())
+    });
+    for line in lines.filter_map(|line| line.strip_prefix("data:")) {
         let Ok(event) = serde_json::from_str::<Value>(line.trim()) else { continue };
         let choice = &event["choices"][0];
         assert!(!event["prompt_token_ids"].is_array(), "{line}");
