@@ -249,7 +249,8 @@ fn the_context_is_the_last_limit() {
 #[test]
 fn a_chat_without_text_is_sent_again() {
     let event = |name: &str, choice: &str, more: &str| {
-        format!("data: {{\"id\":\"{name}\",\"choices\":[{{\"index\":0,{choice}}}]{more}}}\n\n")
+        let choice = format!(r#"{{"index":0,{choice}}}"#);
+        format!("data: {{\"id\":\"{name}\",\"choices\":[{choice}]{more}}}\n\n")
     };
     let role = |name| event(name, r#""delta":{"role":"assistant"}"#, r#","prompt_token_ids":[1]"#);
     let think = |name| event(name, r#""delta":{},"token_ids":[9]"#, "");

@@ -19,7 +19,8 @@ pub(crate) struct Engine {
 pub(crate) const WHOLE: usize = usize::MAX;
 pub(crate) const WORDS: usize = 12;
 pub(crate) const PROMPT: [u64; 3] = [11, 12, 13];
-pub(crate) const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+pub(crate) const HEAD: &str = "HTTP/1.1 200 OK\r\n\
+    content-type: text/event-stream; charset=utf-8\r\n\
     transfer-encoding: chunked\r\n\r\n";
 
 impl Engine {
