@@ -14,7 +14,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
-use tracing::{info, warn};
+use tracing::info;
 
 /// POSTs that change nothing.
 const READING_POSTS: [&str; 1] = ["/debug/overlap"];
@@ -203,11 +203,7 @@ impl Access {
     /// The answer to a call by the port of clients that may not be made.
     pub(crate) fn refuse_client(&self, head: &Parts) -> Option<Response> {
         let judged = self.by_clients(&head.method, head.uri.path(), &head.headers);
-        judged.err().map(|denied| {
-            let path = head.uri.path();
-            warn!(path, ?denied, "a call by the port of clients was refused");
-            refused(denied)
-        })
+        judged.err().map(refused)
     }
 
     /// Clients call that port by any name, and nothing there is open to all.

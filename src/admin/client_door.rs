@@ -3,14 +3,23 @@
 //! goes over TLS too. Such a call takes no place of the admin API's own callers, and needs a token
 //! whatever it asks.
 
+use super::access::Access;
+use axum::http::request::Parts;
+use axum::response::Response;
 use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+use tracing::warn;
 
+/// Between two lines of the log about refused calls.
+const REFUSAL_LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Each names workers. `{id}` is one part.
 const PATHS: [&[u8]; 4] = [b"/add_worker", b"/remove_worker", b"/list_workers", b"/workers"];
 const ONE_WORKER: &[u8] = b"/workers/";
@@ -42,6 +51,35 @@ pub enum DoorClosed {
     Full,
     /// This process does not answer the admin API any more.
     Over,
+}
+
+/// Looks at each call before its body is read.
+pub(crate) struct ClientGate {
+    access: Arc<Access>,
+    /// When the log was last told of a refusal.
+    told_at: Cell<Option<Instant>>,
+}
+
+impl ClientGate {
+    pub(crate) const fn new(access: Arc<Access>) -> Self {
+        Self { access, told_at: Cell::new(None) }
+    }
+
+    /// The answer to a call that may not be made. The log hears of one in a while: whoever guesses
+    /// at the token must not fill it.
+    pub(crate) fn refuse(&self, caller: &str, head: &Parts) -> Option<Response> {
+        let refused = self.access.refuse_client(head)?;
+        let now = Instant::now();
+        if self.told_at.get().is_none_or(|at| now.duration_since(at) >= REFUSAL_LOG_PERIOD) {
+            self.told_at.set(Some(now));
+            let (path, status) = (head.uri.path(), refused.status().as_u16());
+            warn!(
+                caller,
+                path, status, "a call of the admin API was refused; see `admin_token_file`"
+            );
+        }
+        Some(refused)
+    }
 }
 
 /// Makes both sides of the door.

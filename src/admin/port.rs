@@ -4,7 +4,7 @@
 //! equals the one that has been silent longest.
 
 use super::access::{Access, CalledBy};
-use super::client_door::{ClientCaller, ClientCallers};
+use super::client_door::{ClientCaller, ClientCallers, ClientGate};
 use super::socket::{AdminSocket, SocketFile};
 use axum::body::to_bytes;
 use axum::http::StatusCode;
@@ -230,13 +230,14 @@ async fn serve_port(listener: AdminListener, router: Router) {
 /// Who comes by the port of clients. The door bounds their number.
 async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router: Router) {
     let Some((mut callers, access)) = by_clients else { return };
+    let gate = Rc::new(ClientGate::new(access));
     while let Some(ClientCaller { stream, peer, place }) = callers.next().await {
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let name = format!("{peer} by the port of clients").into();
         let calls = Calls::none(CalledBy { name, is_by_clients: true });
-        let (router, access) = (router.clone(), Arc::clone(&access));
+        let (router, gate) = (router.clone(), Rc::clone(&gate));
         spawn_local(async move {
-            connection(stream, router, calls, Some(access)).await;
+            connection(stream, router, calls, Some(gate)).await;
             drop(place);
         });
     }
@@ -294,18 +295,19 @@ impl Body for ReadAnswer {
 
 /// A body that is too long, or broken off.
 fn unread() -> Response {
-    let error = json!({ "error": format!("the body broke off, or is too long: send up to {CALL_BYTES_MAX} bytes") });
+    let error = format!("the body broke off, or is too long: send up to {CALL_BYTES_MAX} bytes");
+    let error = json!({ "error": error });
     (StatusCode::PAYLOAD_TOO_LARGE, Json(error)).into_response()
 }
 
 /// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
-/// the last call began, or after the last part of a stream that was read. `by_clients`: what is
-/// asked of whoever comes by their port, before a body is read.
+/// the last call began, or after the last part of a stream that was read. `gate`: what is asked
+/// of whoever comes by the port of clients, before a body is read.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     calls: Calls,
-    by_clients: Option<Arc<Access>>,
+    gate: Option<Rc<ClientGate>>,
 ) {
     let service = TowerToHyperService::new(router);
     let of_connection = calls.clone();
@@ -313,11 +315,13 @@ async fn connection(
         let call = of_connection.begin();
         asked.extensions_mut().insert(of_connection.0.caller.clone());
         let (calls, service) = (of_connection.clone(), service.clone());
-        let by_clients = by_clients.clone();
+        let of_caller = of_connection.0.caller.clone();
+        let gate = gate.clone();
         async move {
             // Apart from the answer, which may take its time.
             let (head, body) = asked.into_parts();
-            if let Some(refused) = by_clients.and_then(|access| access.refuse_client(&head)) {
+            let caller = &of_caller.name;
+            if let Some(refused) = gate.and_then(|gate| gate.refuse(caller, &head)) {
                 return Ok(refused.map(|body| ReadAnswer { body, call }));
             }
             let answer = match to_bytes(axum::body::Body::new(body), CALL_BYTES_MAX).await {

@@ -127,7 +127,7 @@ impl Adapters {
             wanted.waiting.retain(|waiting| !waiting.is_left());
             let is_known = table(name).is_some();
             if !is_known {
-                wanted.refuse(&format!("The adapter `{name}` is no longer configured.").into());
+                wanted.refuse(&format!("The adapter `{name}` is no longer configured. GET /v1/models lists what is served.").into());
             }
             is_known
         });
@@ -219,7 +219,7 @@ impl WantedAdapter {
         let faults: Vec<&str> = self.at.values().filter_map(LoadState::fault).collect();
         if faults.is_empty() {
             return format!(
-                "No worker is up that serves `{}`, which the adapter `{}` is for.",
+                "No worker is up that serves `{}`, which the adapter `{}` is for. Try again later.",
                 table.of, table.name
             );
         }
@@ -454,7 +454,8 @@ mod tests {
         }
         let waiting = scene.ask();
         assert_eq!(scene.due(START), [0; 0]);
-        let said = "No worker is up that serves `base`, which the adapter `a` is for.";
+        let said =
+            "No worker is up that serves `base`, which the adapter `a` is for. Try again later.";
         assert_eq!(waiting.why().as_deref(), Some(said));
         let waiting = scene.ask();
         scene.config.adapters.clear();

@@ -13,7 +13,7 @@ use super::table::{Seen, Step};
 use super::words::{cell_of, contains, rank_lane};
 use forebay_base::RankIndex;
 
-/// WindowedRanks of different lengths that a rank may have.
+/// Windows of different lengths that a rank may have.
 pub const WINDOWS_MAX: usize = 2;
 
 /// A window of one rank.

@@ -89,7 +89,9 @@ pub(super) async fn load(
         }
         if env.now() >= until {
             let seconds = wait_max.as_secs();
-            let why = format!("No worker has loaded the adapter `{name}` within {seconds} s.");
+            let why = format!(
+                "No worker has loaded the adapter `{name}` within {seconds} s. Try again later."
+            );
             let refusal = Refusal::new(Reason::UpstreamTimeout).with_message(why);
             return Err(Stop::Refused(refusal));
         }
