@@ -67,9 +67,8 @@ impl ClientGate {
 
     /// The answer to a call that may not be made. The log hears of one in a while: whoever guesses
     /// at the token must not fill it.
-    pub(crate) fn refuse(&self, caller: &str, head: &Parts) -> Option<Response> {
+    pub(crate) fn refuse(&self, caller: &str, head: &Parts, now: Instant) -> Option<Response> {
         let refused = self.access.refuse_client(head)?;
-        let now = Instant::now();
         if self.told_at.get().is_none_or(|at| now.duration_since(at) >= REFUSAL_LOG_PERIOD) {
             self.told_at.set(Some(now));
             let (path, status) = (head.uri.path(), refused.status().as_u16());

@@ -321,7 +321,9 @@ async fn connection(
             // Apart from the answer, which may take its time.
             let (head, body) = asked.into_parts();
             let caller = &of_caller.name;
-            if let Some(refused) = gate.and_then(|gate| gate.refuse(caller, &head)) {
+            if let Some(refused) =
+                gate.and_then(|gate| gate.refuse(caller, &head, calls.moved_at()))
+            {
                 return Ok(refused.map(|body| ReadAnswer { body, call }));
             }
             let answer = match to_bytes(axum::body::Body::new(body), CALL_BYTES_MAX).await {

@@ -127,7 +127,11 @@ impl Adapters {
             wanted.waiting.retain(|waiting| !waiting.is_left());
             let is_known = table(name).is_some();
             if !is_known {
-                wanted.refuse(&format!("The adapter `{name}` is no longer configured. GET /v1/models lists what is served.").into());
+                let why = format!(
+                    "The adapter `{name}` is no longer configured. GET /v1/models lists what is \
+                     served."
+                );
+                wanted.refuse(&why.into());
             }
             is_known
         });
