@@ -315,12 +315,11 @@ async fn connection(
         let call = of_connection.begin();
         asked.extensions_mut().insert(of_connection.0.caller.clone());
         let (calls, service) = (of_connection.clone(), service.clone());
-        let of_caller = of_connection.0.caller.clone();
         let gate = gate.clone();
         async move {
             // Apart from the answer, which may take its time.
             let (head, body) = asked.into_parts();
-            let caller = &of_caller.name;
+            let caller = &calls.0.caller.name;
             if let Some(refused) =
                 gate.and_then(|gate| gate.refuse(caller, &head, calls.moved_at()))
             {
