@@ -280,7 +280,9 @@ impl<'a> Iterator for Parameters<'a> {
             }
         };
         self.rest = end;
-        let is_plain = value.iter().all(|byte| !byte.is_ascii_control());
+        // Who splits at every `;` reads a parameter in a file name that holds one.
+        let is_plain = value.iter().all(|byte| !byte.is_ascii_control())
+            && !(value.contains(&b';') && value.contains(&b'='));
         Some((name, Some(value).filter(|_| is_plain)))
     }
 }

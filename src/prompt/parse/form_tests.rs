@@ -50,6 +50,8 @@ fn the_model_is_found_among_files_and_texts() {
     let found = (&request, text.as_bytes());
     let key = session_key(&SessionConfig::default(), &RequestHead::default(), &[], found);
     assert_eq!(key, SessionKey::of(b"ann"));
+    let named = body(&[(&format!("{}; filename=\"a; b.wav\"", field("file")), "x")]);
+    assert_eq!(scanned(named.as_bytes()).unwrap().data_count, 1);
     let token = body(&[("content-disposition: Form-Data; Name=model", "m")]);
     assert_eq!(scanned(token.as_bytes()).unwrap().model, "m");
     assert!(!scanned(b"--b--").unwrap().has_model);
@@ -84,6 +86,10 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
         (
             body(&[(&format!("{model}\r\nContent-Transfer-Encoding: base64"), "YQ==")]),
             "a part is in a transfer coding",
+        ),
+        (
+            body(&[(&format!("{}; filename=\"a; name=model\"", field("file")), "a")]),
+            "the name of a part cannot be read",
         ),
         (
             body(&[("Content-Disposition: form-data;\r\n name=\"model\"", "a")]),
