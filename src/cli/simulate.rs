@@ -1,13 +1,15 @@
 //! `forebay simulate`: a trace under several policies, in virtual time.
 
+use super::findings;
 use super::plot::draw;
 use super::process::failed;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{Clock, NanosSinceStart};
+use forebay_config::{Config, ConfigSource, Flags};
 use forebay_simulate::{
-    self as sim, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SimPlan, Trace, read,
+    self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SimPlan, Trace, read,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
@@ -15,6 +17,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Stands for the workers of a file, which would be asked for one.
+const NO_WORKER: &str = "http://127.0.0.1:1";
 /// A trace of this name is made up.
 const GENERATED: &str = "generate:";
 
@@ -63,6 +67,12 @@ struct FleetArgs {
     /// longest prompt]
     #[arg(long, value_name = "N")]
     kv_blocks: Option<usize>,
+    /// Limits, queues and costs as in that file of `forebay serve`; workers and policy are not read
+    #[arg(short = 'c', long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    host_blocks: usize,
     /// Prompt tokens that a rank computes per second, as of `forebay engine`, instead of an H100;
     /// decoding takes no time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -104,6 +114,10 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     if !(args.load.is_finite() && args.load > 0.0) {
         return Err(format!("--load {}: give percents above 0", args.load));
     }
+    let ranks_max = if args.fleet.host_blocks > 0 { RANKS_MAX / 2 } else { RANKS_MAX };
+    if usize::from(args.fleet.workers) > ranks_max {
+        return Err(format!("--workers {}: at most {ranks_max} have hosts", args.fleet.workers));
+    }
     let rules = rules(&args.policy)?;
     let trace = trace(&args.trace, args.seed)?;
     let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
@@ -111,13 +125,13 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         ranks: usize::from(args.fleet.workers),
         replicas: usize::from(args.fleet.replicas),
         load_percent: args.load,
-        kv_blocks: args.fleet.kv_blocks,
+        blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
         seed: args.seed,
         engine: args
             .fleet
             .prefill_tokens_per_s
             .map_or_else(ModelSpeed::default, |speed| ModelSpeed::of_prompts(f64::from(speed))),
-        ..SimPlan::default()
+        config: config(args.fleet.config.as_deref())?,
     };
     let clock = Clock::start();
     let begun = clock.now();
@@ -137,6 +151,16 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
             said(table(&runs, rate, out))
         }
     }
+}
+
+/// The settings of a file; its workers are nobody here.
+fn config(file: Option<&Path>) -> Result<Config, String> {
+    let Some(file) = file else { return Ok(Config::default()) };
+    let flags = Flags { workers: vec![NO_WORKER.to_owned()], ..Flags::default() };
+    let loaded = ConfigSource { file: Some(file.to_owned()), flags }.load()?;
+    let mut said = Vec::new();
+    findings::write(&loaded.findings, &mut said).map_err(|error| error.to_string())?;
+    loaded.usable().map_err(|_| String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Each policy in turn, with a bar on a terminal.
@@ -221,7 +245,7 @@ fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::R
              {:>6.2}",
             run.requests,
             run.refused,
-            run.hit_rate,
+            run.hits.hit_rate,
             ttft.ttft_ms_mean,
             ttft.ttft_ms_p50,
             ttft.ttft_ms_p90,
@@ -232,4 +256,24 @@ fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::R
         )?;
     }
     writeln!(out, "{rate} simulated requests a second")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gives_the_costs_and_its_faults_name_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("forebay.toml");
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            config(Some(&file))
+        };
+        let found = read("policy = \"random\"\n[kv]\nhost_credit_percent = 55\n").unwrap();
+        assert_eq!(found.kv.host_credit_percent, 55);
+        let fault = read("[kv]\nhost_credit = 55\n").unwrap_err();
+        assert!(fault.contains("forebay.toml:2:"), "{fault}");
+        assert_eq!(config(None).unwrap(), Config::default());
+    }
 }

@@ -37,6 +37,14 @@ struct ModelSequence {
     chunk: u32,
 }
 
+/// Sequences whose blocks come from the host, one after the other.
+#[derive(Debug, Default)]
+struct HostLoads {
+    /// When its blocks are there; the first is the next.
+    loading: VecDeque<(u64, ModelSequence)>,
+    free_at_ns: u64,
+}
+
 /// Steps under way, all of the same length.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
@@ -64,6 +72,8 @@ pub(crate) struct EngineTotals {
     pub(crate) computed_tokens: u64,
     /// Prompt tokens of requests that were found in the cache when they began.
     pub(crate) cached_tokens: u64,
+    /// Those of them that came from the host.
+    pub(crate) loaded_tokens: u64,
     /// Time in which steps ran.
     pub(crate) busy_ns: u64,
     /// Sequences that were put off.
@@ -75,6 +85,7 @@ pub(crate) struct ModelEngine {
     rules: ModelSpeed,
     cache: KvCache,
     waiting: VecDeque<ModelSequence>,
+    loads: HostLoads,
     prefilling: Vec<ModelSequence>,
     decoding: Decoding,
     steps: Option<Steps>,
@@ -82,11 +93,12 @@ pub(crate) struct ModelEngine {
 }
 
 impl ModelEngine {
-    pub(crate) fn new(rules: ModelSpeed, blocks: usize) -> Self {
+    pub(crate) fn new(rules: ModelSpeed, cache: KvCache) -> Self {
         Self {
             rules,
-            cache: KvCache::new(blocks),
+            cache,
             waiting: VecDeque::new(),
+            loads: HostLoads::default(),
             prefilling: Vec::new(),
             decoding: Decoding::default(),
             steps: None,
@@ -101,7 +113,7 @@ impl ModelEngine {
     /// Requests in the batch, and requests that wait for it.
     pub(crate) fn load(&self) -> (u32, u32) {
         let running = self.decoding.count + self.prefilling.len() as u32;
-        (running, self.waiting.len() as u32)
+        (running, (self.waiting.len() + self.loads.loading.len()) as u32)
     }
 
     /// Share of the blocks that are in use, in thousandths.
@@ -113,18 +125,20 @@ impl ModelEngine {
         self.cache.take_changes()
     }
 
-    /// When the steps under way end.
+    /// When the steps under way end; without any, when blocks from the host are there.
     pub(crate) fn ends_at(&self) -> Option<u64> {
-        self.steps.map(|steps| steps.began_ns + steps.each_ns * steps.count)
+        let steps = self.steps.map(|steps| steps.began_ns + steps.each_ns * steps.count);
+        steps.or_else(|| self.loads.next_ns())
     }
 
     /// A request came. True if [`Self::ends_at`] is another time now.
     pub(crate) fn arrive(&mut self, request: u32, trace: &Trace, now: u64) -> bool {
         let tokens = trace.requests[request as usize].input_tokens;
         self.waiting.push_back(ModelSequence::new(request, tokens));
+        let before = self.ends_at();
         let Some(steps) = &mut self.steps else {
             self.begin(trace, now);
-            return self.steps.is_some();
+            return self.ends_at() != before;
         };
         // Steps that only decode end with the one under way.
         let done = ((now - steps.began_ns) / steps.each_ns + 1).min(steps.count);
@@ -133,12 +147,13 @@ impl ModelEngine {
 
     /// The steps under way are over, and the next begin.
     pub(crate) fn end_steps(&mut self, trace: &Trace, now: u64, news: &mut Vec<EngineNews>) {
-        let Some(steps) = self.steps.take() else { return };
-        self.totals.busy_ns += steps.each_ns * steps.count;
-        self.decoding.steps += steps.count;
-        self.decoding.context_tokens += u64::from(self.decoding.count) * steps.count;
-        self.end_decodes(trace, news);
-        self.end_chunks(trace, news);
+        if let Some(steps) = self.steps.take() {
+            self.totals.busy_ns += steps.each_ns * steps.count;
+            self.decoding.steps += steps.count;
+            self.decoding.context_tokens += u64::from(self.decoding.count) * steps.count;
+            self.end_decodes(trace, news);
+            self.end_chunks(trace, news);
+        }
         self.begin(trace, now);
     }
 
@@ -238,6 +253,36 @@ impl ModelEngine {
         self.prefilling = prefilling;
     }
 
+    /// The next sequence whose blocks have come from the host.
+    fn loaded(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
+        self.loads.next_ns().filter(|&at| at <= now)?;
+        let (_, mut sequence) = self.loads.loading.pop_front()?;
+        let request = &trace.requests[sequence.request as usize];
+        sequence.commit(&mut self.cache, request, trace.block_tokens);
+        Some(sequence)
+    }
+
+    /// The next sequence that waits and has its blocks. One with blocks on the host goes to its
+    /// loads, and the one behind it has its turn.
+    fn started(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
+        loop {
+            let on_host = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
+            let mut next = self.waiting.pop_front()?;
+            let loaded = on_host as u32 * trace.block_tokens;
+            next.computed += loaded;
+            if next.made == 0 {
+                self.totals.cached_tokens += u64::from(next.computed);
+                self.totals.loaded_tokens += u64::from(loaded);
+            }
+            if loaded == 0 {
+                return Some(next);
+            }
+            let from = self.loads.free_at_ns.max(now);
+            self.loads.free_at_ns = from + self.rules.load_ns(loaded);
+            self.loads.loading.push_back((self.loads.free_at_ns, next));
+        }
+    }
+
     /// Begins the next steps, if there is anything to do.
     fn begin(&mut self, trace: &Trace, now: u64) {
         let decoding = u64::from(self.decoding.count);
@@ -248,15 +293,12 @@ impl ModelEngine {
             sequence.take_chunk(&mut left, &mut work);
         }
         while left > 0 && self.load().0 < self.rules.sequences_max {
-            let Some(next) = self.waiting.front_mut() else { break };
-            if !next.start(&mut self.cache, trace) {
+            let Some(mut next) = self.loaded(trace, now).or_else(|| self.started(trace, now))
+            else {
                 break;
-            }
-            if next.made == 0 {
-                self.totals.cached_tokens += u64::from(next.computed);
-            }
+            };
             next.take_chunk(&mut left, &mut work);
-            self.prefilling.extend(self.waiting.pop_front());
+            self.prefilling.push(next);
         }
         let is_idle = work.prefill_tokens == 0 && decoding == 0;
         let count = match self.decoding.due.peek() {
@@ -266,7 +308,15 @@ impl ModelEngine {
         // KV grows by one token a step and sequence: the middle of the steps stands for all.
         work.context_tokens += decoding * count.saturating_sub(1) / 2;
         let each_ns = self.rules.step_ns(&work);
+        let to_load = self.loads.next_ns().map(|at| at.saturating_sub(now).div_ceil(each_ns));
+        let count = count.min(to_load.unwrap_or(u64::MAX));
         self.steps = (!is_idle).then_some(Steps { began_ns: now, each_ns, count: count.max(1) });
+    }
+}
+
+impl HostLoads {
+    fn next_ns(&self) -> Option<u64> {
+        self.loading.front().map(|(at, _)| *at)
     }
 }
 
@@ -276,20 +326,22 @@ impl ModelSequence {
         Self { request, computed: 0, target, made: 0, since: 0, committed, loose, chunk }
     }
 
-    /// Takes the blocks of all that it has to compute; false if they are not there.
-    fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> bool {
+    /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
+    /// many have to come from the host.
+    fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<usize> {
         let (request, block_tokens) = (&trace.requests[self.request as usize], trace.block_tokens);
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
         let path = (0..most).map_while(|place| request.block_at(place, block_tokens));
         let found = cache.prefix(path.clone());
+        let on_host = cache.host_prefix(path.clone().skip(found));
         let all = (self.target + 1).div_ceil(block_tokens) as usize;
         if !cache.admit(path.take(found), all - found) {
-            return false;
+            return None;
         }
         self.computed = found as u32 * block_tokens;
         (self.committed, self.loose) = (found, all - found);
-        true
+        Some(on_host)
     }
 
     fn take_chunk(&mut self, left: &mut u32, work: &mut StepWork) {

@@ -19,7 +19,14 @@ pub(crate) const SEED: KeySeed = KeySeed(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankShape {
     pub(crate) blocks: usize,
+    pub(crate) host_blocks: usize,
     pub(crate) sequences_max: u32,
+}
+
+/// Where the index has what a rank could bring back from its host.
+fn host_number(rank: RankIndex, shape: RankShape) -> Option<RankIndex> {
+    let number = RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(rank.index())?);
+    number.filter(|_| shape.host_blocks > 0)
 }
 
 /// So many ranks that serve one model, and the root of its blocks.
@@ -57,7 +64,7 @@ pub(crate) fn fleet(
         topology: None,
         room,
         pool: PoolIndex(0),
-        tiers: TierRanks::default(),
+        tiers: TierRanks { host: host_number(rank, shape), ..TierRanks::default() },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
     };
     let worker = |rank: RankIndex| Worker {

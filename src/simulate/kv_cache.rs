@@ -2,6 +2,7 @@
 //! A block without a user stays until its room is wanted. The block that was released longest ago
 //! goes first, and of one sequence the last block first, as in vLLM.
 
+use crate::host_tier::HostTier;
 use ahash::AHashMap;
 use std::collections::VecDeque;
 
@@ -10,6 +11,10 @@ use std::collections::VecDeque;
 pub(crate) enum CacheChange {
     Stored(u32),
     Evicted(u32),
+    /// The device or the host has it now, and neither had it before.
+    Reached(u32),
+    /// Neither has it any more.
+    Lost(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +34,13 @@ pub(crate) struct KvCache {
     idle_count: usize,
     loose: usize,
     stamp: u64,
+    host: HostTier,
     /// Since the last look, see [`Self::take_changes`].
     changes: Vec<CacheChange>,
 }
 
 impl KvCache {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, host_capacity: usize) -> Self {
         Self {
             capacity,
             held: AHashMap::with_capacity(capacity.min(1 << 16)),
@@ -42,6 +48,7 @@ impl KvCache {
             idle_count: 0,
             loose: 0,
             stamp: 0,
+            host: HostTier::new(host_capacity),
             changes: Vec::new(),
         }
     }
@@ -66,6 +73,11 @@ impl KvCache {
             found += 1;
         }
         found
+    }
+
+    /// How many of these blocks the host has, from the first on.
+    pub(crate) fn host_prefix(&self, path: impl Iterator<Item = u32>) -> usize {
+        path.take_while(|&block| self.host.contains(block)).count()
     }
 
     /// Uses held blocks and takes loose ones beside them; false if there is no room.
@@ -101,12 +113,18 @@ impl KvCache {
         }
         self.held.insert(block, HeldBlock { users: 1, stamp: 0 });
         self.changes.push(CacheChange::Stored(block));
+        if self.host.is_there() && !self.host.contains(block) {
+            self.changes.push(CacheChange::Reached(block));
+            let gone = self.host.copy(block).filter(|gone| !self.held.contains_key(gone));
+            self.changes.extend(gone.map(CacheChange::Lost));
+        }
     }
 
     /// Ends the use of committed blocks, given last first, and of loose ones.
     pub(crate) fn release(&mut self, shared: impl Iterator<Item = u32>, loose: usize) {
         self.loose -= loose;
         for block in shared {
+            self.host.touch(block);
             let Some(held) = self.held.get_mut(&block) else { continue };
             held.users -= 1;
             if held.users == 0 {
@@ -129,6 +147,9 @@ impl KvCache {
                 self.held.remove(&block);
                 self.idle_count -= 1;
                 self.changes.push(CacheChange::Evicted(block));
+                if self.host.is_there() && !self.host.contains(block) {
+                    self.changes.push(CacheChange::Lost(block));
+                }
             }
         }
     }

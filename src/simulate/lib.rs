@@ -8,7 +8,7 @@
 //! | `routers` | one router, or replicas in front of the same ranks |
 //! | `shipped` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
-//! | `engine`, `kv_cache` | one rank: its steps, its blocks |
+//! | `engine`, `kv_cache`, `host_tier` | one rank: its steps, its blocks |
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | what is asked for, and when |
 //! | `summary`, `series` | what came of it, in all and over time |
@@ -25,6 +25,7 @@
 mod engine;
 mod fleet;
 mod generate;
+mod host_tier;
 mod kv_cache;
 mod rivals;
 mod routers;
@@ -44,7 +45,7 @@ pub use speed::ModelSpeed;
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{Onlooker, PolicyRun, SimPlan, run, simulate};
+pub use world::{BlockRoom, Onlooker, PolicyRun, SimPlan, run, simulate};
 
 #[cfg(test)]
 mod tests;

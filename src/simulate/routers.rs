@@ -8,7 +8,7 @@ use crate::rivals::{RivalState, Rule};
 use crate::shipped::{PlacedAs, Shipped, TraceAsked};
 use crate::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_config::Policy;
+use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::LoadReading;
 
@@ -47,24 +47,26 @@ struct RouterSide {
 
 /// What all routers of a run have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RouterPlan {
+pub(crate) struct RouterPlan<'a> {
     pub(crate) replicas: usize,
     pub(crate) ranks: usize,
     pub(crate) shape: RankShape,
     pub(crate) rule: Rule,
     pub(crate) seed: u64,
+    pub(crate) config: &'a Config,
 }
 
 impl<'a> Routers<'a> {
-    pub(crate) fn new(trace: &Trace, plan: RouterPlan, clock: LentClock<'a>) -> Self {
-        let RouterPlan { replicas, ranks, shape, rule, seed } = plan;
+    pub(crate) fn new(trace: &Trace, plan: RouterPlan<'_>, clock: LentClock<'a>) -> Self {
+        let RouterPlan { replicas, ranks, shape, rule, seed, config } = plan;
         let side = |number: usize| {
             let seed = seed.wrapping_add(number as u64);
             let (policy, rival) = match rule {
                 Rule::Own(policy) => (policy, None),
                 Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, seed))),
             };
-            RouterSide { shipped: Shipped::new(trace, ranks, shape, policy, seed), rival }
+            let config = Config { policy, ..config.clone() };
+            RouterSide { shipped: Shipped::new(trace, ranks, shape, config, seed), rival }
         };
         Self {
             sides: (0..replicas.max(1)).map(side).collect(),

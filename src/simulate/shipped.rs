@@ -7,7 +7,7 @@ use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
-use forebay_config::{Config, Policy};
+use forebay_config::Config;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::worker::{
@@ -93,10 +93,10 @@ impl Shipped {
         trace: &Trace,
         ranks: usize,
         shape: RankShape,
-        policy: Policy,
+        config: Config,
         seed: u64,
     ) -> Self {
-        let config = Arc::new(Config { policy, ..Config::default() });
+        let config = Arc::new(config);
         let (fleet, root) = fleet(trace, ranks, shape, &config);
         let board = ShardBoard::from(LoadBoard::new());
         fleet.set_queues(&board);
@@ -135,10 +135,15 @@ impl Shipped {
         &self.stages.loads.board
     }
 
-    /// Tokens of the prompt that the rank's events tell of.
+    /// Tokens of the prompt that the rank's events tell of, those on its host at their worth.
     pub(crate) fn told_tokens(&self, rank: RankIndex) -> u64 {
-        let told = self.stages.matching.matched.told(rank, TierRanks::default());
-        u64::from(told.device.bytes / TOKEN_BYTES)
+        let tiers = self.tiers(rank);
+        let told = self.stages.matching.matched.told(rank, tiers).worth(self.fleet.config.kv);
+        u64::from(told.bytes / TOKEN_BYTES)
+    }
+
+    fn tiers(&self, rank: RankIndex) -> TierRanks {
+        self.fleet.ranks.get(rank.index()).map_or_else(TierRanks::default, |rank| rank.tiers)
     }
 
     /// Matches a prompt for a rule that is not the router's own.
@@ -325,9 +330,17 @@ impl Shipped {
 
     /// What the events of a rank say.
     pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
+        let host = self.tiers(rank).host;
         for &change in changes {
-            let op = self.memory.op(change);
-            self.memory.writer.apply(rank, op);
+            let (number, op) = match change {
+                CacheChange::Stored(block) => (Some(rank), self.memory.store(block)),
+                CacheChange::Reached(block) => (host, self.memory.store(block)),
+                CacheChange::Evicted(block) => (Some(rank), self.memory.remove(block)),
+                CacheChange::Lost(block) => (host, self.memory.remove(block)),
+            };
+            if let Some(number) = number {
+                self.memory.writer.apply(number, op);
+            }
         }
     }
 
@@ -393,14 +406,13 @@ impl IndexMemory {
         Self { reader, writer, expiring, told: ToldPaths::default(), keys, block_bytes }
     }
 
-    fn op(&self, change: CacheChange) -> KvOp {
-        match change {
-            CacheChange::Stored(block) => {
-                let (parent, key) = self.keys[block as usize];
-                KvOp::Store { parent, key, block_bytes: self.block_bytes }
-            }
-            CacheChange::Evicted(block) => KvOp::Remove { key: self.keys[block as usize].1 },
-        }
+    fn store(&self, block: u32) -> KvOp {
+        let (parent, key) = self.keys[block as usize];
+        KvOp::Store { parent, key, block_bytes: self.block_bytes }
+    }
+
+    fn remove(&self, block: u32) -> KvOp {
+        KvOp::Remove { key: self.keys[block as usize].1 }
     }
 
     fn sweep(&mut self, now: NanosSinceStart) {

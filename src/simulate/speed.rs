@@ -8,6 +8,7 @@
 //! | layers, hidden size, KV heads, head size | 32, 4096, 8, 128 | its `config.json` |
 //! | share of the arithmetic that is reached | 0.5 | assumed |
 //! | share of the bandwidth that is reached | 0.8 | assumed |
+//! | bandwidth from the host, each way | 64 GB/s | PCIe 5.0 with 16 lanes |
 //! | tokens of a step, at most | 8,192 | vLLM's default for an H100 |
 //! | sequences of a step, at most | 256 | vLLM's documented default |
 //!
@@ -17,6 +18,7 @@
 
 const FLOP_PER_S: f64 = 989e12 * 0.5;
 const BYTES_PER_S: f64 = 3.35e12 * 0.8;
+const HOST_BYTES_PER_S: f64 = 64e9 * 0.8;
 const PARAMETERS: f64 = 8.03e9;
 const LAYERS: f64 = 32.0;
 const HIDDEN: f64 = 4_096.0;
@@ -36,6 +38,8 @@ pub struct ModelSpeed {
     pub weights_ns: f64,
     /// One read of the KV of one token.
     pub kv_read_ns: f64,
+    /// The KV of one token on its way from the host.
+    pub token_load_ns: f64,
     /// Tokens that a step computes at most.
     pub step_tokens_max: u32,
     /// Sequences that prefill or decode together at most.
@@ -50,6 +54,7 @@ impl Default for ModelSpeed {
             attention_ns: 4.0 * HIDDEN * LAYERS / FLOP_PER_S * NS_PER_S,
             weights_ns: PARAMETERS * BF16_BYTES / BYTES_PER_S * NS_PER_S,
             kv_read_ns: kv_bytes / BYTES_PER_S * NS_PER_S,
+            token_load_ns: kv_bytes / HOST_BYTES_PER_S * NS_PER_S,
             step_tokens_max: 8_192,
             sequences_max: 256,
         }
@@ -100,6 +105,11 @@ impl ModelSpeed {
         let attention = work.attended * self.attention_ns;
         let reads = work.context_tokens as f64 * self.kv_read_ns;
         ((dense + attention + reads) as u64).max(1)
+    }
+
+    /// Time in which the KV of so many tokens comes from the host.
+    pub(crate) fn load_ns(&self, tokens: u32) -> u64 {
+        (f64::from(tokens) * self.token_load_ns) as u64
     }
 
     /// Time that an idle rank takes for a whole prompt of which it holds nothing.

@@ -22,8 +22,9 @@ pub struct PolicySummary {
     pub refused: u64,
     /// Sequences that ranks put off for lack of KV blocks.
     pub preempted: u64,
-    /// Share of the prompt tokens that ranks found in their caches.
-    pub hit_rate: f64,
+    /// Prompt tokens that nobody had to compute.
+    #[serde(flatten)]
+    pub hits: HitFigures,
     /// Time to the first token.
     #[serde(flatten)]
     pub ttft: TtftFigures,
@@ -33,6 +34,15 @@ pub struct PolicySummary {
     pub load_max_over_mean: f64,
     /// Share of the time, until the last request came, in which steps ran.
     pub busy: f64,
+}
+
+/// Shares of the prompt tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct HitFigures {
+    /// Found in caches, those of hosts too.
+    pub hit_rate: f64,
+    /// Found in the caches of hosts.
+    pub host_hit_rate: f64,
 }
 
 /// Time to the first token, of the requests that were not refused.

@@ -1,7 +1,8 @@
 //! Engines by hand, traces by hand, and runs that repeat.
 
 use super::*;
-use crate::engine::{EngineNews, ModelEngine};
+use crate::engine::{EngineNews, EngineTotals, ModelEngine};
+use crate::kv_cache::{CacheChange, KvCache};
 use crate::trace_file::parse;
 
 fn trace(text: &str) -> Trace {
@@ -17,8 +18,12 @@ fn mooncake(timestamp: u64, input: u32, output: u32, hashes: &[u64]) -> String {
 
 /// Runs an engine alone until it is idle; returns who ended when, and the hits.
 fn run_alone(trace: &Trace, blocks: usize, at: &[u64]) -> (Vec<(u32, u64)>, u64, u64) {
-    let rules = ModelSpeed::default();
-    let mut engine = ModelEngine::new(rules, blocks);
+    let (ended, totals) = run_with(KvCache::new(blocks, 0), trace, at);
+    (ended, totals.cached_tokens, totals.preempted)
+}
+
+fn run_with(cache: KvCache, trace: &Trace, at: &[u64]) -> (Vec<(u32, u64)>, EngineTotals) {
+    let mut engine = ModelEngine::new(ModelSpeed::default(), cache);
     let (mut ended, mut news, mut next) = (Vec::new(), Vec::new(), 0);
     loop {
         let arrival = at.get(next).copied().unwrap_or(u64::MAX);
@@ -34,7 +39,7 @@ fn run_alone(trace: &Trace, blocks: usize, at: &[u64]) -> (Vec<(u32, u64)>, u64,
                 engine.arrive(next as u32, trace, arrival);
                 next += 1;
             }
-            None => return (ended, engine.totals().cached_tokens, engine.totals().preempted),
+            None => return (ended, *engine.totals()),
         }
     }
 }
@@ -63,6 +68,69 @@ fn what_is_held_is_not_computed_and_answers_are_held_too() {
     assert_eq!((ended.len(), cached), (3, 1_536 + 512));
     let (_, cached, _) = run_alone(&trace, 5, &[0, far, 2 * far]);
     assert_eq!(cached, 1_536 + 512, "the oldest goes first");
+}
+
+#[test]
+fn what_left_the_device_comes_back_from_the_host() {
+    let text = mooncake(0, 2_048, 1, &[1, 2, 3, 4])
+        + &mooncake(1, 2_048, 1, &[5, 6, 7, 8])
+        + &mooncake(2, 2_100, 1, &[1, 2, 3, 4, 9])
+        + &mooncake(3, 400, 1, &[20]);
+    let trace = trace(&text);
+    let far = 1_000_000_000_000;
+    // The last request comes while the third waits for its blocks.
+    let at = [0, far, 2 * far, 2 * far + 1];
+    let rules = ModelSpeed::default();
+    let (ended, totals) = run_with(KvCache::new(6, 20), &trace, &at);
+    // The first block of the first request is still on the device.
+    assert_eq!((totals.cached_tokens, totals.loaded_tokens), (2_048, 1_536), "{totals:?}");
+    let (first, third) = (ended[2], ended[3]);
+    assert_eq!((first.0, third.0), (3, 2), "nobody waits for the blocks of another");
+    let load_ns = third.1 - 2 * far;
+    assert!(load_ns >= rules.load_ns(1_536), "{load_ns}");
+    assert!(load_ns < rules.load_ns(1_536) + 2 * rules.prefill_ns(512), "{load_ns}");
+    assert!(load_ns < rules.prefill_ns(2_048) / 2, "{load_ns}");
+    let (_, totals) = run_with(KvCache::new(6, 2), &trace, &at);
+    assert_eq!(totals.loaded_tokens, 0, "the host has room for two blocks only");
+}
+
+#[test]
+fn a_block_is_lost_when_neither_tier_has_it() {
+    let mut cache = KvCache::new(2, 2);
+    for block in 1..=4 {
+        assert!(cache.admit(std::iter::empty(), 1));
+        cache.commit(block);
+        cache.release(std::iter::once(block), 0);
+    }
+    use CacheChange::{Evicted, Lost, Reached, Stored};
+    let expected = [
+        [Stored(1), Reached(1)].as_slice(),
+        &[Stored(2), Reached(2)],
+        // The host drops block 1, which the device has dropped before.
+        &[Evicted(1), Stored(3), Reached(3), Lost(1)],
+        &[Evicted(2), Stored(4), Reached(4), Lost(2)],
+    ];
+    assert_eq!(cache.take_changes(), expected.concat());
+    assert_eq!(cache.host_prefix([3, 4, 1].into_iter()), 2);
+}
+
+#[test]
+fn a_rank_is_chosen_for_what_its_host_has() {
+    let trace = Scenario::Documents.trace(1).first(500);
+    let run = |host: usize, credit_percent: u32| {
+        // No more on the device than the longest prompt.
+        let blocks = BlockRoom { device: Some(1), host };
+        let mut plan = SimPlan { ranks: 4, blocks, ..SimPlan::default() };
+        plan.config.kv.host_credit_percent = credit_percent;
+        simulate(&trace, &plan, "kv".parse().unwrap())
+    };
+    let (without, worthless, with) = (run(0, 80), run(10_000, 0), run(10_000, 80));
+    assert_eq!(without.hits.host_hit_rate, 0.0, "{without:?}");
+    assert!(
+        with.hits.host_hit_rate > worthless.hits.host_hit_rate + 0.05,
+        "{with:?} {worthless:?}"
+    );
+    assert!(with.ttft.ttft_ms_mean < without.ttft.ttft_ms_mean, "{with:?} {without:?}");
 }
 
 #[test]
@@ -121,7 +189,7 @@ fn a_seed_is_one_run_and_every_rule_serves_everything() {
 fn replicas_serve_everything_and_know_of_each_other_later() {
     let trace = Scenario::Shared.trace(2).first(400);
     let plan = SimPlan { ranks: 4, load_percent: 120.0, ..SimPlan::default() };
-    let many = SimPlan { replicas: 3, ..plan };
+    let many = SimPlan { replicas: 3, ..plan.clone() };
     let kv = || "kv".parse().unwrap();
     let (alone, shared) = (simulate(&trace, &plan, kv()), simulate(&trace, &many, kv()));
     assert_eq!((alone.requests, shared.requests, shared.refused), (400, 400, 0));
@@ -139,7 +207,7 @@ fn routing_by_prefix_finds_more_than_routing_in_turn() {
     let plan = SimPlan::default();
     let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
     let (kv, turn) = (run("kv"), run("round_robin"));
-    assert!(kv.hit_rate > 1.5 * turn.hit_rate, "{kv:?} {turn:?}");
+    assert!(kv.hits.hit_rate > 1.5 * turn.hits.hit_rate, "{kv:?} {turn:?}");
     assert!(kv.ttft.ttft_ms_mean < turn.ttft.ttft_ms_mean, "{kv:?} {turn:?}");
 }
 
@@ -152,7 +220,7 @@ fn fixed_seeds_have_the_figures_of_the_file() {
         for load_percent in [30.0, 120.0] {
             let plan = SimPlan { ranks: 4, load_percent, ..SimPlan::default() };
             let run = simulate(&trace, &plan, "kv".parse().unwrap());
-            let (ttft, hits) = (run.ttft, run.hit_rate);
+            let (ttft, hits) = (run.ttft, run.hits.hit_rate);
             found += &format!(
                 "{name} {load_percent} %: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
                  goodput {:.3}, max/mean {:.2}, refused {}\n",

@@ -3,7 +3,7 @@
 
 use crate::engine::{EngineNews, ModelEngine};
 use crate::fleet::RankShape;
-use crate::kv_cache::CacheChange;
+use crate::kv_cache::{CacheChange, KvCache};
 use crate::rivals::Rule;
 use crate::routers::{LentClock, RouterPlan, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
@@ -12,14 +12,28 @@ use crate::speed::ModelSpeed;
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_config::Config;
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::LoadReading;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::Duration;
 
 /// A KV cache holds so many parts of the fleet's distinct blocks, unless a plan says otherwise.
 const CACHED_PART: usize = 4;
+/// From a change in a cache until the index has it.
+const EVENT_DELAY_NS: u64 = 3_000_000;
+/// Between two load reports of a rank.
+const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Blocks that a rank has room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockRoom {
+    /// On the device; `None`: a quarter of the distinct blocks for the fleet, at least the longest
+    /// prompt.
+    pub device: Option<usize>,
+    /// On the host; 0: blocks that leave the device are gone.
+    pub host: usize,
+}
 
 /// What a run simulates.
 #[derive(Clone, Debug)]
@@ -30,17 +44,14 @@ pub struct SimPlan {
     pub replicas: usize,
     /// Prompts offered, in percent of what the fleet computes without a cache.
     pub load_percent: f64,
-    /// KV blocks of one rank; `None`: a quarter of the distinct blocks for the fleet, at least the
-    /// longest prompt.
-    pub kv_blocks: Option<usize>,
+    /// Blocks that a rank has room for.
+    pub blocks: BlockRoom,
     /// Of ties, and of arrivals that the trace gives in coarse steps.
     pub seed: u64,
     /// What the engines of the ranks are like.
     pub engine: ModelSpeed,
-    /// From a change in a cache until the index has it.
-    pub event_delay: Duration,
-    /// Between two load reports of a rank.
-    pub report_interval: Duration,
+    /// What the routers are like, their policy aside.
+    pub config: Config,
 }
 
 impl Default for SimPlan {
@@ -49,11 +60,10 @@ impl Default for SimPlan {
             ranks: 8,
             replicas: 1,
             load_percent: 80.0,
-            kv_blocks: None,
+            blocks: BlockRoom::default(),
             seed: 1,
             engine: ModelSpeed::default(),
-            event_delay: Duration::from_millis(3),
-            report_interval: Duration::from_secs(1),
+            config: Config::default(),
         }
     }
 }
@@ -147,16 +157,18 @@ struct Requests {
 impl<'a> World<'a> {
     fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
         let quarter = trace.distinct_blocks() / CACHED_PART / plan.ranks.max(1);
-        let blocks = plan.kv_blocks.unwrap_or(quarter).max(trace.longest_blocks() + 1);
-        let shape = RankShape { blocks, sequences_max: plan.engine.sequences_max };
+        let blocks = plan.blocks.device.unwrap_or(quarter).max(trace.longest_blocks() + 1);
+        let host_blocks = plan.blocks.host;
+        let shape = RankShape { blocks, host_blocks, sequences_max: plan.engine.sequences_max };
         let SimPlan { replicas, ranks, seed, .. } = *plan;
-        let routers = RouterPlan { replicas, ranks, shape, rule, seed };
+        let config = &plan.config;
+        let routers = RouterPlan { replicas, ranks, shape, rule, seed, config };
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
             ttft_ns: None,
             alone_ns: plan.engine.prefill_ns(request.input_tokens),
         });
-        let engine = |_| ModelEngine::new(plan.engine, blocks);
+        let engine = |_| ModelEngine::new(plan.engine, KvCache::new(blocks, host_blocks));
         Self {
             trace,
             plan,
@@ -299,8 +311,7 @@ impl<'a> World<'a> {
     fn tell(&mut self, rank: usize, now: u64) {
         let changes = self.ranks.engines[rank].take_changes();
         if let Some(index) = RankIndex::try_from_index(rank).filter(|_| !changes.is_empty()) {
-            let delay = u64::try_from(self.plan.event_delay.as_nanos()).unwrap_or(u64::MAX);
-            self.ranks.unheard.push_back((now.saturating_add(delay), index, changes));
+            self.ranks.unheard.push_back((now.saturating_add(EVENT_DELAY_NS), index, changes));
         }
     }
 
@@ -348,8 +359,7 @@ impl<'a> World<'a> {
                 self.routers.report(rank, NanosSinceStart(now), reading);
             }
         }
-        let interval = u64::try_from(self.plan.report_interval.as_nanos()).unwrap_or(u64::MAX);
-        self.at(now.saturating_add(interval.max(1)), Event::Reports);
+        self.at(now.saturating_add(REPORT_INTERVAL_NS), Event::Reports);
     }
 
     fn summary(&self) -> PolicySummary {
@@ -361,7 +371,9 @@ impl<'a> World<'a> {
         let prompts = self.trace.requests.iter().zip(&self.requests.outcomes);
         let served = prompts.filter(|(_, outcome)| outcome.ttft_ns.is_some());
         let tokens: u64 = served.map(|(request, _)| u64::from(request.input_tokens)).sum();
-        summary.hit_rate = cached as f64 / tokens.max(1) as f64;
+        summary.hits.hit_rate = cached as f64 / tokens.max(1) as f64;
+        let loaded: u64 = totals().map(|totals| totals.loaded_tokens).sum();
+        summary.hits.host_hit_rate = loaded as f64 / tokens.max(1) as f64;
         summary.preempted = totals().map(|totals| totals.preempted).sum();
         let mean = computed().sum::<u64>() as f64 / self.plan.ranks.max(1) as f64;
         summary.load_max_over_mean = computed().max().unwrap_or(0) as f64 / mean.max(1.0);

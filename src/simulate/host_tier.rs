@@ -1,0 +1,58 @@
+//! The copies of a rank's blocks in the memory of its host. A block is copied when it is full on
+//! the device. The block that was used longest ago goes first, and of one sequence the last block
+//! first.
+
+use ahash::AHashMap;
+use std::collections::VecDeque;
+
+/// Blocks on the host of one rank.
+#[derive(Debug)]
+pub(crate) struct HostTier {
+    capacity: usize,
+    /// By block: the stamp of its last use.
+    held: AHashMap<u32, u64>,
+    /// Uses, oldest first; entries whose stamp is old are void.
+    uses: VecDeque<(u64, u32)>,
+    stamp: u64,
+}
+
+impl HostTier {
+    /// With room for no block, there is no tier.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, held: AHashMap::new(), uses: VecDeque::new(), stamp: 0 }
+    }
+
+    pub(crate) const fn is_there(&self) -> bool {
+        self.capacity > 0
+    }
+
+    pub(crate) fn contains(&self, block: u32) -> bool {
+        self.held.contains_key(&block)
+    }
+
+    /// Notes a use of a block that is held.
+    pub(crate) fn touch(&mut self, block: u32) {
+        let Some(stamp) = self.held.get_mut(&block) else { return };
+        self.stamp += 1;
+        *stamp = self.stamp;
+        self.uses.push_back((self.stamp, block));
+        if self.uses.len() > 4 * self.capacity.max(64) {
+            let held = &self.held;
+            self.uses.retain(|(stamp, block)| held.get(block) == Some(stamp));
+        }
+    }
+
+    /// Copies a block; returns the block that went for it.
+    pub(crate) fn copy(&mut self, block: u32) -> Option<u32> {
+        self.held.insert(block, 0);
+        self.touch(block);
+        while self.held.len() > self.capacity {
+            let (stamp, block) = self.uses.pop_front()?;
+            if self.held.get(&block) == Some(&stamp) {
+                self.held.remove(&block);
+                return Some(block);
+            }
+        }
+        None
+    }
+}
