@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-/// Most ranks of one fleet. Further ranks are refused with a log line and not routed to.
-pub const RANKS_MAX: usize = 1_024;
+/// Most ranks of one fleet. Further ranks are refused with a log line and not routed to. A set of
+/// ranks in the index has a bit for each.
+pub const RANKS_MAX: usize = if cfg!(feature = "ranks_4096") { 4_096 } else { 1_024 };
 /// Most pools, and most queues: one of each rank, or one of each pool. The pool of a model's
 /// prefill ranks has the number of its other pool plus [`RANKS_MAX`].
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;

@@ -10,6 +10,7 @@ const _: () = assert!(FEW as usize == LANES);
 
 /// A set of ranks: lanes of a word while they are few, a bitset beyond.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "with `ranks_4096`; one set lives for a walk")]
 pub(super) enum Ranks {
     /// Before the first block.
     All,

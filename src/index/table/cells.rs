@@ -1,11 +1,11 @@
-//! Cells: the one kind of memory that runs take and give back, 16 words each. Cells are never
-//! freed, only used again; the stamp of the run that referred to one tells a late reader that it
-//! did.
+//! Cells: the one kind of memory that runs take and give back, 16 words each in a router of 1,024
+//! ranks. Cells are never freed, only used again; the stamp of the run that referred to one tells a
+//! late reader that it did.
 //!
 //! A cell holds either `RANKS_MAX` bits, or twelve pairs of a word and a half-word: blocks (key,
 //! length), ranks that hold a part of a run (mask, lane), or child lengths (count, length). The
-//! halves lie in the words 12 to 14. Lists of pairs go on in the cell that the last word refers to
-//! and end at a half of 0.
+//! halves lie behind the words, in 12 to 14. Lists of pairs go on in the cell that the last word
+//! refers to and end at a half of 0.
 
 use super::super::words::{CellId, cell_of, many};
 use super::shelves::Shelves;
@@ -14,13 +14,13 @@ use forebay_ring::sync::{AtomicU64, Ordering, fence};
 use std::ops::Range;
 
 /// Words of a cell.
-pub(in super::super) const CELL_WORDS: usize = 16;
-/// Pairs in a cell.
-pub(super) const CELL_PAIRS: usize = 12;
+pub(in super::super) const CELL_WORDS: usize = RANKS_MAX / 64;
+/// Pairs in a cell: whole words of halves.
+pub(super) const CELL_PAIRS: usize = NEXT / (HALVES_PER_WORD + 1) * HALVES_PER_WORD;
 /// Cells that a list of pairs can take: one pair for each rank.
 pub(super) const LIST_CELLS_MAX: usize = RANKS_MAX.div_ceil(CELL_PAIRS);
 /// Word that refers to the next cell of a list.
-const NEXT: usize = 15;
+const NEXT: usize = CELL_WORDS - 1;
 const HALVES_PER_WORD: usize = 4;
 const HALF_BITS: usize = 16;
 const HALF_MASK: u64 = 0xffff;
@@ -29,10 +29,11 @@ const CHUNK_CELLS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
 /// Cells given back before, with which a debug build compares the next.
 const PUT_CHECKED: usize = 4;
 /// Bytes of one chunk.
-pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * size_of::<Cell>();
+pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * CELL_BYTES;
+/// Bytes of one cell.
+pub(super) const CELL_BYTES: usize = size_of::<Cell>();
 
-const _: () = assert!(CELL_WORDS * 64 == RANKS_MAX);
-const _: () = assert!(CELL_PAIRS + CELL_PAIRS.div_ceil(HALVES_PER_WORD) == NEXT);
+const _: () = assert!(CELL_PAIRS + CELL_PAIRS / HALVES_PER_WORD <= NEXT);
 
 /// Two cache lines that are fetched together.
 #[derive(Debug)]

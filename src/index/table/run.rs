@@ -8,8 +8,8 @@ use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// Cells with the blocks of one run.
 pub(super) const RUN_CELLS: usize = 5;
 /// Blocks of one run: a bit of a word stands for each.
-pub(super) const RUN_BLOCKS_MAX: usize = RUN_CELLS * CELL_PAIRS;
-const _: () = assert!(RUN_BLOCKS_MAX < 64);
+pub(super) const RUN_BLOCKS_MAX: usize = 60;
+const _: () = assert!(RUN_BLOCKS_MAX < 64 && RUN_BLOCKS_MAX <= RUN_CELLS * CELL_PAIRS);
 
 /// Number of a run in its slice. 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -20,7 +20,7 @@ const PARTS: usize = 4;
 /// Words of a part, of two tags each; few in models, so that leaves are split.
 const PART_WORDS: usize = if cfg!(feature = "loom") { 1 } else { CELL_WORDS / PARTS };
 /// Bits of a tag that choose a slot of a node.
-const SLOT_BITS: u32 = 5;
+const SLOT_BITS: u32 = (2 * CELL_WORDS).ilog2();
 /// Slots of a node, two in a word.
 const SLOTS: usize = 1 << SLOT_BITS;
 const _: () = assert!(SLOTS == 2 * CELL_WORDS);
@@ -344,7 +344,7 @@ impl TableWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::CHUNK_BYTES;
+    use super::super::cells::{CELL_BYTES, CHUNK_BYTES};
     use super::*;
     use crate::Shape;
     use crate::{KeySeed, RootName};
@@ -385,7 +385,7 @@ mod tests {
             assert!(false_hits <= gone.len() / 500, "{false_hits} of {}", gone.len());
         }
         assert!(there.is_empty() && !writer.has_children(top));
-        let cells = writer.pool.chunk_count() * CHUNK_BYTES / 128;
+        let cells = writer.pool.chunk_count() * CHUNK_BYTES / CELL_BYTES;
         assert_eq!(writer.pool.free_count(), cells - 1, "all but that of the root's block");
     }
 
