@@ -60,6 +60,10 @@ struct FleetArgs {
     /// Simulated ranks of the fleet
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = ranks())]
     workers: u16,
+    /// Ranks among these that compute prompts for the others, which answer [default: each rank does
+    /// both]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    prefill_workers: u16,
     /// Routers in front of the ranks; each knows of the others' load by the reports of engines
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
     replicas: u16,
@@ -119,10 +123,12 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         return Err(format!("--workers {}: at most {ranks_max} have hosts", args.fleet.workers));
     }
     let rules = rules(&args.policy)?;
+    check_pairs(&args.fleet, &rules)?;
     let trace = trace(&args.trace, args.seed)?;
     let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
     let plan = SimPlan {
         ranks: usize::from(args.fleet.workers),
+        prefill_ranks: usize::from(args.fleet.prefill_workers),
         replicas: usize::from(args.fleet.replicas),
         load_percent: args.load,
         blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
@@ -150,6 +156,18 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
             }
             said(table(&runs, rate, out))
         }
+    }
+}
+
+fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String> {
+    let (prefill, all) = (fleet.prefill_workers, fleet.workers);
+    if prefill > 0 && prefill >= all {
+        return Err(format!("--prefill-workers {prefill}: fewer than the {all} of --workers"));
+    }
+    let stranger = rules.iter().find(|(_, rule)| matches!(rule, Rule::Rival(_)));
+    match stranger.filter(|_| prefill > 0) {
+        Some((name, _)) => Err(format!("--policy {name}: a rule of others has no pairs of ranks")),
+        None => Ok(()),
     }
 }
 
@@ -223,7 +241,7 @@ fn figures(run: &PolicyRun) -> serde_json::Value {
 fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "{:<19} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>6}",
+        "{:<19} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>6}",
         "policy",
         "requests",
         "refused",
@@ -232,17 +250,18 @@ fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::R
         "p50 ms",
         "p90 ms",
         "p99 ms",
+        "TPOT p99",
         "goodput",
         "max/mean",
         "busy"
     )?;
     for (name, run) in runs {
         let run = &run.summary;
-        let ttft = &run.ttft;
+        let ttft = &run.times;
         writeln!(
             out,
-            "{name:<19} {:>8} {:>7} {:>6.3} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>7.3} {:>8.2} \
-             {:>6.2}",
+            "{name:<19} {:>8} {:>7} {:>6.3} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>7.3} \
+             {:>8.2} {:>6.2}",
             run.requests,
             run.refused,
             run.hits.hit_rate,
@@ -250,6 +269,7 @@ fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::R
             ttft.ttft_ms_p50,
             ttft.ttft_ms_p90,
             ttft.ttft_ms_p99,
+            ttft.tpot_ms_p99,
             run.goodput,
             run.load_max_over_mean,
             run.busy

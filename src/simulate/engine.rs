@@ -18,10 +18,31 @@ pub(crate) enum EngineNews {
     Ended(u32),
 }
 
+/// What a rank does for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EngineJob {
+    #[default]
+    Whole,
+    /// It computes the prompt, and another rank answers.
+    Prompt,
+    /// Another rank has computed the prompt. The KV comes over the network, but for the last token,
+    /// which is computed again, as in vLLM.
+    Answer,
+}
+
+/// Blocks that a sequence uses.
+#[derive(Clone, Copy, Debug, Default)]
+struct PathBlocks {
+    /// Blocks of its path that others can find.
+    committed: usize,
+    loose: usize,
+}
+
 /// A request in the engine.
 #[derive(Clone, Copy, Debug)]
 struct ModelSequence {
     request: u32,
+    job: EngineJob,
     /// Tokens whose KV is there.
     computed: u32,
     /// Tokens to compute before the next is made: the prompt, and what was made before it was put
@@ -30,14 +51,12 @@ struct ModelSequence {
     /// Tokens that were made, at the step `since`.
     made: u32,
     since: u64,
-    /// Blocks of its path that others can find.
-    committed: usize,
-    loose: usize,
+    held: PathBlocks,
     /// Tokens that this step computes of it.
     chunk: u32,
 }
 
-/// Sequences whose blocks come from the host, one after the other.
+/// Sequences whose KV comes from the host or from another rank, one after the other.
 #[derive(Debug, Default)]
 struct HostLoads {
     /// When its blocks are there; the first is the next.
@@ -132,9 +151,9 @@ impl ModelEngine {
     }
 
     /// A request came. True if [`Self::ends_at`] is another time now.
-    pub(crate) fn arrive(&mut self, request: u32, trace: &Trace, now: u64) -> bool {
+    pub(crate) fn arrive(&mut self, request: u32, job: EngineJob, trace: &Trace, now: u64) -> bool {
         let tokens = trace.requests[request as usize].input_tokens;
-        self.waiting.push_back(ModelSequence::new(request, tokens));
+        self.waiting.push_back(ModelSequence { job, ..ModelSequence::new(request, tokens) });
         let before = self.ends_at();
         let Some(steps) = &mut self.steps else {
             self.begin(trace, now);
@@ -179,7 +198,7 @@ impl ModelEngine {
                 let ended = *sequence;
                 self.leave(place, &ended, trace);
             } else if self.cache.admit(std::iter::empty(), 1) {
-                sequence.loose += 1;
+                sequence.held.loose += 1;
                 let next = sequence.due(trace);
                 self.decoding.due.push(Reverse((next, place)));
             } else {
@@ -210,7 +229,7 @@ impl ModelEngine {
             return;
         };
         if self.cache.admit(std::iter::empty(), 1) {
-            waits.loose += 1;
+            waits.held.loose += 1;
             let next = waits.due(trace);
             self.decoding.due.push(Reverse((next, place)));
         } else {
@@ -242,7 +261,7 @@ impl ModelEngine {
                 news.push(EngineNews::First(sequence.request));
             }
             sequence.made += 1;
-            if sequence.made >= request.output_tokens {
+            if sequence.made >= request.output_tokens || sequence.job == EngineJob::Prompt {
                 news.push(EngineNews::Ended(sequence.request));
                 sequence.release(&mut self.cache, trace);
             } else {
@@ -253,7 +272,7 @@ impl ModelEngine {
         self.prefilling = prefilling;
     }
 
-    /// The next sequence whose blocks have come from the host.
+    /// The next sequence whose KV has come from the host or from another rank.
     fn loaded(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         self.loads.next_ns().filter(|&at| at <= now)?;
         let (_, mut sequence) = self.loads.loading.pop_front()?;
@@ -262,23 +281,29 @@ impl ModelEngine {
         Some(sequence)
     }
 
-    /// The next sequence that waits and has its blocks. One with blocks on the host goes to its
-    /// loads, and the one behind it has its turn.
+    /// The next sequence that waits and has its blocks. One with KV elsewhere goes to its loads,
+    /// and the one behind it has its turn.
     fn started(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         loop {
             let on_host = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
             let mut next = self.waiting.pop_front()?;
-            let loaded = on_host as u32 * trace.block_tokens;
+            let (loaded, load_ns) = if next.job == EngineJob::Answer {
+                let sent = next.target - 1 - next.computed;
+                (sent, self.rules.send_ns(sent))
+            } else {
+                let loaded = on_host as u32 * trace.block_tokens;
+                if next.made == 0 {
+                    self.totals.cached_tokens += u64::from(next.computed + loaded);
+                    self.totals.loaded_tokens += u64::from(loaded);
+                }
+                (loaded, self.rules.load_ns(loaded))
+            };
             next.computed += loaded;
-            if next.made == 0 {
-                self.totals.cached_tokens += u64::from(next.computed);
-                self.totals.loaded_tokens += u64::from(loaded);
-            }
             if loaded == 0 {
                 return Some(next);
             }
             let from = self.loads.free_at_ns.max(now);
-            self.loads.free_at_ns = from + self.rules.load_ns(loaded);
+            self.loads.free_at_ns = from + load_ns;
             self.loads.loading.push_back((self.loads.free_at_ns, next));
         }
     }
@@ -322,8 +347,8 @@ impl HostLoads {
 
 impl ModelSequence {
     const fn new(request: u32, target: u32) -> Self {
-        let (committed, loose, chunk) = (0, 0, 0);
-        Self { request, computed: 0, target, made: 0, since: 0, committed, loose, chunk }
+        let (job, held) = (EngineJob::Whole, PathBlocks { committed: 0, loose: 0 });
+        Self { request, job, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
     }
 
     /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
@@ -340,7 +365,7 @@ impl ModelSequence {
             return None;
         }
         self.computed = found as u32 * block_tokens;
-        (self.committed, self.loose) = (found, all - found);
+        self.held = PathBlocks { committed: found, loose: all - found };
         Some(on_host)
     }
 
@@ -353,18 +378,18 @@ impl ModelSequence {
     /// Blocks that are full now can be found, as far as their path is known.
     fn commit(&mut self, cache: &mut KvCache, request: &TraceRequest, block_tokens: u32) {
         let full = (self.computed / block_tokens) as usize;
-        while self.committed < full && self.loose > 0 {
-            let Some(block) = request.block_at(self.committed, block_tokens) else { return };
+        while self.held.committed < full && self.held.loose > 0 {
+            let Some(block) = request.block_at(self.held.committed, block_tokens) else { return };
             cache.commit(block);
-            self.committed += 1;
-            self.loose -= 1;
+            self.held.committed += 1;
+            self.held.loose -= 1;
         }
     }
 
     /// The step at which it ends, or needs a block more.
     fn due(&self, trace: &Trace) -> u64 {
         let request = &trace.requests[self.request as usize];
-        let held = (self.committed + self.loose) as u32 * trace.block_tokens;
+        let held = (self.held.committed + self.held.loose) as u32 * trace.block_tokens;
         let to_end = request.output_tokens.saturating_sub(self.made);
         let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
         self.since + u64::from(to_end.min(to_block).max(1))
@@ -372,9 +397,9 @@ impl ModelSequence {
 
     fn release(&self, cache: &mut KvCache, trace: &Trace) {
         let request = &trace.requests[self.request as usize];
-        let blocks = (0..self.committed).rev();
+        let blocks = (0..self.held.committed).rev();
         let blocks = blocks.filter_map(|place| request.block_at(place, trace.block_tokens));
-        cache.release(blocks, self.loose);
+        cache.release(blocks, self.held.loose);
     }
 }
 

@@ -5,8 +5,8 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
-    WorkerState, pools,
+    Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks,
+    Worker, WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
@@ -20,7 +20,19 @@ pub(crate) const SEED: KeySeed = KeySeed(1);
 pub(crate) struct RankShape {
     pub(crate) blocks: usize,
     pub(crate) host_blocks: usize,
+    /// The first so many ranks compute prompts for the others; 0: each serves whole requests.
+    pub(crate) prefill_ranks: usize,
     pub(crate) sequences_max: u32,
+}
+
+impl RankShape {
+    fn role(&self, rank: RankIndex) -> Role {
+        match self.prefill_ranks {
+            0 => Role::Both,
+            prefill_ranks if rank.index() < prefill_ranks => Role::Prefill,
+            _ => Role::Decode,
+        }
+    }
 }
 
 /// Where the index has what a rank could bring back from its host.
@@ -59,8 +71,8 @@ pub(crate) fn fleet(
         kv_block_count,
         running_max: shape.sequences_max,
         kv_feed_live: true,
-        role: Role::Both,
-        kv_transfer: None,
+        role: shape.role(rank),
+        kv_transfer: (shape.role(rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         topology: None,
         room,
         pool: PoolIndex(0),

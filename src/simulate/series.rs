@@ -99,7 +99,8 @@ mod tests {
     fn each_part_has_its_own_requests_and_tokens() {
         let second = 1_000_000_000;
         let started: Vec<u64> = (0..=60).map(|at| at * second).collect();
-        let slow = |at: u64| RequestOutcome { ttft_ns: Some(at * 1_000_000), alone_ns: 0 };
+        let slow =
+            |at: u64| RequestOutcome { ttft_ns: Some(at * 1_000_000), ..RequestOutcome::default() };
         let mut outcomes: Vec<RequestOutcome> = (0..=60).map(slow).collect();
         outcomes[7].ttft_ns = None;
         let sample =

@@ -22,8 +22,8 @@ use forebay_prompt::render::RenderThread;
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
-    Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Taken, Wait,
-    WaitEnd, wait_deadline,
+    Action, Chosen, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Taken,
+    Wait, WaitEnd, wait_deadline,
 };
 use forebay_select::{MatchRequest, Prompt, ToldPaths, output_tokens};
 use std::sync::Arc;
@@ -42,9 +42,17 @@ const EXPIRE_PER_TURN: u32 = 512;
 /// run would be cold each time.
 const CHUNKS_MAX: usize = 1 << 18;
 
+/// What says whether a request may be split; its text is the trace's.
+const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"?"}],"stream":true}"#;
+
 /// What became of a request.
 pub(crate) enum PlacedAs {
     Sent(Lease),
+    /// To a pair of ranks.
+    Paired {
+        prefill: Lease,
+        decode: Lease,
+    },
     /// It waits for a rank, until that moment at most.
     Waits(NanosSinceStart),
     Refused,
@@ -270,7 +278,7 @@ impl Shipped {
             stages: &mut self.stages,
             prompt: &going.prompt,
             text_bytes: going.prompt.prompt_bytes(),
-            body: &[],
+            body: BODY,
             split: &mut split,
             count: &|_| {},
         };
@@ -280,10 +288,13 @@ impl Shipped {
         }
         match action {
             Action::Send(chosen) => {
-                let lease = chosen.lease;
-                self.remember(&going.prompt, lease.rank(), now);
+                self.remember(&going.prompt, chosen.prefill_rank(), now);
                 self.buffer = { going.prompt }.end();
-                PlacedAs::Sent(lease)
+                let Chosen { lease, prefill, .. } = *chosen;
+                match prefill {
+                    None => PlacedAs::Sent(lease),
+                    Some(prefill) => PlacedAs::Paired { prefill: prefill.lease, decode: lease },
+                }
             }
             Action::Wait(waiter, wanted) => {
                 let (wait, ticket) = (Wait::new(&waiter, wanted), waiter.ticket);

@@ -9,6 +9,7 @@
 //! | share of the arithmetic that is reached | 0.5 | assumed |
 //! | share of the bandwidth that is reached | 0.8 | assumed |
 //! | bandwidth from the host, each way | 64 GB/s | PCIe 5.0 with 16 lanes |
+//! | bandwidth between hosts | 400 Gbit/s | one ConnectX-7 for each GPU, NVIDIA's data sheet |
 //! | tokens of a step, at most | 8,192 | vLLM's default for an H100 |
 //! | sequences of a step, at most | 256 | vLLM's documented default |
 //!
@@ -19,6 +20,7 @@
 const FLOP_PER_S: f64 = 989e12 * 0.5;
 const BYTES_PER_S: f64 = 3.35e12 * 0.8;
 const HOST_BYTES_PER_S: f64 = 64e9 * 0.8;
+const NETWORK_BYTES_PER_S: f64 = 50e9 * 0.8;
 const PARAMETERS: f64 = 8.03e9;
 const LAYERS: f64 = 32.0;
 const HIDDEN: f64 = 4_096.0;
@@ -40,6 +42,8 @@ pub struct ModelSpeed {
     pub kv_read_ns: f64,
     /// The KV of one token on its way from the host.
     pub token_load_ns: f64,
+    /// The same from another rank.
+    pub token_send_ns: f64,
     /// Tokens that a step computes at most.
     pub step_tokens_max: u32,
     /// Sequences that prefill or decode together at most.
@@ -55,6 +59,7 @@ impl Default for ModelSpeed {
             weights_ns: PARAMETERS * BF16_BYTES / BYTES_PER_S * NS_PER_S,
             kv_read_ns: kv_bytes / BYTES_PER_S * NS_PER_S,
             token_load_ns: kv_bytes / HOST_BYTES_PER_S * NS_PER_S,
+            token_send_ns: kv_bytes / NETWORK_BYTES_PER_S * NS_PER_S,
             step_tokens_max: 8_192,
             sequences_max: 256,
         }
@@ -110,6 +115,11 @@ impl ModelSpeed {
     /// Time in which the KV of so many tokens comes from the host.
     pub(crate) fn load_ns(&self, tokens: u32) -> u64 {
         (f64::from(tokens) * self.token_load_ns) as u64
+    }
+
+    /// Time in which the KV of so many tokens comes from another rank.
+    pub(crate) fn send_ns(&self, tokens: u32) -> u64 {
+        (f64::from(tokens) * self.token_send_ns) as u64
     }
 
     /// Time that an idle rank takes for a whole prompt of which it holds nothing.

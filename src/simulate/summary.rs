@@ -11,6 +11,8 @@ pub(crate) struct RequestOutcome {
     pub(crate) ttft_ns: Option<u64>,
     /// Time that an idle rank would take for all of its prompt.
     pub(crate) alone_ns: u64,
+    /// Mean time from one token of the answer to the next; `None`: it has one, or none.
+    pub(crate) token_ns: Option<u64>,
 }
 
 /// The figures of one policy on one trace.
@@ -25,9 +27,9 @@ pub struct PolicySummary {
     /// Prompt tokens that nobody had to compute.
     #[serde(flatten)]
     pub hits: HitFigures,
-    /// Time to the first token.
+    /// Times to the first token and between tokens.
     #[serde(flatten)]
-    pub ttft: TtftFigures,
+    pub times: TimeFigures,
     /// Share of the requests whose first token came within twice its own prefill and 10 ms.
     pub goodput: f64,
     /// The most prompt tokens that a rank computed, in parts of the mean.
@@ -45,10 +47,10 @@ pub struct HitFigures {
     pub host_hit_rate: f64,
 }
 
-/// Time to the first token, of the requests that were not refused.
+/// Times of the requests that were not refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
-pub struct TtftFigures {
-    /// Of all of them.
+pub struct TimeFigures {
+    /// Mean time to the first token.
     pub ttft_ms_mean: f64,
     /// Half of the requests are faster.
     pub ttft_ms_p50: f64,
@@ -56,6 +58,10 @@ pub struct TtftFigures {
     pub ttft_ms_p90: f64,
     /// 99 of 100 requests are faster.
     pub ttft_ms_p99: f64,
+    /// Mean over requests of the time from one token of an answer to the next.
+    pub tpot_ms_mean: f64,
+    /// 99 of 100 requests have less.
+    pub tpot_ms_p99: f64,
 }
 
 impl PolicySummary {
@@ -71,17 +77,28 @@ impl PolicySummary {
         self.requests = outcomes.len() as u64;
         self.refused = (outcomes.len() - times.len()) as u64;
         self.goodput = good as f64 / outcomes.len().max(1) as f64;
-        let at = |part: f64| {
-            let place = (part * times.len() as f64) as usize;
-            let time = times.get(place.min(times.len().saturating_sub(1)));
-            time.map_or(0.0, |&time| time as f64 / NS_PER_MS)
-        };
-        let sum: f64 = times.iter().map(|&time| time as f64 / NS_PER_MS).sum();
-        self.ttft = TtftFigures {
-            ttft_ms_mean: sum / times.len().max(1) as f64,
-            ttft_ms_p50: at(0.5),
-            ttft_ms_p90: at(0.9),
-            ttft_ms_p99: at(0.99),
+        let mut between: Vec<u64> =
+            outcomes.iter().filter_map(|outcome| outcome.token_ns).collect();
+        between.sort_unstable();
+        self.times = TimeFigures {
+            ttft_ms_mean: mean_ms(&times),
+            ttft_ms_p50: part_ms(&times, 0.5),
+            ttft_ms_p90: part_ms(&times, 0.9),
+            ttft_ms_p99: part_ms(&times, 0.99),
+            tpot_ms_mean: mean_ms(&between),
+            tpot_ms_p99: part_ms(&between, 0.99),
         };
     }
+}
+
+fn mean_ms(times: &[u64]) -> f64 {
+    let sum: f64 = times.iter().map(|&time| time as f64 / NS_PER_MS).sum();
+    sum / times.len().max(1) as f64
+}
+
+/// The time that so large a part of them, in order, is below.
+fn part_ms(times: &[u64], part: f64) -> f64 {
+    let place = (part * times.len() as f64) as usize;
+    let time = times.get(place.min(times.len().saturating_sub(1)));
+    time.map_or(0.0, |&time| time as f64 / NS_PER_MS)
 }

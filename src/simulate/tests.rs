@@ -1,9 +1,10 @@
 //! Engines by hand, traces by hand, and runs that repeat.
 
 use super::*;
-use crate::engine::{EngineNews, EngineTotals, ModelEngine};
+use crate::engine::{EngineJob, EngineNews, EngineTotals, ModelEngine};
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::trace_file::parse;
+use forebay_config::Config;
 
 fn trace(text: &str) -> Trace {
     parse(text).unwrap()
@@ -36,7 +37,7 @@ fn run_with(cache: KvCache, trace: &Trace, at: &[u64]) -> (Vec<(u32, u64)>, Engi
                 }));
             }
             None if arrival < u64::MAX => {
-                engine.arrive(next as u32, trace, arrival);
+                engine.arrive(next as u32, EngineJob::Whole, trace, arrival);
                 next += 1;
             }
             None => return (ended, *engine.totals()),
@@ -130,7 +131,39 @@ fn a_rank_is_chosen_for_what_its_host_has() {
         with.hits.host_hit_rate > worthless.hits.host_hit_rate + 0.05,
         "{with:?} {worthless:?}"
     );
-    assert!(with.ttft.ttft_ms_mean < without.ttft.ttft_ms_mean, "{with:?} {without:?}");
+    assert!(with.times.ttft_ms_mean < without.times.ttft_ms_mean, "{with:?} {without:?}");
+}
+
+#[test]
+fn one_rank_computes_and_another_answers() {
+    let text = mooncake(0, 2_048, 11, &[1, 2, 3, 4]) + &mooncake(60_000, 100, 1, &[9]);
+    let trace = trace(&text);
+    let rules = ModelSpeed::default();
+    let mut config = Config::default();
+    config.flow.disaggregation.uncached_tokens_min = 0;
+    let plan = SimPlan { ranks: 2, prefill_ranks: 1, config, ..SimPlan::default() };
+    let run = simulate(&trace, &plan, "kv".parse().unwrap());
+    assert_eq!((run.requests, run.refused), (2, 0));
+    // The prompt, its KV on the network, and one step of the rank that answers.
+    let expected = rules.prefill_ns(2_048) + rules.send_ns(2_047) + rules.weights_ns as u64;
+    let slowest = run.times.ttft_ms_p99 * 1e6;
+    assert!((slowest - expected as f64).abs() < 0.02 * expected as f64, "{run:?} {expected}");
+    let step_ms = (rules.weights_ns + 2_053.5 * rules.kv_read_ns) / 1e6;
+    assert!((run.times.tpot_ms_p99 - step_ms).abs() < 0.01 * step_ms, "{run:?} {step_ms}");
+}
+
+#[test]
+fn pairs_serve_everything_and_prompts_stay_on_the_prefill_ranks() {
+    let trace = Scenario::Shared.trace(2).first(400);
+    let both = SimPlan { ranks: 4, load_percent: 60.0, ..SimPlan::default() };
+    let pairs = SimPlan { prefill_ranks: 2, ..both.clone() };
+    let kv = || "kv".parse().unwrap();
+    let (both, pairs) = (simulate(&trace, &both, kv()), simulate(&trace, &pairs, kv()));
+    assert_eq!((pairs.requests, pairs.refused), (400, 0));
+    assert!(pairs.hits.hit_rate > 0.8 * both.hits.hit_rate, "{pairs:?} {both:?}");
+    let turn = SimPlan { ranks: 4, prefill_ranks: 2, load_percent: 60.0, ..SimPlan::default() };
+    let turn = simulate(&trace, &turn, "round_robin".parse().unwrap());
+    assert!(pairs.hits.hit_rate > turn.hits.hit_rate + 0.02, "{pairs:?} {turn:?}");
 }
 
 #[test]
@@ -181,7 +214,7 @@ fn a_seed_is_one_run_and_every_rule_serves_everything() {
         let run = simulate(&trace, &plan, rule);
         assert_eq!(run, simulate(&trace, &plan, rule), "{name}");
         assert_eq!((run.requests, run.refused), (400, 0), "{name}");
-        assert!(run.ttft.ttft_ms_p50 > 1.0 && run.goodput > 0.05, "{name}: {run:?}");
+        assert!(run.times.ttft_ms_p50 > 1.0 && run.goodput > 0.05, "{name}: {run:?}");
     }
 }
 
@@ -193,7 +226,7 @@ fn replicas_serve_everything_and_know_of_each_other_later() {
     let kv = || "kv".parse().unwrap();
     let (alone, shared) = (simulate(&trace, &plan, kv()), simulate(&trace, &many, kv()));
     assert_eq!((alone.requests, shared.requests, shared.refused), (400, 400, 0));
-    assert!(shared.ttft.ttft_ms_mean > alone.ttft.ttft_ms_mean, "{shared:?} {alone:?}");
+    assert!(shared.times.ttft_ms_mean > alone.times.ttft_ms_mean, "{shared:?} {alone:?}");
     let (mut ended, ticks) = (|_| (), std::cell::Cell::new(0));
     let clock = || ticks.replace(ticks.get() + 1);
     let used = run(&trace, &many, kv(), Onlooker { ended: &mut ended, clock: &clock }).used;
@@ -208,7 +241,7 @@ fn routing_by_prefix_finds_more_than_routing_in_turn() {
     let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
     let (kv, turn) = (run("kv"), run("round_robin"));
     assert!(kv.hits.hit_rate > 1.5 * turn.hits.hit_rate, "{kv:?} {turn:?}");
-    assert!(kv.ttft.ttft_ms_mean < turn.ttft.ttft_ms_mean, "{kv:?} {turn:?}");
+    assert!(kv.times.ttft_ms_mean < turn.times.ttft_ms_mean, "{kv:?} {turn:?}");
 }
 
 /// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
@@ -220,7 +253,7 @@ fn fixed_seeds_have_the_figures_of_the_file() {
         for load_percent in [30.0, 120.0] {
             let plan = SimPlan { ranks: 4, load_percent, ..SimPlan::default() };
             let run = simulate(&trace, &plan, "kv".parse().unwrap());
-            let (ttft, hits) = (run.ttft, run.hits.hit_rate);
+            let (ttft, hits) = (run.times, run.hits.hit_rate);
             found += &format!(
                 "{name} {load_percent} %: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
                  goodput {:.3}, max/mean {:.2}, refused {}\n",

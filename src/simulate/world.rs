@@ -1,7 +1,7 @@
 //! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
-use crate::engine::{EngineNews, ModelEngine};
+use crate::engine::{EngineJob, EngineNews, ModelEngine};
 use crate::fleet::RankShape;
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::rivals::Rule;
@@ -40,6 +40,8 @@ pub struct BlockRoom {
 pub struct SimPlan {
     /// Ranks of the fleet; at most `RANKS_MAX`.
     pub ranks: usize,
+    /// So many of these compute prompts for the others; 0: each serves whole requests.
+    pub prefill_ranks: usize,
     /// Routers in front of them.
     pub replicas: usize,
     /// Prompts offered, in percent of what the fleet computes without a cache.
@@ -58,6 +60,7 @@ impl Default for SimPlan {
     fn default() -> Self {
         Self {
             ranks: 8,
+            prefill_ranks: 0,
             replicas: 1,
             load_percent: 80.0,
             blocks: BlockRoom::default(),
@@ -145,6 +148,8 @@ struct SimRanks {
 
 struct Requests {
     leases: Vec<Option<Lease>>,
+    /// Of the ranks that compute their prompts for others.
+    prefills: Vec<Option<Lease>>,
     started_ns: Vec<u64>,
     outcomes: Vec<RequestOutcome>,
     /// By request: those that wait for its end.
@@ -159,13 +164,15 @@ impl<'a> World<'a> {
         let quarter = trace.distinct_blocks() / CACHED_PART / plan.ranks.max(1);
         let blocks = plan.blocks.device.unwrap_or(quarter).max(trace.longest_blocks() + 1);
         let host_blocks = plan.blocks.host;
-        let shape = RankShape { blocks, host_blocks, sequences_max: plan.engine.sequences_max };
+        let (sequences_max, prefill_ranks) = (plan.engine.sequences_max, plan.prefill_ranks);
+        let shape = RankShape { blocks, host_blocks, prefill_ranks, sequences_max };
         let SimPlan { replicas, ranks, seed, .. } = *plan;
         let config = &plan.config;
         let routers = RouterPlan { replicas, ranks, shape, rule, seed, config };
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
             ttft_ns: None,
+            token_ns: None,
             alone_ns: plan.engine.prefill_ns(request.input_tokens),
         });
         let engine = |_| ModelEngine::new(plan.engine, KvCache::new(blocks, host_blocks));
@@ -182,6 +189,7 @@ impl<'a> World<'a> {
             },
             requests: Requests {
                 leases: (0..count).map(|_| None).collect(),
+                prefills: (0..count).map(|_| None).collect(),
                 started_ns: vec![0; count],
                 outcomes: alone.collect(),
                 followers: vec![Vec::new(); count],
@@ -264,15 +272,25 @@ impl<'a> World<'a> {
             PlacedAs::Sent(lease) => {
                 let rank = lease.rank().index();
                 self.requests.leases[id as usize] = Some(lease);
-                self.ranks.waiting[rank] += 1;
-                if self.ranks.engines[rank].arrive(id, self.trace, now) {
-                    self.plan_end(rank);
-                }
-                self.tell(rank, now);
+                self.begin(rank, id, EngineJob::Whole, now);
+            }
+            PlacedAs::Paired { prefill, decode } => {
+                let rank = prefill.rank().index();
+                self.requests.prefills[id as usize] = Some(prefill);
+                self.requests.leases[id as usize] = Some(decode);
+                self.begin(rank, id, EngineJob::Prompt, now);
             }
             PlacedAs::Waits(deadline) => self.at(deadline.0, Event::Late(id)),
             PlacedAs::Refused => self.ended(id, now),
         }
+    }
+
+    fn begin(&mut self, rank: usize, id: u32, job: EngineJob, now: u64) {
+        self.ranks.waiting[rank] += 1;
+        if self.ranks.engines[rank].arrive(id, job, self.trace, now) {
+            self.plan_end(rank);
+        }
+        self.tell(rank, now);
     }
 
     fn plan_end(&mut self, rank: usize) {
@@ -292,19 +310,38 @@ impl<'a> World<'a> {
         self.plan_end(rank);
         for news in news {
             match news {
-                EngineNews::First(id) => {
-                    let at = id as usize;
-                    let ttft = now - self.requests.started_ns[at];
-                    self.requests.outcomes[at].ttft_ns = Some(ttft);
-                    self.ranks.waiting[rank] -= 1;
-                    if let Some(lease) = &mut self.requests.leases[at] {
-                        lease.prefill_done();
-                    }
-                }
-                EngineNews::Ended(id) => self.ended(id, now),
+                EngineNews::First(id) => self.first_token(rank, id, now),
+                EngineNews::Ended(id) => match self.requests.prefills[id as usize].take() {
+                    Some(lease) => self.prompt_computed(id, lease, now),
+                    None => self.ended(id, now),
+                },
             }
         }
         self.serve(false, now);
+    }
+
+    fn first_token(&mut self, rank: usize, id: u32, now: u64) {
+        let at = id as usize;
+        self.ranks.waiting[rank] -= 1;
+        // The token of a prefill rank is none that the client sees.
+        if self.requests.prefills[at].is_some() {
+            return;
+        }
+        let ttft = now - self.requests.started_ns[at];
+        self.requests.outcomes[at].ttft_ns = Some(ttft);
+        if let Some(lease) = &mut self.requests.leases[at] {
+            lease.prefill_done();
+        }
+    }
+
+    /// The prefill rank is done, and the decode rank goes on.
+    fn prompt_computed(&mut self, id: u32, mut prefill: Lease, now: u64) {
+        prefill.prefill_done();
+        self.routers.end(id, prefill, NanosSinceStart(now));
+        let decode = self.requests.leases[id as usize].as_ref().map(Lease::rank);
+        if let Some(decode) = decode {
+            self.begin(decode.index(), id, EngineJob::Answer, now);
+        }
     }
 
     /// Changes of the cache go on their way to the router.
@@ -316,6 +353,11 @@ impl<'a> World<'a> {
     }
 
     fn ended(&mut self, id: u32, now: u64) {
+        let at = id as usize;
+        let gaps = u64::from(self.trace.requests[at].output_tokens.saturating_sub(1));
+        let outcome = &mut self.requests.outcomes[at];
+        let first_ns = outcome.ttft_ns.map(|ttft| self.requests.started_ns[at] + ttft);
+        outcome.token_ns = first_ns.and_then(|first| (now - first).checked_div(gaps));
         if let Some(lease) = self.requests.leases[id as usize].take() {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
@@ -366,7 +408,10 @@ impl<'a> World<'a> {
         let mut summary = PolicySummary::default();
         summary.count(&self.requests.outcomes);
         let totals = || self.ranks.engines.iter().map(ModelEngine::totals);
-        let computed = || totals().map(|totals| totals.computed_tokens);
+        // Prompts are computed by some of the ranks, or by all.
+        let SimPlan { ranks, prefill_ranks, .. } = *self.plan;
+        let computing = if prefill_ranks > 0 { prefill_ranks } else { ranks };
+        let computed = || totals().take(computing).map(|totals| totals.computed_tokens);
         let cached: u64 = totals().map(|totals| totals.cached_tokens).sum();
         let prompts = self.trace.requests.iter().zip(&self.requests.outcomes);
         let served = prompts.filter(|(_, outcome)| outcome.ttft_ns.is_some());
@@ -375,10 +420,10 @@ impl<'a> World<'a> {
         let loaded: u64 = totals().map(|totals| totals.loaded_tokens).sum();
         summary.hits.host_hit_rate = loaded as f64 / tokens.max(1) as f64;
         summary.preempted = totals().map(|totals| totals.preempted).sum();
-        let mean = computed().sum::<u64>() as f64 / self.plan.ranks.max(1) as f64;
+        let mean = computed().sum::<u64>() as f64 / computing.max(1) as f64;
         summary.load_max_over_mean = computed().max().unwrap_or(0) as f64 / mean.max(1.0);
         let busy: u64 = totals().map(|totals| totals.busy_ns).sum();
-        let all = self.requests.last_arrival_ns.max(1) as f64 * self.plan.ranks as f64;
+        let all = self.requests.last_arrival_ns.max(1) as f64 * ranks as f64;
         summary.busy = busy as f64 / all;
         summary
     }
