@@ -151,7 +151,19 @@ pub const WALK_PROBES_MAX: usize = 65_536;
 /// The same for a walk on a shard. A longer prompt that needs more is walked again elsewhere.
 pub const INLINE_PROBES_MAX: usize = 41_984;
 /// Longest block in bytes that the index knows; longer blocks end the chain (they are not stored).
-pub const BLOCK_BYTES_MAX: usize = 32_767;
+pub const BLOCK_BYTES_MAX: usize = 32_766;
+/// In the place of a block's bytes: a block inside of an image, which has no bytes of its own.
+pub const INNER_BLOCK: u16 = 32_767;
+/// Bytes that an image is in a prompt's text: its name, filled up. What the tokens of a usual image
+/// weigh as text.
+pub const IMAGE_TEXT_BYTES: usize = 4_096;
+/// Longest name of an image. What follows an image with a longer one is not matched.
+pub const IMAGE_NAME_BYTES_MAX: usize = 128;
+/// Images of one prompt that get a name. What follows the others is not matched.
+pub const NAMED_IMAGES_MAX: usize = 256;
+/// Bytes of images of one prompt that get a name, as they are sent: 10 to 80 ms on the offload
+/// thread. What follows the others is not matched.
+pub const NAMED_IMAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Prompts longer than this are matched only up to it.
 pub const PROMPT_BYTES_MATCHED_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of a chunk: the unit in which prompts sent to ranks without KV events are remembered. Some
@@ -367,7 +379,9 @@ const _: () = assert!(RANKS_MAX <= u16::MAX as usize && RANKS_MAX.is_multiple_of
 const _: () = assert!(WORKERS_MAX <= RANKS_MAX);
 const _: () = assert!(2 * SHARD_BEAT_PERIOD.as_millis() < SHARD_STALLED_AFTER.as_millis());
 const _: () = assert!(SHARD_BEAT_PERIOD.as_millis() <= HISTOGRAM_PERIOD.as_millis());
-const _: () = assert!(BLOCK_BYTES_MAX < 1 << 15);
+const _: () = assert!(IMAGE_NAME_BYTES_MAX + 2 <= IMAGE_TEXT_BYTES);
+const _: () = assert!(IMAGE_TEXT_BYTES <= BLOCK_BYTES_MAX);
+const _: () = assert!(BLOCK_BYTES_MAX < INNER_BLOCK as usize && INNER_BLOCK < 1 << 15);
 // Seven digits and a comma for each id.
 const _: () = assert!(CONTINUED_EVENT_BYTES_MAX >= 8 * CONTINUED_IDS_MAX);
 const _: () = assert!(APPROXIMATE_CHUNK_BYTES <= BLOCK_BYTES_MAX);

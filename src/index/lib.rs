@@ -103,7 +103,11 @@ impl IndexReader {
         out: &mut Overlaps,
     ) {
         let windows = WindowedRanks { ranks: windowed, prompt_bytes: text.len() };
-        Walk { slices: &self.slices, hasher: &self.hasher, text, windows, out }.run(root);
+        let (slices, hasher) = (&*self.slices, &self.hasher);
+        match out.has_images {
+            false => Walk::<false> { slices, hasher, text, windows, out }.run(root),
+            true => Walk::<true> { slices, hasher, text, windows, out }.run(root),
+        }
     }
 
     /// The same under every root of a model, for requests with that cache salt.

@@ -13,7 +13,7 @@ pub enum KvOp {
         parent: BlockKey,
         /// Key of the path with the block.
         key: BlockKey,
-        /// Bytes of the block's text, 1 to `BLOCK_BYTES_MAX`.
+        /// Bytes of the block's text, 1 to `BLOCK_BYTES_MAX`, or `INNER_BLOCK`.
         block_bytes: u16,
     },
     /// `rank` now holds the block `key`, if the index has that block. Unlike a stored block, such a

@@ -18,6 +18,8 @@ pub struct Overlaps {
     pub(super) points: Vec<Overlap>,
     /// What a walk may cost.
     pub(super) probes_max: usize,
+    /// The prompt has images with names.
+    pub(super) has_images: bool,
     pub(super) is_cut: bool,
     /// Taken out by a walk.
     pub(super) scratch: Option<Box<WalkScratch>>,
@@ -32,6 +34,7 @@ impl Overlaps {
             held: Vec::with_capacity(rank_count),
             points: Vec::new(),
             probes_max: WALK_PROBES_MAX,
+            has_images: false,
             is_cut: false,
             scratch: Some(Box::default()),
         }
@@ -40,6 +43,11 @@ impl Overlaps {
     /// Sets what a walk may cost, at most [`WALK_PROBES_MAX`].
     pub fn limit(&mut self, probes_max: usize) {
         self.probes_max = probes_max.min(WALK_PROBES_MAX);
+    }
+
+    /// Sets whether the prompt has images with names, whose inner blocks have no bytes.
+    pub fn expect_images(&mut self, has_images: bool) {
+        self.has_images = has_images;
     }
 
     /// Did a walk end early that would go on with a higher limit?

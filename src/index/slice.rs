@@ -12,7 +12,7 @@ use super::Shape;
 use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
 use super::words::rank_lane;
 use crate::{BlockKey, KvOp};
-use forebay_base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
+use forebay_base::limits::{INNER_BLOCK, RANKS_MAX};
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl SliceWriter {
         match op {
             KvOp::Store { parent, key, block_bytes } => {
                 let within_limits = rank.index() < RANKS_MAX
-                    && (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes))
+                    && (1..=INNER_BLOCK).contains(&block_bytes)
                     && parent != key;
                 let stored = within_limits && self.store(rank_lane(rank), parent, key, block_bytes);
                 if !stored {

@@ -15,7 +15,9 @@ use super::ranks::Ranks;
 use super::scratch::{Branch, WalkScratch};
 use super::table::{Arrival, Step, Table};
 use super::window::WindowedRanks;
-use forebay_base::limits::{BLOCK_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX};
+use forebay_base::limits::{
+    BLOCK_BYTES_MAX, INNER_BLOCK, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX,
+};
 use std::sync::Arc;
 
 /// Branches waiting at one time; further ones are not followed.
@@ -27,8 +29,9 @@ const PROBE_BYTES: usize = 256;
 /// What the longest block costs.
 const BLOCK_PROBES_MAX: usize = 1 + BLOCK_BYTES_MAX / PROBE_BYTES;
 
-/// One prompt on its way through the slices.
-pub(super) struct Walk<'a> {
+/// One prompt on its way through the slices. Only prompts with images follow inner blocks: others
+/// do not pay for them.
+pub(super) struct Walk<'a, const IMAGES: bool> {
     pub(super) slices: &'a [Arc<Table>],
     pub(super) hasher: &'a BlockHasher,
     pub(super) text: &'a [u8],
@@ -36,14 +39,17 @@ pub(super) struct Walk<'a> {
     pub(super) out: &'a mut Overlaps,
 }
 
-impl Walk<'_> {
+impl<const IMAGES: bool> Walk<'_, IMAGES> {
     /// Adds what is found under `root` to `out`.
     pub(super) fn run(mut self, root: BlockKey) {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
         debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
-        // Blocks of one short token are three bytes long.
-        let worth = WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2);
+        // Blocks of one short token are three bytes long. How many blocks an image has is unknown.
+        let worth = match IMAGES {
+            true => WALK_PROBES_MAX,
+            false => WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2),
+        };
         let mut budget = self.out.probes_max.min(worth);
         scratch.run.begin(self.out.rank_words());
         self.start(root, &mut scratch, &mut budget);
@@ -70,6 +76,10 @@ impl Walk<'_> {
             }
             let children = table.children(run);
             for &length in &run.lengths {
+                // An image begins with a block of bytes.
+                if IMAGES && length.bytes == INNER_BLOCK {
+                    continue;
+                }
                 let hash = || self.step(root, 0, length.bytes, budget);
                 let Some(key) = first_keys.get(length.bytes, hash) else { continue };
                 let is_here = slice_of(key, self.slices.len()).index() == slice;
@@ -113,7 +123,7 @@ impl Walk<'_> {
                 if is_fork && !is_child() {
                     continue;
                 }
-                let bytes = end.bytes + u32::from(length.bytes);
+                let bytes = end.bytes + u32::from(Self::own_bytes(length.bytes));
                 debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
                     // The first goes on here. Only the others cost a copy of the ranks.
@@ -126,10 +136,16 @@ impl Walk<'_> {
                     }
                 }
             }
-            debug_assert!(end.bytes > before.bytes && end.blocks > before.blocks, "no way made");
+            debug_assert!(end.bytes >= before.bytes && end.blocks > before.blocks, "no way made");
             let Some(child) = next else { return ranks.record(end, self.out) };
             ((key, bytes), before) = (child, end);
         }
+    }
+
+    /// Prompt bytes of a block whose length is listed so.
+    #[inline]
+    const fn own_bytes(length: u16) -> u16 {
+        if IMAGES && length == INNER_BLOCK { 0 } else { length }
     }
 
     /// The key one block of that length further; `None` past the end of the prompt or of the
@@ -137,7 +153,7 @@ impl Walk<'_> {
     #[inline]
     fn step(&self, key: BlockKey, start: u32, length: u16, budget: &mut usize) -> Option<BlockKey> {
         let start = usize::try_from(start).ok()?;
-        let block = self.text.get(start..)?.get(..usize::from(length))?;
+        let block = self.text.get(start..)?.get(..usize::from(Self::own_bytes(length)))?;
         *budget = budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
         Some(self.hasher.child(key, block))
     }
@@ -152,6 +168,7 @@ impl Walk<'_> {
         // In a register: what is borrowed would be written back at each block.
         let (mut end, mut made, mut left) = (at.end, 0, *budget);
         for (&length, step) in lengths.iter().zip(out) {
+            let length = Self::own_bytes(length);
             let Some((block, after)) = rest.split_at_checked(usize::from(length)) else { break };
             let Some(fewer) = left.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
             key = self.hasher.child(key, block);

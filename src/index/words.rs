@@ -4,7 +4,7 @@
 //! words. Pure functions, any thread.
 
 use forebay_base::RankIndex;
-use forebay_base::limits::{BLOCK_BYTES_MAX, RANKS_MAX};
+use forebay_base::limits::{INNER_BLOCK, RANKS_MAX};
 
 /// Lanes of a word; larger sets overflow into cells.
 pub(super) const LANES: usize = 4;
@@ -15,7 +15,7 @@ const CELL_MASK: u64 = u32::MAX as u64;
 const LANE_BITS: usize = 16;
 const LANE_MASK: u64 = 0xffff;
 
-const _: () = assert!(RANKS_MAX < 1 << 15 && BLOCK_BYTES_MAX < 1 << 15);
+const _: () = assert!(RANKS_MAX < 1 << 15 && INNER_BLOCK < 1 << 15);
 const _: () = assert!(LANES * LANE_BITS == u64::BITS as usize);
 
 /// Number of one overflow cell of a slice.
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_cell_is_never_a_set_of_lanes() {
-        let largest = u16::try_from(BLOCK_BYTES_MAX).expect("a lane");
+        let largest = INNER_BLOCK;
         assert_eq!(cell_of(from_lanes(largest - 3..=largest)), None);
         assert_eq!(cell_of(many(CellId(u32::MAX))), Some(CellId(u32::MAX)));
         assert_eq!(cell_of(many(CellId(0))), Some(CellId(0)));

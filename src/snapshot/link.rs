@@ -2,7 +2,7 @@
 
 use crate::framing::{NumberReader, put_varint};
 use forebay_base::ShardIndex;
-use forebay_base::limits::BLOCK_BYTES_MAX;
+use forebay_base::limits::INNER_BLOCK;
 use forebay_index::BlockKey;
 
 /// One block, for all ranks that hold it.
@@ -12,7 +12,7 @@ pub struct Link {
     pub parent: BlockKey,
     /// Key of the path with the block.
     pub key: BlockKey,
-    /// Bytes of the block's text, 1 to [`BLOCK_BYTES_MAX`].
+    /// Bytes of the block's text, from 1 on, or [`INNER_BLOCK`].
     pub block_bytes: u16,
     /// Slice of the index that the path belongs to.
     pub slice: ShardIndex,
@@ -32,7 +32,7 @@ impl Link {
         let key = BlockKey::from_word(reader.u64()?)?;
         let block_bytes = u16::try_from(reader.varint()?).ok()?;
         let slice = ShardIndex(u16::try_from(reader.varint()?).ok()?);
-        let possible = (1..=BLOCK_BYTES_MAX).contains(&usize::from(block_bytes)) && parent != key;
+        let possible = (1..=INNER_BLOCK).contains(&block_bytes) && parent != key;
         possible.then_some(Self { parent, key, block_bytes, slice })
     }
 }
