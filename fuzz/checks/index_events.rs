@@ -9,7 +9,7 @@ use forebay_base::RankIndex;
 use forebay_index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay_kv_decode::{Attention, Medium, Removed, Stored};
+use forebay_kv_decode::{Attention, BlockImages, Medium, Removed, Stored};
 use forebay_kv_events::{BatchOutcome, BlockText, Naming, RankBlocks, SliceOps};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -173,6 +173,7 @@ impl Fleet {
             lora_name: "",
             cache_salt: "",
             opaque_from: None,
+            images: BlockImages::default(),
             group: None,
             attention: Attention::Whole,
             remote: false,

@@ -3,6 +3,7 @@
 //! messages out of it.
 
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, ScanError, check_json, scan};
+use forebay_text::ImageKey;
 use forebay_text::chat::{ChatRole, unescape_into};
 use serde_json::Value;
 
@@ -14,6 +15,9 @@ const ENDPOINTS: [Endpoint; 6] = [
     Endpoint::Generate,
     Endpoint::Tokenize,
 ];
+
+/// Bytes of a name with its key, quotes and comma.
+const NAME_MEMBER_BYTES: usize = 42;
 
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
@@ -60,6 +64,9 @@ pub(crate) fn check(data: &[u8]) {
         if request.has_model {
             renamed(data, endpoint, request.clone());
         }
+        if endpoint == Endpoint::ChatCompletions {
+            named(data, request.clone());
+        }
     }
 }
 
@@ -74,6 +81,34 @@ fn renamed(data: &[u8], endpoint: Endpoint, mut request: ApiRequest) {
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
     assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
     assert_eq!(found.texts, request.texts);
+}
+
+/// Names of images are all that is new in the body, and all places are those that a scan of it
+/// finds. Images that have names get no others.
+fn named(data: &[u8], mut request: ApiRequest) {
+    let (mut body, mut found) = (data.to_vec(), ApiRequest::default());
+    let key = ImageKey::new("secret");
+    request.name_images(&mut body, 0, &key);
+    assert_eq!(scan(&body, Endpoint::ChatCompletions, &mut found), Ok(()));
+    assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
+    assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
+    assert_eq!(found.texts, request.texts);
+    let (mut old, mut new) = (data, &body[..]);
+    while let Some((byte, rest)) = new.split_first() {
+        let is_name =
+            |member: &[u8]| member.starts_with(b"\"uuid\":\"") && member.ends_with(b"\",");
+        let member = new.get(..NAME_MEMBER_BYTES).filter(|member| is_name(member));
+        if let Some(member) = member.filter(|member| !old.starts_with(member)) {
+            new = &new[member.len()..];
+            continue;
+        }
+        assert_eq!(old.first(), Some(byte));
+        (old, new) = (&old[1..], rest);
+    }
+    assert!(old.is_empty());
+    let before = body.clone();
+    request.name_images(&mut body, 0, &key);
+    assert_eq!(body, before, "named twice");
 }
 
 fn agree(data: &[u8], value: &Value, endpoint: Endpoint, request: &ApiRequest) {

@@ -6,7 +6,7 @@ use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, KeySeed, KvOp};
 use forebay_kv_decode::{Decoder, KvEvent};
 use forebay_kv_events::{
-    BlockText, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier, Tree,
+    BlockText, FeedCounters, LowerTiers, NamedImages, Naming, RankFeed, SliceOps, Tier, Tree,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -37,9 +37,18 @@ fn decode(decoder: &mut Decoder, payload: &[u8]) -> (Vec<String>, bool) {
             KvEvent::Removed(removed) => assert!(removed.hashes.len() <= payload.len()),
             _ => {}
         }
-        events.push(format!("{event:?}"));
+        events.push(in_words(&event));
     });
     (events, decoded.is_ok())
+}
+
+/// What it says, wherever in the payload it says so.
+fn in_words(event: &KvEvent<'_>) -> String {
+    let KvEvent::Stored(mut stored) = *event else { return format!("{event:?}") };
+    let mut images = std::mem::take(&mut stored.images);
+    let images: Vec<Vec<(&str, i32)>> =
+        stored.hashes.iter().map(|_| images.next_block().collect()).collect();
+    format!("{stored:?} with {images:?}")
 }
 
 /// Three messages with the same payload, then the end of the connection.
@@ -110,6 +119,18 @@ impl BlockText for Letters {
 
     fn has_media(&self, token_ids: &[u32]) -> bool {
         token_ids.iter().any(|token| token % 127 == 126)
+    }
+
+    /// Each block that an image goes on in has no text.
+    fn decode_images(
+        &self,
+        _token_ids: &[u32],
+        images: NamedImages<'_, '_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let begun = images.filter(|(_, begins)| *begins >= 0);
+        begun.for_each(|(name, _)| out.extend_from_slice(name.as_bytes()));
+        true
     }
 }
 

@@ -20,7 +20,7 @@ use forebay_fleet::worker::{
 use forebay_http1::{Method, RequestHead};
 use forebay_index::{GuessKind, IndexReader};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
     NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
@@ -107,14 +107,16 @@ impl Explainer {
             })?;
         let learnt = bytes_per_token(sources.counters, model_index);
         let ratio = learnt.unwrap_or(BYTES_PER_TOKEN_DEFAULT);
-        let rendered = self.match_prompt(&asked.body, model, ratio, sources);
+        let mut body = asked.body.to_vec();
+        name_images(&mut self.request, &mut body, 0, model.text.as_deref());
+        let rendered = self.match_prompt(&body, model, ratio, sources);
         let prompt_bytes = match self.matched.prompt_bytes() {
-            0 => self.request.text_bytes(u64::try_from(asked.body.len()).unwrap_or(u64::MAX)),
+            0 => self.request.text_bytes(u64::try_from(body.len()).unwrap_or(u64::MAX)),
             matched => matched,
         };
         let prompt_size = PromptSize::new(prompt_bytes, ratio);
         let mut case = Case { sources, model, leg: Leg::Whole, prompt: prompt_size, session };
-        let route = self.route(&asked.body, endpoint, &case);
+        let route = self.route(&body, endpoint, &case);
         case.leg = asked.leg.unwrap_or(match route {
             Ok(Route::Pair) => Leg::Decode,
             Ok(Route::Whole(_)) | Err(_) => Leg::Whole,
@@ -166,14 +168,9 @@ impl Explainer {
         bytes_per_token: f32,
         sources: &ExplainSources<'_>,
     ) -> Result<Rendered, Unmatched> {
-        let ask = MatchRequest {
-            index: sources.index,
-            fleet: sources.fleet,
-            model,
-            request: &self.request,
-            body,
-            place: RenderThread::Offload,
-        };
+        let (request, place) = (&self.request, RenderThread::Offload);
+        let (index, fleet) = (sources.index, sources.fleet);
+        let ask = MatchRequest { index, fleet, model, request, body, place };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);

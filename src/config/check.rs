@@ -27,6 +27,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
     check.ranges(config);
     check.admin(config);
+    check.image_key(config);
     check.client(&config.client);
     check.doors(config);
     check.keys(config);
@@ -98,6 +99,10 @@ impl Check<'_> {
             let (is, range) = (kind.format(number), kind.format_range(key));
             self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
         });
+    }
+
+    fn image_key(&mut self, config: &Config) {
+        self.token("image_key_file", config.image_key_file.as_deref());
     }
 
     fn cores(&mut self, config: &Config) {

@@ -103,7 +103,7 @@ impl Check<'_> {
     }
 
     /// What the file holds; a fault of it is a finding.
-    fn token(&mut self, key: &str, path: Option<&Path>) -> Option<String> {
+    pub(super) fn token(&mut self, key: &str, path: Option<&Path>) -> Option<String> {
         match read_token(path?) {
             Ok(token) => {
                 if token.len() < TOKEN_BYTES_LEAST {
@@ -152,6 +152,16 @@ mod tests {
         assert!(alone.len() == 1 && alone[0].contains("without `admin_token_file`"), "{alone:?}");
         let none = both("/nonexistent", &change);
         assert!(none.len() == 1 && none[0].contains("`admin_read_token_file` /non"), "{none:?}");
+    }
+
+    #[test]
+    fn the_secret_of_images_is_read_too() {
+        let none = findings("image_key_file = \"/nonexistent\"");
+        assert!(none.len() == 1 && none[0].contains("`image_key_file` /non"), "{none:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let short =
+            findings(&format!("image_key_file = \"{}\"", file(folder.path(), "key", "short\n")));
+        assert!(short.len() == 1 && short[0].contains("5 characters"), "{short:?}");
     }
 
     #[test]

@@ -55,6 +55,10 @@ table! {
         /// Used for workers whose engine names no folder that exists here.
         model_dir: Option<PathBuf> = None,
             { absent: "the Hugging Face cache", flag: flag("Workers", "model-dir", "DIR") };
+        /// File with the secret by which images in chats get names (`uuid`), so that vLLM's prompts
+        /// match behind images too. Replicas need the same.
+        image_key_file: Option<PathBuf> = None,
+            { absent: "a match ends at the first image", reloadable: false };
         /// File with what the admin API changed of the workers: added, drained and removed ones
         /// stay so after a restart.
         workers_state: Option<PathBuf> = None,

@@ -47,7 +47,7 @@ impl Probes {
         let probing = Probing {
             config: Arc::clone(config),
             clients: clients.clone(),
-            texts: ModelTexts::new(clock),
+            texts: ModelTexts::new(clock, config.image_key_file.as_deref()),
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };

@@ -7,8 +7,10 @@
 
 use super::described::{Description, ServedModel};
 use forebay_base::{Clock, NanosSinceStart};
+use forebay_config::read_token;
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
-use forebay_text::chat::{EngineRules, load_model_text_for};
+use forebay_text::ImageKey;
+use forebay_text::chat::{EngineRules, find_image_tokens, load_model_text_for};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
+use tracing::warn;
 
 /// Workers that share a directory are described at about the same time: a failure answers all of
 /// them. Shorter than the time between two descriptions of one worker.
@@ -24,13 +27,14 @@ const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// Directories that were loaded, or are loading; shared by the tasks of all workers.
 #[derive(Clone, Debug)]
 pub struct ModelTexts {
-    /// By directory and whether SGLang's rules apply.
+    /// By directory and rules.
     by_dir: Rc<RefCell<ByDir>>,
     clock: Clock,
     failure_kept: Duration,
+    image_key: Option<ImageKey>,
 }
 
-type ByDir = HashMap<(PathBuf, bool), Rc<OnceCell<TextAttempt>>>;
+type ByDir = HashMap<(PathBuf, ReadingRules), Rc<OnceCell<TextAttempt>>>;
 type LoadedText = Result<Readable, String>;
 
 /// What a directory gave.
@@ -39,6 +43,13 @@ struct Readable {
     text: Arc<ModelText>,
     /// Why its chat template is not used.
     template_error: Option<Arc<str>>,
+}
+
+/// How a worker's models are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ReadingRules {
+    of_engine: EngineRules,
+    names_images: bool,
 }
 
 /// What one attempt gave, and when.
@@ -69,10 +80,11 @@ pub struct FoundText {
 }
 
 impl ModelTexts {
-    /// None loaded yet.
+    /// None loaded yet. With a file of a secret, vLLM's images get names.
     #[must_use]
-    pub fn new(clock: Clock) -> Self {
-        Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT }
+    pub fn new(clock: Clock, image_key_file: Option<&Path>) -> Self {
+        let image_key = image_key_file.and_then(image_key);
+        Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT, image_key }
     }
 
     /// The texts of all base models of a worker.
@@ -81,9 +93,12 @@ impl ModelTexts {
         description: &Description,
         dirs: Dirs<'_>,
     ) -> BTreeMap<Arc<str>, FoundText> {
-        let rules = match description.dialect {
-            Dialect::Sglang => EngineRules::Sglang,
-            Dialect::Vllm | Dialect::Openai => EngineRules::Vllm,
+        let rules = ReadingRules {
+            of_engine: match description.dialect {
+                Dialect::Sglang => EngineRules::Sglang,
+                Dialect::Vllm | Dialect::Openai => EngineRules::Vllm,
+            },
+            names_images: description.dialect == Dialect::Vllm && self.image_key.is_some(),
         };
         let mut texts = BTreeMap::new();
         if description.models.is_empty() {
@@ -100,7 +115,7 @@ impl ModelTexts {
         &self,
         dirs: Dirs<'_>,
         model: Option<&ServedModel>,
-        rules: EngineRules,
+        rules: ReadingRules,
     ) -> FoundText {
         let root = model.and_then(|model| model.root.as_deref());
         let name = model.map(|model| &*model.name);
@@ -127,18 +142,18 @@ impl ModelTexts {
         FoundText { text, note, dir: Some(dir.into()), is_of_all }
     }
 
-    async fn load(&self, dir: &Path, rules: EngineRules) -> LoadedText {
+    async fn load(&self, dir: &Path, rules: ReadingRules) -> LoadedText {
         let attempt = async || TextAttempt {
-            loaded: load_apart(dir.to_owned(), rules).await,
+            loaded: load_apart(dir.to_owned(), rules, self.image_key.clone()).await,
             ended_at: self.clock.now(),
         };
         self.cell(dir, rules).get_or_init(attempt).await.loaded.clone()
     }
 
     /// The attempt that counts: ended well, under way, or failed lately; else a new one.
-    fn cell(&self, dir: &Path, rules: EngineRules) -> Rc<OnceCell<TextAttempt>> {
+    fn cell(&self, dir: &Path, rules: ReadingRules) -> Rc<OnceCell<TextAttempt>> {
         let mut by_dir = self.by_dir.borrow_mut();
-        let cell = by_dir.entry((dir.to_owned(), rules == EngineRules::Sglang)).or_default();
+        let cell = by_dir.entry((dir.to_owned(), rules)).or_default();
         let now = self.clock.now();
         let is_stale = |attempt: &TextAttempt| {
             attempt.loaded.is_err() && now >= attempt.ended_at.plus(self.failure_kept)
@@ -150,14 +165,29 @@ impl ModelTexts {
     }
 }
 
+/// The check of the configuration has read the file before.
+fn image_key(path: &Path) -> Option<ImageKey> {
+    let secret = read_token(path);
+    let secret = secret.inspect_err(|what| warn!(what, "`image_key_file`: images get no names"));
+    secret.ok().map(|secret| ImageKey::new(&secret))
+}
+
 /// Loads on a helper thread.
-async fn load_apart(dir: PathBuf, rules: EngineRules) -> LoadedText {
+async fn load_apart(dir: PathBuf, rules: ReadingRules, image_key: Option<ImageKey>) -> LoadedText {
     let loading = tokio::task::spawn_blocking(move || {
-        let parts = load_model_text_for(&dir, rules).map_err(|error| error.to_string())?;
+        let parts = load_model_text_for(&dir, rules.of_engine);
+        let parts = parts.map_err(|error| error.to_string())?;
+        let images = rules.names_images.then(|| find_image_tokens(&dir)).flatten();
+        let vocabulary = match images {
+            Some((image, marks)) => parts.vocabulary.with_images(image, &marks),
+            None => parts.vocabulary,
+        };
+        let image_key = image_key.filter(|_| vocabulary.follows_images());
         let text = Arc::new(ModelText {
-            vocabulary: Arc::new(parts.vocabulary),
+            vocabulary: Arc::new(vocabulary),
             chat_template: parts.chat_template,
-            rules,
+            rules: rules.of_engine,
+            image_key,
         });
         let template_error = parts.template_error.map(|error| error.to_string().into());
         Ok(Readable { text, template_error })
@@ -255,7 +285,7 @@ mod tests {
         fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
         let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}"#;
         block_on_local(async move {
-            let texts = ModelTexts::new(Clock::start());
+            let texts = ModelTexts::new(Clock::start(), None);
             let mut kept = Vec::new();
             for (dialect, wanted) in
                 [(Dialect::Vllm, "a\nb"), (Dialect::Sglang, "a b"), (Dialect::Openai, "a\nb")]
@@ -273,14 +303,46 @@ mod tests {
     }
 
     #[test]
+    fn images_are_named_for_vllm_where_the_model_has_their_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name);
+        fs::write(place("key"), "a-secret-of-the-tests").unwrap();
+        fs::copy(Path::new(OWN).join("tokenizer.json"), place("tokenizer.json")).unwrap();
+        let names = async |key: Option<&Path>, dialect| {
+            let texts = ModelTexts::new(Clock::start(), key);
+            let text = found(&texts, dir.path(), dialect).await.text.unwrap();
+            assert_eq!(text.image_key.is_some(), text.vocabulary.follows_images());
+            text.image_key.is_some()
+        };
+        block_on_local(async move {
+            let key = Some(place("key"));
+            let (key, missing) = (key.as_deref(), place("none"));
+            assert!(!names(key, Dialect::Vllm).await, "the model has no token for images");
+            let config = r#"{"image_token_id":2234,"vision_start_token_id":2235}"#;
+            fs::write(place("config.json"), config).unwrap();
+            for (key, dialect, wanted) in [
+                (key, Dialect::Vllm, true),
+                (key, Dialect::Openai, false),
+                (key, Dialect::Sglang, false),
+                (None, Dialect::Vllm, false),
+                (Some(&*missing), Dialect::Vllm, false),
+            ] {
+                assert_eq!(names(key, dialect).await, wanted, "{dialect:?} {key:?}");
+            }
+        });
+    }
+
+    #[test]
     fn what_failed_is_tried_again_and_what_loaded_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokenizer.json");
         block_on_local(async move {
-            let texts =
-                ModelTexts { failure_kept: Duration::ZERO, ..ModelTexts::new(Clock::start()) };
+            let texts = ModelTexts {
+                failure_kept: Duration::ZERO,
+                ..ModelTexts::new(Clock::start(), None)
+            };
             let patient =
-                ModelTexts { failure_kept: Duration::MAX, ..ModelTexts::new(Clock::start()) };
+                ModelTexts { failure_kept: Duration::MAX, ..ModelTexts::new(Clock::start(), None) };
             let failed = found(&texts, dir.path(), Dialect::Vllm).await;
             assert!(failed.text.is_none() && failed.note.contains("tokenizer.json"));
             assert!(found(&patient, dir.path(), Dialect::Vllm).await.text.is_none());

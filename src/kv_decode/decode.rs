@@ -128,6 +128,7 @@ impl Decoder {
         if !is_last {
             long.fields.parent = scratch.hashes.last().copied();
             long.taken_count += scratch.hashes.len();
+            long.fields.images.skip(scratch.hashes.len());
             batch.long = Some(long);
         }
         Ok(Some(EventPart { event, is_last }))
@@ -271,6 +272,7 @@ impl DecodeScratch {
             lora_name: fields.lora_name,
             cache_salt: fields.cache_salt,
             opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
+            images: fields.images,
             group: fields.group,
             attention: Attention::from_word(fields.kind, fields.window_tokens),
             remote: fields.remote,

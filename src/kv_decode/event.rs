@@ -1,5 +1,7 @@
 //! KV events as data, whichever engine and shape they came in.
 
+use super::images::BlockImages;
+
 /// One event of a batch; borrows the payload and the decoder's scratch space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvEvent<'a> {
@@ -44,8 +46,10 @@ pub struct Stored<'a> {
     pub lora_name: &'a str,
     /// Cache salt, empty for none.
     pub cache_salt: &'a str,
-    /// Blocks from this one on depend on something that is not text (an image, embeddings).
+    /// Blocks from this one on depend on something that is not text and has no name (embeddings).
     pub opaque_from: Option<usize>,
+    /// The images in each block, by name.
+    pub images: BlockImages<'a>,
     /// KV-cache group of a hybrid model (vLLM 0.20).
     pub group: Option<u32>,
     /// How much of a prefix the group's layers see.

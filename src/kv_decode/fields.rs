@@ -2,6 +2,7 @@
 //! long.
 
 use super::event::Medium;
+use super::images::{BlockImages, image};
 use super::msgpack::{MsgpackError, MsgpackReader, Value};
 use std::str::from_utf8;
 
@@ -21,6 +22,7 @@ pub(super) struct EventFields<'a> {
     pub(super) hashes: Option<MsgpackReader<'a>>,
     pub(super) token_ids: Option<MsgpackReader<'a>>,
     pub(super) opaque_from: Option<usize>,
+    pub(super) images: BlockImages<'a>,
 }
 
 /// Fields of `BlockStored` and `BlockRemoved` in positional form, after the tag.
@@ -113,8 +115,8 @@ fn field<'a>(
 }
 
 /// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and
-/// items that are not text, as `[id, offset]` pairs or bytes. Names and salts are both bare strings
-/// (vLLM 0.17 to 0.33).
+/// items that are not text: images as `[name, offset]`, others as bytes. Names and salts are both
+/// bare strings (vLLM 0.17 to 0.33).
 pub(super) fn read_extra_keys<'a>(
     reader: &mut MsgpackReader<'a>,
     fields: &mut EventFields<'a>,
@@ -124,6 +126,7 @@ pub(super) fn read_extra_keys<'a>(
         Value::Array(blocks) => blocks,
         _ => return Err(MsgpackError::Type),
     };
+    let start = *reader;
     for block in 0..usize::try_from(blocks).unwrap_or(usize::MAX) {
         let keys = match reader.value()? {
             Value::Nil => continue,
@@ -133,6 +136,11 @@ pub(super) fn read_extra_keys<'a>(
         for _ in 0..keys {
             let mut after = *reader;
             after.skip()?;
+            if image(&mut reader.clone()).is_some() {
+                fields.images = BlockImages::new(start, blocks);
+                *reader = after;
+                continue;
+            }
             let known = match reader.value()? {
                 Value::Text(text) if text == fields.lora_name.as_bytes() => true,
                 // Behind a parent no block is the first of its sequence: there it is an image's

@@ -6,8 +6,10 @@
 mod decode;
 mod event;
 mod fields;
+mod images;
 pub mod msgpack;
 
 pub use decode::{Batch, BatchHead, Decoder, EventPart};
 pub use event::{Attention, KvEvent, Medium, Removed, Stored};
+pub use images::{BlockImages, ImagesOfBlock};
 pub use msgpack::MsgpackError;

@@ -49,7 +49,7 @@ pub enum Value<'a> {
 }
 
 /// A position in a payload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MsgpackReader<'a> {
     bytes: &'a [u8],
 }

@@ -28,8 +28,9 @@ use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use super::windows::HeldWindows;
 use forebay_base::ShardIndex;
+use forebay_base::limits::INNER_BLOCK;
 use forebay_index::{BlockKey, RootName};
-use forebay_kv_decode::{Attention, Removed, Stored};
+use forebay_kv_decode::{Attention, ImagesOfBlock, Removed, Stored};
 use forebay_snapshot::Link;
 
 /// The blocks of one rank.
@@ -274,11 +275,12 @@ impl<T: BlockText> RankBlocks<T> {
             self.note_opaque(event, 0, group);
             return BatchOutcome::NotText;
         }
-        let mut outcome = BatchOutcome::Applied;
+        let (mut outcome, mut images) = (BatchOutcome::Applied, event.images);
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
             let is_opaque = event.is_opaque(position);
-            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            let (naming, images) = (&self.naming, images.next_block());
+            let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
             if let Err(outcome) = read {
                 self.note_opaque(event, position, group);
                 return outcome;
@@ -327,7 +329,8 @@ impl<T: BlockText> RankBlocks<T> {
             let id = self.id(hash, group);
             self.opaque.note(id);
             let is_opaque = event.is_opaque(position);
-            let read = self.naming.read(token_ids, is_opaque, &mut self.block_bytes);
+            let (naming, images) = (&self.naming, ImagesOfBlock::default());
+            let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
             if read == Err(BatchOutcome::NoText) {
                 self.evidence.unknown(token_ids);
             }
@@ -394,7 +397,10 @@ impl<T: BlockText> RankBlocks<T> {
         ops: &mut SliceOps,
     ) -> Result<Tip, BatchOutcome> {
         let BlockName { id, hash } = name;
-        let block_bytes = u16::try_from(self.block_bytes.len()).unwrap_or(u16::MAX);
+        let block_bytes = match self.block_bytes.len() {
+            0 => INNER_BLOCK,
+            bytes => u16::try_from(bytes).unwrap_or(u16::MAX),
+        };
         let key = parent.key.child(self.naming.seed, &self.block_bytes);
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
         let slice = parent.slice.unwrap_or_else(first);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tier::Tree;
 use forebay_index::{KeySeed, KvOp, WINDOWS_MAX};
-use forebay_kv_decode::Medium;
+use forebay_kv_decode::{BlockImages, Medium};
 use forebay_snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
@@ -59,6 +59,7 @@ pub(super) fn store<'a>(
         lora_name: "",
         cache_salt: "",
         opaque_from: None,
+        images: BlockImages::default(),
         group: None,
         attention: Attention::Whole,
         remote: false,

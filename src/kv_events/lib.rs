@@ -51,7 +51,7 @@ pub use feed::{Feed, FeedSpec};
 pub use fit::TextFit;
 pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Expired, FeedHolding, OrphansGone};
-pub use naming::{BlockText, Naming};
+pub use naming::{BlockText, NamedImages, Naming};
 pub use outcome::BatchOutcome;
 pub use port::{FeedNotice, KvPort};
 pub use rank::{RankFeed, RankState, TakenMessage, Taking};

@@ -5,7 +5,7 @@ use super::*;
 use crate::test_support::block_on_local;
 use forebay_base::{DpRank, RankIndex, ShardIndex};
 use forebay_index::{BlockKey, KeySeed, KvBatch, KvOp};
-use forebay_kv_decode::{Attention, BatchHead, Decoder, KvEvent, Medium, MsgpackError};
+use forebay_kv_decode::{Attention, BatchHead, Decoder, KvEvent, Medium, MsgpackError, Stored};
 use forebay_zmq::ZmqEndpoint;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -52,7 +52,7 @@ pub(super) fn vectors() -> Vec<Vector> {
 fn describe(event: &KvEvent<'_>) -> String {
     match event {
         KvEvent::Stored(stored) => format!(
-            "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} group {:?} whole {} remote {}",
+            "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} images {:?} group {:?} whole {} remote {}",
             stored.hashes,
             stored.parent,
             stored.token_ids,
@@ -61,6 +61,7 @@ fn describe(event: &KvEvent<'_>) -> String {
             stored.lora_name,
             stored.cache_salt,
             stored.opaque_from,
+            images_of(stored),
             stored.group,
             stored.attention == Attention::Whole,
             stored.remote
@@ -79,19 +80,36 @@ fn decode(payload: &[u8]) -> (Vec<String>, Result<BatchHead, MsgpackError>) {
     (events, head)
 }
 
-/// First block with a key that is neither the LoRA name nor the salt; the salt is appended to.
-fn expect_extra_keys(extra_keys: &Value, lora: &str, salt: &mut String) -> Option<usize> {
-    let mut opaque = None;
+/// A block, and the name and place of an image in it.
+type BlockImage = (usize, String, i64);
+
+fn images_of(stored: &Stored<'_>) -> Vec<BlockImage> {
+    let mut images = stored.images;
+    let of = |block| images.next_block().map(move |(name, at)| (block, name.into(), at.into()));
+    (0..stored.hashes.len()).flat_map(of).collect()
+}
+
+/// First block with a key that is neither the LoRA name nor the salt nor an image, and the images;
+/// the salt is appended to.
+fn expect_extra_keys(
+    extra_keys: &Value,
+    lora: &str,
+    salt: &mut String,
+) -> (Option<usize>, Vec<BlockImage>) {
+    let (mut opaque, mut images) = (None, Vec::new());
     for (block, keys) in extra_keys.as_array().into_iter().flatten().enumerate() {
         for key in keys.as_array().into_iter().flatten() {
             match key.as_str() {
                 Some(text) if text == lora => {}
                 Some(text) if block == 0 => salt.push_str(text),
+                None if key[0].is_string() && key[1].is_i64() => {
+                    images.push((block, key[0].as_str().unwrap().into(), key[1].as_i64().unwrap()));
+                }
                 _ => opaque = opaque.or(Some(block)),
             }
         }
     }
-    opaque
+    (opaque, images)
 }
 
 /// The same description made from what a generic decoder saw.
@@ -156,10 +174,11 @@ fn expect(event: &Value) -> String {
             let mut salt = lora["cache_salt"].as_str().unwrap_or("").to_owned();
             let lora = lora.as_str().unwrap_or("");
             salt.push_str(field("cache_salt").as_str().unwrap_or(""));
-            let opaque = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
+            let (opaque, images) = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
             format!(
                 "stored {hashes:?} after {parent:?} tokens {tokens:?} by {} in {medium:?} lora {lora:?} salt \
-                 {salt:?} opaque {opaque:?} group {group:?} whole {whole} remote false",
+                 {salt:?} opaque {opaque:?} images {images:?} group {group:?} whole {whole} \
+                 remote false",
                 field("block_size")
             )
         }

@@ -9,7 +9,8 @@ use forebay_index::{
     WindowedRank, index, slice_of,
 };
 use forebay_kv_events::{
-    BlockText, FeedCounters, Naming, RankFeed, Resume, SliceOps, TRACKED_BLOCK_BYTES, Tier, Tree,
+    BlockText, FeedCounters, NamedImages, Naming, RankFeed, Resume, SliceOps, TRACKED_BLOCK_BYTES,
+    Tier, Tree,
 };
 use forebay_text::Vocabulary;
 use std::sync::Arc;
@@ -40,6 +41,18 @@ impl BlockText for TokenText {
     fn has_media(&self, token_ids: &[u32]) -> bool {
         match self {
             Self::Vocabulary(vocabulary) => vocabulary.has_media(token_ids),
+            Self::Ids => false,
+        }
+    }
+
+    fn decode_images(
+        &self,
+        token_ids: &[u32],
+        images: NamedImages<'_, '_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match self {
+            Self::Vocabulary(vocabulary) => vocabulary.decode_images(token_ids, images, out),
             Self::Ids => false,
         }
     }

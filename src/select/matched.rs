@@ -154,6 +154,7 @@ impl Matched {
                 RenderThread::Shard => INLINE_PROBES_MAX,
                 RenderThread::Offload => WALK_PROBES_MAX,
             });
+            self.exact.expect_images(prompt.has_images());
             ask.index.overlap_of_roots(&ask.model.roots, &namespace, text, &mut self.exact);
             let Self { exact, overlaps, .. } = self;
             is_same =

@@ -21,13 +21,24 @@ pub struct Prompt {
     is_writable_here: bool,
     /// Its length in bytes, which may be more than the text's; 0 when it is not matched.
     prompt_bytes: u64,
-    /// Is the text what the engine will see?
-    is_rendered: bool,
+    kind: TextKind,
     found: Vec<FoundOverlap>,
     /// Its chunks, as ranks are believed to hold them.
     pub(super) chunks: PromptChunks,
     /// Which working memory has it too; 0: none.
     pub(super) recalled_by: u64,
+}
+
+/// What the text of a prompt is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum TextKind {
+    /// Some text of it.
+    #[default]
+    Canonical,
+    /// As the engine will see it.
+    Rendered,
+    /// The same, with images that have names.
+    WithImages,
 }
 
 /// The chunks of a prompt by kind; none where the walk had no use for them.
@@ -72,7 +83,7 @@ impl Prompt {
     /// Forgets the prompt and gives the buffer of its text back.
     pub fn end(&mut self) -> Vec<u8> {
         self.prompt_bytes = 0;
-        self.is_rendered = false;
+        self.kind = TextKind::Canonical;
         (self.text_bytes, self.is_writable_here) = (0, false);
         self.found.clear();
         let PromptChunks { approximate, speculative } = &mut self.chunks;
@@ -116,7 +127,7 @@ impl Prompt {
             return Cow::Borrowed(&self.text);
         }
         let mut text = Vec::with_capacity(self.text_bytes);
-        match ask.model.text.as_ref().filter(|_| self.is_rendered) {
+        match ask.model.text.as_ref().filter(|_| self.is_rendered()) {
             // What was written once is written the same way. If not, nothing is remembered.
             Some(model) => {
                 let _ = render_at(ask.place, ask.request, ask.body, model, &mut text);
@@ -137,7 +148,13 @@ impl Prompt {
     /// Is the text what the engine will see?
     #[must_use]
     pub const fn is_rendered(&self) -> bool {
-        self.is_rendered
+        !matches!(self.kind, TextKind::Canonical)
+    }
+
+    /// Has the text images with names?
+    #[must_use]
+    pub const fn has_images(&self) -> bool {
+        matches!(self.kind, TextKind::WithImages)
     }
 
     /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the
@@ -154,10 +171,17 @@ impl Prompt {
             return rendered;
         }
         let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
-        self.is_rendered = way.is_some();
+        let is_rendered = way.is_some();
         self.prompt_bytes = match way {
             Some(way) => way.prompt_bytes(ask.request, self.text.len()),
             None => canonical(ask.request, ask.body, &mut self.text),
+        };
+        // No text has the byte but for the names of images. Shards render none.
+        let has_images = || ask.place == RenderThread::Offload && self.text.contains(&0xff);
+        self.kind = match is_rendered {
+            true if has_images() => TextKind::WithImages,
+            true => TextKind::Rendered,
+            false => TextKind::Canonical,
         };
         self.text_bytes = self.text.len();
         self.is_writable_here = ask.place == RenderThread::Shard;
@@ -167,14 +191,14 @@ impl Prompt {
     /// Takes a text as the engine sees it, where no body has to be rendered: in simulations.
     pub fn take_text(&mut self, text: Vec<u8>) {
         self.end();
-        (self.prompt_bytes, self.is_rendered) = (text.len() as u64, true);
+        (self.prompt_bytes, self.kind) = (text.len() as u64, TextKind::Rendered);
         self.text_bytes = text.len();
         self.text = text;
     }
 
     /// Takes the prompt of a body whose turn came too late: some text of it, not rendered.
     pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
-        self.is_rendered = false;
+        self.kind = TextKind::Canonical;
         self.prompt_bytes = canonical(ask.request, ask.body, &mut self.text);
         self.text_bytes = self.text.len();
         ask.model.text.as_ref().map(|_| Err(Unrenderable::Late))

@@ -17,7 +17,7 @@ use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_router::request::{Split, Stop};
 use forebay_select::{MatchRequest, Prompt};
 use std::mem::take;
@@ -199,10 +199,16 @@ async fn elsewhere(
     let (body_bytes, mut away) = (slot.body().len(), Away::take(slot, io));
     let (fleet, model_index, endpoint) = (asked.fleet.lend(), asked.model_index, asked.endpoint);
     let done = offloaded(&io.offload, conn, body_bytes, move |tools| {
+        let model = fleet.models.get(model_index.index()).filter(|_| matches);
+        // First: what is inspected is the body that engines get.
+        if let Some(model) = model {
+            let Away { request, message, head_bytes, .. } = &mut away;
+            name_images(request, message, *head_bytes, model.text.as_deref());
+        }
         if inspects {
             away.inspect(endpoint);
         }
-        if let Some(model) = fleet.models.get(model_index.index()).filter(|_| matches) {
+        if let Some(model) = model {
             away.match_prompt(tools, &fleet, model, bytes_per_token);
         }
         away

@@ -76,8 +76,12 @@ fn account_overlap(
     let overlap = held.device;
     env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
-    if let Some(ratio) = stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens)
-    {
+    // Images have no bytes of text.
+    let learnt = match slot.prompt.has_images() {
+        true => None,
+        false => stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens),
+    };
+    if let Some(ratio) = learnt {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
     let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);

@@ -2,8 +2,10 @@
 //! bytes). Pure data and functions, any thread.
 
 pub mod chat;
+mod image_key;
 pub mod vocabulary;
 mod whitespace;
 
+pub use image_key::ImageKey;
 pub use vocabulary::{Vocabulary, VocabularyError};
 pub use whitespace::{leading_bytes, trailing_bytes};

@@ -57,7 +57,8 @@ impl Subject {
             special.with(name, text.as_str().unwrap())
         });
         let chat_template = Some(ChatTemplate::compile_for(&source, &special, rules).unwrap());
-        let model = ModelText { vocabulary: Arc::clone(vocabulary), chat_template, rules };
+        let model =
+            ModelText { vocabulary: Arc::clone(vocabulary), chat_template, rules, image_key: None };
         let loops_over_none = known.get("loops_over_none").is_some();
         Self { name: name.to_owned(), model, loops_over_none }
     }

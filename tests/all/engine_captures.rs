@@ -22,7 +22,7 @@ use std::fs::{File, read_dir};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-const MEMORY_BYTES_MAX: usize = 1 << 30;
+pub(super) const MEMORY_BYTES_MAX: usize = 1 << 30;
 
 /// Captures of models with windows or states, in which some prefixes are served only in part: the
 /// windows' last blocks are gone.
@@ -38,7 +38,7 @@ struct Space {
 /// A path of blocks that a rank holds.
 type HeldPath = (Space, Vec<u32>);
 
-fn captures(kind: &str) -> Vec<PathBuf> {
+pub(super) fn captures(kind: &str) -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kv_events");
     let folder = std::env::var_os("FOREBAY_CAPTURES").map_or(own, PathBuf::from);
     let named = |path: &PathBuf| path.to_str().is_some_and(|name| name.ends_with(kind));
@@ -48,13 +48,13 @@ fn captures(kind: &str) -> Vec<PathBuf> {
     found
 }
 
-fn text_of(path: &Path) -> String {
+pub(super) fn text_of(path: &Path) -> String {
     let mut text = String::new();
     GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     text
 }
 
-fn recording_beside(path: &Path, kind: &str) -> PathBuf {
+pub(super) fn recording_beside(path: &Path, kind: &str) -> PathBuf {
     PathBuf::from(path.to_str().unwrap().replace(kind, ".kvrec"))
 }
 
@@ -72,7 +72,7 @@ fn empty(recording: &Path) -> Rebuilt {
     Rebuilt::new(KeySeed(7), &TokenText::Ids, sources, MEMORY_BYTES_MAX)
 }
 
-fn each_message(recording: &Path, mut take: impl FnMut(u64, &RecordedMessage<'_>)) {
+pub(super) fn each_message(recording: &Path, mut take: impl FnMut(u64, &RecordedMessage<'_>)) {
     let mut reader = FileReader::open(recording).unwrap();
     let started_ns = reader.header().started_unix_ns;
     loop {
@@ -88,7 +88,7 @@ fn each_message(recording: &Path, mut take: impl FnMut(u64, &RecordedMessage<'_>
 
 /// When the engine published a batch, by the clock of its requests: a recorder on a busy machine
 /// has the batch later. Nanoseconds since 1970.
-fn published_ns(message: &RecordedMessage<'_>) -> Option<u64> {
+pub(super) fn published_ns(message: &RecordedMessage<'_>) -> Option<u64> {
     let [_, _, payload] = message.frames() else { return None };
     let [0x93, 0xcb, seconds @ ..] = payload else { return None };
     let seconds = f64::from_be_bytes(*seconds.first_chunk()?);

@@ -32,10 +32,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-const SEED: KeySeed = KeySeed(7);
+pub(super) const SEED: KeySeed = KeySeed(7);
 const SHARDS: usize = 3;
-const BLOCK: usize = BLOCK_TOKENS as usize;
-const BLOCK_TOKENS: u32 = 4;
+pub(super) const BLOCK: usize = BLOCK_TOKENS as usize;
+pub(super) const BLOCK_TOKENS: u32 = 4;
 /// Tiers of rank `r` have the numbers `HOST + r` and `DISK + r`.
 const HOST: u16 = 900;
 const DISK: u16 = 950;
@@ -144,16 +144,16 @@ fn fnv(bytes: &[u8]) -> u64 {
 }
 
 /// Ranks, their feeds and the index between.
-struct Rig<T> {
+pub(super) struct Rig<T> {
     feeds: Vec<RankFeed<T>>,
     counters: FeedCounters,
     sent: u64,
-    reader: IndexReader,
+    pub(super) reader: IndexReader,
     writers: Vec<SliceWriter>,
 }
 
 impl<T: BlockText> Rig<T> {
-    fn new(texts: Vec<T>) -> Self {
+    pub(super) fn new(texts: Vec<T>) -> Self {
         let (reader, writers) = index(SHARDS, SEED, 1 << 24);
         let feed = |text| {
             let naming = Naming {
@@ -175,7 +175,7 @@ impl<T: BlockText> Rig<T> {
         self.take_payload(rank, &batch(events));
     }
 
-    fn take_payload(&mut self, rank: u16, payload: &[u8]) {
+    pub(super) fn take_payload(&mut self, rank: u16, payload: &[u8]) {
         let mut ops = SliceOps::new(SHARDS);
         let feed = &mut self.feeds[usize::from(rank)];
         let parts: [&[u8]; 3] = [b"", &self.sent.to_be_bytes(), payload];
@@ -194,7 +194,7 @@ impl<T: BlockText> Rig<T> {
         }
     }
 
-    fn next(&mut self) {
+    pub(super) fn next(&mut self) {
         self.sent += 1;
     }
 
@@ -209,7 +209,7 @@ impl<T: BlockText> Rig<T> {
     }
 }
 
-const ROOT: RootName<'static> =
+pub(super) const ROOT: RootName<'static> =
     RootName { model: "m", block_size_tokens: BLOCK_TOKENS, lora: "", cache_salt: "" };
 const CREDIT: KvConfig =
     KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
@@ -404,6 +404,7 @@ fn no_prompt_with_an_image_matches_beyond_it() {
             vocabulary: Arc::clone(&vocabulary),
             chat_template: Some(chat_template),
             rules: EngineRules::Vllm,
+            image_key: None,
         };
         let body = |parts: &str| {
             format!(
@@ -445,7 +446,8 @@ fn no_prompt_with_an_image_matches_beyond_it() {
 fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
     let tokenizer = include_str!("../data/tokenizer/tokenizer.json");
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
-    let text = ModelText { vocabulary, chat_template: None, rules: EngineRules::Vllm };
+    let text =
+        ModelText { vocabulary, chat_template: None, rules: EngineRules::Vllm, image_key: None };
     let rendered = |endpoint, body: &str| {
         let mut request = ApiRequest::default();
         scan(body.as_bytes(), endpoint, &mut request).unwrap();

@@ -14,6 +14,8 @@ mod exactness;
 mod fuzz_seeds;
 mod kv_transfer;
 mod http1_cases;
+mod image_captures;
+mod image_paths;
 mod index;
 mod json_cases;
 mod kv_paths;

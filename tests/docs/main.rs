@@ -57,6 +57,7 @@ fn files_that_the_pages_show_can_be_used() {
         let file = file.replace("/var/lib/models/Qwen3-8B", "tests");
         let file = file.replace("/var/lib/forebay", "/tmp");
         let file = file.replace("/etc/forebay/keys.toml", "tests/data/api_keys/two.toml");
+        let file = file.replace("/etc/forebay/image_key", "tests/data/admin_token");
         let file = file.replace("/etc/forebay/a.", "tests/data/tls/router.");
         let file = file.replace("/etc/forebay/b.", "tests/data/tls/rsa2048.");
         let worker =

@@ -38,6 +38,7 @@ mod hit_ladder;
 mod holds;
 mod http_rules;
 mod identity;
+mod images;
 mod jwt;
 mod kv_routing;
 mod live_page;

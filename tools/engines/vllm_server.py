@@ -41,6 +41,24 @@ def model_dir(name, config):
     return folder
 
 
+def vision_dir():
+    """A model that takes images, around the tokenizer of the tests with a few tokens more."""
+    data = os.path.join(rig.ROOT, "tests", "data")
+    with open(os.path.join(data, "vision_model", "config.json"), encoding="utf-8") as config:
+        folder = model_dir("qwen2_vl", json.load(config))
+    for file in ("preprocessor_config.json", "chat_template.jinja"):
+        shutil.copy(os.path.join(data, "vision_model", file), folder)
+    with open(os.path.join(data, "vision_model", "added_tokens.json"), encoding="utf-8") as added:
+        more = json.load(added)
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path, encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    tokenizer["added_tokens"] += more
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(tokenizer, out)
+    return folder
+
+
 def post(url, body=None, headers=None, timeout=120):
     """(parsed answer, headers) of a POST; HTTP errors are raised with the body's text."""
     data = json.dumps(body).encode() if body is not None else b""
@@ -72,7 +90,7 @@ class Vllm:
         self.rig = started_by
         self.ranks = ranks
         self.model_dir = folder or model_dir(config["model_type"], config)
-        self.weights = "auto" if folder else "dummy"
+        self.weights = "auto" if folder and os.path.exists(os.path.join(folder, "model.safetensors")) else "dummy"
         self.env = env or {}
         (self.port,) = rig.free_ports(1)
         self.events = ports_in_a_row(2 * ranks)

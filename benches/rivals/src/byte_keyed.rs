@@ -6,7 +6,7 @@ use forebay::base::RankIndex;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay::kv_decode::{Attention, Medium, Removed, Stored};
+use forebay::kv_decode::{Attention, BlockImages, Medium, Removed, Stored};
 use forebay::kv_events::{BatchOutcome, Naming, RankBlocks, SliceOps};
 use std::sync::Arc;
 
@@ -100,6 +100,7 @@ impl Feeds {
                     lora_name: "",
                     cache_salt: "",
                     opaque_from: None,
+                    images: BlockImages::default(),
                     group: None,
                     attention: Attention::Whole,
                     remote: false,

@@ -6,8 +6,8 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, Fallback, QueueMode};
 use forebay_index::{ModelRoots, WINDOWS_MAX, Window, WindowedRank};
-use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatTemplate, EngineRules};
+use forebay_text::{ImageKey, Vocabulary};
 use forebay_tls::{Acceptor, Connector};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -251,6 +251,8 @@ pub struct ModelText {
     pub chat_template: Option<ChatTemplate>,
     /// The engine whose way of reading requests is followed.
     pub rules: EngineRules,
+    /// Names images in chats; `None` where nothing behind an image is matched.
+    pub image_key: Option<ImageKey>,
 }
 
 impl FleetSnapshot {

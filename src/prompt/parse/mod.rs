@@ -7,6 +7,7 @@
 //! [`forebay_base::limits::JSON_DEPTH_MAX`].
 
 mod form;
+mod images;
 mod json;
 mod lengths;
 mod messages;

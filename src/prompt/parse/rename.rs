@@ -40,8 +40,13 @@ impl ApiRequest {
         }
         message.splice(place, name.bytes());
         let added = i64::try_from(name.len()).unwrap_or(0) - i64::from(before.end - before.start);
-        let moved = |at: u32| if at < before.end { at } else { shifted(at, added) };
-        self.model_span = before.start..moved(before.end);
+        self.move_places(|at| if at < before.end { at } else { shifted(at, added) });
+        self.model_span.start = before.start;
+    }
+
+    /// Moves all places in the body that the scan has found.
+    pub(super) fn move_places(&mut self, moved: impl Fn(u32) -> u32) {
+        self.model_span = moved(self.model_span.start)..moved(self.model_span.end);
         match &mut self.prompt {
             PromptSource::Text(span) | PromptSource::TokenIds(span) | PromptSource::Batch(span) => {
                 *span = moved(span.start)..moved(span.end);
@@ -58,7 +63,7 @@ impl ApiRequest {
     }
 }
 
-fn wide(at: u32) -> usize {
+pub(super) fn wide(at: u32) -> usize {
     usize::try_from(at).unwrap_or(usize::MAX)
 }
 

@@ -1,11 +1,12 @@
 //! What routing needs to know of a request, found in one scan of its body.
 
+use forebay_base::limits::IMAGE_TEXT_BYTES;
 use forebay_text::chat::MessageSpan;
 use std::ops::Range;
 
 /// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common
 /// vision models, as bytes of text.
-pub const NOT_TEXT_BYTES: u64 = 4_096;
+pub const NOT_TEXT_BYTES: u64 = IMAGE_TEXT_BYTES as u64;
 
 /// The API surface, one variant per route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,6 +219,8 @@ pub struct ApiRequest {
     pub data_count: u64,
     /// Bytes of those strings.
     pub data_bytes: u64,
+    /// Bytes of images with a name, as they stand in the body.
+    pub named_bytes: u64,
     /// `previous_response_id` of `/v1/responses` and of calls below it, where it is text.
     pub continues: Option<String>,
     /// It says the id that the engine is to keep its response by.
@@ -261,6 +264,7 @@ impl ApiRequest {
         self.reads_no_cache = false;
         self.data_count = 0;
         self.data_bytes = 0;
+        self.named_bytes = 0;
         self.continues = None;
         self.names_itself = false;
         self.texts.clear();

@@ -29,7 +29,7 @@ pub(super) fn plain(
     }
     let planned = template.render_plain(&request.messages, body, generates, out);
     if !planned {
-        check_size(place, body)?;
+        check_size(place, body.len())?;
         template.render_messages(&request.messages, body, generates, out)?;
     }
     let whole = align(place, text, out, start)?;
@@ -71,11 +71,27 @@ pub(super) fn full(
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
-    check_size(place, body)?;
+    if text.image_key.is_some() && place == RenderThread::Shard {
+        return Err(Unrenderable::NotHere);
+    }
+    let named_bytes = usize::try_from(request.named_bytes).unwrap_or(0);
+    check_size(place, body.len().saturating_sub(named_bytes))?;
     push_special(request, text, out);
     let start = out.len();
-    let is_part = template.render_text(body, out)?;
+    let mut names = Vec::new();
+    let follows = text.vocabulary.follows_images();
+    let mut is_part = template.render_text(body, follows.then_some(&mut names), out)?;
+    let written = || out.get(start..).unwrap_or_default();
+    if !names.is_empty() && text.vocabulary.count_images(written()) != names.len() {
+        // The engine would take other places for the images, or refuse the prompt.
+        out.truncate(start);
+        names.clear();
+        is_part = template.render_text(body, None, out)?;
+    }
     let whole = align(place, text, out, start)?;
+    if !names.is_empty() {
+        text.vocabulary.put_images(out, start, &names);
+    }
     Ok(match is_part {
         true => Rendered::TextPart,
         false if whole => Rendered::Template,
@@ -95,9 +111,9 @@ fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
 }
 
 /// May the template engine run on this body, and here? A template decides itself how long it takes.
-fn check_size(place: RenderThread, body: &[u8]) -> Result<(), Unrenderable> {
+fn check_size(place: RenderThread, body_bytes: usize) -> Result<(), Unrenderable> {
     match place {
-        _ if body.len() > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),
+        _ if body_bytes > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),
         RenderThread::Shard => Err(Unrenderable::NotHere),
         RenderThread::Offload => Ok(()),
     }

@@ -17,7 +17,7 @@ mod token_ids;
 pub use canonical::{CANONICAL_BYTES_MAX, canonical};
 pub use rendered::{RenderThread, Rendered, Unrenderable};
 
-use crate::parse::{ApiRequest, PromptSource};
+use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use engine_text::{slice, special};
 use forebay_fleet::worker::ModelText;
 
@@ -68,6 +68,22 @@ pub fn render_at(
         out.truncate(start);
     }
     rendered
+}
+
+/// Names the images of a chat in its body, which stands at `start` in the message, for a model
+/// whose images are followed. Takes some ms for large ones.
+pub fn name_images(
+    request: &mut ApiRequest,
+    message: &mut Vec<u8>,
+    start: usize,
+    text: Option<&ModelText>,
+) {
+    let is_chat = request.endpoint == Some(Endpoint::ChatCompletions);
+    let key = text.and_then(|text| text.image_key.as_ref());
+    let key = key.filter(|_| is_chat && request.prompt == PromptSource::Messages);
+    if let Some(key) = key {
+        request.name_images(message, start, key);
+    }
 }
 
 /// A batch is routed by its first element: engines split it, and such lists tend to share their

@@ -93,6 +93,18 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
     Ok(ModelTextParts { vocabulary, chat_template, template_error })
 }
 
+/// The token that stands for a part of an image, and those around images that stand for themselves,
+/// as the model's `config.json` names them. `None` where it names none.
+#[must_use]
+pub fn find_image_tokens(dir: &Path) -> Option<(u32, Vec<u32>)> {
+    let config = read_object(&dir.join("config.json")).ok()?;
+    let id =
+        |name: &str| config.get(name).and_then(Value::as_u64).and_then(|id| id.try_into().ok());
+    let image = id("image_token_id").or_else(|| id("image_token_index"))?;
+    let marks = ["vision_start_token_id", "vision_end_token_id"].into_iter().filter_map(id);
+    Some((image, marks.collect()))
+}
+
 fn compile(
     found: FoundTemplate,
     special: &SpecialTokens,

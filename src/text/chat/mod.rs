@@ -26,7 +26,10 @@ mod values;
 
 pub use date::utc_now;
 pub use error::{RenderError, TemplateError};
-pub use load::{LoadError, ModelTextParts, find_model_dir, load_model_text, load_model_text_for};
+pub use load::{
+    LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
+    load_model_text_for,
+};
 pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;

@@ -3,7 +3,7 @@
 /// Whose way of preparing messages and tools is followed. The two differ in how parts of a content
 /// are joined, in whether strings become lists of parts, and in the order and defaults of a tool's
 /// keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineRules {
     /// vLLM (0.33).
     #[default]

@@ -13,6 +13,7 @@ const WORDS: [&str; 7] = ["image", "img", "video", "vision", "audio", "speech", 
 #[derive(Debug)]
 pub(super) struct MediaTokens {
     ids: Box<[u32]>,
+    image: Option<u32>,
 }
 
 impl MediaTokens {
@@ -22,7 +23,23 @@ impl MediaTokens {
         let mut ids: Vec<u32> = named.map(|token| token.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        Self { ids: ids.into() }
+        Self { ids: ids.into(), image: None }
+    }
+
+    /// From now on images with names are followed: that token stands for a part of an image, and
+    /// these around it stand for themselves.
+    pub(super) fn follow_images(&mut self, image: u32, marks: &[u32]) {
+        let is_kept = |id: &u32| *id == image || !marks.contains(id);
+        let mut ids: Vec<u32> = self.ids.iter().copied().filter(is_kept).collect();
+        if let Err(place) = ids.binary_search(&image) {
+            ids.insert(place, image);
+        }
+        (self.ids, self.image) = (ids.into(), Some(image));
+    }
+
+    /// What stands for a part of an image, if images are followed.
+    pub(super) const fn image(&self) -> Option<u32> {
+        self.image
     }
 
     /// True if one of the ids is one.

@@ -18,6 +18,7 @@
 mod composed;
 mod error;
 mod file;
+mod images;
 mod lossless;
 mod media;
 mod pieces;
@@ -60,6 +61,16 @@ impl Vocabulary {
     #[must_use]
     pub fn with_completion_prefix(mut self, prefix: &[u8]) -> Self {
         self.completion_prefix = prefix.into();
+        self
+    }
+
+    /// The same with images that are followed by their names: that token stands for a part of an
+    /// image, and these around it stand for themselves. None for an id that has no bytes.
+    #[must_use]
+    pub fn with_images(mut self, image: u32, marks: &[u32]) -> Self {
+        if self.bytes(image).is_some_and(|bytes| !bytes.is_empty()) {
+            self.media.follow_images(image, marks);
+        }
         self
     }
 

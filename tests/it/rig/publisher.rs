@@ -286,18 +286,24 @@ impl Publisher {
     /// Publishes what has happened as one batch.
     pub(crate) fn publish(&mut self) {
         let events = std::mem::take(&mut self.pending);
-        let mut state = self.shared.state.lock().unwrap();
-        let number = state.next;
-        state.next += 1;
+        let number = self.shared.state.lock().unwrap().next;
         // The time is what tells two processes apart.
         #[expect(clippy::cast_precision_loss, reason = "small")]
         let payload =
             encode_batch(self.born + number as f64, &events, 0, u32::try_from(BLOCK).unwrap());
+        self.say(&payload);
+    }
+
+    /// Publishes a batch of another engine.
+    pub(crate) fn say(&self, payload: &[u8]) {
+        let mut state = self.shared.state.lock().unwrap();
+        let number = state.next;
+        state.next += 1;
         if state.buffer.len() >= state.buffer_max {
             state.buffer.pop_front();
         }
-        state.buffer.push_back((number, payload.clone()));
-        let parts = vec![Vec::new(), number.to_be_bytes().to_vec(), payload];
+        state.buffer.push_back((number, payload.to_vec()));
+        let parts = vec![Vec::new(), number.to_be_bytes().to_vec(), payload.to_vec()];
         let bytes = encode(&Unit::Message(parts));
         state.subscribers.retain_mut(|subscriber| subscriber.send(&bytes));
     }

@@ -1,14 +1,21 @@
 //! Conversations with images, sound or anything else that is not text. What the engine makes of
 //! these is not known here, so the prompt's text ends before the first of them: a mark is put
-//! there, and what was rendered is cut at it.
+//! there, and what was rendered is cut at it. Images with a name are followed where that is wanted.
 
 use crate::chat::rules::ContentFormat;
+use forebay_base::limits::IMAGE_NAME_BYTES_MAX;
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
 /// Stands where the text ends. A client that writes it into a conversation with images gets a
 /// shorter match.
 const MARK: &str = "[[forebay:not-text]]";
+
+/// Members of a body with which an image's tokens depend on more than its name.
+const CHANGE_IMAGES: [&str; 2] = ["mm_processor_kwargs", "media_io_kwargs"];
+
+/// Roles of messages whose images the template prints where they stand.
+const IMAGE_ROLES: [&str; 3] = ["system", "user", "assistant"];
 
 /// Kinds of parts that are text, or become text.
 const TEXT_KINDS: [&str; 9] = [
@@ -23,11 +30,19 @@ const TEXT_KINDS: [&str; 9] = [
     "tool_reference",
 ];
 
-/// Marks the first thing in the body that is not text; false if there is none.
-pub(in super::super) fn mark(body: &mut Map<String, Value>, format: ContentFormat) -> bool {
+/// Marks the first thing in the body that is not text; false if there is none. With `names`, images
+/// that have a name are passed over, and their names are appended.
+pub(in super::super) fn mark(
+    body: &mut Map<String, Value>,
+    format: ContentFormat,
+    names: Option<&mut Vec<String>>,
+) -> bool {
     let key = if body.contains_key("messages") { "messages" } else { "input" };
+    let changes = |key: &&str| body.get(*key).is_some_and(|value| !value.is_null());
+    let is_named = key == "messages" && !CHANGE_IMAGES.iter().any(changes);
+    let mut names = names.filter(|_| is_named && format == ContentFormat::Parts);
     let Some(Value::Array(messages)) = body.get_mut(key) else { return false };
-    messages.iter_mut().any(|message| mark_message(message, format))
+    messages.iter_mut().any(|message| mark_message(message, format, names.as_deref_mut()))
 }
 
 /// Cuts what was rendered from `start` on at the mark; false when the template did not print it.
@@ -38,8 +53,14 @@ pub(in super::super) fn cut(out: &mut Vec<u8>, start: usize) -> bool {
     true
 }
 
-fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
+fn mark_message(
+    message: &mut Value,
+    format: ContentFormat,
+    mut names: Option<&mut Vec<String>>,
+) -> bool {
     let Value::Object(fields) = message else { return false };
+    let role = fields.get("role").and_then(Value::as_str).unwrap_or_default();
+    let mut names = names.take().filter(|_| IMAGE_ROLES.contains(&role));
     if fields.get("audio").is_some_and(|audio| !audio.is_null()) {
         fields.insert("content".into(), MARK.into());
         return true;
@@ -52,7 +73,14 @@ fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
         return true;
     }
     let Some(Value::Array(parts)) = fields.get_mut("content") else { return false };
-    let Some(position) = parts.iter().position(|part| !is_text(part)) else { return false };
+    let mut is_followed = |part: &Value| match (image_name(part), &mut names) {
+        (Some(name), Some(names)) => {
+            names.push(name.to_owned());
+            true
+        }
+        _ => is_text(part),
+    };
+    let Some(position) = parts.iter().position(|part| !is_followed(part)) else { return false };
     let result = parts.get_mut(position).filter(|part| kind(part) == "tool_result");
     if let Some(Value::Object(result)) = result {
         result.insert("content".into(), MARK.into());
@@ -63,6 +91,12 @@ fn mark_message(message: &mut Value, format: ContentFormat) -> bool {
     let position = if format == ContentFormat::Text { 0 } else { position };
     parts.insert(position, json!({ "type": "text", "text": MARK }));
     true
+}
+
+/// The name of an image, where it has one.
+fn image_name(part: &Value) -> Option<&str> {
+    let name = part.get("uuid").filter(|_| kind(part) == "image_url")?.as_str()?;
+    (1..=IMAGE_NAME_BYTES_MAX).contains(&name.len()).then_some(name)
 }
 
 fn is_text(part: &Value) -> bool {
@@ -87,7 +121,7 @@ mod tests {
 
     fn marked(body: Value, format: ContentFormat) -> (bool, String) {
         let Value::Object(mut body) = body else { panic!("an object") };
-        let found = mark(&mut body, format);
+        let found = mark(&mut body, format, None);
         (found, Value::Object(body).to_string())
     }
 
@@ -142,6 +176,42 @@ mod tests {
             let item = json!({ "type": "function_call_output", "call_id": "1", "output": output });
             assert_eq!(marked(json!({ "input": [item] }), ContentFormat::Parts).0, found, "{kind}");
         }
+    }
+
+    #[test]
+    fn images_with_names_are_passed_over_where_the_template_prints_parts() {
+        let text = json!({ "type": "text", "text": "a" });
+        let image = |name: &Value| json!({ "type": "image_url", "image_url": {}, "uuid": name });
+        let long = "x".repeat(IMAGE_NAME_BYTES_MAX + 1);
+        let names_of = |body: Value, format| {
+            let (Value::Object(mut body), mut names) = (body, Vec::new()) else { panic!() };
+            let found = mark(&mut body, format, Some(&mut names));
+            (found, names.join(","), Value::Object(body).to_string())
+        };
+        let parts = json!([text, image(&json!("one")), text, image(&json!("two"))]);
+        let before = chat(&parts).to_string();
+        let followed = names_of(chat(&parts), ContentFormat::Parts);
+        assert_eq!(followed, (false, "one,two".to_owned(), before));
+        assert!(names_of(chat(&parts), ContentFormat::Text).0, "placed by the engine");
+        for odd in [json!(""), json!(long), json!(7), Value::Null] {
+            let parts = json!([image(&json!("one")), image(&odd), image(&json!("two"))]);
+            let (found, names, body) = names_of(chat(&parts), ContentFormat::Parts);
+            assert!(found && names == "one" && body.contains(MARK), "{odd}: {names}");
+        }
+        for key in CHANGE_IMAGES {
+            let mut body = chat(&parts);
+            body[key] = json!({ "a": 1 });
+            assert!(names_of(body, ContentFormat::Parts).0, "{key}");
+        }
+        let of_tool = json!({ "messages": [{ "role": "tool", "content": parts }] });
+        assert!(names_of(of_tool, ContentFormat::Parts).0);
+        assert!(
+            names_of(
+                json!({ "input": [{ "role": "user", "content": parts }] }),
+                ContentFormat::Parts
+            )
+            .0
+        );
     }
 
     #[test]

@@ -107,13 +107,19 @@ impl ChatTemplate {
 
     /// The same up to the first image, sound or other thing that is not text: what the engine makes
     /// of these, and so all that follows, cannot be compared as text. True if there was such a
-    /// thing. On an error nothing is appended.
+    /// thing. With `names`, images that have a name end nothing: the template prints a placeholder
+    /// for each, and the names are put there in order. On an error nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] as above, and when the template leaves text parts out.
-    pub fn render_text(&self, body: &[u8], out: &mut Vec<u8>) -> Result<bool, RenderError> {
+    pub fn render_text(
+        &self,
+        body: &[u8],
+        names: Option<&mut Vec<String>>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, RenderError> {
         let mut body = parse(body)?;
-        let is_marked = media::mark(&mut body, self.renderer.shaper.format);
+        let is_marked = media::mark(&mut body, self.renderer.shaper.format, names);
         let start = out.len();
         self.render_body(body, out)?;
         if is_marked && !media::cut(out, start) {

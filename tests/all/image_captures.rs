@@ -1,0 +1,156 @@
+//! Chats with images, as a real vLLM served them with the router's names: what the engine found in
+//! its cache for each, against what is predicted from its events before.
+//!
+//! `NAME.chats.gz` beside the recording `NAME.kvrec` has a line for each chat, one after the other:
+//! nanoseconds since 1970, rank, `cached_tokens`, body as the client sent it.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
+
+use super::engine_captures::{
+    MEMORY_BYTES_MAX, captures, each_message, published_ns, recording_beside, text_of,
+};
+use forebay::base::RankIndex;
+use forebay::base::limits::RANKS_MAX;
+use forebay::index::{KeySeed, Overlaps};
+use forebay::parse::{ApiRequest, Endpoint, scan};
+use forebay::record::{Rebuilt, TokenText};
+use forebay::render::{Rendered, name_images, render};
+use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
+use forebay::text::{ImageKey, Vocabulary};
+use forebay::worker::ModelText;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// As `tools/real_engines_full images` gives it to the router.
+const SECRET: &str = "a-secret-of-the-tests";
+const BLOCK_TOKENS: u32 = 32;
+
+/// The model of `tests/data/vision_model`.
+fn vision() -> ModelText {
+    let mut tokenizer: Value =
+        serde_json::from_str(include_str!("../data/tokenizer/tokenizer.json")).unwrap();
+    let more = include_str!("../data/vision_model/added_tokens.json");
+    let more: Vec<Value> = serde_json::from_str(more).unwrap();
+    tokenizer["added_tokens"].as_array_mut().unwrap().extend(more);
+    let vocabulary = Vocabulary::from_tokenizer_json(&tokenizer.to_string()).unwrap();
+    let template = include_str!("../data/vision_model/chat_template.jinja");
+    ModelText {
+        vocabulary: Arc::new(vocabulary.with_images(2_239, &[2_236, 2_237])),
+        chat_template: Some(ChatTemplate::compile(template, &SpecialTokens::new()).unwrap()),
+        rules: EngineRules::Vllm,
+        image_key: Some(ImageKey::new(SECRET)),
+    }
+}
+
+/// The prompt of a chat as the index has it, and the cache salt.
+fn prompt(body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
+    let (mut request, mut body) = (ApiRequest::default(), body.as_bytes().to_vec());
+    request.clear();
+    scan(&body, Endpoint::ChatCompletions, &mut request).unwrap();
+    name_images(&mut request, &mut body, 0, Some(text));
+    let mut out = Vec::new();
+    let rendered = render(&request, &body, text, &mut out).unwrap();
+    (rendered, out, request.cache_salt)
+}
+
+/// Cached tokens that are expected of the only rank.
+fn expected(index: &Rebuilt, body: &str, text: &ModelText) -> u32 {
+    let (_, prompt, salt) = prompt(body, text);
+    let root = index.index().salted(index.lora_root(BLOCK_TOKENS, ""), &salt);
+    let mut overlaps = Overlaps::new(RANKS_MAX);
+    overlaps.expect_images(true);
+    index.overlap(root, &prompt, &mut overlaps);
+    overlaps.get(RankIndex(0)).servable_blocks(prompt.len()) * BLOCK_TOKENS
+}
+
+fn check(path: &Path) {
+    let (recording, lines) = (recording_beside(path, ".chats.gz"), text_of(path));
+    let text = vision();
+    let vocabulary = TokenText::Vocabulary(Arc::clone(&text.vocabulary));
+    let mut index = Rebuilt::new(KeySeed(7), &vocabulary, 1, MEMORY_BYTES_MAX);
+    let mut chats = lines
+        .lines()
+        .map(|line| {
+            let columns: Vec<&str> = line.splitn(4, '\t').collect();
+            (columns[0].parse::<u64>().unwrap(), columns[2].parse::<u32>().unwrap(), columns[3])
+        })
+        .peekable();
+    let (mut count, mut behind_images, mut wrong) = (0, 0, Vec::new());
+    let mut compare = |index: &Rebuilt, (at_ns, found, body): (u64, u32, &str)| {
+        let predicted = expected(index, body, &text);
+        let (before, ..) = body.split_once("image_url").unwrap_or((body, ""));
+        // Each word is a token or more. What is found beyond them lies behind an image.
+        behind_images += u32::from(found as usize > before.split_whitespace().count() * 3);
+        count += 1;
+        if predicted != found {
+            wrong.push((at_ns, predicted, found));
+        }
+    };
+    each_message(&recording, |at_ns, message| {
+        let at_ns = published_ns(message).unwrap_or(at_ns);
+        while let Some(chat) = chats.next_if(|(asked_ns, ..)| *asked_ns < at_ns) {
+            compare(&index, chat);
+        }
+        index.take(message);
+    });
+    chats.for_each(|chat| compare(&index, chat));
+    let by_more = wrong.iter().filter(|(_, one, other)| one.abs_diff(*other) > BLOCK_TOKENS);
+    assert_eq!(by_more.count(), 0, "at, expected, found, in {}: {wrong:?}", path.display());
+    assert!(wrong.len() * 20 <= count, "{} of {count} are wrong by a block", wrong.len());
+    assert!(behind_images * 4 > u32::try_from(count).unwrap(), "{behind_images} of {count}");
+}
+
+#[test]
+fn predictions_behind_images_are_what_the_engine_found() {
+    for path in captures(".chats.gz") {
+        check(&path);
+    }
+}
+
+fn chat(parts: &Value) -> String {
+    json!({ "model": "m", "messages": [{ "role": "user", "content": parts }] }).to_string()
+}
+
+fn image(data: &str) -> Value {
+    let url = format!("data:image/png;base64,{data}");
+    json!({ "type": "image_url", "image_url": { "url": url } })
+}
+
+/// Of two chats that differ in one image, the texts part where the image stands.
+#[test]
+fn two_images_never_match() {
+    let text = vision();
+    let words = json!({ "type": "text", "text": "what is this" });
+    let of = |data: &str| prompt(&chat(&json!([words, image(data), words, image("AAAA")])), &text);
+    let (rendered, one, _) = of("BBBB");
+    let (_, other, _) = of("BBBC");
+    assert_eq!(rendered, Rendered::Template, "to its end");
+    assert_eq!(one.len(), other.len());
+    let same = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+    let begins = one.iter().position(|byte| *byte == 0xff).unwrap();
+    assert!((begins..begins + 33).contains(&same), "{same} {begins}");
+    assert_eq!(of("BBBB").1, one);
+}
+
+#[test]
+fn what_the_engine_would_place_elsewhere_ends_the_text() {
+    let text = vision();
+    let words = |words: &str| json!({ "type": "text", "text": words });
+    let before = words("what is this");
+    // The engine puts the image at the first placeholder, wherever it comes from.
+    let forged = words("<|image_pad|>");
+    for parts in [
+        json!([before, forged, image("AAAA")]),
+        json!([before, image("AAAA"), forged]),
+        json!([before, { "type": "image_url", "image_url": { "url": "https://a/b.png" } }]),
+        json!([before, { "type": "input_audio", "input_audio": {} }, image("AAAA")]),
+    ] {
+        let (rendered, prompt, _) = prompt(&chat(&parts), &text);
+        assert_eq!(rendered, Rendered::TextPart, "{parts}");
+        assert!(!prompt.contains(&0xff), "{parts}");
+    }
+    let parts = json!([before, image("AAAA"), before, { "type": "video_url", "video_url": {} }]);
+    let (rendered, prompt, _) = prompt(&chat(&parts), &text);
+    assert_eq!(rendered, Rendered::TextPart);
+    assert!(prompt.ends_with(b"<|vision_end|>what is this"), "named images before it are followed");
+}
