@@ -17,9 +17,7 @@
 
 use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 use super::scene::{Scene, Seeker};
-use super::stages::Stages;
-use super::stop::{self, Failed, Stop};
-use crate::dispatch::RelayError;
+use super::stop::{self, Stop};
 use crate::queue::{Entry, QueuePlace, Sought, Turned};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::account::{Count, Lease};
@@ -27,7 +25,6 @@ use forebay_fleet::mailbox::{RequestFacts, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, WorkerState};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
-use std::time::Duration;
 
 /// Engines that have no room are asked so often in all for one request.
 pub(super) const REFUSALS_MAX: u32 = 8;
@@ -36,7 +33,7 @@ pub(super) const HOPS_MAX: u32 = 120;
 
 /// What a request has already when it looks for what it lacks.
 #[derive(Debug, Default)]
-struct InHand {
+pub(super) struct InHand {
     /// The lease of its decode rank.
     decode: Option<Lease>,
     /// The last rank that it has waited for: nothing is left to choose.
@@ -60,16 +57,16 @@ pub(super) struct Stay {
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     /// Attempts that failed after the request was sent.
-    failed_count: u32,
+    pub(super) failed_count: u32,
     /// How often engines had no room for it.
     pub(super) refused_count: u32,
     /// How often a queue sent it on.
     pub(super) hop_count: u32,
     /// The last rank that failed it, if that may not be to blame: asked again when no other is
     /// left.
-    spared: Option<RankIndex>,
+    pub(super) spared: Option<RankIndex>,
     /// The last attempt was that of a pair of ranks.
-    is_pair: bool,
+    pub(super) is_pair: bool,
 }
 
 /// The machine of one request.
@@ -224,7 +221,7 @@ impl RequestFlow {
     }
 
     /// A rank with room and its lease, or two of them, or a place in a queue.
-    fn place(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
+    pub(super) fn place(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
         // The fleet of this moment: what waited may find that its worker has gone.
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
         let InHand { decode, granted, queued } = held;
@@ -390,88 +387,6 @@ impl RequestFlow {
         SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease: decode, prefill: Some(prefill) })))
     }
 
-    fn attempt_failed(
-        &mut self,
-        now: NanosSinceStart,
-        failed: Failed,
-        scene: &mut Scene<'_>,
-    ) -> Action {
-        let (rank, with, error) = (failed.rank, failed.with, failed.error);
-        let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
-        if failed.answer.is_some() {
-            return Action::End(stop::stop(scene.fleet, failed));
-        }
-        if error == RelayError::EngineBusy && self.tries.refused_count < REFUSALS_MAX {
-            // The engine had no room: no failure; the rank is left alone for a moment. The retry
-            // budget is for engines that fail, so it stays as it is.
-            self.tries.refused_count += 1;
-            return self.place(now, InHand::default(), scene);
-        }
-        let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
-        if !may_go_elsewhere && !self.may_retry(&failed, scene) {
-            return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
-        }
-        if failed.has_rest {
-            self.renew(now);
-        } else {
-            (scene.count)(Count::Retries);
-        }
-        // Kept while others are tried: if none is left, this is what the client hears.
-        self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
-        if may_go_elsewhere {
-            // Nothing of it can be connected to. Another one is asked, and this is no attempt.
-            self.facts.tried.extend(scene.fleet.ranks_beside(rank));
-        } else {
-            self.tries.failed_count += 1;
-            let attempts_max = scene.stages.rules.attempts_max;
-            debug_assert!(self.tries.failed_count < attempts_max, "more attempts than allowed");
-            debug_assert!(!self.facts.tried.contains(&rank), "failed where it was not sent");
-            self.facts.tried.push(rank);
-            self.facts.tried.extend(with);
-            self.tries.spared = with;
-        }
-        self.place(now, InHand::default(), scene)
-    }
-
-    /// Another worker may be asked if nothing reached the client, attempts are left, and the retry
-    /// budget allows it. An engine that is full has not failed: that is not what the budget is for.
-    /// What a worker may have read goes to another one only if that is configured, or it is the
-    /// rest of a stream; the legs of a pair make no answer of their own.
-    fn may_retry(&self, failed: &Failed, scene: &mut Scene<'_>) -> bool {
-        let (error, has_rest) = (failed.error, failed.has_rest);
-        let attempts = self.tries.failed_count.saturating_add(1);
-        let Stages { rules, sends, .. } = &mut *scene.stages;
-        let is_busy = error == RelayError::EngineBusy;
-        let broke_off = has_rest && !error.before_head() && error.blames_worker();
-        (error.may_retry() || broke_off)
-            && (is_busy || self.tries.is_pair || rules.retries_after_send || has_rest)
-            && attempts < rules.attempts_max
-            && (is_busy || sends.retry.withdraw())
-    }
-
-    /// The rest of a stream is a new request as far as waits go: how long the client had the
-    /// beginning for takes nothing of its time.
-    fn renew(&mut self, now: NanosSinceStart) {
-        let wait_max = Duration::from_nanos(self.facts.deadline.since(self.facts.arrived_at));
-        self.facts.arrived_at = now;
-        self.facts.deadline = now.plus(wait_max);
-        self.facts.client_deadline = None;
-    }
-
-    /// Whatever it waits for, it is not sent after this moment.
-    fn gives_up_at(&self, scene: &Scene<'_>) -> NanosSinceStart {
-        let first_byte = scene.stages.rules.first_byte_max;
-        self.facts.client_deadline.unwrap_or_else(|| self.facts.arrived_at.plus(first_byte))
-    }
-
-    /// No other rank is left. True if there is one after all: it failed together with another.
-    fn spare(&mut self) -> bool {
-        // Taken, so that it is asked once more and not for ever.
-        let Some(spared) = self.tries.spared.take() else { return false };
-        self.facts.tried.retain(|&tried| tried != spared);
-        true
-    }
-
     /// It has not been anywhere.
     pub(super) fn is_new(&self) -> bool {
         let Tries { refused_count, hop_count, .. } = self.tries;
@@ -479,7 +394,7 @@ impl RequestFlow {
     }
 }
 
-fn model<'a>(facts: &RequestFacts, fleet: &'a FleetSnapshot) -> Option<&'a Model> {
+pub(super) fn model<'a>(facts: &RequestFacts, fleet: &'a FleetSnapshot) -> Option<&'a Model> {
     fleet.models.get(facts.model.index())
 }
 
@@ -492,6 +407,6 @@ fn is_up(fleet: &FleetSnapshot, rank: RankIndex) -> bool {
     fleet.rank(rank).is_some_and(|(_, worker)| is_up(worker))
 }
 
-fn gone() -> Action {
+pub(super) fn gone() -> Action {
     Action::End(Stop::Refused(stop::no_worker("its model has just gone")))
 }

@@ -4,6 +4,7 @@
 
 mod blame;
 mod event;
+mod failing;
 mod flow;
 mod flow_check;
 mod pressure;
