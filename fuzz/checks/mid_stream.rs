@@ -39,7 +39,8 @@ fn streamed(is_chat: bool, body: &[u8], answers: &[&[u8]], piece: usize) -> Opti
         for part in answer.chunks(piece.min(answer.len().max(1))) {
             transcript.feed(part, &mut out);
         }
-        transcript.break_off(Some(64), |_, _| false);
+        transcript.break_off();
+        transcript.settle(Some(64), |_, _| false);
         if transcript.may_go_on() != Err(NotContinued::Answer) {
             shows_no_ids(&out[before..]);
         }

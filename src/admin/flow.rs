@@ -2,6 +2,7 @@
 //! configuration. Answers are JSON, also where they refuse.
 
 use super::adding::AddWorkerRequest;
+use super::draining::{StreamsStay, WorkerDrain};
 use super::question::{Question, Questions, ask, gone};
 use super::sleep_refused::SleepRefused;
 use super::windows::WindowRequest;
@@ -57,13 +58,20 @@ pub(crate) async fn worker(
 }
 
 /// `POST /workers/{id}/drain`; answers what GET of the worker would then.
-pub(crate) async fn drain(questions: State<Questions>, name: Path<String>) -> Response {
-    set_draining(questions, name, true).await
+pub(crate) async fn drain(
+    questions: State<Questions>,
+    name: Path<String>,
+    body: Bytes,
+) -> Response {
+    match WorkerDrain::from_body(&body) {
+        Ok(order) => set_draining(questions, name, order).await,
+        Err(fault) => refused(StatusCode::BAD_REQUEST, &fault),
+    }
 }
 
 /// `POST /workers/{id}/undrain`; answers the same.
 pub(crate) async fn undrain(questions: State<Questions>, name: Path<String>) -> Response {
-    set_draining(questions, name, false).await
+    set_draining(questions, name, WorkerDrain::Off).await
 }
 
 /// Answers `POST /workers`: one more.
@@ -128,13 +136,16 @@ pub(crate) async fn remove_worker(
 async fn set_draining(
     State(questions): State<Questions>,
     Path(name): Path<String>,
-    is_draining: bool,
+    order: WorkerDrain,
 ) -> Response {
-    let order = |back| Question::SetDraining(name.clone(), is_draining, back);
-    let known = ask(&questions, order).await;
+    let asked = |back| Question::SetDraining(name.clone(), order, back);
+    let known = match ask(&questions, asked).await.transpose() {
+        Ok(known) => known,
+        Err(StreamsStay) => return refused(StatusCode::CONFLICT, StreamsStay::MESSAGE),
+    };
     let sleeps = |worker: &Value| worker.get("sleep").is_some_and(Value::is_string);
     if let Some(Some(worker)) = &known
-        && is_draining
+        && order != WorkerDrain::Off
         && sleeps(worker)
     {
         let error = "the worker sleeps, or is about to, and takes no such order: wake it up first";

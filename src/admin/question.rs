@@ -1,6 +1,7 @@
 //! What the admin API asks the control plane's loop, with the way back.
 
 use super::adding::{AddRefused, AddWorkerRequest};
+use super::draining::{StreamsStay, WorkerDrain};
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused};
 use super::explain::ExplainRequest;
 use super::live::LiveViewer;
@@ -26,7 +27,7 @@ pub enum Question {
     /// One worker of it; `None` for a name that none has.
     Worker(String, oneshot::Sender<Option<Value>>),
     /// The same, after the operator's word whether it drains.
-    SetDraining(String, bool, oneshot::Sender<Option<Value>>),
+    SetDraining(String, WorkerDrain, oneshot::Sender<Result<Option<Value>, StreamsStay>>),
     /// Its engine is to sleep, or to wake up; the worker as it is then.
     SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefused>>),
     /// What engines answer to a call; it may take minutes.

@@ -149,7 +149,7 @@ mod tests {
         pair.workers[0].state = WorkerState::Down;
         assert!(!pair.can_serve());
         assert_eq!(why_not(&pair), "none of 1 workers is usable");
-        pair.workers[0].state = WorkerState::Up.draining();
+        pair.workers[0].state = WorkerState::Up.draining(false);
         assert!(!pair.can_serve());
         assert_eq!(why_not(&pair), "none of 1 workers is usable (1 drain)");
         assert!(!FleetSnapshot::default().can_serve());

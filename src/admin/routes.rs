@@ -105,7 +105,7 @@ fn of_workers() -> [Served; 15] {
         (
             posting(
                 "/workers/{id}/drain",
-                "the worker gets nothing new, see [Workers](../operate/workers.md)",
+                "gets nothing new, and may move streams, see [Workers](../operate/workers.md)",
             ),
             post(flow::drain),
         ),

@@ -37,6 +37,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "engine": engine(worker.dialect),
         "state": state(worker.state),
         "draining": worker.state.is_draining(),
+        "moves_streams": worker.state.moves_streams(),
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),
         "role": roles::role_of(fleet, index),
@@ -161,8 +162,8 @@ pub(crate) fn engine(dialect: Dialect) -> &'static str {
 pub(crate) const fn state(state: WorkerState) -> &'static str {
     match state {
         WorkerState::Unknown => "unknown",
-        WorkerState::Up | WorkerState::Draining { answers: true } => "up",
-        WorkerState::Down | WorkerState::Draining { answers: false } => "down",
+        WorkerState::Up | WorkerState::Draining { answers: true, .. } => "up",
+        WorkerState::Down | WorkerState::Draining { answers: false, .. } => "down",
         WorkerState::Gone => "gone",
     }
 }

@@ -33,6 +33,7 @@ macro_rules! fields {
 fields! {
     Because = "because",
     Client = "client",
+    Continued = "continued",
     DpRank = "dp_rank",
     Endpoint = "endpoint",
     Method = "method",

@@ -377,8 +377,8 @@ table! {
         /// Send a request to another worker though the first may have read it. The head of a stream
         /// then waits for the first event.
         after_send: bool = false;
-        /// When a vLLM worker fails in the middle of a stream of chat completions or completions,
-        /// another worker goes on with it.
+        /// Another worker goes on where a worker fails in the middle of a stream: chat completions
+        /// and completions of vLLM, completions of SGLang.
         mid_stream: bool = false;
         /// Workers, or pairs of workers, that a request is sent to. Refused connections and
         /// refusals for lack of room do not count.

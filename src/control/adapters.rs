@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(scene.due(START), [0], "it was restarted");
         scene.answer(0, Ok(()), START);
         scene.lists("a", &[0, 1]);
-        scene.fleet.workers[1].state = WorkerState::Up.draining();
+        scene.fleet.workers[1].state = WorkerState::Up.draining(false);
         assert_eq!(scene.due(START), [2]);
     }
 

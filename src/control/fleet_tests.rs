@@ -2,6 +2,7 @@
 
 use super::fleet::{Fleet, LeftOut, NoPlace};
 use super::tests::{SEED, config};
+use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
@@ -144,24 +145,34 @@ fn the_operators_word_outlives_health_and_descriptions() {
         fleet.describe(index, ADDRESS, description(card, 1, 16), BTreeMap::new());
         fleet.set_state(index, WorkerState::Up);
     }
-    assert!(fleet.set_draining(worker, true));
-    assert!(!fleet.set_draining(worker, true), "said before");
+    assert!(fleet.set_draining(worker, WorkerDrain::KeepStreams));
+    assert!(!fleet.set_draining(worker, WorkerDrain::KeepStreams), "said before");
     let state = |fleet: &mut Fleet| fleet.snapshot().workers[1].state;
-    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true });
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true, moves: false });
     assert_eq!(fleet.snapshot().model("m").unwrap().1.ranks.len(), 2, "its cache is still known");
     assert!(fleet.set_state(worker, WorkerState::Down));
-    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: false });
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: false, moves: false });
     assert!(state(&mut fleet).is_down(), "who is silent there is cut");
     fleet.set_state(worker, WorkerState::Up);
     fleet.describe(worker, ADDRESS, description(card, 2, 32), BTreeMap::new());
     fleet.set_config(Arc::new(config(&["http://a:1", "http://b:1"])), None);
-    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true }, "restarted, reloaded");
+    assert_eq!(
+        state(&mut fleet),
+        WorkerState::Draining { answers: true, moves: false },
+        "restarted, reloaded"
+    );
+    assert!(fleet.set_draining(worker, WorkerDrain::MoveStreams));
+    assert_eq!(state(&mut fleet), WorkerState::Draining { answers: true, moves: true });
+    assert!(fleet.leave(worker, NanosSinceStart::default()), "removed then");
+    assert!(state(&mut fleet).moves_streams());
+    assert!(fleet.set_draining(worker, WorkerDrain::KeepStreams));
+    assert!(!state(&mut fleet).moves_streams() && state(&mut fleet).is_draining());
     assert!(fleet.snapshot().can_serve());
-    fleet.set_draining(WorkerIndex(0), true);
+    fleet.set_draining(WorkerIndex(0), WorkerDrain::KeepStreams);
     assert!(!fleet.snapshot().can_serve());
-    assert!(fleet.set_draining(worker, false));
+    assert!(fleet.set_draining(worker, WorkerDrain::Off));
     assert_eq!(state(&mut fleet), WorkerState::Up);
-    assert!(!fleet.set_draining(WorkerIndex(9), true), "nobody");
+    assert!(!fleet.set_draining(WorkerIndex(9), WorkerDrain::KeepStreams), "nobody");
 }
 
 #[test]
@@ -185,7 +196,8 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     }
     let s = |seconds| NanosSinceStart::default().plus(Duration::from_secs(seconds));
     assert!(fleet.leave(WorkerIndex(1), s(30)) && !fleet.leave(WorkerIndex(1), s(60)));
-    assert!(fleet.snapshot().workers[1].state.is_draining());
+    let state = fleet.snapshot().workers[1].state;
+    assert!(state.is_draining() && !state.moves_streams());
     let busy = |rank: RankIndex| rank != RankIndex(1);
     assert_eq!(fleet.leaving(s(29), busy), []);
     assert_eq!(fleet.leaving(s(30), busy), [WorkerIndex(1)], "late");
@@ -200,7 +212,7 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     // What a probe said last comes too late.
     fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
     fleet.set_state(WorkerIndex(1), WorkerState::Up);
-    assert!(!fleet.set_draining(WorkerIndex(1), false));
+    assert!(!fleet.set_draining(WorkerIndex(1), WorkerDrain::Off));
     assert_eq!(fleet.snapshot().workers[1].state, WorkerState::Gone);
     assert_eq!(fleet.snapshot().model("m").unwrap().1.ranks, [RankIndex(0)]);
 
@@ -215,7 +227,7 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0), RankIndex(1)]);
     assert_eq!((snapshot.ranks.len(), snapshot.workers[1].cache_generation), (2, 1));
     assert!(fleet.leave(WorkerIndex(1), s(30)));
-    assert!(fleet.set_draining(WorkerIndex(1), false), "called off");
+    assert!(fleet.set_draining(WorkerIndex(1), WorkerDrain::Off), "called off");
     assert_eq!(fleet.leaving(s(99), |_| true), []);
 }
 

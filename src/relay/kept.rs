@@ -9,15 +9,18 @@ use forebay_http1::{AnswerBody, AnswerFraming, Version};
 use forebay_router::dispatch::RelayError;
 
 /// Relays the stream. `observe` sees the events as they pass, and hears of reads without one.
+/// `leaves` is asked after each read: true if the stream goes on at another rank from here.
 ///
 /// # Errors
 /// As [`super::relay`], but the client has whole events and no word of the error.
+/// [`RelayError::Moved`].
 pub async fn relay_kept(
     client: &mut impl Client,
     upstream: &mut Upstream,
     answer: &Answer<'_>,
     transcript: &mut Transcript,
     mut observe: impl FnMut(&[u8]),
+    mut leaves: impl FnMut(&mut Transcript) -> bool,
 ) -> Result<Relayed, RelayError> {
     let framing = AnswerFraming::open(answer.client_version);
     let client_reusable = answer.keep_alive && framing == AnswerFraming::Chunked;
@@ -68,6 +71,9 @@ pub async fn relay_kept(
             let upstream_reusable =
                 answer.head.keep_alive && !leftover && !body.ends_with_connection();
             return Ok(Relayed { body_bytes, upstream_reusable, client_reusable });
+        }
+        if leaves(transcript) {
+            return Err(RelayError::Moved);
         }
         client.wait_at_most(answer.idle_max);
         match next_chunk(client, upstream).await {

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(chosen(&fleet, "chat", 99), Some("base"), "weight 0 waits");
         fleet.workers[0].state = WorkerState::Down;
         assert_eq!(chosen(&fleet, "chat", 0), Some("other"));
-        fleet.workers[0].state = WorkerState::Up.draining();
+        fleet.workers[0].state = WorkerState::Up.draining(false);
         assert_eq!(chosen(&fleet, "chat", 0), Some("other"));
         fleet.workers[1].state = WorkerState::Down;
         assert_eq!(chosen(&fleet, "chat", 0), Some("base"), "nobody: as if all were well");

@@ -11,9 +11,12 @@ pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
 /// Is the rank one of those that the request is pinned to, if it is?
 pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Option<Pin>) -> bool {
     let Some(pin) = pin else { return true };
-    let Some(rank) = fleet.ranks.get(index.index()) else { return false };
+    let Some((rank, worker)) = fleet.rank(index) else { return false };
     match pin {
         Pin::Number(number) => rank.dp_rank == number,
+        Pin::Engine(dialect, number) => {
+            worker.dialect == dialect && number.is_none_or(|number| rank.dp_rank == number)
+        }
         Pin::Beside(other) => {
             fleet.ranks.get(other.index()).is_some_and(|other| other.address == rank.address)
         }

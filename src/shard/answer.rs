@@ -74,8 +74,11 @@ pub(super) fn head_came(
     } else {
         lease.judge_success();
     }
-    let place =
-        KeptPlace { rank: going.plan.rank, model: going.model, tenant: slot.told.whom.tenant };
+    let place = KeptPlace {
+        rank: going.plan.rank,
+        model: going.facts.model,
+        tenant: slot.told.whom.tenant,
+    };
     slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
 }
 
@@ -95,7 +98,7 @@ pub(super) async fn answer(
     }
     let Answering { mut upstream, sent } = answering;
     let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
-    let Going { plan, endpoint, model, read_at } = going;
+    let Going { plan, endpoint, facts } = going;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let own = OwnFields::of(slot, plan, found, paired, &mut digits);
@@ -117,7 +120,8 @@ pub(super) async fn answer(
         trace.passed(passed.first_at, told);
     }
     if let Some(first_at) = passed.first_at {
-        env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
+        let waited = first_at.since(facts.arrived_at);
+        env.counters.choices().first_byte(facts.model, plan.rank, waited);
     }
     let scan = passed.scan.as_deref();
     slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));

@@ -17,9 +17,10 @@ use super::state::{Sending, Shard};
 use super::{tunnel, websocket};
 use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
+use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -27,15 +28,13 @@ use forebay_router::dispatch::{has_no_room, retry_after_s};
 use forebay_router::request::{Chosen, Failed, may_be_blamed};
 
 /// Where the request goes.
-pub(super) struct Attempt {
+pub(super) struct Attempt<'a> {
     pub(super) endpoint: Endpoint,
-    pub(super) model: ModelIndex,
+    pub(super) facts: &'a RequestFacts,
     pub(super) chosen: Box<Chosen>,
     /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
     /// KV events tell.
     pub(super) predicted: Option<Predicted>,
-    /// When the request had been read completely.
-    pub(super) read_at: NanosSinceStart,
     /// Another rank that had been sent it has failed it before.
     pub(super) is_retry: bool,
 }
@@ -46,9 +45,9 @@ pub(super) async fn run(
     shard: &Shard,
     conn: &mut Conn,
     slot: &mut Slot,
-    attempt: Attempt,
+    attempt: Attempt<'_>,
 ) -> Result<After, Failed> {
-    let Attempt { endpoint, model, chosen, mut predicted, read_at, is_retry } = attempt;
+    let Attempt { endpoint, facts, chosen, mut predicted, is_retry } = attempt;
     let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
@@ -57,7 +56,7 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let going = Going { plan: &plan, endpoint, model, read_at };
+    let going = Going { plan: &plan, endpoint, facts };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let result = exchange(shard.sending(), conn, slot, going, paired.as_mut()).await;
     let answering = match result {
@@ -148,7 +147,7 @@ async fn exchange(
     going: Going<'_>,
     mut paired: Option<&mut Paired<'_>>,
 ) -> Result<Answering, RelayError> {
-    let (Sending { env, io, workers }, Going { plan, read_at, .. }) = (sending, going);
+    let (Sending { env, io, workers }, Going { plan, facts, .. }) = (sending, going);
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
     let is_long = may_be_unread(slot, going.endpoint);
     let key = workers.key(plan.worker, plan.address);
@@ -185,7 +184,7 @@ async fn exchange(
             Some(paired) if paired.is_concurrent() => {
                 env.time(Stage::DecodeLag, paired.leg.posted_at())
             }
-            _ => env.time(Stage::Dispatch, read_at),
+            _ => env.time(Stage::Dispatch, facts.arrived_at),
         };
         let mut watch = waiting(sending, plan, conn, &mut paired);
         watch.wait_at_most(env.config().timeouts.first_byte);

@@ -2,7 +2,7 @@
 //! word for each connection, and what stands behind it only with the key.
 
 use crate::relay::{Transcript, UsageScan};
-use forebay_base::ModelIndex;
+use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::NotContinued;
 use forebay_fleet::admit::Admitted;
 use forebay_fleet::worker::Dialect;
@@ -29,6 +29,10 @@ pub(super) struct KeptStream {
     pub(super) broke: Option<RelayError>,
     /// Whose vocabulary and context count.
     pub(super) model: ModelIndex,
+    /// How often another rank went on with it.
+    pub(super) continued: u32,
+    /// Where its worker is emptied: when to look for another rank again.
+    pub(super) look_at: NanosSinceStart,
 }
 
 impl Keeping {
@@ -48,15 +52,33 @@ impl Keeping {
             let bytes = held_bytes.saturating_add(transcript.ids_bytes());
             admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NotContinued::TooLong)
         });
-        Self::On(Box::new(KeptStream { transcript, scan: None, broke: None, model }))
+        Self::On(Box::new(KeptStream {
+            transcript,
+            scan: None,
+            broke: None,
+            model,
+            continued: 0,
+            look_at: NanosSinceStart::default(),
+        }))
     }
 
     /// Does the request ask that rank for ids? The body of a continuation asks by itself.
     pub(super) fn asks_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
         let Ok(transcript) = &kept.transcript else { return false };
-        plan.engine.dialect == Dialect::Vllm
-            && !(kept.broke.is_some() && transcript.goes_on_by_ids())
+        self.is_told_by(plan) && !(kept.broke.is_some() && transcript.goes_on_by_ids())
+    }
+
+    /// Does the engine of that rank tell the ids of the stream? SGLang 0.5.23 refuses
+    /// `return_token_ids` in streams of chats (`serving_chat.py`).
+    pub(super) fn is_told_by(&self, plan: &SendPlan) -> bool {
+        let Self::On(kept) = self else { return false };
+        let Ok(transcript) = &kept.transcript else { return false };
+        match plan.engine.dialect {
+            Dialect::Vllm => true,
+            Dialect::Sglang => !transcript.is_chat(),
+            Dialect::Openai => false,
+        }
     }
 
     /// Must the answer be readable?
@@ -67,6 +89,14 @@ impl Keeping {
     /// Is what is sent the rest of a stream?
     pub(super) const fn is_rest(&self) -> bool {
         matches!(self, Self::On(kept) if kept.broke.is_some())
+    }
+
+    /// How often did another rank go on with the stream?
+    pub(super) const fn continued(&self) -> u32 {
+        match self {
+            Self::Off => 0,
+            Self::On(kept) => kept.continued,
+        }
     }
 
     /// Has the client events of the stream?

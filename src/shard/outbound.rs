@@ -4,7 +4,7 @@ use super::pair::Paired;
 use super::slot::{PRIORITY, Slot};
 use super::websocket::UPGRADE;
 use crate::relay::ask_for_ids;
-use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{SendPlan, pin_in_body};
@@ -14,8 +14,7 @@ use forebay_router::dispatch::{SendPlan, pin_in_body};
 pub(super) struct Going<'a> {
     pub(super) plan: &'a SendPlan,
     pub(super) endpoint: Endpoint,
-    pub(super) model: ModelIndex,
-    pub(super) read_at: NanosSinceStart,
+    pub(super) facts: &'a RequestFacts,
 }
 
 pub(super) fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {

@@ -75,6 +75,7 @@ fn write(
         model = slot.request.model,
         tenant = fleet.tenants.name(slot.told.whom.tenant),
         stream = labels.stream.unwrap_or(false),
+        continued = slot.pair.keeping.continued(),
         worker = rank.map_or("", |(_, worker)| &*worker.name),
         dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
         client = %client.address,
@@ -111,6 +112,7 @@ fn formatted(
                 out.write_all(labels.because.map_or("", |because| because.name()).as_bytes())
             }
             RecordField::Client => write!(out, "{}", client.address),
+            RecordField::Continued => write!(out, "{}", slot.pair.keeping.continued()),
             RecordField::DpRank => match rank {
                 Some((rank, _)) => write!(out, "{}", rank.dp_rank.0),
                 None => Ok(()),

@@ -274,9 +274,8 @@ async fn drive(
                     trace.held(bytes, predicted.map(Predicted::tokens));
                 }
                 shard.routing.text.give(&shard.io, slot.prompt.let_go());
-                let (read_at, is_retry) = (facts.arrived_at, flow.is_retry());
-                let attempt =
-                    Attempt { endpoint, model: facts.model, chosen, predicted, read_at, is_retry };
+                let is_retry = flow.is_retry();
+                let attempt = Attempt { endpoint, facts, chosen, predicted, is_retry };
                 let ran = attempt::run(shard, conn, slot, attempt).await;
                 pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
                 match ran {

@@ -14,11 +14,16 @@ use super::slot::{After, AnswerSlot, PairSlot, Slot};
 use super::state::{Sending, Shard};
 use crate::ingress::Conn;
 use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
+use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, NotContinued};
-use forebay_fleet::worker::Dialect;
+use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, Split, Stop};
+use std::time::Duration;
+
+/// Between two looks for a rank that a stream may leave for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// An answer to the rest of a stream has begun. Is it one that goes on?
 ///
@@ -31,7 +36,7 @@ pub(super) fn check_answer(
 ) -> Result<(), RelayError> {
     let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
     // A client without an event takes any stream as its own.
-    let is_right = if keeping.has_events() { is_readable(head, plan, is_paired) } else { true };
+    let is_right = !keeping.has_events() || is_readable(keeping, head, plan, is_paired);
     if !keeping.is_rest() || is_right && Begun::goes_on_with(head) {
         return Ok(());
     }
@@ -42,22 +47,23 @@ pub(super) fn check_answer(
 /// The head of an answer has come: is the stream kept from here on?
 pub(super) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bool {
     let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    let is_readable = is_readable(keeping, head, plan, is_paired);
     let Keeping::On(kept) = keeping else { return false };
-    if kept.transcript.is_err() {
-        return false;
+    match &mut kept.transcript {
+        Err(_) => return false,
+        Ok(transcript) if is_readable => {
+            transcript.sends_parts(plan.engine.dialect == Dialect::Sglang);
+        }
+        unread => *unread = Err(NotContinued::Engine),
     }
-    if is_readable(head, plan, is_paired) {
-        return true;
-    }
-    kept.transcript = Err(NotContinued::Engine);
-    false
+    is_readable
 }
 
 /// Is it a stream whose events and ids the router can read?
-fn is_readable(head: &ResponseHead, plan: &SendPlan, is_paired: bool) -> bool {
+fn is_readable(keeping: &Keeping, head: &ResponseHead, plan: &SendPlan, is_paired: bool) -> bool {
     let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
     let is_stream = head.status == 200 && head.event_stream && is_open;
-    is_stream && !is_paired && plan.engine.dialect == Dialect::Vllm
+    is_stream && !is_paired && keeping.is_told_by(plan)
 }
 
 /// Relays a stream that is kept, as [`super::answer::answer`] does the others.
@@ -73,40 +79,47 @@ pub(super) async fn answer(
         return Err(RelayError::BodyInvalid);
     };
     if kept.broke.take().is_some() {
+        kept.continued += 1;
         shard.env.count(Count::StreamsContinued);
     }
-    let result = relay_on(shard.sending(), conn, slot, &mut kept, answering, accounted).await;
+    let result = relay_on(shard, conn, slot, &mut kept, answering, accounted).await;
     slot.pair.keeping = Keeping::On(kept);
     result
 }
 
 async fn relay_on(
-    Sending { env, io, workers }: Sending<'_>,
+    shard: &Shard,
     conn: &mut Conn,
     slot: &Slot,
     kept: &mut KeptStream,
     Answering { mut upstream, sent }: Answering,
     Accounted { going, mut lease, pulse, predicted, .. }: Accounted<'_>,
 ) -> Result<After, RelayError> {
-    let Going { plan, endpoint, model, read_at } = going;
-    let Ok(transcript) = &mut kept.transcript else { return Err(RelayError::BodyInvalid) };
+    let Sending { env, io, workers } = shard.sending();
+    let Going { plan, endpoint, facts } = going;
+    let KeptStream { transcript, look_at, scan: cost, .. } = kept;
+    let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
     let is_rest = slot.answer.early.is_broken();
     let mut digits = [0; 10];
     let own = OwnFields::of(slot, plan, predicted, None, &mut digits);
     let wanted = wanted(env, slot, endpoint, own.get());
     let mut passed = Passed::new(workers, slot, endpoint, pulse);
     // Of all ranks together.
-    passed.scan = kept.scan.take().or(passed.scan);
+    passed.scan = cost.take().or(passed.scan);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
-    let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, |events| {
+    let observe = |events: &[u8]| {
         workers.hear(plan.worker);
         if events.is_empty() {
             return passed.hear(env);
         }
         lease.prefill_done();
         passed.take(env, io, events);
-    });
+    };
+    let leaves = |transcript: &mut Transcript| {
+        workers.moves_streams(plan.worker) && leaves(shard, going, transcript, look_at)
+    };
+    let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, observe, leaves);
     let relayed = relayed.await;
     let (told, cached) = passed.told();
     if let Some(trace) = &slot.told.trace {
@@ -114,11 +127,12 @@ async fn relay_on(
     }
     // The client of a rest has had its first byte for a while.
     if let Some(first_at) = passed.first_at.filter(|_| !is_rest) {
-        env.counters.choices().first_byte(model, plan.rank, first_at.since(read_at));
+        let waited = first_at.since(facts.arrived_at);
+        env.counters.choices().first_byte(facts.model, plan.rank, waited);
     }
     let scan = passed.scan.as_deref();
     slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
-    kept.scan = passed.scan.take();
+    *cost = passed.scan.take();
     let relayed = relayed?;
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
@@ -131,8 +145,39 @@ async fn relay_on(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// The worker of a stream has failed. Ends the stream if nothing of it is left to compute, or makes
-/// the request ready for another rank.
+/// The worker is emptied. Does the stream leave? Where no other rank has room, it stays.
+fn leaves(
+    shard: &Shard,
+    Going { plan, facts, .. }: Going<'_>,
+    transcript: &mut Transcript,
+    look_at: &mut NanosSinceStart,
+) -> bool {
+    let now = shard.env.now();
+    if now < *look_at {
+        return false;
+    }
+    *look_at = now.plus(LOOK_AGAIN);
+    let fleet = shard.workers.fleet();
+    settle(transcript, &fleet, facts.model);
+    if !transcript.may_move() {
+        return false;
+    }
+    let (dialect, count) = (plan.engine.dialect, transcript.token_count());
+    shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now)
+}
+
+/// Finds out how far the client has the text.
+fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex) {
+    let model = fleet.models.get(model.index());
+    let text = model.and_then(|model| model.text.as_ref());
+    let context_tokens = model.and_then(|model| context_tokens(&model.card_json));
+    transcript.settle(context_tokens, |ids, out| {
+        text.is_some_and(|text| text.vocabulary.decode_into(ids, out))
+    });
+}
+
+/// The worker of a stream has failed, or the stream leaves. Ends the stream if nothing of it is
+/// left to compute, or makes the request ready for another rank.
 pub(super) async fn broke_off(
     shard: &Shard,
     conn: &mut Conn,
@@ -140,7 +185,7 @@ pub(super) async fn broke_off(
     failed: Failed,
 ) -> Result<After, Failed> {
     let (env, error) = (&shard.env, failed.error);
-    if !error.blames_worker() {
+    if !error.leaves_rest() {
         return Err(failed);
     }
     let begun = broken(shard, slot);
@@ -152,13 +197,8 @@ pub(super) async fn broke_off(
             return Err(failed);
         }
     };
-    let fleet = shard.workers.fleet();
-    let model = fleet.models.get(kept.model.index());
-    let text = model.and_then(|model| model.text.as_ref());
-    let context_tokens = model.and_then(|model| context_tokens(&model.card_json));
-    transcript.break_off(context_tokens, |ids, out| {
-        text.is_some_and(|text| text.vocabulary.decode_into(ids, out))
-    });
+    transcript.break_off();
+    settle(transcript, &shard.workers.fleet(), kept.model);
     if let Err(why) = transcript.may_go_on() {
         env.counters.not_continued(why);
         let mut events = conn.buffer();
@@ -176,15 +216,17 @@ pub(super) async fn broke_off(
     }
     kept.broke = Some(error);
     slot.answer.early = Early::Broken(begun);
-    if transcript.has_begun() {
-        // What a pair answers is not read.
+    // Only events of the same engine are read from here on, and not those of a pair.
+    let dialect = shard.workers.fleet().rank(failed.rank).map(|(_, worker)| worker.dialect);
+    let only = dialect.filter(|_| transcript.has_begun());
+    if only.is_some() {
         slot.pair.split = Split::known(None);
     }
     match transcript.goes_on_by_ids() {
         true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
         false => transcript.start_over(),
     }
-    Err(Failed { has_rest: true, ..failed })
+    Err(Failed { has_rest: true, only, ..failed })
 }
 
 /// Tokens of prompt and output together, as vLLM's card of a model says.

@@ -156,6 +156,7 @@ pub(super) fn end(
     recorded.asked.model = cut(slot.request.asked_model().as_bytes());
     let answer = &mut recorded.answer;
     (answer.status, answer.outcome) = record::ended(slot, labels, served);
+    answer.continued = slot.pair.keeping.continued();
     answer.because = labels.because.map(|because| because.name());
     answer.usage = open.usage.get().or(slot.answer.usage.get());
     let begun_at = open.first_at.get().or(slot.answer.head_at);

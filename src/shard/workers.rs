@@ -95,6 +95,12 @@ impl Workers {
         fleet.workers.get(worker.index()).is_some_and(|worker| worker.state.is_down())
     }
 
+    /// Do its streams go on at other workers, by the operator's word?
+    pub(super) fn moves_streams(&self, worker: WorkerIndex) -> bool {
+        let fleet = self.fleet.borrow();
+        fleet.workers.get(worker.index()).is_some_and(|worker| worker.state.moves_streams())
+    }
+
     /// The key of connections to one of its addresses.
     pub(super) fn key(&self, worker: WorkerIndex, address: SocketAddr) -> UpstreamKey {
         let fleet = self.fleet.borrow();

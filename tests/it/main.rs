@@ -46,6 +46,8 @@ mod load_reports;
 mod logging;
 mod mid_stream;
 mod mid_stream_faults;
+mod mid_stream_moves;
+mod mid_stream_sglang;
 mod model_names;
 mod other_models;
 mod overload;

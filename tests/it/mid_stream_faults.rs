@@ -1,11 +1,12 @@
 //! O7, `retry.mid_stream`: what workers may answer in the middle of a stream, first and last.
 
 use crate::rig::token_engine::{
-    CHAT, Engine, HEAD, USAGE, WHOLE, ask, body, continued, ends_with_error, events, keeping,
-    not_continued, uncut, write_cut,
+    CHAT, Engine, HEAD, Paced, USAGE, WHOLE, ask, body, continued, ends_with_error, events,
+    keeping, not_continued, uncut, write_cut,
 };
 use crate::rig::{Client, PATIENCE, Worker, admin_post, metric, post, router, until, usable};
-use forebay::config::{EngineKind, WorkerRole};
+use forebay::config::{EngineKind, Policy, QueueMode, WorkerRole};
+use forebay::server::ServerHandle;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::mpsc::channel;
@@ -46,42 +47,81 @@ fn a_chat_without_text_is_sent_again() {
         config.workers[1].engine = Some(bad);
         let handle = router(config);
         let reply = ask(&handle, CHAT, &body);
-        let seen = engines[1].worker.next();
-        assert!(seen.head.starts_with(&format!("POST {CHAT} ")), "{}", seen.head);
-        match bad {
-            EngineKind::Vllm => assert_eq!(reply.text(), uncut(CHAT, &body)),
-            _ => assert!(ends_with_error(&reply), "{}", reply.text()),
+        if bad == EngineKind::Vllm {
+            let seen = engines[1].worker.next();
+            assert!(seen.head.starts_with(&format!("POST {CHAT} ")), "{}", seen.head);
+            assert_eq!(reply.text(), uncut(CHAT, &body));
+        } else {
+            assert!(ends_with_error(&reply), "{}", reply.text());
+            assert!(engines[1].worker.seen.try_recv().is_err());
         }
     }
 }
 
-/// Only vLLM says in ids what the router has to turn into events of the stream, and only an answer
-/// without a length can be changed.
+/// Only an answer without a length can be changed.
+#[test]
+fn an_answer_with_a_length_is_no_rest() {
+    let bad = Worker::start(move |seen, stream| {
+        let body = events(&seen.head, &seen.body).concat();
+        let length = format!("content-length: {}", body.len());
+        let head = HEAD.replacen("transfer-encoding: chunked", &length, 1);
+        stream.write_all((head + &body).as_bytes()).is_ok()
+    });
+    let engines = [Engine::start([900]), Engine { worker: bad, cuts: Arc::default() }];
+    let handle = router(keeping(&[&engines[0], &engines[1]]));
+    let reply = ask(&handle, CHAT, &body(CHAT, ""));
+    assert!(ends_with_error(&reply), "{}", reply.text());
+    assert!(!reply.text().contains("text_completion"));
+    engines[1].worker.next();
+    assert_eq!(not_continued(&handle, "no-worker"), 1.0);
+}
+
+/// Only vLLM says in ids what the router has to turn into events of the stream: no attempt goes to
+/// another engine of the pool, whatever the policy would choose.
 #[test]
 fn the_rest_is_for_vllm_alone() {
-    for is_other_engine in [true, false] {
-        let bad = Worker::start(move |seen, stream| {
-            let body = events(&seen.head, &seen.body).concat();
-            let mut head = HEAD.to_owned();
-            if !is_other_engine {
-                let length = format!("content-length: {}", body.len());
-                head = head.replacen("transfer-encoding: chunked", &length, 1);
-                return stream.write_all((head + &body).as_bytes()).is_ok();
-            }
-            write_cut(stream, &[body], WHOLE)
-        });
-        let engines = [Engine::start([900]), Engine { worker: bad, cuts: Arc::default() }];
-        let mut config = keeping(&[&engines[0], &engines[1]]);
-        if is_other_engine {
-            config.workers[1].engine = Some(EngineKind::Openai);
+    let policies = [Policy::RoundRobin, Policy::LeastLoaded, Policy::Random];
+    for (policy, is_queued) in policies.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        // Of no text yet, and in the middle: the request again, and the rest.
+        for event_count in [1, 4] {
+            let (first, last) = (Paced::start(), Engine::start([]));
+            let others = [(); 3].map(|()| Engine::start([]));
+            let mut config = keeping(&[&first.engine, &others[0], &others[1], &others[2], &last]);
+            let kinds = config.workers[1..4].iter_mut().map(|worker| &mut worker.engine);
+            kinds.for_each(|kind| *kind = Some(EngineKind::Openai));
+            config.policy = policy;
+            config.flow.queue.mode = if is_queued { QueueMode::Pool } else { QueueMode::Off };
+            let handle = router(config);
+            (1..5).for_each(|number| tell(&handle, &format!("/workers/w{number}/drain")));
+            let body = body(CHAT, "");
+            let mut client = Client::connect(handle.listen);
+            client.send(&post(CHAT, body.as_bytes()));
+            first.write(event_count);
+            client.until_seen(if event_count == 1 { b"assistant" } else { b"w2" });
+            (1..5).for_each(|number| tell(&handle, &format!("/workers/w{number}/undrain")));
+            until("all are up", || usable(&handle) == 5);
+            first.cut();
+            let reply = client.reply();
+            assert_eq!(reply.text(), uncut(CHAT, &body), "{policy:?} {event_count}");
+            let asked = others.iter().map(|other| other.worker.seen.try_iter().count());
+            assert_eq!(asked.sum::<usize>(), 0, "{policy:?} {event_count}");
         }
-        let handle = router(config);
-        let reply = ask(&handle, CHAT, &body(CHAT, ""));
-        assert!(ends_with_error(&reply), "{is_other_engine}: {}", reply.text());
-        assert!(!reply.text().contains("text_completion"));
-        engines[1].worker.next();
-        assert_eq!(not_continued(&handle, "no-worker"), 1.0);
     }
+    // None is left: no attempt.
+    let engines = [Engine::start([900]), Engine::start([])];
+    let mut config = keeping(&[&engines[0], &engines[1]]);
+    config.workers[1].engine = Some(EngineKind::Openai);
+    let handle = router(config);
+    let reply = ask(&handle, CHAT, &body(CHAT, ""));
+    assert!(ends_with_error(&reply), "{}", reply.text());
+    assert!(engines[1].worker.seen.try_recv().is_err());
+    assert_eq!(not_continued(&handle, "no-worker"), 1.0);
+}
+
+fn tell(handle: &ServerHandle, path: &str) {
+    let mut admin = Client::connect(handle.admin);
+    admin.send(&admin_post(path, b""));
+    assert_eq!(admin.reply().status, 200, "{path}");
 }
 
 /// A prefill worker has come up since the request was sent whole.
@@ -109,17 +149,12 @@ fn the_rest_is_never_split() {
         worker.role = role;
     }
     let handle = router(config);
-    let tell = |path: &str| {
-        let mut admin = Client::connect(handle.admin);
-        admin.send(&admin_post(path, b""));
-        assert_eq!(admin.reply().status, 200, "{path}");
-    };
-    tell("/workers/w0/drain");
+    tell(&handle, "/workers/w0/drain");
     let body = body(CHAT, "");
     let mut client = Client::connect(handle.listen);
     client.send(&post(CHAT, body.as_bytes()));
     client.peek("w0");
-    tell("/workers/w0/undrain");
+    tell(&handle, "/workers/w0/undrain");
     until("it is up", || usable(&handle) == 3);
     open.send(()).unwrap();
     assert_eq!(client.reply().text(), uncut(CHAT, &body));
@@ -161,6 +196,44 @@ fn a_failure_in_an_event_is_a_cut() {
             }
             assert_eq!(metric(&handle, "forebay_cut_mid_stream_total"), 0.0);
         }
+    }
+}
+
+/// vLLM that is told to stop (SIGTERM) aborts its streams, and ends them properly.
+#[test]
+fn an_abort_is_a_cut() {
+    const ABORT: &str = "data: {\"id\":\"chatcmpl-7\",\"object\":\"chat.completion.chunk\",\
+        \"created\":170,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\
+        \"logprobs\":null,\"finish_reason\":\"abort\",\"stop_reason\":null,\"token_ids\":[]}]}\n\n";
+    let body = body(CHAT, USAGE);
+    for event_count in [0, 1, 2, 6] {
+        let stopping = || {
+            let worker = Worker::start(move |seen, stream| {
+                let all = events(&seen.head, &seen.body);
+                let mut sent = all[..event_count].to_vec();
+                sent.push(ABORT.to_owned());
+                sent.extend_from_slice(&all[all.len() - 2..]);
+                write_cut(stream, &sent, WHOLE)
+            });
+            Engine { worker, cuts: Arc::default() }
+        };
+        let engines = [stopping(), Engine::start([])];
+        let handle = router(keeping(&[&engines[0], &engines[1]]));
+        let reply = ask(&handle, CHAT, &body);
+        assert!(reply.complete);
+        assert_eq!(reply.text(), uncut(CHAT, &body), "{event_count}");
+        assert_eq!(continued(&handle), 1.0);
+        // Without another worker the client hears of it as without the key.
+        let engine = stopping();
+        let handle = router(keeping(&[&engine]));
+        let reply = ask(&handle, CHAT, &body);
+        assert!(reply.complete, "{}", reply.text());
+        let text = reply.text();
+        let end = ABORT.replace("\"token_ids\":[]", "\"token_ids\":null");
+        let usage = &text[text.find(&end).expect("what it said") + end.len()..];
+        assert_eq!(usage.matches("\"usage\":{").count(), usize::from(event_count > 0), "{usage}");
+        assert!(usage.ends_with("data: [DONE]\n\n"), "{usage}");
+        assert_eq!(not_continued(&handle, "no-worker"), 1.0);
     }
 }
 

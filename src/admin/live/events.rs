@@ -236,7 +236,7 @@ mod tests {
             (up, false),
             (up, true),
             (up, false),
-            (up.draining(), false),
+            (up.draining(false), false),
             (up, false),
             (WorkerState::Gone, false),
             (WorkerState::Gone, false),

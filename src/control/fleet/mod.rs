@@ -72,12 +72,12 @@ struct KnownWorker {
 pub(super) enum OperatorWord {
     /// It takes what its health allows.
     Serve,
-    /// It gets nothing new.
-    Drain,
+    /// It gets nothing new. True: its streams go on at other workers, those that can.
+    Drain(bool),
     /// Its engine sleeps, or is about to: requests wait for it.
     Sleep(SleepPhase),
     /// The same, until it is idle or this moment comes; then it is gone.
-    Leave(NanosSinceStart),
+    Leave(NanosSinceStart, bool),
     /// Its place is left, for a worker of the same address.
     Gone,
 }
@@ -137,7 +137,9 @@ impl KnownWorker {
         let mut shown = self.shown.clone();
         shown.state = match self.word {
             OperatorWord::Serve | OperatorWord::Sleep(_) => shown.state,
-            OperatorWord::Drain | OperatorWord::Leave(_) => shown.state.draining(),
+            OperatorWord::Drain(moves) | OperatorWord::Leave(_, moves) => {
+                shown.state.draining(moves)
+            }
             OperatorWord::Gone => WorkerState::Gone,
         };
         shown

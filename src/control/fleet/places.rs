@@ -1,6 +1,7 @@
 //! Workers that operators and sources take out, add and remove.
 
 use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
+use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, WorkerConfig};
@@ -14,14 +15,15 @@ impl Fleet {
     pub(in crate::control) fn set_draining(
         &mut self,
         worker: WorkerIndex,
-        is_draining: bool,
+        order: WorkerDrain,
     ) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        let moves = order == WorkerDrain::MoveStreams;
         let word = match known.word {
-            leaves @ OperatorWord::Leave(_) if is_draining => leaves,
             kept @ (OperatorWord::Gone | OperatorWord::Sleep(_)) => kept,
-            _ if is_draining => OperatorWord::Drain,
-            _ => OperatorWord::Serve,
+            _ if order == WorkerDrain::Off => OperatorWord::Serve,
+            OperatorWord::Leave(by, _) => OperatorWord::Leave(by, moves),
+            _ => OperatorWord::Drain(moves),
         };
         std::mem::replace(&mut known.word, word) != word
     }
@@ -62,7 +64,7 @@ impl Fleet {
     /// Calls the end of a worker off; true if it had begun.
     pub(in crate::control) fn stay(&mut self, worker: WorkerIndex) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let leaves = matches!(known.word, OperatorWord::Leave(_));
+        let leaves = matches!(known.word, OperatorWord::Leave(..));
         if leaves {
             known.word = OperatorWord::Serve;
         }
@@ -72,9 +74,9 @@ impl Fleet {
     /// Begins the end of a worker, if it has not begun; true if it has now.
     pub(in crate::control) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let begins = !matches!(known.word, OperatorWord::Leave(_) | OperatorWord::Gone);
+        let begins = !matches!(known.word, OperatorWord::Leave(..) | OperatorWord::Gone);
         if begins {
-            known.word = OperatorWord::Leave(by);
+            known.word = OperatorWord::Leave(by, known.word == OperatorWord::Drain(true));
         }
         begins
     }
@@ -86,7 +88,7 @@ impl Fleet {
         is_idle: impl Fn(RankIndex) -> bool,
     ) -> Vec<WorkerIndex> {
         let ends = |index: &WorkerIndex| match self.workers.get(index.index()).map(|k| k.word) {
-            Some(OperatorWord::Leave(by)) => {
+            Some(OperatorWord::Leave(by, _)) => {
                 let all = self.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == *index);
                 let mut ranks = all.filter_map(|(rank, _)| RankIndex::try_from_index(rank));
                 now >= by || ranks.all(&is_idle)

@@ -35,7 +35,7 @@ impl Fleet {
             }
             OperatorWord::Sleep(SleepPhase::WakesUp) => return Err(SleepRefused::WakesUp),
             OperatorWord::Sleep(_) => {}
-            OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
+            OperatorWord::Drain(_) | OperatorWord::Leave(..) | OperatorWord::Gone => {
                 return Err(SleepRefused::Drains);
             }
         }
@@ -61,7 +61,7 @@ impl Fleet {
             }
             OperatorWord::Sleep(SleepPhase::WakesUp) => Ok(false),
             OperatorWord::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefused::FallsAsleep),
-            OperatorWord::Drain | OperatorWord::Leave(_) | OperatorWord::Gone => {
+            OperatorWord::Drain(_) | OperatorWord::Leave(..) | OperatorWord::Gone => {
                 Err(SleepRefused::Drains)
             }
         }

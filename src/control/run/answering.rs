@@ -20,9 +20,10 @@ impl Control {
             Question::Worker(name, answer) => {
                 let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
             }
-            Question::SetDraining(name, is_draining, answer) => {
-                self.set_draining(&name, is_draining);
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
+            Question::SetDraining(name, order, answer) => {
+                let done = self.set_draining(&name, order);
+                let shown = || self.workers(|all| forebay_admin::worker_named(&name, all));
+                let _ = answer.send(done.map(|()| shown()));
             }
             Question::SetSleeping(name, sleeps, answer) => {
                 let _ = answer.send(self.set_sleeping(&name, sleeps));

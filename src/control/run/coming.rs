@@ -3,7 +3,7 @@
 use super::super::fleet::NoPlace;
 use super::super::sources::{SourceNews, WorkerList};
 use super::{Control, Parts};
-use forebay_admin::{AddRefused, AddWorkerRequest};
+use forebay_admin::{AddRefused, AddWorkerRequest, StreamsStay, WorkerDrain};
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_config::{Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::RankLoad;
@@ -11,17 +11,25 @@ use serde_json::Value;
 use tracing::{debug, error, info, warn};
 
 impl Control {
-    pub(super) fn set_draining(&mut self, worker: &str, is_draining: bool) {
-        let Some(index) = self.fleet.worker_named(worker) else { return };
-        if !self.fleet.set_draining(index, is_draining) {
-            return;
+    pub(super) fn set_draining(
+        &mut self,
+        worker: &str,
+        order: WorkerDrain,
+    ) -> Result<(), StreamsStay> {
+        if order == WorkerDrain::MoveStreams && !self.setup.config.retry.mid_stream {
+            return Err(StreamsStay);
         }
-        if is_draining {
-            info!(worker, "drains by the admin API: it gets nothing new");
-        } else {
-            info!(worker, "takes requests again by the admin API");
+        let Some(index) = self.fleet.worker_named(worker) else { return Ok(()) };
+        if !self.fleet.set_draining(index, order) {
+            return Ok(());
+        }
+        let moves_streams = order == WorkerDrain::MoveStreams;
+        match order {
+            WorkerDrain::Off => info!(worker, "takes requests again by the admin API"),
+            _ => info!(worker, moves_streams, "drains by the admin API: it gets nothing new"),
         }
         self.publish();
+        Ok(())
     }
 
     /// A worker gets a place, and is asked about itself from now on. Reads the files of TLS to one

@@ -3,6 +3,7 @@
 use super::super::fleet::{NoPlace, OperatorWord};
 use super::super::workers_state::{WorkerOrder, WorkersState};
 use super::Control;
+use forebay_admin::WorkerDrain;
 use forebay_base::WorkerIndex;
 use forebay_config::{Word, WorkerRole, WorkerUrl};
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ impl Control {
         if order.removed {
             info!(url, "stays removed, as the admin API said");
             self.end_worker(place);
-        } else if order.draining && self.fleet.set_draining(place, true) {
+        } else if order.draining && self.fleet.set_draining(place, WorkerDrain::KeepStreams) {
             info!(url, "goes on draining, as the admin API said");
         }
     }
@@ -108,8 +109,8 @@ impl Control {
         for worker in self.setup.config.workers.iter().chain(self.sources.brought()) {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
             let Some((_, word)) = words.remove(&*url.authority) else { continue };
-            let removed = matches!(word, OperatorWord::Leave(_) | OperatorWord::Gone);
-            let draining = word == OperatorWord::Drain;
+            let removed = matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone);
+            let draining = matches!(word, OperatorWord::Drain(_));
             if removed || draining {
                 let url = worker.url.clone();
                 orders.push(WorkerOrder { url, draining, removed, ..WorkerOrder::default() });
@@ -120,7 +121,7 @@ impl Control {
         for (place, word) in added {
             let index = WorkerIndex::try_from_index(place);
             let Some(worker) = index.and_then(|index| self.probes.worker(index)) else { continue };
-            if matches!(word, OperatorWord::Leave(_) | OperatorWord::Gone) {
+            if matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone) {
                 continue;
             }
             orders.push(WorkerOrder {
@@ -129,7 +130,7 @@ impl Control {
                 role: (worker.role != WorkerRole::Auto).then(|| worker.role.word().to_owned()),
                 api_key: worker.api_key.clone(),
                 added: true,
-                draining: word == OperatorWord::Drain,
+                draining: matches!(word, OperatorWord::Drain(_)),
                 removed: false,
             });
         }

@@ -161,6 +161,9 @@ impl SpanMaker<'_> {
             attributes.push(int("forebay.cached_tokens", usage.cached));
         }
         attributes.extend(answer.because.map(|because| text("forebay.because", because)));
+        if answer.continued > 0 {
+            attributes.push(int("forebay.continued", u64::from(answer.continued)));
+        }
         let hits =
             [("forebay.hit_bytes", answer.hit_bytes), ("forebay.hit_tokens", answer.hit_tokens)];
         attributes

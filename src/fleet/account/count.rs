@@ -34,7 +34,7 @@ counts! {
         ClientGone = "client_gone_total",
         /// Answers cut because the worker died in the middle.
         CutMidStream = "cut_mid_stream_total",
-        /// Streams that another worker went on with after theirs had failed.
+        /// Streams that another worker went on with: theirs had failed, or its streams move.
         StreamsContinued = "streams_continued_total",
         /// Response body bytes relayed.
         ResponseBytes = "response_bytes_total",

@@ -5,7 +5,7 @@
 pub enum NotContinued {
     /// The request asks for what a continuation cannot ask for again.
     Request,
-    /// The worker is no vLLM, was one of a pair, or returned no token ids.
+    /// The engine tells no token ids there, the worker was one of a pair, or it returned none.
     Engine,
     /// The answer has more than text, or is not understood.
     Answer,

@@ -1,7 +1,7 @@
 //! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
 //! passed on and never copied field by field.
 
-use crate::worker::SessionKey;
+use crate::worker::{Dialect, SessionKey};
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 
 /// Who asks, and with which right to a place in line.
@@ -24,6 +24,8 @@ pub enum Pin {
     Number(DpRank),
     /// Those at the address of this one.
     Beside(RankIndex),
+    /// Those of engines of this family, and of this number in their worker where that counts.
+    Engine(Dialect, Option<DpRank>),
 }
 
 /// What is known of a request, wherever it is.

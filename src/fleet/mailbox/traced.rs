@@ -68,6 +68,8 @@ pub struct TracedAnswer {
     pub hit_tokens: Option<u32>,
     /// Tokens, as the engine tells them.
     pub usage: Option<TokenUsage>,
+    /// How often another rank went on with the stream.
+    pub continued: u32,
 }
 
 /// A part of the way of a request.

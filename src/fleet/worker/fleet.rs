@@ -101,6 +101,8 @@ pub enum WorkerState {
     Draining {
         /// What the checks say meanwhile.
         answers: bool,
+        /// Its streams go on at other workers, those that can.
+        moves: bool,
     },
     /// Its operator has removed it. Only its place is left, and requests that were late.
     Gone,
@@ -109,12 +111,19 @@ pub enum WorkerState {
 impl WorkerState {
     /// The same for a worker that its operator has taken out.
     #[must_use]
-    pub const fn draining(self) -> Self {
+    pub const fn draining(self, moves: bool) -> Self {
         match self {
-            Self::Draining { .. } | Self::Gone => self,
-            Self::Up => Self::Draining { answers: true },
-            Self::Unknown | Self::Down => Self::Draining { answers: false },
+            Self::Gone => self,
+            Self::Draining { answers, .. } => Self::Draining { answers, moves },
+            Self::Up => Self::Draining { answers: true, moves },
+            Self::Unknown | Self::Down => Self::Draining { answers: false, moves },
         }
+    }
+
+    /// Do its streams go on at other workers, those that can?
+    #[must_use]
+    pub const fn moves_streams(self) -> bool {
+        matches!(self, Self::Gone | Self::Draining { moves: true, .. })
     }
 
     /// Has its operator taken it out?
@@ -126,13 +135,13 @@ impl WorkerState {
     /// Does it pass its checks?
     #[must_use]
     pub const fn answers(self) -> bool {
-        matches!(self, Self::Up | Self::Draining { answers: true })
+        matches!(self, Self::Up | Self::Draining { answers: true, .. })
     }
 
     /// Did it fail its checks, or go?
     #[must_use]
     pub const fn is_down(self) -> bool {
-        matches!(self, Self::Down | Self::Gone | Self::Draining { answers: false })
+        matches!(self, Self::Down | Self::Gone | Self::Draining { answers: false, .. })
     }
 }
 

@@ -53,6 +53,12 @@ impl TokenEvent {
         !self.is_strange && self.choice.as_ref().is_some_and(says_nothing)
     }
 
+    /// Does the engine end the answer because it stops?
+    pub(super) fn is_abort(&self, data: &[u8]) -> bool {
+        let finish = self.choice.as_ref().map(|choice| choice.finish.clone());
+        finish.is_some_and(|finish| data.get(finish) == Some(b"\"abort\""))
+    }
+
     /// Reads the data of an event.
     pub(super) fn read(data: &[u8]) -> Result<Self, ScanError> {
         let mut cursor = Cursor::new(data)?;
@@ -121,6 +127,8 @@ impl TokenEvent {
                 "finish_reason" => choice.finish = place,
                 "stop_reason" => choice.stop = place,
                 "token_ids" => choice.ids = place,
+                // As SGLang says why it stopped.
+                "matched_stop" => {}
                 "prompt_token_ids" => self.prompt_ids = place,
                 "index" => self.is_strange |= cursor.slice(&place) != "0",
                 _ => self.is_strange |= !place.is_empty(),

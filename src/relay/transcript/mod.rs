@@ -20,13 +20,15 @@
 mod asked;
 mod event;
 mod events;
+#[cfg(test)]
+mod overlong_tests;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 
 use asked::RestAsked;
 use event::{TokenEvent, push_ids};
-use events::{CutPart, EventCutter};
+use events::{CutPart, EventCutter, OverlongIds};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
 use forebay_fleet::account::NotContinued;
 use forebay_http1::push_decimal;
@@ -38,10 +40,11 @@ use rewrite::{EventShape, is_failure, slice, without_ids};
 pub struct Transcript {
     asked: RestAsked,
     events: EventCutter,
+    overlong: OverlongIds,
     ids: StreamIds,
     told: StreamTold,
-    /// The event in which the last engine has said that it failed.
-    said: Vec<u8>,
+    /// That of the last engine.
+    said: LastWord,
     /// Why no other rank can go on.
     obstacle: Option<NotContinued>,
 }
@@ -57,6 +60,8 @@ struct StreamIds {
     behind_count: usize,
     /// StreamIds up to the last event with text.
     text_count: usize,
+    /// The engine may send the text of a token in parts.
+    has_parts: bool,
 }
 
 /// What the client has beside text.
@@ -72,8 +77,15 @@ struct StreamTold {
     is_finished: bool,
     has_usage: bool,
     is_done: bool,
-    /// The event in which the engine says that it has failed, held back.
-    failure: Vec<u8>,
+    failure: LastWord,
+}
+
+/// The event in which an engine says that it has failed or stops, held back.
+#[derive(Debug, Default)]
+struct LastWord {
+    event: Vec<u8>,
+    /// It stops, and a usage may follow.
+    is_abort: bool,
 }
 
 impl Transcript {
@@ -92,11 +104,24 @@ impl Transcript {
         Ok(Self {
             asked: asked.ok_or(NotContinued::Request)?,
             events: EventCutter::default(),
+            overlong: OverlongIds::default(),
             ids: StreamIds::default(),
             told: StreamTold::default(),
-            said: Vec::new(),
+            said: LastWord::default(),
             obstacle: None,
         })
+    }
+
+    /// Is it a chat?
+    #[must_use]
+    pub const fn is_chat(&self) -> bool {
+        self.asked.is_chat
+    }
+
+    /// Says whether the engine may send the text of a token in parts, as SGLang does where a
+    /// character is half there. Then only the vocabulary tells how far the client has the text.
+    pub fn sends_parts(&mut self, has_parts: bool) {
+        self.ids.has_parts = has_parts;
     }
 
     /// Bytes of the ids that the answer can have.
@@ -110,10 +135,13 @@ impl Transcript {
     pub fn feed(&mut self, data: &[u8], out: &mut Vec<u8>) {
         let mut events = std::mem::take(&mut self.events);
         events.feed(data, |next| match next {
-            CutPart::Event(event) => self.event(event, out),
+            CutPart::Event(event) => {
+                self.overlong = OverlongIds::default();
+                self.event(event, out);
+            }
             CutPart::Part(part) => {
                 self.give_up(NotContinued::TooLong);
-                out.extend_from_slice(part);
+                self.overlong.pass(part, out);
             }
         });
         self.events = events;
@@ -121,13 +149,13 @@ impl Transcript {
 
     /// Appends what has come of an event: nothing follows.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.events.take());
+        self.overlong.pass(&self.events.take(), out);
     }
 
     /// Has the engine said that it has failed? Nothing that comes behind counts.
     #[must_use]
     pub const fn has_failed(&self) -> bool {
-        !self.told.failure.is_empty()
+        !self.told.failure.event.is_empty()
     }
 
     /// Has the answer ended before the stream? Only where that is known: of what has come all is
@@ -142,23 +170,35 @@ impl Transcript {
     /// No other rank goes on with what has broken off: appends what the engine has said, and the
     /// end. False if it has said nothing.
     pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.said.is_empty() {
+        if self.said.event.is_empty() {
             return false;
         }
-        out.append(&mut self.said);
+        out.append(&mut self.said.event);
+        let output = self.ids.all.len().saturating_sub(self.ids.prompt_count);
+        if let Some(shape) = self.told.shape.as_ref()
+            && self.said.is_abort
+            && self.owes_usage()
+        {
+            shape.write_usage(self.ids.prompt_count, output, out);
+        }
         out.extend_from_slice(DONE);
         true
     }
 
-    /// The stream has broken off: a part of an event is none. `context_tokens`: most of prompt and
-    /// output together, if known. `decode` appends the bytes of ids, if it knows them.
-    pub fn break_off(
+    /// The stream has broken off: a part of an event is none.
+    pub fn break_off(&mut self) {
+        self.events.clear();
+        self.said = std::mem::take(&mut self.told.failure);
+    }
+
+    /// Finds out how far the client has the text, and how much may follow. `context_tokens`: most
+    /// of prompt and output together, if known. `decode` appends the bytes of ids, if it knows
+    /// them.
+    pub fn settle(
         &mut self,
         context_tokens: Option<u64>,
         decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
     ) {
-        self.events.clear();
-        self.said = std::mem::take(&mut self.told.failure);
         let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
         let room = context_tokens.map(|most| most.saturating_sub(prompt));
         self.asked.tokens_max = self.asked.tokens_max.or(room);
@@ -190,6 +230,19 @@ impl Transcript {
             }
             None => Ok(()),
         }
+    }
+
+    /// Could the stream leave its rank here, with something left to compute?
+    #[must_use]
+    pub fn may_move(&self) -> bool {
+        let is_over = self.told.is_finished || self.told.is_done || self.has_failed();
+        self.has_begun() && !is_over && self.may_go_on().is_ok() && self.tokens_left() > 0
+    }
+
+    /// Tokens of the prompt and of the output so far.
+    #[must_use]
+    pub fn token_count(&self) -> u64 {
+        u64::try_from(self.ids.all.len()).unwrap_or(u64::MAX)
     }
 
     /// Has the client an event?
@@ -229,7 +282,7 @@ impl Transcript {
     /// Another rank is sent the request itself.
     pub fn start_over(&mut self) {
         debug_assert!(!self.goes_on_by_ids(), "the client has text");
-        self.ids = StreamIds::default();
+        self.ids = StreamIds { has_parts: self.ids.has_parts, ..StreamIds::default() };
         self.told.is_again = self.has_begun();
         self.told.has_prompt = false;
     }
@@ -238,7 +291,8 @@ impl Transcript {
     /// `/v1/completions`.
     pub fn go_on(&mut self, out: &mut Vec<u8>) {
         debug_assert!(self.may_go_on().is_ok() && self.goes_on_by_ids(), "cannot go on");
-        let StreamIds { all, prompt_count, sent_count, behind_count, text_count } = &mut self.ids;
+        let StreamIds { all, prompt_count, sent_count, behind_count, text_count, .. } =
+            &mut self.ids;
         all.truncate(*sent_count);
         *text_count = *sent_count;
         *behind_count = sent_count.saturating_sub(*prompt_count);
@@ -299,24 +353,42 @@ impl Transcript {
             return out.extend_from_slice(event);
         };
         if is_failure(slice(data, &read.error)) {
-            self.told.failure = event.to_vec();
+            self.told.failure = LastWord { event: event.to_vec(), is_abort: false };
+            return;
+        }
+        let after = event.get(before.len() + data.len()..).unwrap_or_default();
+        let parts = EventParts { before, data, after };
+        if self.obstacle.is_none() && read.is_abort(data) {
+            let mut said = Vec::new();
+            self.write(&read, parts, false, &mut said);
+            self.told.failure = LastWord { event: said, is_abort: true };
             return;
         }
         let is_first = !std::mem::replace(&mut self.told.has_prompt, true);
-        let is_again = self.told.is_again && read.error.is_empty();
         self.take(&read, data, is_first);
+        self.write(&read, parts, is_first, out);
+    }
+
+    /// Writes an event as the client gets it.
+    fn write(
+        &self,
+        read: &TokenEvent,
+        EventParts { before, data, after }: EventParts<'_>,
+        is_first: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let is_again = self.told.is_again && read.error.is_empty();
         match &self.told.shape {
             Some(shape) if self.told.is_continued && read.error.is_empty() => {
                 let behind = u64::try_from(self.ids.behind_count).unwrap_or(u64::MAX);
-                shape.write(&read, data, behind, out);
+                shape.write(read, data, behind, out);
             }
             Some(_) if is_again && is_first && read.is_empty() => {}
-            Some(shape) if is_again => shape.rename(&read, data, 0, out),
+            Some(shape) if is_again => shape.rename(read, data, 0, out),
             _ => {
                 out.extend_from_slice(before);
-                without_ids(&read, data, out);
-                let after = before.len().saturating_add(data.len());
-                out.extend_from_slice(event.get(after..).unwrap_or_default());
+                without_ids(read, data, out);
+                out.extend_from_slice(after);
             }
         }
     }
@@ -363,13 +435,21 @@ impl Transcript {
         }
         match self.ids.all.len().saturating_sub(before) {
             0 if !self.told.is_finished => self.give_up(NotContinued::Answer),
-            1 => {
+            1 if !self.ids.has_parts => {
                 self.ids.sent_count = self.ids.all.len();
                 self.ids.text_count = self.ids.sent_count;
             }
             _ => self.ids.text_count = self.ids.all.len(),
         }
     }
+}
+
+/// The data of an event, with what stands around.
+#[derive(Clone, Copy)]
+struct EventParts<'a> {
+    before: &'a [u8],
+    data: &'a [u8],
+    after: &'a [u8],
 }
 
 /// Output of a request without a limit, as far as bytes are held for it.

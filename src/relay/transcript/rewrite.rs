@@ -12,6 +12,8 @@ pub(super) struct EventShape {
     model: Vec<u8>,
     /// The engine writes members without a value as null.
     has_nulls: bool,
+    /// The members are those of SGLang, which leaves out ids that were not asked for.
+    is_sglang: bool,
 }
 
 impl EventShape {
@@ -23,6 +25,7 @@ impl EventShape {
             id: copied(&event.name.id),
             created: copied(&event.name.created),
             model: copied(&event.name.model),
+            is_sglang: memchr::memmem::find(data, MATCHED_STOP).is_some(),
             has_nulls: memchr::memmem::find(data, b"\"logprobs\":null").is_some(),
         }
     }
@@ -60,8 +63,8 @@ impl EventShape {
             (event.name.created.clone(), &self.created[..]),
             (event.name.model.clone(), &self.model[..]),
             (event.usage.clone(), &usage[..]),
-            (event.prompt_ids.clone(), NULL),
-            (event.choice.as_ref().map_or(0..0, |choice| choice.ids.clone()), NULL),
+            no_ids(&event.prompt_ids, data),
+            no_ids(&event.choice.as_ref().map_or(0..0, |choice| choice.ids.clone()), data),
         ];
         out.extend_from_slice(b"data: ");
         splice(data, &mut edits, out);
@@ -101,12 +104,18 @@ impl EventShape {
         out.extend_from_slice(end);
         let finish = slice(data, &choice.finish);
         let has_stop = !self.is_chat || !finish.is_empty();
+        let is_vllm = !self.is_sglang;
         for (name, value, is_there) in [
             (&b",\"logprobs\":"[..], &b""[..], self.has_nulls),
             (b",\"finish_reason\":", finish, self.has_nulls),
-            (b",\"stop_reason\":", slice(data, &choice.stop), self.has_nulls && has_stop),
-            (b",\"prompt_token_ids\":", b"", self.has_nulls && !self.is_chat),
-            (b",\"token_ids\":", b"", self.has_nulls),
+            (
+                b",\"stop_reason\":",
+                slice(data, &choice.stop),
+                self.has_nulls && has_stop && is_vllm,
+            ),
+            (b",\"prompt_token_ids\":", b"", self.has_nulls && !self.is_chat && is_vllm),
+            (b",\"token_ids\":", b"", self.has_nulls && is_vllm),
+            (b",\"matched_stop\":", b"", self.is_sglang),
         ] {
             if is_there || !value.is_empty() {
                 out.extend_from_slice(name);
@@ -138,11 +147,24 @@ impl EventShape {
 }
 
 const NULL: &[u8] = b"null";
+/// A member of each choice of SGLang.
+const MATCHED_STOP: &[u8] = b"\"matched_stop\":";
 
 /// Writes an event of the stream that the client has, without ids.
 pub(super) fn without_ids(event: &TokenEvent, data: &[u8], out: &mut Vec<u8>) {
     let ids = event.choice.as_ref().map_or(0..0, |choice| choice.ids.clone());
-    splice(data, &mut [(event.prompt_ids.clone(), NULL), (ids, NULL)], out);
+    splice(data, &mut [no_ids(&event.prompt_ids, data), no_ids(&ids, data)], out);
+}
+
+/// How a list of ids goes out of an event. vLLM writes null where it has none, SGLang nothing.
+fn no_ids<'a>(place: &MemberPlace, data: &[u8]) -> (MemberPlace, &'a [u8]) {
+    let before = data.get(..place.start).unwrap_or_default();
+    let names = [&b",\"token_ids\":"[..], b",\"prompt_token_ids\":"];
+    let name = names.into_iter().find(|name| before.ends_with(name));
+    match name.filter(|_| memchr::memmem::find(data, MATCHED_STOP).is_some()) {
+        Some(name) => (place.start.saturating_sub(name.len())..place.end, &b""[..]),
+        None => (place.clone(), NULL),
+    }
 }
 
 /// Copies `data` with other bytes at some places.

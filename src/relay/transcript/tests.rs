@@ -107,7 +107,8 @@ fn cut_at(is_chat: bool, cuts: &[usize], piece: usize) -> String {
         if cut == stream.len() || transcript.end(&mut out) {
             break;
         }
-        transcript.break_off(None, |_, _| false);
+        transcript.break_off();
+        transcript.settle(None, |_, _| false);
         assert_eq!(transcript.may_go_on(), Ok(()));
         sent = if transcript.goes_on_by_ids() {
             let mut next = Vec::new();
@@ -232,7 +233,8 @@ fn the_context_is_the_last_limit() {
         for event in [role, text] {
             transcript.feed(format!("data: {event}\n\n").as_bytes(), &mut Vec::new());
         }
-        transcript.break_off(context_tokens, |_, _| false);
+        transcript.break_off();
+        transcript.settle(context_tokens, |_, _| false);
         if context_tokens.is_none() {
             assert_eq!(transcript.may_go_on(), Err(NotContinued::Request));
             continue;
@@ -258,7 +260,8 @@ fn a_chat_without_text_is_sent_again() {
     let (mut transcript, mut out) = (transcript(true, &body_of(true, "")).unwrap(), Vec::new());
     for name in ["n", "nx", "nxx"] {
         transcript.feed((role(name) + &think(name)).as_bytes(), &mut out);
-        transcript.break_off(None, |_, _| panic!("no text"));
+        transcript.break_off();
+        transcript.settle(None, |_, _| panic!("no text"));
         assert_eq!(transcript.may_go_on(), Ok(()));
         assert!(!transcript.end(&mut out) && !transcript.goes_on_by_ids());
         transcript.start_over();
@@ -376,7 +379,8 @@ fn what_is_not_plain_text_is_not_continued() {
         for event in [role, twice_text] {
             transcript.feed(format!("data: {event}\n\n").as_bytes(), &mut Vec::new());
         }
-        transcript.break_off(None, |ids, out| {
+        transcript.break_off();
+        transcript.settle(None, |ids, out| {
             assert_eq!(ids, [5, 6]);
             out.extend_from_slice(bytes);
             !bytes.is_empty()

@@ -49,6 +49,8 @@ pub enum RelayError {
     EngineBusy,
     /// The engine refused the rest of a stream that another one had begun.
     RestRefused,
+    /// The worker's streams go on at other workers, by the operator's word.
+    Moved,
     /// The client left.
     ClientGone,
     /// The client stopped reading.
@@ -118,9 +120,16 @@ impl RelayError {
                 | Self::ClientStalled
                 | Self::EngineBusy
                 | Self::RestRefused
+                | Self::Moved
                 | Self::PrefillFailed
                 | Self::Cancelled
         )
+    }
+
+    /// True if what is left of a stream may go to another rank.
+    #[must_use]
+    pub const fn leaves_rest(self) -> bool {
+        self.blames_worker() || matches!(self, Self::Moved)
     }
 
     /// For people: what the worker did.
@@ -149,6 +158,7 @@ impl RelayError {
             Self::StreamIdle => "the answer stopped in the middle",
             Self::EngineBusy => "it has no room",
             Self::RestRefused => "it refused the rest of the stream",
+            Self::Moved => "it was emptied, and no other worker took the stream",
             Self::ClientGone => "the client left",
             Self::ClientStalled => "the client stopped reading",
         }

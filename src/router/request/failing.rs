@@ -3,12 +3,14 @@
 
 use super::event::Action;
 use super::flow::{InHand, REFUSALS_MAX, RequestFlow, gone, model};
+use super::moving::pin_of_rest;
 use super::scene::Scene;
 use super::stages::Stages;
 use super::stop::{self, Failed};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::Count;
+use forebay_fleet::worker::Dialect;
 use std::time::Duration;
 
 impl RequestFlow {
@@ -23,6 +25,12 @@ impl RequestFlow {
         if failed.answer.is_some() {
             return Action::End(stop::stop(scene.fleet, failed));
         }
+        if error == RelayError::Moved {
+            // By the operator's word: no failure, and no attempt.
+            self.go_on(now, failed.only);
+            self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
+            return self.hop(now, InHand::default(), scene);
+        }
         if error == RelayError::EngineBusy && self.tries.refused_count < REFUSALS_MAX {
             // The engine had no room: no failure; the rank is left alone for a moment. The retry
             // budget is for engines that fail, so it stays as it is.
@@ -34,7 +42,7 @@ impl RequestFlow {
             return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
         }
         if failed.has_rest {
-            self.renew(now);
+            self.go_on(now, failed.only);
         } else {
             (scene.count)(Count::Retries);
         }
@@ -72,8 +80,11 @@ impl RequestFlow {
     }
 
     /// The rest of a stream is a new request as far as waits go: how long the client had the
-    /// beginning for takes nothing of its time.
-    fn renew(&mut self, now: NanosSinceStart) {
+    /// beginning for takes nothing of its time. Ranks that cannot take it are left out.
+    fn go_on(&mut self, now: NanosSinceStart, only: Option<Dialect>) {
+        if let Some(dialect) = only {
+            self.facts.pin = Some(pin_of_rest(self.facts.pin, dialect));
+        }
         let wait_max = Duration::from_nanos(self.facts.deadline.since(self.facts.arrived_at));
         self.facts.arrived_at = now;
         self.facts.deadline = now.plus(wait_max);

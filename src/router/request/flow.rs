@@ -209,7 +209,12 @@ impl RequestFlow {
     }
 
     /// A queue sent it on, or what it was granted has gone: it chooses again.
-    fn hop(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
+    pub(super) fn hop(
+        &mut self,
+        now: NanosSinceStart,
+        held: InHand,
+        scene: &mut Scene<'_>,
+    ) -> Action {
         if self.tries.hop_count >= HOPS_MAX {
             let why = "its workers come and go, and no queue leads to one of them";
             let stop = Stop::Refused(stop::no_worker(why));
@@ -221,7 +226,12 @@ impl RequestFlow {
     }
 
     /// A rank with room and its lease, or two of them, or a place in a queue.
-    pub(super) fn place(&mut self, now: NanosSinceStart, held: InHand, scene: &mut Scene<'_>) -> Action {
+    pub(super) fn place(
+        &mut self,
+        now: NanosSinceStart,
+        held: InHand,
+        scene: &mut Scene<'_>,
+    ) -> Action {
         // The fleet of this moment: what waited may find that its worker has gone.
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
         let InHand { decode, granted, queued } = held;

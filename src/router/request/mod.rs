@@ -7,6 +7,7 @@ mod event;
 mod failing;
 mod flow;
 mod flow_check;
+mod moving;
 mod pressure;
 mod queueing;
 mod scene;

@@ -4,7 +4,7 @@ use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Obstacle;
 use forebay_fleet::mailbox::EngineAnswer;
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_prompt::parse::{Reason, Refusal};
 
 /// Why a request ended without an answer from a worker.
@@ -40,13 +40,15 @@ pub struct Failed {
     pub answer: Option<EngineAnswer>,
     /// Its client has the beginning of a stream, and another rank can go on with that.
     pub has_rest: bool,
+    /// The engines that can, where not all can.
+    pub only: Option<Dialect>,
 }
 
 impl Failed {
     /// The failure of one rank, about which no more is known.
     #[must_use]
     pub const fn of(rank: RankIndex, error: RelayError) -> Self {
-        Self { rank, with: None, error, why: None, answer: None, has_rest: false }
+        Self { rank, with: None, error, why: None, answer: None, has_rest: false, only: None }
     }
 }
 

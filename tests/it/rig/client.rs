@@ -139,6 +139,13 @@ impl Client {
         }
     }
 
+    /// Reads on until this has come, and keeps all.
+    pub(crate) fn until_seen(&mut self, awaited: &[u8]) {
+        while memchr::memmem::find(&self.input, awaited).is_none() {
+            assert!(self.more(), "closed before {:?}", String::from_utf8_lossy(awaited));
+        }
+    }
+
     /// Reads on until this has come, which is thrown away with all before.
     pub(crate) fn until_body(&mut self, awaited: &[u8]) {
         loop {

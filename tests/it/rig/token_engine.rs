@@ -1,12 +1,13 @@
 //! A vLLM that returns token ids, and dies where a test wants it, for `retry.mid_stream`.
 
-use super::{Client, Reply, Worker, config, metric, post};
+use super::{Client, PATIENCE, Reply, Worker, config, metric, post};
 use forebay::config::{Config, EngineKind};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 /// A vLLM whose answer is the same words whatever the prompt; so many, then it stops by itself.
@@ -36,6 +37,41 @@ impl Engine {
             write_cut(stream, &events(&seen.head, &seen.body), cut)
         });
         Self { worker, cuts }
+    }
+}
+
+/// A vLLM that writes an event for each word of the test, and all once the test says no more.
+pub(crate) struct Paced {
+    pub(crate) engine: Engine,
+    /// False: the connection breaks off.
+    next: Sender<bool>,
+}
+
+impl Paced {
+    pub(crate) fn start() -> Self {
+        let (next, awaited) = channel::<bool>();
+        let awaited = Mutex::new(awaited);
+        let worker = Worker::start(move |seen, stream| {
+            stream.write_all(HEAD.as_bytes()).unwrap();
+            for event in events(&seen.head, &seen.body) {
+                // An error: all may follow.
+                let goes_on = awaited.lock().unwrap().recv_timeout(PATIENCE).unwrap_or(true);
+                let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+                if !goes_on || stream.write_all(chunk.as_bytes()).is_err() {
+                    return false;
+                }
+            }
+            stream.write_all(b"0\r\n\r\n").is_ok()
+        });
+        Self { engine: Engine { worker, cuts: Arc::default() }, next }
+    }
+
+    pub(crate) fn write(&self, count: usize) {
+        (0..count).for_each(|_| self.next.send(true).unwrap());
+    }
+
+    pub(crate) fn cut(&self) {
+        self.next.send(false).unwrap();
     }
 }
 

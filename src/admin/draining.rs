@@ -1,0 +1,46 @@
+//! What `POST /workers/{id}/drain` asks for.
+
+use serde::Deserialize;
+
+const HOW_TO_ASK: &str =
+    r#"the body is empty, or {"move_streams": true}: streams go on at other workers at once"#;
+
+/// The operator's word whether a worker drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerDrain {
+    /// It takes requests as its health allows.
+    Off,
+    /// It gets nothing new, and finishes what it has.
+    KeepStreams,
+    /// The same, but streams that can go on at other workers do so.
+    MoveStreams,
+}
+
+/// Without `retry.mid_stream` no stream can go on at another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamsStay;
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainBody {
+    #[serde(default)]
+    move_streams: bool,
+}
+
+impl WorkerDrain {
+    /// From the body of a call that drains.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
+        let body = if body.is_empty() { &b"{}"[..] } else { body };
+        let body: DrainBody =
+            serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
+        Ok(if body.move_streams { Self::MoveStreams } else { Self::KeepStreams })
+    }
+}
+
+impl StreamsStay {
+    pub(crate) const MESSAGE: &str = "streams cannot move: set `retry.mid_stream = true` and \
+        reload, or leave out `move_streams`";
+}

@@ -1,0 +1,48 @@
+//! Streams that leave a worker by the operator's word. A stream leaves only for room that is there:
+//! where no other rank has any, the stream stays.
+
+use super::stages::{Loads, Matching, Stages};
+use forebay_base::NanosSinceStart;
+use forebay_fleet::account::LeaseCost;
+use forebay_fleet::mailbox::{Pin, RequestFacts};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, Leg};
+use forebay_select::{Binder, Seeking};
+
+/// The ranks that may take the rest of a stream which has begun at an engine of that family. The
+/// number that the client asked for still counts.
+pub(super) const fn pin_of_rest(pin: Option<Pin>, dialect: Dialect) -> Pin {
+    match pin {
+        Some(Pin::Number(number) | Pin::Engine(_, Some(number))) => {
+            Pin::Engine(dialect, Some(number))
+        }
+        Some(Pin::Engine(_, None) | Pin::Beside(_)) | None => Pin::Engine(dialect, None),
+    }
+}
+
+impl Stages {
+    /// Could another rank take a stream of so many tokens at once? Whoever waits comes first.
+    pub fn has_room_elsewhere(
+        &mut self,
+        fleet: &FleetSnapshot,
+        facts: &RequestFacts,
+        dialect: Dialect,
+        token_count: u64,
+        now: NanosSinceStart,
+    ) -> bool {
+        let Some(model) = fleet.models.get(facts.model.index()) else { return false };
+        let Self { rules, loads: Loads { board, reports }, matching, turn, random, .. } = self;
+        let Matching { candidates, .. } = matching;
+        let pin = Some(pin_of_rest(facts.pin, dialect));
+        let seeking = Seeking { leg: Leg::Whole, near: None, pin, tried: &facts.tried };
+        if candidates.collect(fleet, model, board, seeking, now).is_err() {
+            return false;
+        }
+        let binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
+        let most = token_count.saturating_add(u64::from(facts.output_tokens));
+        let cost = LeaseCost { prefill_tokens: token_count, decode_tokens: most, kv_tokens: most };
+        candidates
+            .ranks()
+            .iter()
+            .any(|&rank| binder.has_room(rank, &cost) && !binder.is_waited_for(rank))
+    }
+}

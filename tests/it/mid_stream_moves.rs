@@ -1,0 +1,201 @@
+//! O7, `retry.mid_stream`: streams of a worker that its operator empties go on at other workers.
+
+use crate::rig::token_engine::{
+    CHAT, Engine, PROMPT, Paced, TEXT, USAGE, ask, body, continued, events, keeping, uncut,
+};
+use crate::rig::{Client, admin, admin_post, metric, post, router, truth, until};
+use forebay::config::{Config, EngineKind};
+use forebay::server::ServerHandle;
+use serde_json::Value;
+use std::time::Duration;
+
+/// A stream of `w0` of which the client has `count` events.
+fn begun(handle: &ServerHandle, paced: &Paced, path: &str, body: &str, count: usize) -> Client {
+    let mut client = Client::connect(handle.listen);
+    client.send(&post(path, body.as_bytes()));
+    paced.write(count);
+    let last = events(&format!("POST {path} "), body.as_bytes()).swap_remove(count - 1);
+    client.until_seen(last.trim_end().as_bytes());
+    client
+}
+
+fn order(handle: &ServerHandle, call: &str, body: &str) -> (u16, Value) {
+    let mut client = Client::connect(handle.admin);
+    let request = match call.split_once(' ') {
+        Some((method, path)) => {
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes()
+        }
+        None => admin_post(call, body.as_bytes()),
+    };
+    client.send(&request);
+    let reply = client.reply();
+    // Shards hear of it as soon as they turn.
+    for _ in 0..3 {
+        assert_eq!(truth::get(handle.listen, "/version").status, 200);
+    }
+    (reply.status, serde_json::from_slice(&reply.body).unwrap())
+}
+
+const DRAIN: &str = "/workers/w0/drain";
+const MOVE: &str = r#"{"move_streams":true}"#;
+
+/// No attempt is left, nor any budget: a move is no failure.
+fn moving(engines: &[&Engine]) -> Config {
+    let mut config = keeping(engines);
+    config.retry.attempts_max = 1;
+    config.retry.budget_percent = 0;
+    config
+}
+
+#[test]
+fn streams_leave_a_worker_that_is_emptied() {
+    for (path, more) in [(CHAT, ""), (CHAT, USAGE), (TEXT, ""), (TEXT, USAGE)] {
+        for count in [1, 2, 5] {
+            let (paced, other) = (Paced::start(), Engine::start([]));
+            let handle = router(moving(&[&paced.engine, &other]));
+            let body = body(path, more);
+            let mut client = begun(&handle, &paced, path, &body, count);
+            let (status, shown) = order(&handle, DRAIN, MOVE);
+            assert_eq!((status, &shown["draining"]), (200, &Value::Bool(true)));
+            assert_eq!(shown["moves_streams"], true);
+            paced.write(1);
+            let reply = client.reply();
+            assert!(reply.complete, "{}", reply.text());
+            assert_eq!(reply.text(), uncut(path, &body), "{path} {more} {count}");
+            assert_eq!(continued(&handle), 1.0);
+            let rest: Value = serde_json::from_slice(&other.worker.next().body).unwrap();
+            // A chat of which the client has the role alone may be sent again.
+            let ids = rest["prompt"].as_array().map_or(0, Vec::len);
+            let sent = count + 1 - usize::from(path == CHAT);
+            assert_eq!(ids, PROMPT.len() + sent, "{path} {count}");
+            assert_eq!(shown_of(&handle, "w0")["ranks"][0]["failures"], 0, "nobody is blamed");
+            assert_eq!(metric(&handle, "forebay_retries_total"), 0.0);
+            until("it is idle", || shown_of(&handle, "w0")["in_flight"] == 0);
+        }
+    }
+}
+
+fn shown_of(handle: &ServerHandle, name: &str) -> Value {
+    serde_json::from_slice(&admin(handle, &format!("/workers/{name}")).body).unwrap()
+}
+
+/// A chat without text is sent again, as after a failure.
+#[test]
+fn a_chat_that_has_said_nothing_is_sent_again() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let handle = router(moving(&[&paced.engine, &other]));
+    let body = body(CHAT, USAGE);
+    let mut client = Client::connect(handle.listen);
+    client.send(&post(CHAT, body.as_bytes()));
+    paced.engine.worker.next();
+    assert_eq!(order(&handle, DRAIN, MOVE).0, 200);
+    paced.write(1);
+    assert_eq!(client.reply().text(), uncut(CHAT, &body));
+    let seen = other.worker.next();
+    assert!(seen.head.starts_with("POST /v1/chat/completions "), "{}", seen.head);
+}
+
+#[test]
+fn a_drain_that_does_not_ask_leaves_streams_where_they_are() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let handle = router(moving(&[&paced.engine, &other]));
+    let body = body(CHAT, "");
+    let mut client = begun(&handle, &paced, CHAT, &body, 3);
+    for asked in ["", "{}", r#"{"move_streams":false}"#] {
+        assert_eq!(order(&handle, DRAIN, asked).1["moves_streams"], false);
+    }
+    drop(paced);
+    assert_eq!(client.reply().text(), uncut(CHAT, &body));
+    assert_eq!(continued(&handle), 0.0);
+    assert!(other.worker.seen.try_recv().is_err());
+}
+
+/// The next order counts: the stream of a worker that is back stays.
+#[test]
+fn an_order_is_called_off() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let handle = router(moving(&[&paced.engine, &other]));
+    let body = body(TEXT, "");
+    let mut client = begun(&handle, &paced, TEXT, &body, 2);
+    assert_eq!(order(&handle, DRAIN, MOVE).1["moves_streams"], true);
+    assert_eq!(order(&handle, "/workers/w0/undrain", "").1["moves_streams"], false);
+    until("shards have heard", || ask(&handle, TEXT, &body).text() == uncut(TEXT, &body));
+    drop(paced);
+    assert_eq!(client.reply().text(), uncut(TEXT, &body));
+    assert_eq!(continued(&handle), 0.0);
+}
+
+/// Room first: a stream never leaves for a queue, nor for an engine that cannot go on with it.
+#[test]
+fn without_room_elsewhere_a_stream_stays() {
+    let body = body(CHAT, USAGE);
+    for is_other_engine in [true, false] {
+        let (paced, other) = (Paced::start(), Paced::start());
+        let mut config = moving(&[&paced.engine, &other.engine]);
+        config.flow.rank_concurrency_max = Some(1);
+        config.flow.queue.wait_max = Some(Duration::from_millis(1));
+        if is_other_engine {
+            config.workers[1].engine = Some(EngineKind::Openai);
+        }
+        let handle = router(config);
+        let mut client = begun(&handle, &paced, CHAT, &body, 3);
+        let mut second = Client::connect(handle.listen);
+        second.send(&post(CHAT, body.as_bytes()));
+        other.engine.worker.next();
+        assert_eq!(order(&handle, DRAIN, MOVE).0, 200);
+        for at in 3..6 {
+            paced.write(1);
+            let last = events(&format!("POST {CHAT} "), body.as_bytes()).swap_remove(at);
+            client.until_seen(last.trim_end().as_bytes());
+            assert_eq!(continued(&handle), 0.0, "it stays");
+        }
+        drop(other);
+        assert_eq!(second.reply().text(), uncut(CHAT, &body));
+        until("there is room", || shown_of(&handle, "w1")["in_flight"] == 0);
+        std::thread::sleep(Duration::from_millis(60));
+        paced.write(1);
+        if is_other_engine {
+            drop(paced);
+        }
+        assert_eq!(client.reply().text(), uncut(CHAT, &body));
+        assert_eq!(continued(&handle), f64::from(!is_other_engine));
+    }
+}
+
+/// The time of a removal is over: what can go on elsewhere does.
+#[test]
+fn streams_leave_a_worker_that_is_gone() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let mut config = moving(&[&paced.engine, &other]);
+    config.timeouts.drain = Duration::from_millis(200);
+    let handle = router(config);
+    let body = body(CHAT, USAGE);
+    let mut client = begun(&handle, &paced, CHAT, &body, 3);
+    assert_eq!(order(&handle, "DELETE /workers/w0", "").0, 202);
+    paced.write(1);
+    client.until_seen(b"w2");
+    until("it is gone", || admin(&handle, "/workers/w0").status == 404);
+    paced.write(1);
+    assert_eq!(client.reply().text(), uncut(CHAT, &body));
+    assert_eq!(continued(&handle), 1.0);
+    let rest: Value = serde_json::from_slice(&other.worker.next().body).unwrap();
+    assert!(rest["prompt"].as_array().unwrap().len() > PROMPT.len() + 3);
+}
+
+#[test]
+fn without_the_key_no_stream_can_move() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let mut config = moving(&[&paced.engine, &other]);
+    config.retry.mid_stream = false;
+    let handle = router(config);
+    let (status, why) = order(&handle, DRAIN, MOVE);
+    assert_eq!(status, 409);
+    assert!(why["error"].as_str().unwrap().contains("`retry.mid_stream = true`"), "{why}");
+    for fault in ["x", "3", r#"{"move_streams":1}"#, r#"{"move":true}"#] {
+        let (status, why) = order(&handle, DRAIN, fault);
+        assert_eq!(status, 400, "{fault}");
+        assert!(why["error"].as_str().unwrap().contains(r#"{"move_streams": true}"#), "{why}");
+    }
+    assert_eq!(shown_of(&handle, "w0")["draining"], false, "no order was taken");
+    assert_eq!(order(&handle, DRAIN, "").0, 200);
+}
