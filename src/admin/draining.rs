@@ -34,6 +34,9 @@ impl WorkerDrain {
     /// What is wrong with it.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body = if body.is_empty() { &b"{}"[..] } else { body };
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(HOW_TO_ASK.to_owned());
+        }
         let body: DrainBody =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
         Ok(if body.move_streams { Self::MoveStreams } else { Self::KeepStreams })
@@ -43,4 +46,20 @@ impl WorkerDrain {
 impl StreamsStay {
     pub(crate) const MESSAGE: &str = "streams cannot move: set `retry.mid_stream = true` and \
         reload, or leave out `move_streams`";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_an_object_or_empty() {
+        let read = |body: &str| WorkerDrain::from_body(body.as_bytes());
+        assert_eq!(read(""), Ok(WorkerDrain::KeepStreams));
+        assert_eq!(read(" {}"), Ok(WorkerDrain::KeepStreams));
+        assert_eq!(read("{\"move_streams\": true}"), Ok(WorkerDrain::MoveStreams));
+        for wrong in ["[true]", "[]", "null", "true", "{\"move_streams\": 1}", "{\"move\": true}"] {
+            assert!(read(wrong).is_err_and(|fault| fault.contains(HOW_TO_ASK)), "{wrong}");
+        }
+    }
 }

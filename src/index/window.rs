@@ -82,7 +82,7 @@ impl WindowedRanks<'_> {
             };
             let held = held_count(mask_of(seen, rank.rank), seen.matched);
             if let Some(found) = self.resume(seen, before, trail.goods(seen, rank), held)
-                && found.bytes > point.bytes
+                && (found.bytes, found.blocks) > (point.bytes, point.blocks)
             {
                 *point = found;
             }
@@ -226,14 +226,13 @@ mod tests {
         }
 
         fn hold(&mut self, window: usize, path: &[u8]) {
-            // A number that is no window of the rank has no blocks.
-            if self.needs[window].is_none() {
+            // A number that is no window of the rank has no blocks. Feeds tell of a window's
+            // blocks only once the rank holds them.
+            if self.needs[window].is_none() || !self.held.contains(path) {
                 return;
             }
             self.writer.apply(NUMBERS[window], KvOp::Hold { key: Self::keys(path).1 });
-            if self.held.contains(path) {
-                self.windows[window].insert(path.to_vec());
-            }
+            self.windows[window].insert(path.to_vec());
         }
 
         fn remove(&mut self, number: RankIndex, path: &[u8]) {

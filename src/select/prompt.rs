@@ -4,6 +4,7 @@
 use super::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_index::{BlockKey, Overlap, Overlaps};
+use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
 
@@ -176,8 +177,12 @@ impl Prompt {
             Some(way) => way.prompt_bytes(ask.request, self.text.len()),
             None => canonical(ask.request, ask.body, &mut self.text),
         };
-        // No text has the byte but for the names of images. Shards render none.
-        let has_images = || ask.place == RenderThread::Offload && self.text.contains(&0xff);
+        // No text of a chat has the byte but for the names of images. Shards render none.
+        let has_images = || {
+            ask.place == RenderThread::Offload
+                && ask.request.endpoint == Some(Endpoint::ChatCompletions)
+                && self.text.contains(&0xff)
+        };
         self.kind = match is_rendered {
             true if has_images() => TextKind::WithImages,
             true => TextKind::Rendered,

@@ -10,7 +10,7 @@
 //! | `lmetric` | arXiv 2603.15202, vllm-router `kv_aware` | least (prefill tokens) × (requests) |
 //! | `dynamo` | NVIDIA Dynamo, router guide | least (prefill blocks + decode blocks) |
 //! | `dynamo_agentic` | its preset for agents | the same with the weights 2, 4 and 64 |
-//! | `sglang_cache_aware` | sglang-router, vllm-router | the last with the prefix, or least requests |
+//! | `sglang_cache_aware` | sglang-router, vllm-router | the last with it, or least requests |
 //! | `vllm_kv_aware` | vLLM production stack | the longest match; else in turn |
 //! | `llm_d` | llm-d, default profile | 3 × prefix + 2 × empty queue |
 //!

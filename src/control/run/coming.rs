@@ -16,10 +16,10 @@ impl Control {
         worker: &str,
         order: WorkerDrain,
     ) -> Result<(), StreamsStay> {
+        let Some(index) = self.fleet.worker_named(worker) else { return Ok(()) };
         if order == WorkerDrain::MoveStreams && !self.setup.config.retry.mid_stream {
             return Err(StreamsStay);
         }
-        let Some(index) = self.fleet.worker_named(worker) else { return Ok(()) };
         if !self.fleet.set_draining(index, order) {
             return Ok(());
         }

@@ -97,7 +97,8 @@ fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, ScanError> {
                 }
             }
             name => {
-                is_changed |= CHANGE_IMAGES.contains(&name) && cursor.peek() != Some(b'n');
+                let may_change = key.escaped || CHANGE_IMAGES.contains(&name);
+                is_changed |= may_change && cursor.peek() != Some(b'n');
                 cursor.skip_value(1)?;
             }
         }
@@ -246,7 +247,8 @@ mod tests {
             let body = chat(&parts);
             assert_eq!(named(&body).1, body);
         }
-        for more in [r#""mm_processor_kwargs":{"a":1}"#, r#""media_io_kwargs":{}"#] {
+        let escaped = r#""media_io_kwarg\u0073":{"a":1}"#;
+        for more in [r#""mm_processor_kwargs":{"a":1}"#, r#""media_io_kwargs":{}"#, escaped] {
             let body = chat(DATA).replacen('{', &format!("{{{more},"), 1);
             assert_eq!(named(&body).1, body);
         }

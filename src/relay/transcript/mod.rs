@@ -200,6 +200,8 @@ impl Transcript {
         decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
     ) {
         let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
+        // Before the ids of the prompt have come, nobody knows what room it leaves.
+        let context_tokens = context_tokens.filter(|_| prompt > 0);
         let room = context_tokens.map(|most| most.saturating_sub(prompt));
         self.asked.tokens_max = self.asked.tokens_max.or(room);
         let StreamIds { all, sent_count, text_count, .. } = &mut self.ids;

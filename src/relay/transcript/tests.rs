@@ -230,6 +230,8 @@ fn the_context_is_the_last_limit() {
     let text = r#"{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[4]}]}"#;
     for context_tokens in [None, Some(20), Some(4)] {
         let mut transcript = transcript(true, body).unwrap();
+        // How long the prompt is says its first event.
+        transcript.settle(context_tokens, |_, _| false);
         for event in [role, text] {
             transcript.feed(format!("data: {event}\n\n").as_bytes(), &mut Vec::new());
         }

@@ -6,7 +6,7 @@
 //! A name stands between bytes that no UTF-8 text has: no prompt of text looks like an image.
 
 use super::Vocabulary;
-use forebay_base::limits::IMAGE_TEXT_BYTES;
+use forebay_base::limits::{BLOCK_BYTES_MAX, IMAGE_TEXT_BYTES};
 use memchr::memmem;
 
 /// Around names. No UTF-8 text has it.
@@ -79,6 +79,9 @@ impl Vocabulary {
                         return false;
                     }
                     push_image(name, out);
+                    if out.len() > BLOCK_BYTES_MAX {
+                        return false;
+                    }
                     next = images.next();
                     at = run_end(ids, at, image, next);
                 }
@@ -189,7 +192,12 @@ mod tests {
         ] {
             assert_eq!(decoded(ids, images), None, "{ids:?} {images:?}");
         }
-        let mut out = Vec::new();
+        // More images than a block may have bytes.
+        let many: Vec<(&str, i32)> = (0..3_000).map(|begins| ("x", begins)).collect();
+        let (ids, mut out) = (vec![IMAGE; many.len()], Vec::new());
+        let vocabulary_of_images = vocabulary().with_images(IMAGE, &[START, 8]);
+        let is_read = vocabulary_of_images.decode_images(&ids, &mut many.into_iter(), &mut out);
+        assert!(!is_read && out.len() < 2 * BLOCK_BYTES_MAX, "{}", out.len());
         let plain = vocabulary();
         assert!(!plain.decode_images(&[9], &mut [("x", 0)].into_iter(), &mut out));
         assert!(plain.has_media(&[START]) && !plain.follows_images());

@@ -3,7 +3,7 @@
 //! there, and what was rendered is cut at it. Images with a name are followed where that is wanted.
 
 use crate::chat::rules::ContentFormat;
-use forebay_base::limits::IMAGE_NAME_BYTES_MAX;
+use forebay_base::limits::{IMAGE_NAME_BYTES_MAX, NAMED_IMAGES_MAX};
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
@@ -74,7 +74,7 @@ fn mark_message(
     }
     let Some(Value::Array(parts)) = fields.get_mut("content") else { return false };
     let mut is_followed = |part: &Value| match (image_name(part), &mut names) {
-        (Some(name), Some(names)) => {
+        (Some(name), Some(names)) if names.len() < NAMED_IMAGES_MAX => {
             names.push(name.to_owned());
             true
         }
@@ -198,6 +198,12 @@ mod tests {
             let (found, names, body) = names_of(chat(&parts), ContentFormat::Parts);
             assert!(found && names == "one" && body.contains(MARK), "{odd}: {names}");
         }
+        let many = vec![image(&json!("one")); NAMED_IMAGES_MAX + 1];
+        let (found, names, _) = names_of(chat(&json!(many)), ContentFormat::Parts);
+        assert!(
+            found && names.split(',').count() == NAMED_IMAGES_MAX,
+            "clients' names have a limit"
+        );
         for key in CHANGE_IMAGES {
             let mut body = chat(&parts);
             body[key] = json!({ "a": 1 });
