@@ -93,7 +93,8 @@ enum SeekEnd {
 }
 
 impl RequestFlow {
-    /// A request whose body has `body_bytes`. `is_drawn`: see [`Stages::window_of`].
+    /// A request whose body has `body_bytes`. `is_drawn`: see
+    /// [`Stages::window_of`](super::stages::Stages::window_of).
     #[must_use]
     pub fn new(
         facts: RequestFacts,
