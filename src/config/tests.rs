@@ -38,6 +38,7 @@ workers_state = "/tmp/workers"
 admin_read_token_file = "../../tests/data/admin_read_token"
 admin_token_file = "../../tests/data/admin_token"
 model_dir = "../../tests"
+image_key_file = "../../tests/data/admin_token"
 cores = [2, 3]
 engine = "vllm"
 policy = "power_of_two"
@@ -313,7 +314,7 @@ fn what_is_logged_at_start_has_no_defaults_but_the_policy() {
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
-    const KEPT: [&str; 27] = [
+    const KEPT: [&str; 28] = [
         "admin",
         "admin_hosts",
         "admin_on_client_port",
@@ -323,6 +324,7 @@ fn a_reload_applies_every_key_but_these() {
         "admin_tls.key",
         "admin_token_file",
         "cores",
+        "image_key_file",
         "index.snapshot",
         "index.snapshot_every",
         "limits.connections_per_address_max",
