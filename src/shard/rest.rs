@@ -153,7 +153,7 @@ fn leaves(
     look_at: &mut NanosSinceStart,
 ) -> bool {
     let now = shard.env.now();
-    if now < *look_at {
+    if !transcript.has_begun() || now < *look_at {
         return false;
     }
     *look_at = now.plus(LOOK_AGAIN);
