@@ -62,8 +62,8 @@ struct FleetArgs {
     workers: u16,
     /// Ranks among these that compute prompts for the others, which answer [default: each rank does
     /// both]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    prefill_workers: u16,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    prefill_workers: Option<u16>,
     /// Routers in front of the ranks; each knows of the others' load by the reports of engines
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
     replicas: u16,
@@ -120,7 +120,8 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     }
     let ranks_max = if args.fleet.host_blocks > 0 { RANKS_MAX / 2 } else { RANKS_MAX };
     if usize::from(args.fleet.workers) > ranks_max {
-        return Err(format!("--workers {}: at most {ranks_max} have hosts", args.fleet.workers));
+        let what = format!("with --host-blocks, give at most {ranks_max}");
+        return Err(format!("--workers {}: {what}", args.fleet.workers));
     }
     let rules = rules(&args.policy)?;
     check_pairs(&args.fleet, &rules)?;
@@ -128,7 +129,7 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
     let plan = SimPlan {
         ranks: usize::from(args.fleet.workers),
-        prefill_ranks: usize::from(args.fleet.prefill_workers),
+        prefill_ranks: usize::from(args.fleet.prefill_workers.unwrap_or(0)),
         replicas: usize::from(args.fleet.replicas),
         load_percent: args.load,
         blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
@@ -160,13 +161,16 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
 }
 
 fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String> {
-    let (prefill, all) = (fleet.prefill_workers, fleet.workers);
-    if prefill > 0 && prefill >= all {
-        return Err(format!("--prefill-workers {prefill}: fewer than the {all} of --workers"));
+    let Some(prefill) = fleet.prefill_workers else { return Ok(()) };
+    let all = fleet.workers;
+    if prefill >= all {
+        return Err(format!("--prefill-workers {prefill}: give fewer than --workers {all}"));
     }
-    let stranger = rules.iter().find(|(_, rule)| matches!(rule, Rule::Rival(_)));
-    match stranger.filter(|_| prefill > 0) {
-        Some((name, _)) => Err(format!("--policy {name}: a rule of others has no pairs of ranks")),
+    match rules.iter().find(|(_, rule)| matches!(rule, Rule::Rival(_))) {
+        Some((name, _)) => {
+            let what = "a rule of others has no pairs of ranks. Leave out --prefill-workers";
+            Err(format!("--policy {name}: {what}"))
+        }
         None => Ok(()),
     }
 }

@@ -52,7 +52,8 @@ pub(super) fn vectors() -> Vec<Vector> {
 fn describe(event: &KvEvent<'_>) -> String {
     match event {
         KvEvent::Stored(stored) => format!(
-            "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} images {:?} group {:?} whole {} remote {}",
+            "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} \
+             images {:?} group {:?} whole {} remote {}",
             stored.hashes,
             stored.parent,
             stored.token_ids,

@@ -29,6 +29,8 @@ pub(super) struct KeptStream {
     pub(super) broke: Option<RelayError>,
     /// Whose vocabulary and context count.
     pub(super) model: ModelIndex,
+    /// The engine that answered last. Its worker may have gone since, and another come.
+    pub(super) engine: Option<Dialect>,
     /// How often another rank went on with it.
     pub(super) continued: u32,
     /// Where its worker is emptied: when to look for another rank again.
@@ -57,6 +59,7 @@ impl Keeping {
             scan: None,
             broke: None,
             model,
+            engine: None,
             continued: 0,
             look_at: NanosSinceStart::default(),
         }))

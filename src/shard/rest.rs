@@ -97,6 +97,7 @@ async fn relay_on(
 ) -> Result<After, RelayError> {
     let Sending { env, io, workers } = shard.sending();
     let Going { plan, endpoint, facts } = going;
+    kept.engine = Some(plan.engine.dialect);
     let KeptStream { transcript, look_at, scan: cost, .. } = kept;
     let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
     let is_rest = slot.answer.early.is_broken();
@@ -158,12 +159,13 @@ fn leaves(
     }
     *look_at = now.plus(LOOK_AGAIN);
     let fleet = shard.workers.fleet();
-    settle(transcript, &fleet, facts.model);
-    if !transcript.may_move() {
-        return false;
-    }
     let (dialect, count) = (plan.engine.dialect, transcript.token_count());
-    shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now)
+    // Room first: what the stream needs to go on is the larger look.
+    let has_room = shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now);
+    has_room && {
+        settle(transcript, &fleet, facts.model);
+        transcript.may_move()
+    }
 }
 
 /// Finds out how far the client has the text.
@@ -217,8 +219,7 @@ pub(super) async fn broke_off(
     kept.broke = Some(error);
     slot.answer.early = Early::Broken(begun);
     // Only events of the same engine are read from here on, and not those of a pair.
-    let dialect = shard.workers.fleet().rank(failed.rank).map(|(_, worker)| worker.dialect);
-    let only = dialect.filter(|_| transcript.has_begun());
+    let only = kept.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
         slot.pair.split = Split::known(None);
     }

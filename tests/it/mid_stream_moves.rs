@@ -3,7 +3,7 @@
 use crate::rig::token_engine::{
     CHAT, Engine, PROMPT, Paced, TEXT, USAGE, ask, body, continued, events, keeping, uncut,
 };
-use crate::rig::{Client, admin, admin_post, metric, post, router, truth, until};
+use crate::rig::{Client, RouterProcess, admin, admin_post, metric, post, router, truth, until};
 use forebay::config::{Config, EngineKind};
 use forebay::server::ServerHandle;
 use serde_json::Value;
@@ -198,4 +198,33 @@ fn without_the_key_no_stream_can_move() {
     }
     assert_eq!(shown_of(&handle, "w0")["draining"], false, "no order was taken");
     assert_eq!(order(&handle, DRAIN, "").0, 200);
+}
+
+/// One record for a stream whose first worker breaks off, and one for a stream that is whole.
+#[test]
+fn the_record_says_how_often_another_worker_went_on() {
+    let (broken, whole) = (Engine::start([300]), Engine::start([]));
+    let of = |name: &str, engine: &Engine| {
+        let url = engine.worker.url();
+        format!(
+            "[[worker]]\nurl = \"{url}\"\nname = \"{name}\"\nengine = \"vllm\"\n\
+             models = [\"m\"]\n"
+        )
+    };
+    let process = RouterProcess::configured(&format!(
+        "policy = \"round_robin\"\ncores = [0]\n[retry]\nmid_stream = true\n\
+         [log]\nrequests = true\n\
+         [health]\nenabled = false\n{}{}",
+        of("w0", &broken),
+        of("w1", &whole)
+    ));
+    until("it is ready", || truth::get(process.admin, "/readyz").status == 200);
+    let body = body(CHAT, "");
+    for _ in 0..2 {
+        let mut client = Client::connect(process.listen);
+        client.send(&post(CHAT, body.as_bytes()));
+        assert_eq!(client.reply().text(), uncut(CHAT, &body));
+    }
+    until("a stream was continued", || process.logged("continued=1") == 1);
+    until("the other was not", || process.logged("continued=0") == 1);
 }
