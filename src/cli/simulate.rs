@@ -13,6 +13,7 @@ use forebay_simulate::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
+use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,6 +78,10 @@ struct FleetArgs {
     /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
     #[arg(long, value_name = "N", default_value_t = 0)]
     host_blocks: usize,
+    /// How long requests and steps of a rank take, as `tools/fit_engine` writes it [default: an
+    /// H100 with a model of 8 billion parameters]
+    #[arg(long, value_name = "FILE", conflicts_with = "prefill_tokens_per_s")]
+    engine: Option<PathBuf>,
     /// Prompt tokens that a rank computes per second, as of `forebay engine`, instead of an H100;
     /// decoding takes no time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -134,10 +139,7 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         load_percent: args.load,
         blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
         seed: args.seed,
-        engine: args
-            .fleet
-            .prefill_tokens_per_s
-            .map_or_else(ModelSpeed::default, |speed| ModelSpeed::of_prompts(f64::from(speed))),
+        engine: engine(&args.fleet)?,
         config: config(args.fleet.config.as_deref())?,
     };
     let clock = Clock::start();
@@ -173,6 +175,17 @@ fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String
         }
         None => Ok(()),
     }
+}
+
+/// What the ranks are like.
+fn engine(fleet: &FleetArgs) -> Result<ModelSpeed, String> {
+    if let Some(speed) = fleet.prefill_tokens_per_s {
+        return Ok(ModelSpeed::of_prompts(f64::from(speed)));
+    }
+    let Some(file) = &fleet.engine else { return Ok(ModelSpeed::default()) };
+    let failed = |reason: &dyn fmt::Display| format!("--engine {}: {reason}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+    ModelSpeed::from_toml(&text).map_err(|error| failed(&error))
 }
 
 /// The settings of a file; its workers are nobody here.

@@ -41,7 +41,7 @@ pub use generate::Scenario;
 pub use rivals::{Rival, Rule};
 pub use routers::{LentClock, RouterUse};
 pub use series::{RunSeries, TtftPoint};
-pub use speed::ModelSpeed;
+pub use speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};

@@ -15,7 +15,10 @@
 //!
 //! A token costs two operations for each parameter. A token attends to each token before it with
 //! four operations for each layer and each hidden value. A step reads all weights once, and the KV
-//! of all sequences that decode.
+//! of all sequences that decode. These are the defaults; a file can say others, see the page
+//! `docs/benchmarks/simulator.md`.
+
+use serde::Deserialize;
 
 const FLOP_PER_S: f64 = 989e12 * 0.5;
 const BYTES_PER_S: f64 = 3.35e12 * 0.8;
@@ -28,40 +31,99 @@ const KV_HEADS: f64 = 8.0;
 const HEAD: f64 = 128.0;
 const BF16_BYTES: f64 = 2.0;
 const NS_PER_S: f64 = 1e9;
+/// Of one figure: a quarter of an hour is longer than any step.
+const TIME_NS_MAX: f64 = 1e12;
 
-/// What the steps of one rank cost, and what a step may hold.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What requests and steps of one rank cost, and what a step may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ModelSpeed {
-    /// Arithmetic for one token, attention aside.
-    pub token_ns: f64,
-    /// Arithmetic of one token for each token before it.
-    pub attention_ns: f64,
-    /// One read of the weights: the least time of a step.
-    pub weights_ns: f64,
-    /// One read of the KV of one token.
-    pub kv_read_ns: f64,
-    /// The KV of one token on its way from the host.
-    pub token_load_ns: f64,
-    /// The same from another rank.
-    pub token_send_ns: f64,
+    /// A request's time outside of steps, before its first token.
+    pub request_ns: f64,
     /// Tokens that a step computes at most.
     pub step_tokens_max: u32,
     /// Sequences that prefill or decode together at most.
     pub sequences_max: u32,
+    /// What a step costs.
+    pub step: StepCost,
+    /// How long KV is on its way.
+    pub transfer: TransferCost,
 }
+
+/// What a step costs.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepCost {
+    /// Of each step, whatever is in it.
+    pub fixed_ns: f64,
+    /// Arithmetic for one token, attention aside.
+    pub token_ns: f64,
+    /// Arithmetic of one token for each token before it.
+    pub attention_ns: f64,
+    /// One read of the weights, in which the arithmetic hides.
+    pub weights_ns: f64,
+    /// One read of the KV of one token.
+    pub kv_read_ns: f64,
+}
+
+/// How long the KV of one token takes to come.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransferCost {
+    /// On its way from the host.
+    pub host_token_ns: f64,
+    /// On its way from another rank.
+    pub network_token_ns: f64,
+}
+
+/// Why figures of an engine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpeedError {
+    /// Other words than those of a file of figures.
+    #[error("{0}")]
+    Toml(#[from] toml_edit::de::Error),
+    /// A time that cannot be.
+    #[error("{0}: give nanoseconds, 0 or more and at most 1e12")]
+    Time(&'static str),
+    /// No work would ever end.
+    #[error("{0}: give at least 1")]
+    None(&'static str),
+    /// Steps that take no time.
+    #[error("step: fixed_ns, token_ns and weights_ns are 0. Give at least one of them")]
+    NoTime,
+}
+
+const KV_BYTES: f64 = 2.0 * LAYERS * KV_HEADS * HEAD * BF16_BYTES;
 
 impl Default for ModelSpeed {
     fn default() -> Self {
-        let kv_bytes = 2.0 * LAYERS * KV_HEADS * HEAD * BF16_BYTES;
         Self {
+            request_ns: 0.0,
+            step_tokens_max: 8_192,
+            sequences_max: 256,
+            step: StepCost::default(),
+            transfer: TransferCost::default(),
+        }
+    }
+}
+
+impl Default for StepCost {
+    fn default() -> Self {
+        Self {
+            fixed_ns: 0.0,
             token_ns: 2.0 * PARAMETERS / FLOP_PER_S * NS_PER_S,
             attention_ns: 4.0 * HIDDEN * LAYERS / FLOP_PER_S * NS_PER_S,
             weights_ns: PARAMETERS * BF16_BYTES / BYTES_PER_S * NS_PER_S,
-            kv_read_ns: kv_bytes / BYTES_PER_S * NS_PER_S,
-            token_load_ns: kv_bytes / HOST_BYTES_PER_S * NS_PER_S,
-            token_send_ns: kv_bytes / NETWORK_BYTES_PER_S * NS_PER_S,
-            step_tokens_max: 8_192,
-            sequences_max: 256,
+            kv_read_ns: KV_BYTES / BYTES_PER_S * NS_PER_S,
+        }
+    }
+}
+
+impl Default for TransferCost {
+    fn default() -> Self {
+        Self {
+            host_token_ns: KV_BYTES / HOST_BYTES_PER_S * NS_PER_S,
+            network_token_ns: KV_BYTES / NETWORK_BYTES_PER_S * NS_PER_S,
         }
     }
 }
@@ -92,34 +154,69 @@ impl ModelSpeed {
     /// time. For answers of one token.
     #[must_use]
     pub fn of_prompts(tokens_per_s: f64) -> Self {
-        Self {
+        let step = StepCost {
+            fixed_ns: 0.0,
             token_ns: NS_PER_S / tokens_per_s,
             attention_ns: 0.0,
             weights_ns: 0.0,
             kv_read_ns: 0.0,
-            // Small steps: the next prompt begins when the one before has ended.
-            step_tokens_max: 16,
-            ..Self::default()
+        };
+        // Small steps: the next prompt begins when the one before has ended.
+        Self { step, step_tokens_max: 16, ..Self::default() }
+    }
+
+    /// The figures of a file. What it leaves out is as in the default.
+    ///
+    /// # Errors
+    /// It is no TOML of these names, or a simulation cannot run with a figure of it.
+    pub fn from_toml(text: &str) -> Result<Self, SpeedError> {
+        let speed: Self = toml_edit::de::from_str(text)?;
+        speed.check()?;
+        Ok(speed)
+    }
+
+    fn check(&self) -> Result<(), SpeedError> {
+        let Self { request_ns, step, transfer, .. } = *self;
+        let times = [
+            ("request_ns", request_ns),
+            ("step.fixed_ns", step.fixed_ns),
+            ("step.token_ns", step.token_ns),
+            ("step.attention_ns", step.attention_ns),
+            ("step.weights_ns", step.weights_ns),
+            ("step.kv_read_ns", step.kv_read_ns),
+            ("transfer.host_token_ns", transfer.host_token_ns),
+            ("transfer.network_token_ns", transfer.network_token_ns),
+        ];
+        if let Some((name, _)) = times.iter().find(|(_, ns)| !(0.0..=TIME_NS_MAX).contains(ns)) {
+            return Err(SpeedError::Time(name));
         }
+        let counts =
+            [("step_tokens_max", self.step_tokens_max), ("sequences_max", self.sequences_max)];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(SpeedError::None(name));
+        }
+        let least_ns = step.fixed_ns + step.token_ns + step.weights_ns;
+        if least_ns > 0.0 { Ok(()) } else { Err(SpeedError::NoTime) }
     }
 
     /// Time of one step, at least 1 ns.
     pub(crate) fn step_ns(&self, work: &StepWork) -> u64 {
         let tokens = (work.prefill_tokens + work.decoding) as f64;
-        let dense = (tokens * self.token_ns).max(self.weights_ns);
-        let attention = work.attended * self.attention_ns;
-        let reads = work.context_tokens as f64 * self.kv_read_ns;
-        ((dense + attention + reads) as u64).max(1)
+        let step = &self.step;
+        let dense = (tokens * step.token_ns).max(step.weights_ns);
+        let attention = work.attended * step.attention_ns;
+        let reads = work.context_tokens as f64 * step.kv_read_ns;
+        ((step.fixed_ns + dense + attention + reads) as u64).max(1)
     }
 
     /// Time in which the KV of so many tokens comes from the host.
     pub(crate) fn load_ns(&self, tokens: u32) -> u64 {
-        (f64::from(tokens) * self.token_load_ns) as u64
+        (f64::from(tokens) * self.transfer.host_token_ns) as u64
     }
 
     /// Time in which the KV of so many tokens comes from another rank.
     pub(crate) fn send_ns(&self, tokens: u32) -> u64 {
-        (f64::from(tokens) * self.token_send_ns) as u64
+        (f64::from(tokens) * self.transfer.network_token_ns) as u64
     }
 
     /// Time that an idle rank takes for a whole prompt of which it holds nothing.

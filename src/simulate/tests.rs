@@ -52,7 +52,7 @@ fn a_prompt_alone_takes_its_own_time_and_its_steps() {
     let rules = ModelSpeed::default();
     let (ended, ..) = run_alone(&trace, 10, &[0]);
     let prefill = rules.prefill_ns(1_000);
-    let step = rules.weights_ns + 1_005.5 * rules.kv_read_ns;
+    let step = rules.step.weights_ns + 1_005.5 * rules.step.kv_read_ns;
     let expected = prefill as f64 + 10.0 * step;
     assert!((ended[0].1 as f64 - expected).abs() < 0.01 * expected, "{ended:?} {expected}");
 }
@@ -145,10 +145,10 @@ fn one_rank_computes_and_another_answers() {
     let run = simulate(&trace, &plan, "kv".parse().unwrap());
     assert_eq!((run.requests, run.refused), (2, 0));
     // The prompt, its KV on the network, and one step of the rank that answers.
-    let expected = rules.prefill_ns(2_048) + rules.send_ns(2_047) + rules.weights_ns as u64;
+    let expected = rules.prefill_ns(2_048) + rules.send_ns(2_047) + rules.step.weights_ns as u64;
     let slowest = run.times.ttft_ms_p99 * 1e6;
     assert!((slowest - expected as f64).abs() < 0.02 * expected as f64, "{run:?} {expected}");
-    let step_ms = (rules.weights_ns + 2_053.5 * rules.kv_read_ns) / 1e6;
+    let step_ms = (rules.step.weights_ns + 2_053.5 * rules.step.kv_read_ns) / 1e6;
     assert!((run.times.tpot_ms_p99 - step_ms).abs() < 0.01 * step_ms, "{run:?} {step_ms}");
 }
 
@@ -197,6 +197,20 @@ fn turns_of_a_session_follow_each_other() {
 }
 
 #[test]
+fn sessions_start_when_they_say() {
+    let session = |start: &str| {
+        let turn = format!("{{\"t\":{start},\"in\":64,\"out\":1,\"hash_ids\":[1]}}");
+        format!("{{\"id\":\"a\",\"block_size\":64,\"requests\":[{turn},{turn}]}}\n")
+    };
+    let trace = trace(&[session("0"), session("7.5"), session("0")].concat());
+    let starts = [0, 2, 4].map(|at: usize| trace.requests[at].turn);
+    let expected = [0, 7_500_000_000, 2_000_000_000];
+    assert_eq!(starts, expected.map(|ns| TurnStart::At { ns }));
+    // The second turn of a session follows the first at once: they start together.
+    assert_eq!(trace.requests[3].turn, TurnStart::After { request: 2, think_ns: 0 });
+}
+
+#[test]
 fn faults_of_a_trace_name_their_line() {
     assert_eq!(parse("").map(|_| ()), Err(None));
     let fault = parse(&(mooncake(0, 9, 1, &[1]) + "{\n")).map(|_| ()).unwrap_err();
@@ -204,6 +218,37 @@ fn faults_of_a_trace_name_their_line() {
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,374,44\n";
     assert_eq!(trace(azure).requests[0].input_tokens, 374);
     assert!(parse(&azure.replace("374", "x")).is_err());
+}
+
+#[test]
+fn an_engine_file_says_what_requests_and_steps_take() {
+    let text = "request_ns = 2e6\n[step]\nfixed_ns = 3e6\ntoken_ns = 1000\nattention_ns = 0\n\
+                weights_ns = 0\nkv_read_ns = 0\n";
+    let engine = ModelSpeed::from_toml(text).unwrap();
+    assert_eq!(engine.transfer, ModelSpeed::default().transfer);
+    assert_eq!(engine.prefill_ns(1_000), 4_000_000);
+    let trace = trace(&mooncake(0, 1_000, 3, &[1, 2]));
+    let plan = SimPlan { ranks: 1, engine, ..SimPlan::default() };
+    let times = simulate(&trace, &plan, Rule::all()[0].1).times;
+    assert_eq!(times.ttft_ms_mean, 6.0, "the prompt's step, and the time beside steps");
+    assert_eq!(times.tpot_ms_mean, 3.001);
+}
+
+#[test]
+fn faults_of_an_engine_file_name_their_key() {
+    for (text, said) in [
+        ("[step]\ntoken_ns = -1", "step.token_ns"),
+        ("request_ns = nan", "request_ns"),
+        ("[transfer]\nhost_token_ns = inf", "transfer.host_token_ns"),
+        ("sequences_max = 0", "sequences_max"),
+        ("step_tokens_max = 0", "step_tokens_max"),
+        ("[step]\ntokens_ns = 1", "tokens_ns"),
+        ("[step]\nfixed_ns = 0\ntoken_ns = 0\nweights_ns = 0", "fixed_ns"),
+        ("[step", "line 1"),
+    ] {
+        let error = ModelSpeed::from_toml(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //! Mooncake's blocks have 512 tokens and its times are in ms. Prompts of Azure share nothing.
 //! A turn of a session follows the end of the turn before.
 //!
-//! A request of a session has `in`, `out`, `hash_ids` and its start `t` in seconds. `think_time`
-//! says how long the turn waits after the turn before; without it the distance of the starts does.
+//! A request of a session has `in`, `out`, `hash_ids` and its start `t` in seconds. A session whose
+//! first turn has none, or 0, begins a second after the session of the line before. `think_time`
+//! says how long a turn waits after the turn before; without it the distance of the starts does.
 //! A request with `requests` of its own is a sub-agent, whose turns come in its place.
 
 use crate::trace::{BlockNames, Trace, TraceRequest, TurnStart};
@@ -219,7 +220,11 @@ impl TraceReader {
             let think = turn.think_time.unwrap_or((turn.t - started).max(0.0));
             started = turn.t;
             let at = self.requests.len() as u32;
-            self.push(u64::from(names.session) * SESSION_GAP_NS, turn.input, turn.output);
+            let start_ns = match turn.t > 0.0 {
+                true => (turn.t * NS_PER_S) as u64,
+                false => u64::from(names.session) * SESSION_GAP_NS,
+            };
+            self.push(start_ns, turn.input, turn.output);
             // `push` counts a session for each request, and here it is one for all.
             self.sessions = names.session;
             let hashes = turn.hash_ids.iter().enumerate();

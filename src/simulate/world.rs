@@ -328,10 +328,15 @@ impl<'a> World<'a> {
             return;
         }
         let ttft = now - self.requests.started_ns[at];
-        self.requests.outcomes[at].ttft_ns = Some(ttft);
+        self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns());
         if let Some(lease) = &mut self.requests.leases[at] {
             lease.prefill_done();
         }
+    }
+
+    /// By so much the client sees each token later.
+    const fn beside_steps_ns(&self) -> u64 {
+        self.plan.engine.request_ns as u64
     }
 
     /// The prefill rank is done, and the decode rank goes on.
@@ -355,9 +360,11 @@ impl<'a> World<'a> {
     fn ended(&mut self, id: u32, now: u64) {
         let at = id as usize;
         let gaps = u64::from(self.trace.requests[at].output_tokens.saturating_sub(1));
+        let beside_steps_ns = self.beside_steps_ns();
         let outcome = &mut self.requests.outcomes[at];
         let first_ns = outcome.ttft_ns.map(|ttft| self.requests.started_ns[at] + ttft);
-        outcome.token_ns = first_ns.and_then(|first| (now - first).checked_div(gaps));
+        let last_ns = now + beside_steps_ns;
+        outcome.token_ns = first_ns.and_then(|first| (last_ns - first).checked_div(gaps));
         if let Some(lease) = self.requests.leases[id as usize].take() {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
