@@ -124,7 +124,6 @@ impl Check<'_> {
     fn workers(&mut self, config: &Config) {
         for url in &config.discovery.dns {
             let fault = match WorkerUrl::parse(url) {
-                Ok(url) if url.is_tls => "workers with TLS need a [[worker]] table".to_owned(),
                 Ok(url) if url.host.starts_with('_') && url.authority != url.host => {
                     "SRV records name the port: leave it out".to_owned()
                 }

@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::schema::Config;
 use super::url::WorkerUrl;
-use super::worker::WorkerConfig;
+use super::worker::{WorkerConfig, WorkerTlsConfig};
 use forebay_tls::{CertificateFault, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,6 +16,12 @@ impl Check<'_> {
             self.error("upstream_tls", what, "give both or none");
         }
         let mut known = HashMap::new();
+        for url in config.discovery.dns.iter().filter(|url| url.starts_with("https://")) {
+            // The files count, whatever the names of the workers will be.
+            let worker = WorkerConfig { url: url.clone(), ..WorkerConfig::default() };
+            let tls = WorkerTlsConfig { tls_name: Some("localhost".into()), ..worker.tls };
+            self.tls_of_worker(config, "discovery", &WorkerConfig { tls, ..worker }, &mut known);
+        }
         for (position, worker) in config.workers.iter().enumerate() {
             self.tls_of_worker(config, &format!("worker.{position}"), worker, &mut known);
         }

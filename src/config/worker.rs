@@ -70,6 +70,14 @@ table! {
     }
 }
 
+impl WorkerTlsConfig {
+    /// Does it name files of its own?
+    #[must_use]
+    pub const fn has_files(&self) -> bool {
+        self.tls_ca.is_some() || self.tls_cert.is_some() || self.tls_key.is_some()
+    }
+}
+
 words! {
     /// Which legs of a disaggregated request a worker serves, as written in the file.
     pub enum WorkerRole {

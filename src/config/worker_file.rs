@@ -20,14 +20,7 @@ pub fn workers_of(name: &str, text: &str) -> Result<Vec<WorkerConfig>, String> {
     let first = |findings: Vec<Finding>| {
         findings.first().map_or_else(String::new, |finding| format!("{finding}"))
     };
-    let workers = loaded.usable().map(|config| config.workers).map_err(first)?;
-    let is_tls = |worker: &&WorkerConfig| worker.url.starts_with("https://");
-    match workers.iter().find(is_tls) {
-        Some(WorkerConfig { url, .. }) => {
-            Err(format!("{name}: {url}: workers with TLS belong into the configuration"))
-        }
-        None => Ok(workers),
-    }
+    loaded.usable().map(|config| config.workers).map_err(first)
 }
 
 #[cfg(test)]
@@ -44,7 +37,7 @@ mod tests {
             ("policy = \"random\"\n[[worker]]\nurl = \"http://a:1\"\n", "only [[worker]] tables"),
             ("[[worker]]\nurl = \"ftp://a:1\"\n", "w.toml:2:7"),
             ("[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"\n", "twice"),
-            ("[[worker]]\nurl = \"https://a:1\"\n", "workers with TLS"),
+            ("[[worker]]\nurl = \"https://a:1\"\ntls_ca = \"/no/such\"\n", "/no/such"),
             ("[[work", "w.toml:1"),
         ] {
             let said = workers_of("w.toml", text).unwrap_err();

@@ -3,12 +3,12 @@
 //! without I/O; the tasks below only read.
 
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
-use forebay_config::{DiscoveryConfig, WorkerConfig, WorkerUrl, workers_of};
+use forebay_config::{DiscoveryConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl, workers_of};
 use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -173,9 +173,7 @@ struct NamedSource {
 }
 
 impl NamedSource {
-    async fn list(&self, urls: Vec<String>) {
-        let worker = |url| WorkerConfig { url, ..WorkerConfig::default() };
-        let workers = urls.into_iter().map(worker).collect();
+    async fn list(&self, workers: Vec<WorkerConfig>) {
         let _ = self.listed.send(WorkerList { source: self.url.clone(), workers }).await;
     }
 }
@@ -189,8 +187,7 @@ async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
         let wait = match found {
             Ok(SrvAnswer { targets, ttl }) => {
                 complaint = Complaint::default();
-                let worker = |at: SrvTarget| format!("http://{}:{}", at.host, at.port);
-                source.list(targets.into_iter().map(worker).collect()).await;
+                source.list(workers_of_service(targets, name.is_tls)).await;
                 ttl.min(SRV_TTL_MAX).max(*every)
             }
             Err(fault) => {
@@ -203,7 +200,8 @@ async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
 }
 
 async fn follow_name(source: NamedSource) {
-    let NamedSource { url, name: WorkerUrl { host, port, .. }, every, .. } = &source;
+    let NamedSource { url, name, every, .. } = &source;
+    let WorkerUrl { host, port, .. } = name;
     let mut complaint = Complaint::default();
     loop {
         let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
@@ -212,7 +210,7 @@ async fn follow_name(source: NamedSource) {
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the resolver does not answer".to_owned()),
         };
-        match addresses.and_then(|addresses| workers_at(&addresses)) {
+        match addresses.and_then(|addresses| workers_at(&addresses, name)) {
             Ok(workers) => {
                 complaint = Complaint::default();
                 source.list(workers).await;
@@ -223,15 +221,35 @@ async fn follow_name(source: NamedSource) {
     }
 }
 
-/// One URL for each address, in an order of their own: resolvers turn theirs.
-fn workers_at(addresses: &[SocketAddr]) -> Result<Vec<String>, String> {
+/// One worker for each address, in an order of their own: resolvers turn theirs. A certificate has
+/// to be for the name.
+fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerConfig>, String> {
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());
     }
-    let mut urls: Vec<String> = addresses.iter().map(|at| format!("http://{at}")).collect();
+    let scheme = scheme(name.is_tls);
+    let mut urls: Vec<String> = addresses.iter().map(|at| format!("{scheme}://{at}")).collect();
     urls.sort_unstable();
     urls.dedup();
-    Ok(urls)
+    let is_name = name.is_tls && name.host.parse::<IpAddr>().is_err();
+    let tls = WorkerTlsConfig {
+        tls_name: is_name.then(|| name.host.clone()),
+        ..WorkerTlsConfig::default()
+    };
+    let worker = |url| WorkerConfig { url, tls: tls.clone(), ..WorkerConfig::default() };
+    Ok(urls.into_iter().map(worker).collect())
+}
+
+/// One worker for each record. A certificate has to be for the target.
+fn workers_of_service(targets: Vec<SrvTarget>, is_tls: bool) -> Vec<WorkerConfig> {
+    let scheme = scheme(is_tls);
+    let url = |at: SrvTarget| format!("{scheme}://{}:{}", at.host, at.port);
+    let worker = |at| WorkerConfig { url: url(at), ..WorkerConfig::default() };
+    targets.into_iter().map(worker).collect()
+}
+
+const fn scheme(is_tls: bool) -> &'static str {
+    if is_tls { "https" } else { "http" }
 }
 
 /// Said once, and again when it is another one.
@@ -290,9 +308,30 @@ mod tests {
     fn each_address_is_a_worker() {
         let at = |text: &str| text.parse().unwrap();
         let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
-        let urls = workers_at(&found).unwrap();
+        let of =
+            |url: &str, found: &[SocketAddr]| workers_at(found, &WorkerUrl::parse(url).unwrap());
+        let workers = of("http://gpu:80", &found).unwrap();
+        let urls: Vec<&str> = workers.iter().map(|worker| &*worker.url).collect();
         assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
-        assert!(workers_at(&[]).is_err(), "no address removes nobody");
+        assert!(of("http://gpu:80", &[]).is_err(), "no address removes nobody");
         assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));
+        assert!(workers.iter().all(|worker| worker.tls.tls_name.is_none()));
+    }
+
+    #[test]
+    fn with_tls_a_certificate_is_for_the_name_or_the_target() {
+        let at = [SocketAddr::from(([10, 0, 0, 1], 80))];
+        let name = |url: &str| {
+            let [worker] =
+                <[_; 1]>::try_from(workers_at(&at, &WorkerUrl::parse(url).unwrap()).unwrap())
+                    .unwrap();
+            assert_eq!(worker.url, "https://10.0.0.1:80");
+            worker.tls.tls_name
+        };
+        assert_eq!(name("https://gpu:80").as_deref(), Some("gpu"));
+        assert_eq!(name("https://10.0.0.1:80"), None);
+        let target = SrvTarget { host: "gpu1".to_owned(), port: 9 };
+        let found = workers_of_service(vec![target], true);
+        assert_eq!((&*found[0].url, &found[0].tls.tls_name), ("https://gpu1:9", &None));
     }
 }

@@ -1,7 +1,7 @@
 //! Workers that SRV records name, from a name server of the test's own.
 
 use crate::rig::truth::get;
-use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use crate::rig::{ASK, Certificates, Client, RouterProcess, TlsFront, Worker, post, until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -81,7 +81,9 @@ fn both() -> (UdpSocket, TcpListener) {
 }
 
 fn answer(question: &[u8], zone: &Zone, is_cut_short: bool) -> Vec<u8> {
-    assert!(question.ends_with(b"\x05_http\x04_tcp\x07engines\x04test\x00\x00\x21\x00\x01"));
+    let asked = &question[13..];
+    let asked = asked.strip_prefix(b"_https").or(asked.strip_prefix(b"_http")).unwrap();
+    assert_eq!(asked, b"\x04_tcp\x07engines\x04test\x00\x00\x21\x00\x01");
     let mut message = question.to_vec();
     message[2] = 0x81 | if is_cut_short { 0x02 } else { 0 };
     message[3] = 0x80 | zone.code;
@@ -142,4 +144,50 @@ fn srv_records_bring_workers_and_a_server_that_fails_takes_nobody() {
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(server.asked(), asked, "the answer still holds");
     assert_eq!(served_by(&router), format!("127.0.0.1:{b}"));
+}
+
+#[test]
+fn records_names_and_a_file_bring_workers_with_tls() {
+    let (worker, certificates, others) =
+        (Worker::json("{}"), Certificates::new(), Certificates::new());
+    let front = |by: &Certificates, name: &str| {
+        TlsFront::of(worker.address, &by.sign(&name.replace('.', "-"), &[name]))
+    };
+    let (of_target, of_name) =
+        (front(&certificates, "127.0.0.1"), front(&certificates, "localhost"));
+    let of_file = front(&others, "localhost");
+    let server =
+        NameServer::start(Zone { ports: vec![of_target.address.port()], ..Zone::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let (url, ca) = (of_file.url("localhost"), others.ca());
+    let table = format!("[[worker]]\nurl = \"{url}\"\ntls_ca = \"{}\"\n", ca.display());
+    std::fs::write(&file, table).unwrap();
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\npolicy = \"round_robin\"\nhealth.enabled = false\n\
+         upstream_tls.ca = \"{}\"\n[discovery]\ninterval = \"100ms\"\nfile = \"{}\"\n\
+         dns = [\"https://_https._tcp.engines.test\", \"{}\"]\nname_server = \"{}\"\n",
+        certificates.ca().display(),
+        file.display(),
+        of_name.url("localhost"),
+        server.address
+    ));
+    let has_all = |router: &RouterProcess| {
+        for front in [&of_target, &of_name, &of_file] {
+            let end = format!(":{}", front.address.port());
+            until("it serves", || served_by(router).ends_with(&end));
+        }
+    };
+    has_all(&router);
+    // A reload reads the authorities again, for those that sources brought too.
+    std::fs::copy(others.ca(), certificates.ca()).unwrap();
+    router.signal(rustix::process::Signal::HUP);
+    until("the reload is done", || router.logged("reload") > 0);
+    for front in [&of_target, &of_name, &of_file] {
+        front.cut_all();
+    }
+    let own = format!(":{}", of_file.address.port());
+    for _ in 0..8 {
+        assert!(served_by(&router).ends_with(&own), "the others are believed no more");
+    }
 }

@@ -43,7 +43,7 @@ impl Control {
         let Parts { config, tls, .. } = &mut self.setup;
         let is_configured = |url: &str| config.workers.iter().any(|worker| worker.url == url);
         // One that leaves may have lost its own files.
-        let has_own_files = |worker: &WorkerConfig| worker.tls != WorkerConfig::default().tls;
+        let has_own_files = |worker: &WorkerConfig| worker.tls.has_files();
         let others = self.probes.workers();
         let others = others.filter(|worker| !is_configured(&worker.url) && !has_own_files(worker));
         let workers: Vec<WorkerConfig> = config.workers.iter().chain(others).cloned().collect();

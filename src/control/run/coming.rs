@@ -33,13 +33,15 @@ impl Control {
     }
 
     /// A worker gets a place, and is asked about itself from now on. Reads the files of TLS to one
-    /// with `https://`, small as those of a reload.
+    /// with `https://` that the configuration does not have, small as those of a reload.
     pub(super) fn add(&mut self, worker: &WorkerConfig) -> Result<WorkerIndex, NoPlace> {
         let Parts { config, tls, .. } = &mut self.setup;
         let authority =
             WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
+        let is_same = |one: &WorkerConfig| one.url == worker.url && one.tls == worker.tls;
+        let is_configured = config.workers.iter().any(is_same);
         let connector = match tls.connectors.get(&authority) {
-            Some(known) if worker.url.starts_with("https://") => Some(known.clone()),
+            Some(known) if is_configured => Some(known.clone()),
             _ => config.connector_of(worker).map_err(NoPlace::Tls)?,
         };
         let place = self.fleet.add(config, worker, connector.clone())?;
