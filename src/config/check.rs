@@ -4,7 +4,8 @@
 
 use super::engine::LoadSource;
 use super::finding::{Finding, Origins};
-use super::schema::{Config, IndexConfig};
+use super::schema::{Config, IndexConfig, Policy};
+use super::setting::Word;
 use super::table::KeyTable;
 use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
@@ -103,6 +104,11 @@ impl Check<'_> {
 
     fn image_key(&mut self, config: &Config) {
         self.token("image_key_file", config.image_key_file.as_deref());
+        let policy = config.policy;
+        if config.image_key_file.is_some() && policy != Policy::Kv {
+            let what = format!("`image_key_file` is not used: the policy is {:?}", policy.word());
+            self.warning("image_key_file", what, "policy \"kv\" gives images their names");
+        }
     }
 
     fn cores(&mut self, config: &Config) {

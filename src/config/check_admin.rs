@@ -124,6 +124,7 @@ impl Check<'_> {
 #[cfg(test)]
 mod tests {
     use crate::test_findings::findings;
+    use crate::{ConfigText, Flags, load};
     use std::path::Path;
 
     fn file(folder: &Path, name: &str, text: &str) -> String {
@@ -158,6 +159,24 @@ mod tests {
     fn the_secret_of_images_is_read_too() {
         let none = findings("image_key_file = \"/nonexistent\"");
         assert!(none.len() == 1 && none[0].contains("`image_key_file` /non"), "{none:?}");
+    }
+
+    #[test]
+    fn images_get_names_from_policy_kv_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = file(folder.path(), "secret", LONG);
+        let with = |policy: &str| {
+            let text = format!(
+                "policy = \"{policy}\"\nimage_key_file = \"{secret}\"\n\
+                 [[worker]]\nurl = \"http://a:1\"\n"
+            );
+            let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
+            loaded.findings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(with("kv"), [""; 0]);
+        let found = with("session");
+        let expected = "f:2:18: warning: `image_key_file` is not used: the policy is \"session\"";
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     }
 
     #[test]
