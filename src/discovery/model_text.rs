@@ -10,7 +10,9 @@ use forebay_base::{Clock, NanosSinceStart};
 use forebay_config::read_token;
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
 use forebay_text::ImageKey;
-use forebay_text::chat::{EngineRules, find_image_tokens, load_model_text_for};
+use forebay_text::chat::{
+    EngineRules, find_image_tokens, has_layers_that_forget, load_model_text_for,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -41,6 +43,8 @@ type LoadedText = Result<Readable, String>;
 #[derive(Clone, Debug)]
 struct Readable {
     text: Arc<ModelText>,
+    /// What [`FoundText::layers_forget`] is to be.
+    layers_forget: bool,
     /// Why its chat template is not used.
     template_error: Option<Arc<str>>,
 }
@@ -77,6 +81,8 @@ pub struct FoundText {
     pub dir: Option<Arc<Path>>,
     /// `dir` is the one for all models, and the engine named none that is here.
     pub is_of_all: bool,
+    /// Some layers of the model keep less than a whole prompt, as its `config.json` says.
+    pub layers_forget: bool,
 }
 
 impl ModelTexts {
@@ -124,8 +130,8 @@ impl ModelTexts {
                 "no tokenizer found: prompts are not matched against KV caches; set `model_dir`";
             return FoundText { note: note.to_owned(), ..FoundText::default() };
         };
-        let (text, note) = match self.load(&dir, rules).await {
-            Ok(Readable { text, template_error }) => {
+        let (text, layers_forget, note) = match self.load(&dir, rules).await {
+            Ok(Readable { text, layers_forget, template_error }) => {
                 let template = if text.chat_template.is_some() {
                     "tokenizer and chat template"
                 } else {
@@ -135,11 +141,11 @@ impl ModelTexts {
                 if let Some(error) = template_error {
                     note = format!("{note}: {error}");
                 }
-                (Some(text), note)
+                (Some(text), layers_forget, note)
             }
-            Err(error) => (None, error),
+            Err(error) => (None, false, error),
         };
-        FoundText { text, note, dir: Some(dir.into()), is_of_all }
+        FoundText { text, note, dir: Some(dir.into()), is_of_all, layers_forget }
     }
 
     async fn load(&self, dir: &Path, rules: ReadingRules) -> LoadedText {
@@ -190,7 +196,7 @@ async fn load_apart(dir: PathBuf, rules: ReadingRules, image_key: Option<ImageKe
             image_key,
         });
         let template_error = parts.template_error.map(|error| error.to_string().into());
-        Ok(Readable { text, template_error })
+        Ok(Readable { text, layers_forget: has_layers_that_forget(&dir), template_error })
     });
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
@@ -328,6 +334,24 @@ mod tests {
                 (Some(&*missing), Dialect::Vllm, false),
             ] {
                 assert_eq!(names(key, dialect).await, wanted, "{dialect:?} {key:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn layers_that_forget_are_found_beside_the_tokenizer() {
+        let dir = tempfile::tempdir().unwrap();
+        let config_path = dir.path().join("config.json");
+        fs::copy(Path::new(OWN).join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+        block_on_local(async move {
+            for (config, wanted) in [
+                (r#"{"layer_types":["full_attention"]}"#, false),
+                (r#"{"layer_types":["full_attention","linear_attention"]}"#, true),
+            ] {
+                fs::write(&config_path, config).unwrap();
+                let texts = ModelTexts::new(Clock::start(), None);
+                let found = found(&texts, dir.path(), Dialect::Sglang).await;
+                assert_eq!(found.layers_forget, wanted, "{config}");
             }
         });
     }

@@ -185,6 +185,13 @@ impl KnownWorker {
         self.topology = worker.topology.as_deref().map(Into::into);
     }
 
+    /// SGLang's events do not tell where a model with layers that forget can resume.
+    fn has_bound_overlap(&self) -> bool {
+        let model = self.description.as_ref().map(Description::root_model);
+        let text = model.and_then(|model| self.texts.get(&model));
+        self.shown.dialect == Dialect::Sglang && text.is_some_and(|text| text.layers_forget)
+    }
+
     /// What was believed to be in its caches is not believed any more.
     fn lose_caches(&mut self) {
         self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);

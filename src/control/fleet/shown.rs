@@ -7,7 +7,7 @@ use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedM
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
     ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, Serving,
-    SessionSeat,
+    SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
@@ -116,6 +116,7 @@ impl Fleet {
         let running_max = described.and_then(|rank| rank.running_max).unwrap_or(0);
         let kv_tokens = u64::from(kv_block_count).saturating_mul(u64::from(block_size_tokens));
         let configured = worker.and_then(|worker| worker.concurrency_max);
+        let is_bound = worker.is_some_and(KnownWorker::has_bound_overlap);
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Rank {
             worker: known.worker,
@@ -134,7 +135,7 @@ impl Fleet {
                 _ => self.room(role, configured, running_max, kv_tokens),
             },
             pool: PoolIndex(0),
-            tiers: known.tiers,
+            tiers: TierRanks { is_bound: known.tiers.is_bound || is_bound, ..known.tiers },
             seat: place.as_ref().map(ShownRank::seat).unwrap_or_default(),
         }
     }

@@ -85,3 +85,18 @@ fn the_log_has_a_text_once_per_change() {
     assert!(fleet.is_noted("m", "good") && fleet.is_noted("m", "other"));
     assert!(!fleet.is_noted("n", "good"));
 }
+
+/// SGLang's events do not tell where such a model resumes; vLLM's do.
+#[test]
+fn layers_that_forget_make_the_overlap_of_sglang_an_upper_bound() {
+    let mut fleet = fleet();
+    let forgets = || FoundText { layers_forget: true, ..loaded("n") };
+    let kinds = |fleet: &mut Fleet| -> Vec<_> {
+        fleet.snapshot().ranks.iter().map(|rank| rank.tiers.overlap_kind()).collect()
+    };
+    describe(&mut fleet, 0, Dialect::Sglang, forgets());
+    describe(&mut fleet, 1, Dialect::Vllm, forgets());
+    assert_eq!(kinds(&mut fleet), ["upper_bound", "exact"]);
+    describe(&mut fleet, 0, Dialect::Sglang, loaded("n"));
+    assert_eq!(kinds(&mut fleet), ["exact", "exact"]);
+}

@@ -158,7 +158,7 @@ fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// An absent file is an empty object: only `tokenizer.json` is needed.
-fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> {
+pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> {
     match read_optional(path)? {
         Some(text) => serde_json::from_str(&text)
             .map_err(|source| LoadError::Json { path: path.to_owned(), source }),

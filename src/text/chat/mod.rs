@@ -10,6 +10,7 @@ mod date;
 mod environment;
 mod error;
 mod json;
+mod layers;
 mod load;
 mod message;
 mod methods;
@@ -26,6 +27,7 @@ mod values;
 
 pub use date::utc_now;
 pub use error::{RenderError, TemplateError};
+pub use layers::has_layers_that_forget;
 pub use load::{
     LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
     load_model_text_for,
