@@ -6,7 +6,7 @@
 use forebay_base::ShardIndex;
 use forebay_disagg::{
     AnswerForm, Handed, KvTransferError, KvTransferId, LegBodies, PrefillAnswer, RankPin,
-    RoomShape, Rooms, Wanted, decode_body, inspect, prefill_body,
+    RoomShape, Rooms, Wanted, decode_body, inspect, prefill_body, transfer_mode,
 };
 use forebay_fleet::worker::{Bootstrap, KvTransfer, MooncakeSource, PushSource};
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
@@ -290,8 +290,11 @@ fn answer(data: &[u8], kv_transfer: &KvTransfer, form: AnswerForm) {
         Ok(Handed::Params(params)) => {
             assert!(is_awaited);
             assert!(data.windows(params.len()).any(|window| window == params), "as it came");
+            let mode = transfer_mode(params);
             if let Ok(value) = serde_json::from_slice::<Value>(params) {
                 assert!(value.is_object());
+                let said = value.get("transfer_mode").and_then(Value::as_str);
+                assert!(mode.is_none() || said.is_some(), "a mode that is not there");
                 if form == AnswerForm::Json
                     && let Ok(body) = serde_json::from_slice::<Value>(data)
                     && body.get("kv_transfer_params").is_some()

@@ -32,6 +32,7 @@ impl Check<'_> {
             self.engine_id(&path, worker, config);
         }
         self.partners(config);
+        self.flows(config);
         self.loopback(config);
     }
 
@@ -121,9 +122,9 @@ impl Check<'_> {
             let help = "SGLang's prefill and decode workers find each other \
                 by `bootstrap_host` and `bootstrap_port`";
             self.error(&key, what, help);
-        } else if kv_transfer.kv_flow.is_some() && !worker.role.may_prefill() {
+        } else if kv_transfer.kv_flow.is_some() && worker.role == WorkerRole::Both {
             let what = format!("`kv_flow` is not used: the role is {:?}", worker.role.word());
-            self.warning(&key, what, "prefill workers have it");
+            self.warning(&key, what, "prefill and decode workers have it");
         }
         let is_push = kv_transfer.kv_flow == Some(KvFlow::Push);
         if kv_transfer.kv_host.as_deref().is_some_and(|host| !is_host(host)) {
@@ -160,7 +161,11 @@ impl Check<'_> {
     fn engine_id(&mut self, path: &str, worker: &WorkerConfig, config: &Config) {
         let kv_transfer = &worker.kv_transfer;
         let key = format!("{path}.kv_flow");
-        let lacks = |flow| kv_transfer.kv_flow == Some(flow) && kv_transfer.kv_engine_id.is_none();
+        let lacks = |flow| {
+            worker.role.may_prefill()
+                && kv_transfer.kv_flow == Some(flow)
+                && kv_transfer.kv_engine_id.is_none()
+        };
         let help = "set `engine_id` in the worker's --kv-transfer-config, and the same here";
         let is_push = lacks(KvFlow::Push);
         if is_push && config.flow.disaggregation.fallback == Fallback::TwoPhase {
@@ -175,6 +180,28 @@ impl Check<'_> {
         if kv_transfer.kv_engine_id.as_deref().is_some_and(|id| id.is_empty() || !printable(id)) {
             let what = "`kv_engine_id` has to be visible ASCII without spaces";
             self.error(&format!("{path}.kv_engine_id"), what, "");
+        }
+    }
+
+    /// A decode worker takes what no prefill worker hands over.
+    fn flows(&mut self, config: &Config) {
+        let is_vllm =
+            |worker: &&WorkerConfig| worker.engine.unwrap_or(config.engine) != EngineKind::Sglang;
+        let of = |role| config.workers.iter().filter(is_vllm).filter(move |w| w.role == role);
+        let flow = |worker: &WorkerConfig| worker.kv_transfer.kv_flow.unwrap_or_default();
+        let handed: Vec<KvFlow> = of(WorkerRole::Prefill).map(flow).collect();
+        for (position, worker) in config.workers.iter().enumerate() {
+            let Some(taken) = worker.kv_transfer.kv_flow else { continue };
+            let is_decode = worker.role == WorkerRole::Decode && is_vllm(&worker);
+            if is_decode && !handed.is_empty() && !handed.contains(&taken) {
+                let what = format!(
+                    "this decode worker takes KV by {:?}, and no prefill worker hands it over so",
+                    taken.word()
+                );
+                let help = "workers with different `kv_flow` are no pair: \
+                    start both engines with the same connector";
+                self.warning(&format!("worker.{position}.kv_flow"), what, help);
+            }
         }
     }
 

@@ -93,6 +93,34 @@ fn mooncake_without_questions_needs_its_engine_id() {
     assert!(found[0].starts_with("f:5:11: error: `kv_engine_id` is missing"), "{found:?}");
 }
 
+/// NIXL's two modes are two connectors, whose halves do not understand each other.
+#[test]
+fn a_decode_worker_that_no_prefill_worker_hands_to_is_found() {
+    let pair = |prefill: &str, decode: &str| {
+        findings(&format!(
+            "engine = \"vllm\"\n[[worker]]\nurl = \"http://d:1\"\nrole = \"decode\"\n{decode}\n\
+             [[worker]]\nurl = \"http://p:1\"\nrole = \"prefill\"\n\
+             kv_engine_id = \"e\"\n{prefill}\n"
+        ))
+    };
+    let (pull, push) = ("kv_flow = \"two_phase\"", "kv_flow = \"push\"");
+    for (prefill, decode) in [("", ""), ("", pull), (pull, pull), (push, push), (push, "")] {
+        assert_eq!(pair(prefill, decode), [""; 0], "{prefill} {decode}");
+    }
+    for (prefill, decode) in [("", push), (pull, push), (push, pull)] {
+        let found = pair(prefill, decode);
+        assert_eq!(found.len(), 1, "{prefill} {decode}: {found:?}");
+        assert!(
+            found[0].starts_with("f:5:11: warning: this decode worker takes KV by"),
+            "{found:?}"
+        );
+    }
+    let lonely = findings(&format!(
+        "[[worker]]\nurl = \"http://d:1\"\nrole = \"both\"\n{push}\nkv_engine_id = \"e\"\n"
+    ));
+    assert!(lonely[0].contains("`kv_flow` is not used: the role is \"both\""), "{lonely:?}");
+}
+
 #[test]
 fn a_push_worker_without_its_engine_id_may_fall_back_to_two_phases() {
     let text = "[[worker]]\nurl = \"http://p:1\"\nengine = \"vllm\"\nrole = \"prefill\"\nkv_flow = \"push\"\n\

@@ -93,9 +93,9 @@ words! {
 }
 
 words! {
-    /// How a vLLM prefill worker hands its KV cache over, as written in the file.
+    /// How KV moves between vLLM's prefill and decode workers, as written in the file.
     pub enum KvFlow {
-        /// `NixlConnector`: decode is sent what prefill has answered.
+        /// `NixlConnector`: decode is sent what prefill has answered, and pulls.
         TwoPhase = "two_phase",
         /// `NixlPushConnector`: both are sent at once.
         Push = "push",
@@ -112,8 +112,9 @@ table! {
         /// Port of the prefill registry.
         bootstrap_port: Option<u16> = None,
             { absent: "what SGLang says; 8998 for Mooncake", range: 1..=65_535 };
-        /// How a vLLM prefill worker hands its KV cache over.
-        kv_flow: Option<KvFlow> = None, { absent: "`two_phase`" };
+        /// How a vLLM prefill worker hands its KV cache over, or a decode worker takes it.
+        /// Workers with different ones are no pair.
+        kv_flow: Option<KvFlow> = None, { absent: "`two_phase`; decode: not known" };
         /// `engine_id` of its `--kv-transfer-config`, for `push`. With several ranks, without the
         /// `_dpN` that vLLM adds.
         kv_engine_id: Option<String> = None, { absent: "none" };

@@ -41,6 +41,7 @@ mod error;
 mod ids;
 mod inspect;
 mod members;
+mod mode;
 mod rooms;
 mod shape;
 mod splice;
@@ -56,6 +57,7 @@ pub use bodies::{
 pub use error::KvTransferError;
 pub use ids::{KvTransferId, RID_BYTES};
 pub use inspect::inspect;
+pub use mode::transfer_mode;
 pub use rooms::{RoomSet, RoomShape, Rooms, RoomsWanted};
 pub use wanted::{Obstacle, Wanted};
 pub use words::{Accusation, message_of};

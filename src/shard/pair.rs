@@ -13,9 +13,10 @@ use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{Upstream, first_bytes, gather};
 use forebay_base::RankIndex;
+use forebay_config::{KvFlow, Word};
 use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
-    has_begun, legs_request_id, message_of,
+    has_begun, legs_request_id, message_of, transfer_mode,
 };
 use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillLeg};
 use forebay_fleet::worker::KvTransfer;
@@ -135,6 +136,7 @@ pub(super) async fn begin<'a>(
     let (abort, accused) = (abort_decode, None);
     let mut paired = Paired { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
     let handed = if paired.is_concurrent() { Ok(None) } else { paired.leg.done(conn).await };
+    let mixed = handed.as_ref().ok().and_then(|handed| mixed(shard, decode.rank, handed.as_ref()));
     let made = match handed {
         Ok(handed) => {
             let (made, out) = (Made::Decode(handed), shard.io.buffers.take());
@@ -145,11 +147,34 @@ pub(super) async fn begin<'a>(
     };
     // Also where a leg failed: the next attempt may be a pair again.
     slot.pair.split.put_back(wanted);
+    if let Some(why) = mixed {
+        let failed = Failed::of(paired.leg.rank(), RelayError::NoKvTransfer);
+        return Err(Failed { with: Some(decode.rank), why: Some(why), ..failed });
+    }
     match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.pair.leg_body, made))) {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(failed_by(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
     }
+}
+
+/// What is wrong with handing that over, where the decode worker is known to take KV in another
+/// way: its engine would answer 500, or compute the prompt again.
+fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<String> {
+    let fleet = shard.workers.fleet.borrow();
+    let (rank, worker) = fleet.rank(decode)?;
+    let (flow, taken) = match rank.kv_flow? {
+        KvFlow::TwoPhase => (KvFlow::TwoPhase, "pull"),
+        KvFlow::Push => (KvFlow::Push, "push"),
+        KvFlow::Mooncake => return None,
+    };
+    let mode = transfer_mode(handed?).filter(|mode| mode != taken)?;
+    Some(format!(
+        "The KV of the prefill worker moves by {mode:?}, and the decode worker {} takes it by \
+         {taken:?} (`kv_flow` is {:?}): start both with the same connector.",
+        worker.name,
+        flow.word()
+    ))
 }
 
 fn timeout(env: &Env, workers: &Workers) -> Duration {

@@ -73,6 +73,7 @@ pub(crate) fn fleet(
         kv_feed_live: true,
         role: shape.role(rank),
         kv_transfer: (shape.role(rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
+        kv_flow: None,
         topology: None,
         room,
         pool: PoolIndex(0),

@@ -226,6 +226,7 @@ fn fleet(ranks: u16) -> FleetSnapshot {
         kv_feed_live: true,
         role: Role::Both,
         kv_transfer: None,
+        kv_flow: None,
         topology: None,
         room: RoomLimits::default(),
         pool: PoolIndex(0),

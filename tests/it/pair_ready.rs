@@ -82,6 +82,49 @@ fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
     }
 }
 
+/// NIXL's two modes do not mix: such a pair would fail after its prefill.
+#[test]
+fn workers_of_different_connectors_are_no_pair() {
+    for (fallback, served) in [("decode_only", true), ("reject", false)] {
+        let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+        let pushed = format!("{DECODES}\nkv_flow = \"push\"");
+        let workers = [(&prefill, PREFILLS), (&decode, &*pushed)];
+        let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
+        until("both are up", || usable(&router) == 2);
+        let reply = ask(&router, "/v1/completions", ASK).reply();
+        if served {
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            assert_eq!(reply.field("x-forebay-prefill-worker"), None);
+            assert_eq!(decode.arrival(0).text(), ASK);
+        } else {
+            assert!(is_refused(&reply), "{fallback} {}{}", reply.head, reply.text());
+        }
+        assert!(prefill.arrivals().is_empty());
+        idle(&router);
+    }
+}
+
+/// The prefill worker was started with another connector than its table says: its answer tells.
+#[test]
+fn kv_of_another_mode_is_refused_before_decode_gets_it() {
+    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let pulls = format!("{DECODES}\nkv_flow = \"two_phase\"");
+    let workers = [(&prefill, PREFILLS), (&decode, &*pulls)];
+    let router = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
+    let handed = |mode: &str| format!(r#"{{"kv_transfer_params":{{"transfer_mode":"{mode}"}}}}"#);
+    prefill.always(answer(handed("push").as_bytes()));
+    let reply = ask(&router, "/v1/completions", ASK).reply();
+    assert_eq!((reply.status, reason(&reply)), (502, "upstream-failed"), "{}", reply.text());
+    let told = reply.text();
+    for word in [prefill.address.to_string(), decode.address.to_string(), "kv_flow".to_owned()] {
+        assert!(told.contains(&word), "{word}: {told}");
+    }
+    assert!(decode.arrivals().is_empty());
+    prefill.always(answer(handed("pull").as_bytes()));
+    assert_eq!(ask(&router, "/v1/completions", ASK).reply().status, 200);
+    idle(&router);
+}
+
 /// Who waits for a worker that serves it whole, beside a pair that is not one yet, is not split
 /// when it becomes one.
 #[test]

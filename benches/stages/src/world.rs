@@ -116,6 +116,7 @@ fn rank(index: u16) -> Rank {
         kv_feed_live: true,
         role: Role::Both,
         kv_transfer: None,
+        kv_flow: None,
         topology: None,
         room: RoomLimits {
             places_max: 256,

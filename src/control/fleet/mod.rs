@@ -3,6 +3,7 @@
 //! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
+mod configured;
 mod places;
 mod plans;
 mod sharing;
@@ -16,11 +17,12 @@ pub(super) use shown::FoundWorker;
 
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
+use configured::Configured;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, Connectors, LoadSource, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
-use forebay_fleet::worker::{Dialect, TierRanks, Worker, WorkerState};
+use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_kv_events::FeedNotice;
@@ -58,12 +60,10 @@ struct KnownWorker {
     /// As shards see it, but for the operator's word.
     shown: Worker,
     word: OperatorWord,
-    concurrency_max: Option<u32>,
-    load_source: LoadSource,
+    configured: Configured,
     description: Option<Description>,
     /// By model name; adapters use their base model's.
     texts: BTreeMap<Arc<str>, FoundText>,
-    topology: Option<Arc<str>>,
     registration: Registration,
 }
 
@@ -162,11 +162,9 @@ impl KnownWorker {
         let mut known = Self {
             shown,
             word: OperatorWord::Serve,
-            concurrency_max: None,
-            load_source: LoadSource::Off,
+            configured: Configured::of(config, worker),
             description: None,
             texts: BTreeMap::new(),
-            topology: None,
             registration: Registration::default(),
         };
         known.configure(config, worker);
@@ -175,14 +173,18 @@ impl KnownWorker {
 
     /// Takes what the configuration says now, beside what a probe goes by.
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
-        self.load_source = match worker.load_source.unwrap_or(config.load.source) {
-            // Without health checks nothing is asked of workers unless it is asked for.
-            LoadSource::Auto if !config.health.enabled => LoadSource::Off,
-            source => source,
-        };
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
-        self.concurrency_max = worker.concurrency_max;
-        self.topology = worker.topology.as_deref().map(Into::into);
+        self.configured = Configured::of(config, worker);
+    }
+
+    /// By which connector the KV of its pairs moves, where that is known: vLLM's prefill worker has
+    /// the default unless another one is configured.
+    fn kv_flow(&self, role: Role) -> Option<KvFlow> {
+        match (self.shown.dialect, role) {
+            (Dialect::Sglang, _) | (_, Role::Both) => None,
+            (_, Role::Prefill) => Some(self.configured.kv_flow.unwrap_or_default()),
+            (_, Role::Decode) => self.configured.kv_flow,
+        }
     }
 
     /// SGLang's events do not tell where a model with layers that forget can resume.

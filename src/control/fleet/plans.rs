@@ -81,7 +81,11 @@ impl Fleet {
                 name: Arc::clone(&known.shown.name),
                 authority: Arc::clone(&known.shown.authority),
                 api_key: known.shown.api_key.clone(),
-                source: ReportSource::resolve(known.load_source, known.shown.dialect, &ranks)?,
+                source: ReportSource::resolve(
+                    known.configured.load_source,
+                    known.shown.dialect,
+                    &ranks,
+                )?,
                 first: described.first().map_or(0, |rank| rank.number),
                 ranks,
             })

@@ -115,7 +115,7 @@ impl Fleet {
         let kv_block_count = described.map_or(0, |rank| rank.kv_block_count);
         let running_max = described.and_then(|rank| rank.running_max).unwrap_or(0);
         let kv_tokens = u64::from(kv_block_count).saturating_mul(u64::from(block_size_tokens));
-        let configured = worker.and_then(|worker| worker.concurrency_max);
+        let configured = worker.and_then(|worker| worker.configured.concurrency_max);
         let is_bound = worker.is_some_and(KnownWorker::has_bound_overlap);
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Rank {
@@ -129,7 +129,8 @@ impl Fleet {
             kv_feed_live: known.feed_live,
             role,
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
-            topology: worker.and_then(|worker| worker.topology.clone()),
+            kv_flow: worker.and_then(|worker| worker.kv_flow(role)),
+            topology: worker.and_then(|worker| worker.configured.topology.clone()),
             room: match worker.map(|worker| worker.word) {
                 Some(OperatorWord::Sleep(_)) => RoomLimits::CLOSED,
                 _ => self.room(role, configured, running_max, kv_tokens),

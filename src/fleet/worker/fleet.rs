@@ -4,7 +4,7 @@ use super::{KvTransfer, Leg, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat}
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
-use forebay_config::{Config, Fallback, QueueMode};
+use forebay_config::{Config, Fallback, KvFlow, QueueMode};
 use forebay_index::{ModelRoots, WINDOWS_MAX, Window, WindowedRank};
 use forebay_text::chat::{ChatTemplate, EngineRules};
 use forebay_text::{ImageKey, Vocabulary};
@@ -169,6 +169,8 @@ pub struct Rank {
     /// How its KV is transferred, when it prefills for others; `None` while that is not known, and
     /// then it gets no legs.
     pub kv_transfer: Option<KvTransfer>,
+    /// By which connector its KV moves, where that is known: ranks with different ones are no pair.
+    pub kv_flow: Option<KvFlow>,
     /// Label of the part of the network it is in: ranks with different labels are no pair.
     pub topology: Option<Arc<str>>,
     /// How much it may be given.
@@ -372,39 +374,6 @@ impl FleetSnapshot {
     #[must_use]
     pub fn is_whole_only(&self, index: RankIndex) -> bool {
         self.ranks.get(index.index()).is_some_and(|rank| rank.role == Role::Both)
-    }
-
-    /// May these two be a pair? Their engines understand each other, and their labels, if both have
-    /// one, are the same.
-    #[must_use]
-    pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
-        let (Some((one, is_sglang)), Some((other, is_other_sglang))) =
-            (self.part_of_network(one), self.part_of_network(other))
-        else {
-            return false;
-        };
-        let apart = matches!((one, other), (Some(one), Some(other)) if one != other);
-        is_sglang == is_other_sglang && !apart
-    }
-
-    /// Is whoever is near `other` near `one` too?
-    #[must_use]
-    pub fn is_at_least_as_near(&self, one: RankIndex, other: RankIndex) -> bool {
-        match (self.part_of_network(one), self.part_of_network(other)) {
-            (Some((None, is_sglang)), Some((_, is_other_sglang))) => is_sglang == is_other_sglang,
-            (one, other) => one == other,
-        }
-    }
-
-    /// Do these two have the same neighbours?
-    #[must_use]
-    pub fn are_alike(&self, one: RankIndex, other: RankIndex) -> bool {
-        self.part_of_network(one) == self.part_of_network(other)
-    }
-
-    fn part_of_network(&self, index: RankIndex) -> Option<(Option<&str>, bool)> {
-        let (rank, worker) = self.rank(index)?;
-        Some((rank.topology.as_deref(), worker.dialect == Dialect::Sglang))
     }
 
     /// How much a rank may be given.

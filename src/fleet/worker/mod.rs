@@ -9,6 +9,7 @@ mod ejection;
 mod fleet;
 mod kv_transfer;
 mod load;
+mod nearness;
 mod notes;
 pub mod pools;
 mod queue_cell;

@@ -137,6 +137,7 @@ mod tests {
             kv_feed_live: false,
             role: Role::Both,
             kv_transfer: None,
+            kv_flow: None,
             topology: None,
             room: RoomLimits::default(),
             pool: PoolIndex(0),

@@ -34,6 +34,7 @@ pub fn rank(worker: u16) -> Rank {
         kv_feed_live: false,
         role: Role::Both,
         kv_transfer: None,
+        kv_flow: None,
         topology: None,
         running_max: 0,
         room: RoomLimits::default(),

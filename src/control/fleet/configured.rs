@@ -1,0 +1,28 @@
+//! What the configuration says of a worker beside what a probe goes by.
+
+use forebay_config::{Config, KvFlow, LoadSource, WorkerConfig};
+use std::sync::Arc;
+
+/// As it is now: a reload may change it.
+#[derive(Debug)]
+pub(super) struct Configured {
+    pub(super) concurrency_max: Option<u32>,
+    pub(super) load_source: LoadSource,
+    pub(super) topology: Option<Arc<str>>,
+    pub(super) kv_flow: Option<KvFlow>,
+}
+
+impl Configured {
+    pub(super) fn of(config: &Config, worker: &WorkerConfig) -> Self {
+        Self {
+            concurrency_max: worker.concurrency_max,
+            load_source: match worker.load_source.unwrap_or(config.load.source) {
+                // Without health checks nothing is asked of workers unless it is asked for.
+                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
+                source => source,
+            },
+            topology: worker.topology.as_deref().map(Into::into),
+            kv_flow: worker.kv_transfer.kv_flow,
+        }
+    }
+}
