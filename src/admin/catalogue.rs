@@ -76,7 +76,7 @@ catalogue! {
     "KV events" {
         /// 1 while the rank's KV events are followed.
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"];
-        /// 1 while the overlap predicted for a rank of a hybrid model is an upper bound.
+        /// 1 while the overlap predicted for a rank is an upper bound: hybrid models, KV pools.
         KV_OVERLAP_UPPER_BOUND = Gauge "kv_overlap_upper_bound" ["worker", "dp_rank"];
         /// Blocks of a rank known by its engine's hashes.
         KV_RANK_BLOCKS = Gauge "kv_rank_blocks" ["worker", "dp_rank"];
@@ -100,6 +100,8 @@ catalogue! {
         KV_TRACKED_BLOCKS = Gauge "kv_tracked_blocks" [];
         /// Blocks that a storage tier holds; a block may be in several tiers.
         KV_TIER_BLOCKS = Gauge "kv_tier_blocks" ["tier"];
+        /// Blocks that a KV pool is believed to hold.
+        KV_POOL_BLOCKS = Gauge "kv_pool_blocks" ["kv_pool", "model"];
         /// Blocks of tiers without removals, older than `kv.tier_ttl`.
         KV_EXPIRED_BLOCKS = Counter "kv_expired_blocks_total" ["tier"];
         /// Memory of the maps of all KV feeds.

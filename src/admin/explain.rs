@@ -337,6 +337,7 @@ impl Explainer {
             "overlap_kind": rank.tiers.overlap_kind(),
             "host_overlap_bytes": held.host.bytes,
             "disk_overlap_bytes": held.disk.bytes,
+            "kv_pool_overlap_bytes": held.kv_pool.bytes,
             "weighed_overlap_bytes": self.matched.overlaps().get(index).bytes,
             "guess": (guessed_bytes > 0).then_some(guess),
             "guessed_bytes": guessed_bytes,

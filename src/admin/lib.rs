@@ -62,8 +62,8 @@ pub use scrape::render as render_metrics;
 pub use sleep_refused::SleepRefused;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
-    FeedsView, FleetView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView, SnapshotFigures,
-    SpanFigures, WorkerSources,
+    FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
+    SnapshotFigures, SpanFigures, WorkerSources,
 };
 pub use windows::{UnknownModel, WindowRequest, list as list_windows};
 pub use workers::{list as list_workers, named as worker_named};

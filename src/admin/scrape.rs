@@ -11,7 +11,7 @@ use super::scrape_load::loads;
 use super::scrape_process;
 use super::scrape_replicas;
 use super::scrape_tenants;
-use super::sources::{FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
+use super::sources::{FeedsView, FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
 use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
@@ -77,7 +77,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     choices(sources, &mut text);
     overlap_errors(sources, &mut text);
     stages(sources, &mut text);
-    kv_feeds(sources.feeds.counters, &mut text);
+    kv_feeds(sources.feeds, &mut text);
     index(sources.index, &mut text);
     if let Some(replicas) = &sources.replicas {
         scrape_replicas::replicas(sources.fleet.fleet, replicas, &mut text);
@@ -229,7 +229,7 @@ pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 8] = [
         sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.kv_feed_live))
     }),
     (&catalogue::KV_OVERLAP_UPPER_BOUND, |sources, rank| {
-        sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.tiers.is_bound))
+        sources.fleet.fleet.rank(rank).map(|(rank, _)| u64::from(rank.tiers.is_upper_bound()))
     }),
     (&catalogue::KV_RANK_BLOCKS, |sources, rank| {
         sources.feeds.status(rank).map(|feed| u64::try_from(feed.blocks()).unwrap_or(u64::MAX))
@@ -335,7 +335,8 @@ pub(crate) fn stage_figures(
     Some((counts, WholeHistogram { count, sum }))
 }
 
-fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
+fn kv_feeds(view: &FeedsView<'_>, text: &mut MetricsText) {
+    let FeedsView { counters: feeds, pools, .. } = view;
     let mut family = text.open(&catalogue::KV_BATCHES);
     for (result, label) in BatchResult::ALL {
         family.sample(&[("result", label)], feeds.batch_count(result));
@@ -373,7 +374,12 @@ fn kv_feeds(feeds: &FeedCounters, text: &mut MetricsText) {
     for tier in [Tier::Host, Tier::Disk] {
         family.sample(&[("tier", tier.label())], feeds.expired_count(tier));
     }
-    text.open(&catalogue::KV_TRACKED_BYTES).sample(&[], wide(feeds.byte_count()));
+    let mut family = text.open(&catalogue::KV_POOL_BLOCKS);
+    for pool in pools {
+        family.sample(&[("kv_pool", pool.name), ("model", pool.model)], wide(pool.blocks));
+    }
+    let of_pools = pools.iter().map(|pool| pool.bytes).sum::<usize>();
+    text.open(&catalogue::KV_TRACKED_BYTES).sample(&[], wide(feeds.byte_count() + of_pools));
     kv_orphans(feeds, text);
 }
 

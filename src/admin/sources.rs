@@ -30,6 +30,23 @@ pub struct FeedsView<'a> {
     pub counters: &'a FeedCounters,
     /// What each feed is doing, by its rank.
     pub statuses: HashMap<RankIndex, &'a FeedStatus>,
+    /// The KV pools that ranks share.
+    pub pools: Vec<KvPoolView<'a>>,
+}
+
+/// A KV pool that ranks share.
+#[derive(Clone, Copy, Debug)]
+pub struct KvPoolView<'a> {
+    /// Its name, as configured.
+    pub name: &'a str,
+    /// The model whose blocks these are.
+    pub model: &'a str,
+    /// Its number in the index.
+    pub number: RankIndex,
+    /// Blocks that it is believed to hold.
+    pub blocks: usize,
+    /// Memory of what is known of it.
+    pub bytes: usize,
 }
 
 /// The shards, in their order.
@@ -129,6 +146,11 @@ impl FeedsView<'_> {
     /// What the rank's feed is doing; `None` if it has none.
     pub(crate) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
         self.statuses.get(&rank).copied()
+    }
+
+    /// The KV pool of that number.
+    pub(crate) fn pool(&self, number: RankIndex) -> Option<&KvPoolView<'_>> {
+        self.pools.iter().find(|pool| pool.number == number)
     }
 }
 

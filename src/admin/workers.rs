@@ -2,7 +2,7 @@
 
 use super::metrics_text::approximate;
 use super::roles;
-use super::sources::{FleetView, WorkerSources};
+use super::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{
     Dialect, EjectReason, FleetSnapshot, LoadReports, Rank, Worker, WorkerState,
@@ -86,6 +86,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "kv_events": rank.kv_feed_live,
         "overlap_kind": rank.tiers.overlap_kind(),
         "kv_feed": sources.feeds.status(index).map(following),
+        "kv_pool": rank.tiers.kv_pool.and_then(|pool| sources.feeds.pool(pool)).map(shared),
         "block_size": rank.block_size_tokens,
         "kv_blocks": rank.kv_block_count,
         "concurrency_max": (!rank.room.is_closed()).then_some(rank.room.places_max),
@@ -131,6 +132,11 @@ fn following(feed: &FeedStatus) -> Value {
         "resets": feed.resets(),
         "connections_lost": feed.losses(),
     })
+}
+
+/// A KV pool that the rank shares with others.
+fn shared(pool: &KvPoolView<'_>) -> Value {
+    json!({ "name": pool.name, "blocks": pool.blocks })
 }
 
 /// What the rank's engine said last of its load, and what of it is not ours; null if it never said

@@ -268,6 +268,12 @@ impl Check<'_> {
                 "a block that only a disk holds would be worth more than one that the host holds";
             self.warning("kv.disk_credit_percent", what, help);
         }
+        if config.kv.pool_credit_percent > config.kv.host_credit_percent {
+            let what = "`kv.pool_credit_percent` is more than `kv.host_credit_percent`";
+            let help = "a block that all ranks can load would be worth more than one that the \
+                rank's own host holds";
+            self.warning("kv.pool_credit_percent", what, help);
+        }
         let load = &config.load;
         if load.age_max < load.interval && load.source != LoadSource::Off {
             let what = "`load.age_max` is less than `load.interval`";

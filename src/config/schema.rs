@@ -248,6 +248,10 @@ table! {
         // vary more.
         /// The same for disks and for stores of files or objects.
         disk_credit_percent: u32 = 30, { range: 0..=100 };
+        // Over 100 to 200 Gbit/s a token comes in a third to a tenth of the time that its prefill
+        // takes. The ranks of a pool share the way, and what is there is an upper bound.
+        /// The same for pools (`kv_pool`).
+        pool_credit_percent: u32 = 50, { range: 0..=100 };
         // Most sessions that pause go on within it; under load a host's memory turns over sooner.
         /// Time after its last store that a block counts, in tiers that announce no removals
         /// (LMCache). 0 means for ever.

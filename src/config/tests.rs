@@ -116,6 +116,7 @@ interval = "3s"
 [kv]
 host_credit_percent = 70
 disk_credit_percent = 20
+pool_credit_percent = 25
 tier_ttl = "90s"
 [approximate]
 ttl = "90s"
@@ -201,6 +202,7 @@ block_size = 16
 load_source = "push"
 port_per_rank = true
 role = "prefill"
+kv_pool = "mooncake"
 topology = "rack-1"
 bootstrap_host = "10.0.0.1"
 bootstrap_port = 8999
@@ -450,8 +452,12 @@ fn conflicts_and_ranges() {
             "forebay.toml:2:23: error: `kv.host_credit_percent` is 101, should be 0 to 100",
         ),
         (
-            "[kv]\nhost_credit_percent = 10\ndisk_credit_percent = 20",
-            "forebay.toml:3:23: warning: `kv.disk_credit_percent` is more than",
+            "[kv]\nhost_credit_percent = 40\npool_credit_percent = 41",
+            "forebay.toml:3:23: warning: `kv.pool_credit_percent` is more than",
+        ),
+        (
+            "[kv]\nhost_credit_percent = 10\npool_credit_percent = 0\ndisk_credit_percent = 20",
+            "forebay.toml:4:23: warning: `kv.disk_credit_percent` is more than",
         ),
         (
             "[timeouts]\nupstream_idle = \"5s\"",

@@ -45,6 +45,9 @@ table! {
         port_per_rank: Option<bool> = None, { absent: "discovered" };
         /// Which legs of a disaggregated request it serves.
         role: WorkerRole = WorkerRole::Auto, { reloadable: false };
+        /// Pool that its engine shares with others (Mooncake store, HiCache L3, LMCache). What one
+        /// of them stores there, all of them can load.
+        kv_pool: Option<String> = None, { absent: "none" };
         /// Label of its part of the network. Workers with different labels are no pair.
         topology: Option<String> = None, { absent: "near to all" };
     }

@@ -3,6 +3,7 @@
 //! rings that may be full and notices that the loop itself reads.
 
 use super::fleet::FeedPlan;
+use super::kv_pools::{KvPools, PoolWanted};
 use super::ports::Ports;
 use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use super::tier_numbers::GivenNumbers;
@@ -13,9 +14,10 @@ use forebay_config::{Config, KvConfig};
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
-    SharedState, TRACKED_BLOCK_BYTES,
+    SharedPool, SharedState, TRACKED_BLOCK_BYTES,
 };
 use forebay_snapshot::RankName;
+use forebay_text::Vocabulary;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ pub(super) struct Feeds {
     loading: Option<Rc<Loading>>,
     /// Snapshots are taken of them.
     are_kept: bool,
+    pools: KvPools,
 }
 
 /// What every feed is started with.
@@ -68,6 +71,8 @@ impl FeedSetup {
 #[derive(Clone, Debug)]
 struct Tiers {
     counted: LowerTiers,
+    /// What ranks share counts too.
+    pools: bool,
     numbers: Rc<GivenNumbers>,
 }
 
@@ -75,7 +80,8 @@ impl Tiers {
     /// The tiers whose blocks lower the cost of a rank.
     fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
         let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
-        Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, numbers }
+        let pools = kv.pool_credit_percent > 0;
+        Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, pools, numbers }
     }
 }
 
@@ -98,14 +104,16 @@ impl Feeds {
             ending: HashMap::new(),
             loading: snapshots.loading().cloned(),
             are_kept: snapshots.are_written(),
+            pools: KvPools::default(),
         }
     }
 
     /// Counts these tiers from now on. Until [`Self::adjust`], no feed runs if they are others.
     pub(super) fn set_kv(&mut self, kv: &KvConfig) {
         let tiers = Tiers::new(kv, Rc::clone(&self.setup.tiers.numbers));
-        if tiers.counted != self.setup.tiers.counted {
-            self.setup.tiers = tiers;
+        let before = std::mem::replace(&mut self.setup.tiers, tiers);
+        let now = &self.setup.tiers;
+        if (now.counted, now.pools) != (before.counted, before.pools) {
             for (rank, feed) in self.running.drain() {
                 let _ = feed.stop.send(());
                 self.ending.insert(rank, feed.task);
@@ -121,7 +129,7 @@ impl Feeds {
     /// What the feeds count, and what each of them is doing.
     pub(super) fn view(&self) -> FeedsView<'_> {
         let statuses = self.running.iter().map(|(rank, feed)| (*rank, &*feed.status)).collect();
-        FeedsView { counters: &self.counters, statuses }
+        FeedsView { counters: &self.counters, statuses, pools: self.pools.views() }
     }
 
     /// The ranks that a snapshot can be taken of.
@@ -160,6 +168,24 @@ impl Feeds {
         }
     }
 
+    fn naming(&self, plan: &FeedPlan) -> Naming<Arc<Vocabulary>> {
+        Naming {
+            seed: self.setup.seed,
+            model: Arc::clone(&plan.model),
+            text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+            slice_of,
+            shard_count: self.ports.shard_count(),
+        }
+    }
+
+    /// What the rank shares with others; a pool may track as many blocks as a rank.
+    fn pool_of(&mut self, plan: &FeedPlan, entries_max: usize) -> Option<SharedPool> {
+        let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
+        let (naming, ttl) = (self.naming(plan), self.setup.tiers.counted.ttl);
+        let wanted = PoolWanted { name, naming, entries_max, ttl };
+        self.pools.of(wanted, &self.setup.tiers.numbers)
+    }
+
     fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
         let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
         let entries_max = self.setup.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
@@ -178,18 +204,13 @@ impl Feeds {
             endpoint: plan.events.endpoint.clone(),
             replay: plan.events.replay.clone(),
             topic: plan.events.topic.clone(),
-            naming: Naming {
-                seed: self.setup.seed,
-                model: Arc::clone(&plan.model),
-                text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
-                slice_of,
-                shard_count: self.ports.shard_count(),
-            },
+            naming: self.naming(&plan),
             text_dir: plan.text_dir.clone(),
             entries_max,
             lower_tiers: self.setup.tiers.counted,
             expects_tiers: plan.expects_tiers,
             tier_numbers: self.setup.tiers.numbers.clone(),
+            pool: self.pool_of(&plan, entries_max),
             timers: self.setup.timers,
         };
         let (stop, stopped) = oneshot::channel();

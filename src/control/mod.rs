@@ -17,6 +17,7 @@ mod error;
 mod feeds;
 mod fleet;
 mod handover;
+mod kv_pools;
 #[cfg(test)]
 mod fleet_tests;
 mod ports;

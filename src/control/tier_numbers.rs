@@ -1,6 +1,7 @@
-//! Numbers for what ranks hold in their lower tiers, and in the windows of hybrid models. In the
-//! index each such tier is like a rank of its own that holds what the tier or a nearer one holds,
-//! and each window one that holds the window's blocks, so that one walk finds all. Numbers are
+//! Numbers for what ranks hold in their lower tiers, and in the windows of hybrid models, and for
+//! the KV pools that they share. In the index each such tier is like a rank of its own that holds
+//! what the tier or a nearer one holds, each window one that holds the window's blocks, and each
+//! pool one that holds what is in it, so that one walk finds all. Numbers are
 //! given from the highest rank number down, so that they never meet the fleet's ranks, and are kept
 //! for ever, as those are.
 
@@ -13,8 +14,17 @@ use std::cell::{Cell, RefCell};
 #[derive(Debug, Default)]
 pub(super) struct GivenNumbers {
     /// The position is the number's distance from the highest.
-    given: RefCell<Vec<(RankIndex, Tree)>>,
+    given: RefCell<Vec<NumberFor>>,
     rank_count: Cell<usize>,
+}
+
+/// What a number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NumberFor {
+    /// A tree of a rank.
+    Tree(RankIndex, Tree),
+    /// A KV pool, by its place among all.
+    KvPool(usize),
 }
 
 impl GivenNumbers {
@@ -27,20 +37,30 @@ impl GivenNumbers {
     pub(super) fn set_rank_count(&self, rank_count: usize) {
         self.rank_count.set(rank_count);
     }
-}
 
-impl TierNumbers for GivenNumbers {
-    fn number(&self, rank: RankIndex, tree: Tree) -> Option<RankIndex> {
+    /// The number of a KV pool; the same for the same place. `None` when there is no room for one
+    /// more.
+    pub(super) fn of_kv_pool(&self, place: usize) -> Option<RankIndex> {
+        self.give(NumberFor::KvPool(place))
+    }
+
+    fn give(&self, wanted: NumberFor) -> Option<RankIndex> {
         let mut given = self.given.borrow_mut();
-        let known = given.iter().position(|other| *other == (rank, tree));
+        let known = given.iter().position(|other| *other == wanted);
         let position = known.unwrap_or(given.len());
         if known.is_none() {
             if self.rank_count.get() + given.len() >= RANKS_MAX {
                 return None;
             }
-            given.push((rank, tree));
+            given.push(wanted);
         }
         RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(position)?)
+    }
+}
+
+impl TierNumbers for GivenNumbers {
+    fn number(&self, rank: RankIndex, tree: Tree) -> Option<RankIndex> {
+        self.give(NumberFor::Tree(rank, tree))
     }
 }
 

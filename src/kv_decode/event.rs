@@ -119,20 +119,23 @@ pub enum Medium {
     Host,
     /// Disks, and stores of files or objects.
     Disk,
-    /// A word that this version does not know, or that does not say whose store it is: taken for
-    /// none of the above.
+    /// A pool that several engines share.
+    Shared,
+    /// A word that this version does not know: taken for none of the above.
     Unknown,
 }
 
 impl Medium {
     /// From the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`,
-    /// `CPU_PINNED`, `DISK`, `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9.
+    /// `CPU_PINNED`, `DISK`, `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9. vLLM's
+    /// connector to a Mooncake store alone writes `cpu` (0.32).
     #[must_use]
     pub fn from_word(word: Option<&str>) -> Self {
         match word {
             None | Some("GPU") => Self::Device,
             Some("CPU" | "CPU_PINNED") => Self::Host,
             Some("STORAGE" | "FS" | "OBJ" | "DISK") => Self::Disk,
+            Some("EXTERNAL" | "cpu") => Self::Shared,
             Some(_) => Self::Unknown,
         }
     }

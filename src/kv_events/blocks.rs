@@ -461,6 +461,9 @@ mod windows;
 #[path = "blocks_by_name.rs"]
 mod by_name;
 
+#[path = "blocks_pool.rs"]
+mod pool;
+
 #[path = "blocks_kept.rs"]
 mod kept;
 
@@ -470,6 +473,10 @@ mod ids;
 #[cfg(test)]
 #[path = "blocks_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod pool_tests;
 
 #[cfg(test)]
 #[path = "blocks_model_tests.rs"]

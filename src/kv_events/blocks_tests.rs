@@ -34,15 +34,12 @@ pub(super) fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex 
     ShardIndex(u16::try_from(shard).unwrap())
 }
 
+pub(super) fn naming() -> Naming<Letters> {
+    Naming { seed: SEED, model: "m".into(), text: Some(Letters), slice_of, shard_count: SHARDS }
+}
+
 pub(super) fn blocks(entries_max: usize) -> RankBlocks<Letters> {
-    let naming = Naming {
-        seed: SEED,
-        model: "m".into(),
-        text: Some(Letters),
-        slice_of,
-        shard_count: SHARDS,
-    };
-    RankBlocks::new(naming, entries_max)
+    RankBlocks::new(naming(), entries_max)
 }
 
 pub(super) fn store<'a>(

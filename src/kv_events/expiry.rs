@@ -18,7 +18,9 @@ impl<P: KvPort> Feed<P> {
                 self.post().await;
             }
             if is_done {
-                return self.state.borrow().next_expiry();
+                let of_pool = self.expire_pool(now).await;
+                let own = self.state.borrow().next_expiry();
+                return own.into_iter().chain(of_pool).min();
             }
             yield_now().await;
         }

@@ -15,7 +15,7 @@ use super::patience::Complaints;
 use super::port::{FeedNotice, KvPort};
 use super::rank::{KvMessage, RankFeed, TakenMessage};
 use super::replays::{Audit, Replays};
-use super::shared_state::SharedState;
+use super::shared_state::{SharedPool, SharedState};
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
 use super::tier::{LowerTiers, Tier, TierNumbers, Tree};
@@ -38,13 +38,13 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
-const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
 pub(super) const BLOCKS_PER_TURN: usize = 1_024;
 /// What a message costs beside its blocks, in blocks.
 const MESSAGE_COST: usize = 32;
 /// Batches of operations that one feed posts before the thread's other tasks get their turn.
-const BATCHES_PER_TURN: u32 = 32;
+pub(super) const BATCHES_PER_TURN: u32 = 32;
 
 /// Everything a feed needs to know about its rank.
 #[derive(Debug)]
@@ -73,6 +73,8 @@ pub struct FeedSpec {
     pub expects_tiers: bool,
     /// Where their numbers come from.
     pub tier_numbers: Rc<dyn TierNumbers>,
+    /// What its rank shares with others.
+    pub pool: Option<SharedPool>,
     /// How long it waits for what.
     pub timers: FeedTimers,
 }
@@ -95,7 +97,7 @@ pub struct Feed<P> {
     refused: bool,
     pub(super) ops: SliceOps,
     pub(super) verified_by: Instant,
-    port: P,
+    pub(super) port: P,
     pub(super) counters: Rc<FeedCounters>,
     pub(super) status: Rc<FeedStatus>,
     pub(super) audit: Audit,
@@ -119,11 +121,17 @@ impl<P: KvPort> Feed<P> {
         notices: mpsc::Sender<FeedNotice>,
     ) -> Self {
         let ops = SliceOps::new(spec.naming.shard_count);
-        let tiers = TierRanks::default();
-        let told = FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers };
+        let nothing = TierRanks::default();
+        let pool = spec.pool.as_ref().map(|pool| pool.borrow().number());
+        let tiers = TierRanks { kv_pool: pool, ..nothing };
+        let told =
+            FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers: nothing };
         let text = TextSource { model: Arc::clone(&spec.naming.model), dir: spec.text_dir };
         let mut state = RankFeed::new(spec.naming, spec.entries_max);
         state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
+        if let Some(pool) = spec.pool {
+            state.share(pool);
+        }
         let status = FeedStatus::default();
         status.judge(state.text_fit());
         Self {
@@ -266,6 +274,7 @@ impl<P: KvPort> Feed<P> {
                 }
             }
         }
+        self.post_pool().await;
     }
 
     /// Trees in use beside the device's.

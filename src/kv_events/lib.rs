@@ -5,6 +5,7 @@
 //! ring is sans-IO. Limits: one message of 64 MiB and its operations per feed, and `entries_max`
 //! blocks per rank. Must never block the thread, drop an operation, or trust a length it reads.
 
+mod applying;
 mod blocks;
 mod copies;
 mod counters;
@@ -23,6 +24,8 @@ mod opaque;
 mod orphans;
 mod outcome;
 mod patience;
+mod pool;
+mod pooled;
 mod port;
 mod rank;
 mod recent;
@@ -53,12 +56,13 @@ pub use held::{Kept, TRACKED_BLOCK_BYTES};
 pub use holding::{Expired, FeedHolding, OrphansGone};
 pub use naming::{BlockText, NamedImages, Naming};
 pub use outcome::BatchOutcome;
+pub use pool::PoolBlocks;
 pub use port::{FeedNotice, KvPort};
 pub use rank::{RankFeed, RankState, TakenMessage, Taking};
 pub use restored::Restored;
 pub use restoring::{Left, Restoring};
 pub use sequence::Arrived;
-pub use shared_state::SharedState;
+pub use shared_state::{SharedPool, SharedState};
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};
 pub use tier::{LowerTiers, Tier, TierNumbers, Tree};

@@ -1,18 +1,21 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that
 //! tests and the fuzzer run the very path that sockets feed.
 
+use super::applying::Applied;
 use super::blocks::RankBlocks;
 use super::copies::{KeptBlocks, RestoredBlocks};
-use super::counters::{BatchResult, EventKind, FeedCounters, ResetReason};
+use super::counters::{BatchResult, FeedCounters, ResetReason};
 use super::fit::TextFit;
 use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
+use super::pool::PoolBlocks;
 use super::sequence::{Arrived, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, Tier};
 use super::windows::Resume;
 use forebay_kv_decode::{Batch, Decoder};
-use forebay_kv_decode::{KvEvent, Medium, Stored};
+use std::cell::RefCell;
+use std::rc::Rc;
 use tokio::time::Instant;
 
 /// What an event costs beside its blocks, in blocks.
@@ -32,6 +35,8 @@ pub struct RankFeed<T> {
     is_continued: bool,
     /// Between two parts of a message.
     is_within: bool,
+    /// What its rank shares with others.
+    pool: Option<Rc<RefCell<PoolBlocks<T>>>>,
 }
 
 /// A message that is being taken.
@@ -92,7 +97,20 @@ impl<T: BlockText> RankFeed<T> {
             is_unverified: false,
             is_continued: false,
             is_within: false,
+            pool: None,
         }
+    }
+
+    /// The rank shares that pool from now on.
+    pub fn share(&mut self, pool: Rc<RefCell<PoolBlocks<T>>>) {
+        self.pool = Some(pool);
+    }
+
+    /// What the rank shares with others. Never borrowed across an await, nor while a message is
+    /// taken.
+    #[must_use]
+    pub fn pool(&self) -> Option<&Rc<RefCell<PoolBlocks<T>>>> {
+        self.pool.as_ref()
     }
 
     /// A copy for a snapshot; `None` where there is nothing worth one, and within a message.
@@ -375,7 +393,10 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Option<bool> {
-        let Self { decoder, blocks, block_size_tokens, .. } = self;
+        let Self { decoder, blocks, block_size_tokens, pool, .. } = self;
+        let mut pool = pool.as_ref().map(|pool| pool.borrow_mut());
+        let pool = pool.as_deref_mut();
+        let mut applied = Applied { blocks, pool, block_size_tokens, ops };
         let Taking { batch: slot, is_sound, outcome: kept, counts, work, .. } = taking;
         let Some(batch) = slot else { return Some(false) };
         let mut left = blocks_max;
@@ -391,7 +412,7 @@ impl<T: BlockText> RankFeed<T> {
             left = left.saturating_sub(cost);
             *work += cost;
             let is_last = part.is_last;
-            let (kind, outcome) = apply(blocks, block_size_tokens, &part.event, ops);
+            let (kind, outcome) = applied.take(&part.event);
             // The first part that was not applied says what became of the event.
             let outcome = kept.filter(|kept| *kept != BatchOutcome::Applied).unwrap_or(outcome);
             *kept = Some(outcome);
@@ -459,36 +480,4 @@ impl<'p> KvMessage<'p> {
     pub(super) const fn number(&self) -> u64 {
         self.mark.number
     }
-}
-
-fn apply<T: BlockText>(
-    blocks: &mut RankBlocks<T>,
-    block_size_tokens: &mut u32,
-    event: &KvEvent<'_>,
-    ops: &mut SliceOps,
-) -> (EventKind, BatchOutcome) {
-    match event {
-        KvEvent::Stored(stored) => {
-            let outcome = blocks.stored(stored, ops);
-            let is_whole = matches!(outcome, BatchOutcome::Applied | BatchOutcome::Orphaned)
-                && stored.medium == Medium::Device;
-            if is_whole && !is_finer(stored, *block_size_tokens) {
-                *block_size_tokens = stored.block_size_tokens;
-            }
-            (EventKind::Stored, outcome)
-        }
-        KvEvent::Removed(removed) => (EventKind::Removed, blocks.removed(removed, ops)),
-        KvEvent::Cleared => {
-            blocks.clear(ops);
-            (EventKind::Cleared, BatchOutcome::Applied)
-        }
-        KvEvent::Unknown => (EventKind::Other, BatchOutcome::UnknownType),
-        KvEvent::Malformed => (EventKind::Other, BatchOutcome::Malformed),
-    }
-}
-
-/// Some engines also announce part blocks in a finer size; those say nothing about the size of
-/// whole ones.
-fn is_finer(stored: &Stored<'_>, block_size_tokens: u32) -> bool {
-    stored.group.is_some() && stored.block_size_tokens < block_size_tokens
 }

@@ -172,6 +172,7 @@ impl Running {
             lower_tiers: LowerTiers::default(),
             expects_tiers: false,
             tier_numbers: Rc::new(NoTiers),
+            pool: None,
             timers: FeedTimers::default(),
         };
         let (counters, shard) = (Rc::new(FeedCounters::new()), Shard::default());

@@ -57,6 +57,13 @@ impl SliceOps {
         })
     }
 
+    /// The operations of a tier's tree for one slice that has some.
+    pub(super) fn next_of(&self, tier: Tier) -> Option<(ShardIndex, &VecDeque<KvOp>)> {
+        let mut slices = self.trees.get(tier.index())?.iter().enumerate();
+        let (index, ops) = slices.find(|(_, ops)| !ops.is_empty())?;
+        Some((ShardIndex::try_from_index(index)?, ops))
+    }
+
     /// The rank now holds the block in those trees.
     pub(super) fn store(
         &mut self,

@@ -393,6 +393,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
         lower_tiers: LowerTiers { host: true, disk: true, ttl: Duration::ZERO },
         expects_tiers: false,
         tier_numbers: Rc::new(Numbers),
+        pool: None,
         timers: FeedTimers::default(),
     }
 }

@@ -86,7 +86,7 @@ impl LowerTiers {
             Medium::Device => Some(Tier::Device),
             Medium::Host if self.host => Some(Tier::Host),
             Medium::Disk if self.disk => Some(Tier::Disk),
-            Medium::Host | Medium::Disk | Medium::Unknown => None,
+            Medium::Host | Medium::Disk | Medium::Shared | Medium::Unknown => None,
         }
     }
 }

@@ -15,6 +15,9 @@ pub struct TierOverlaps {
     pub host: Overlap,
     /// On the device, the host or a disk; at least as much.
     pub disk: Overlap,
+    /// The longer of that and of what is in the KV pool. The pool has a beginning of its own: what
+    /// continues blocks of the rank alone is not counted.
+    pub kv_pool: Overlap,
 }
 
 impl TierOverlaps {
@@ -28,7 +31,8 @@ impl TierOverlaps {
         let longer = |a: Overlap, b: Overlap| if b.bytes > a.bytes { b } else { a };
         let device = found.get(tiers.point().unwrap_or(rank));
         let host = longer(device, at(tiers.host));
-        Self { device, host, disk: longer(host, at(tiers.disk)) }
+        let disk = longer(host, at(tiers.disk));
+        Self { device, host, disk, kv_pool: longer(disk, at(tiers.kv_pool)) }
     }
 
     /// Bytes on the device that would save as much work as all of it does.
@@ -40,8 +44,10 @@ impl TierOverlaps {
         };
         let host = share(self.host.bytes, self.device.bytes, config.host_credit_percent);
         let disk = share(self.disk.bytes, self.host.bytes, config.disk_credit_percent);
-        let bytes = self.device.bytes.saturating_add(host).saturating_add(disk);
-        let most = self.device.bytes.max(self.host.bytes).max(self.disk.bytes);
+        let pool = share(self.kv_pool.bytes, self.disk.bytes, config.pool_credit_percent);
+        let own = self.device.bytes.saturating_add(host).saturating_add(disk);
+        let bytes = own.saturating_add(pool);
+        let most = self.device.bytes.max(self.host.bytes).max(self.kv_pool.bytes);
         debug_assert!((self.device.bytes..=most).contains(&bytes), "{bytes} of {self:?}");
         Overlap { bytes, ..self.device }
     }
@@ -87,16 +93,21 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const CONFIG: KvConfig =
-        KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
+    const CONFIG: KvConfig = KvConfig {
+        host_credit_percent: 80,
+        disk_credit_percent: 30,
+        pool_credit_percent: 50,
+        tier_ttl: Duration::ZERO,
+    };
     const TIERS: TierRanks = TierRanks {
         host: Some(RankIndex(9)),
         disk: Some(RankIndex(8)),
+        kv_pool: Some(RankIndex(7)),
         windows: [None; forebay_index::WINDOWS_MAX],
         is_bound: false,
     };
 
-    fn found(bytes: [(u16, u32); 3]) -> Overlaps {
+    fn found(bytes: [(u16, u32); 4]) -> Overlaps {
         let mut found = Overlaps::new(10);
         for (rank, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
             found.record(RankIndex(rank), Overlap { blocks: bytes / 10, bytes });
@@ -105,7 +116,7 @@ mod tests {
     }
 
     fn worth(device: u32, host: u32, disk: u32, config: KvConfig) -> u32 {
-        let found = found([(0, device), (9, host), (8, disk)]);
+        let found = found([(0, device), (9, host), (8, disk), (7, 0)]);
         TierOverlaps::of(RankIndex(0), TIERS, &found).worth(config).bytes
     }
 
@@ -118,14 +129,28 @@ mod tests {
         // The trees are read one after the other, while they change: the device may seem to hold
         // more.
         assert_eq!(worth(300, 200, 100, CONFIG), 300);
-        let off =
-            KvConfig { host_credit_percent: 0, disk_credit_percent: 0, tier_ttl: Duration::ZERO };
-        assert_eq!(worth(100, 200, 300, off), 100);
-        let all = KvConfig {
-            host_credit_percent: 100,
-            disk_credit_percent: 100,
+        let with = |percent| KvConfig {
+            host_credit_percent: percent,
+            disk_credit_percent: percent,
+            pool_credit_percent: percent,
             tier_ttl: Duration::ZERO,
         };
-        assert_eq!(worth(0, 200, u32::MAX, all), u32::MAX);
+        assert_eq!(worth(100, 200, 300, with(0)), 100);
+        assert_eq!(worth(0, 200, u32::MAX, with(100)), u32::MAX);
+    }
+
+    /// Rank 0 wrote into the pool, rank 1 did not; both have it within reach.
+    #[test]
+    fn what_is_in_the_pool_counts_for_each_of_its_ranks() {
+        let found = found([(0, 100), (9, 200), (1, 50), (7, 300)]);
+        let of_pool = TierRanks { kv_pool: TIERS.kv_pool, ..TierRanks::default() };
+        let worth = |rank, tiers| TierOverlaps::of(RankIndex(rank), tiers, &found).worth(CONFIG);
+        assert_eq!(worth(0, TIERS).bytes, 100 + 80 + 50);
+        assert_eq!(worth(1, of_pool).bytes, 50 + 125);
+        assert_eq!(worth(2, of_pool).bytes, 150, "nothing of its own");
+        assert_eq!(worth(1, TierRanks::default()).bytes, 50, "outside of the pool");
+        let short = super::tests::found([(0, 100), (9, 0), (1, 0), (7, 80)]);
+        let held = TierOverlaps::of(RankIndex(0), of_pool, &short);
+        assert_eq!((held.kv_pool.bytes, held.worth(CONFIG).bytes), (100, 100));
     }
 }

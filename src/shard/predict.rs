@@ -86,7 +86,7 @@ fn account_overlap(
     }
     let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
     let blocks = overlap.servable_blocks(prompt_bytes);
-    let blocks_most = held.disk.servable_blocks(prompt_bytes).max(blocks);
+    let blocks_most = held.kv_pool.servable_blocks(prompt_bytes).max(blocks);
     (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
 }
 

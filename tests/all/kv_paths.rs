@@ -41,7 +41,7 @@ const HOST: u16 = 900;
 const DISK: u16 = 950;
 
 /// A token is a byte.
-struct Bytes;
+pub(super) struct Bytes;
 
 impl BlockText for Bytes {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
@@ -52,19 +52,20 @@ impl BlockText for Bytes {
 
 /// A `BlockStored` or `BlockRemoved` of vLLM 0.33, written by hand.
 #[derive(Clone, Copy)]
-struct Event<'a> {
-    stored: bool,
-    hashes: &'a [u64],
-    parent: Option<u64>,
-    tokens: &'a [u32],
-    block_size: u64,
-    medium: &'a str,
-    lora: Option<&'a str>,
+pub(super) struct Event<'a> {
+    pub(super) stored: bool,
+    pub(super) hashes: &'a [u64],
+    pub(super) parent: Option<u64>,
+    pub(super) tokens: &'a [u32],
+    pub(super) block_size: u64,
+    pub(super) medium: &'a str,
+    pub(super) lora: Option<&'a str>,
+    pub(super) is_remote: bool,
     /// One bare string for each block.
-    extra_keys: &'a [&'a str],
+    pub(super) extra_keys: &'a [&'a str],
 }
 
-const STORED: Event<'static> = Event {
+pub(super) const STORED: Event<'static> = Event {
     stored: true,
     hashes: &[],
     parent: None,
@@ -72,9 +73,10 @@ const STORED: Event<'static> = Event {
     block_size: BLOCK_TOKENS as u64,
     medium: "GPU",
     lora: None,
+    is_remote: false,
     extra_keys: &[],
 };
-const REMOVED: Event<'static> = Event { stored: false, ..STORED };
+pub(super) const REMOVED: Event<'static> = Event { stored: false, ..STORED };
 
 fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
     write_array_len(out, u32::try_from(items.len()).unwrap()).unwrap();
@@ -88,13 +90,18 @@ fn number(out: &mut Vec<u8>, number: u64) {
 impl Event<'_> {
     fn write(&self, out: &mut Vec<u8>) {
         let key = |out: &mut Vec<u8>, key: &str| write_str(out, key).unwrap();
-        write_map_len(out, if self.stored { 8 } else { 3 }).unwrap();
+        let fields = if self.stored { 8 } else { 3 };
+        write_map_len(out, fields + u32::from(self.is_remote)).unwrap();
         key(out, "type");
         key(out, if self.stored { "BlockStored" } else { "BlockRemoved" });
         key(out, "block_hashes");
         list(out, self.hashes, |out, hash| number(out, *hash));
         key(out, "medium");
         key(out, self.medium);
+        if self.is_remote {
+            key(out, "locality");
+            key(out, "REMOTE");
+        }
         if !self.stored {
             return;
         }
@@ -128,12 +135,12 @@ fn batch(events: &[Event<'_>]) -> Vec<u8> {
     out
 }
 
-fn tokens(text: &str) -> Vec<u32> {
+pub(super) fn tokens(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
 /// Hashes of a chain of blocks, as an engine has them: each of the whole text up to its end.
-fn hashes(text: &str) -> Vec<u64> {
+pub(super) fn hashes(text: &str) -> Vec<u64> {
     (BLOCK..=text.len()).step_by(BLOCK).map(|end| fnv(&text.as_bytes()[..end])).collect()
 }
 
@@ -145,11 +152,11 @@ fn fnv(bytes: &[u8]) -> u64 {
 
 /// Ranks, their feeds and the index between.
 pub(super) struct Rig<T> {
-    feeds: Vec<RankFeed<T>>,
-    counters: FeedCounters,
+    pub(super) feeds: Vec<RankFeed<T>>,
+    pub(super) counters: FeedCounters,
     sent: u64,
     pub(super) reader: IndexReader,
-    writers: Vec<SliceWriter>,
+    pub(super) writers: Vec<SliceWriter>,
 }
 
 impl<T: BlockText> Rig<T> {
@@ -171,7 +178,7 @@ impl<T: BlockText> Rig<T> {
         Self { feeds, counters: FeedCounters::new(), sent: 0, reader, writers }
     }
 
-    fn take(&mut self, rank: u16, events: &[Event<'_>]) {
+    pub(super) fn take(&mut self, rank: u16, events: &[Event<'_>]) {
         self.take_payload(rank, &batch(events));
     }
 
@@ -198,7 +205,12 @@ impl<T: BlockText> Rig<T> {
         self.sent += 1;
     }
 
-    fn found(&self, root: &RootName<'_>, text: &[u8]) -> Overlaps {
+    /// The publishers begin again.
+    pub(super) fn restart(&mut self) {
+        self.sent = 0;
+    }
+
+    pub(super) fn found(&self, root: &RootName<'_>, text: &[u8]) -> Overlaps {
         let mut found = Overlaps::new(1_024);
         self.reader.overlap(BlockKey::root(SEED, root), text, &mut found);
         found
@@ -211,10 +223,14 @@ impl<T: BlockText> Rig<T> {
 
 pub(super) const ROOT: RootName<'static> =
     RootName { model: "m", block_size_tokens: BLOCK_TOKENS, lora: "", cache_salt: "" };
-const CREDIT: KvConfig =
-    KvConfig { host_credit_percent: 80, disk_credit_percent: 30, tier_ttl: Duration::ZERO };
+pub(super) const CREDIT: KvConfig = KvConfig {
+    host_credit_percent: 80,
+    disk_credit_percent: 30,
+    pool_credit_percent: 50,
+    tier_ttl: Duration::ZERO,
+};
 
-fn fleet(ranks: u16) -> FleetSnapshot {
+pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
     let rank = |number: u16| Rank {
         worker: WorkerIndex(0),
         dp_rank: DpRank(u32::from(number)),
@@ -240,7 +256,12 @@ fn fleet(ranks: u16) -> FleetSnapshot {
     FleetSnapshot { ranks: (0..ranks).map(rank).collect(), ..FleetSnapshot::default() }
 }
 
-fn chosen(fleet: &FleetSnapshot, config: KvConfig, found: &Overlaps, prompt_bytes: u64) -> u16 {
+pub(super) fn chosen(
+    fleet: &FleetSnapshot,
+    config: KvConfig,
+    found: &Overlaps,
+    prompt_bytes: u64,
+) -> u16 {
     let ranks: Vec<RankIndex> =
         (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).collect();
     let mut overlaps = Overlaps::new(1_024);
@@ -292,6 +313,7 @@ fn a_long_prefix_on_the_host_beats_a_short_one_on_the_device_as_far_as_it_is_wor
     let with = |host_credit_percent, disk_credit_percent| KvConfig {
         host_credit_percent,
         disk_credit_percent,
+        pool_credit_percent: 0,
         tier_ttl: Duration::ZERO,
     };
     assert_eq!(chosen(&fleet, CREDIT, &found, 40), 1, "32 bytes' worth against 16 and 12");

@@ -19,4 +19,5 @@ mod image_paths;
 mod index;
 mod json_cases;
 mod kv_paths;
+mod kv_pools;
 mod rig;

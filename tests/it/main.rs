@@ -40,6 +40,7 @@ mod http_rules;
 mod identity;
 mod images;
 mod jwt;
+mod kv_pools;
 mod kv_routing;
 mod live_page;
 mod load_reports;

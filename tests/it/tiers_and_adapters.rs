@@ -16,7 +16,7 @@ use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 const BLOCK: u32 = 16;
 
 /// A worker that is a vLLM server as far as discovery can see, with these model cards.
-fn vllm(cards: &'static str) -> Worker {
+pub(crate) fn vllm(cards: &'static str) -> Worker {
     Worker::start(move |seen, stream| {
         let path = seen.head.split(' ').nth(1).unwrap_or_default();
         let (status, body) = match path {
@@ -34,7 +34,7 @@ fn vllm(cards: &'static str) -> Worker {
 }
 
 /// A worker's event stream.
-struct Publisher {
+pub(crate) struct Publisher {
     runtime: Runtime,
     socket: PubSocket,
     place: String,
@@ -42,7 +42,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let mut socket = PubSocket::new();
         let place = runtime.block_on(socket.bind("tcp://127.0.0.1:0")).unwrap().to_string();
@@ -64,14 +64,11 @@ impl Publisher {
 
     /// Clears the cache again and again until the router hears it: what comes before it listens is
     /// lost.
-    fn meet(&mut self, handle: &ServerHandle) {
+    pub(crate) fn meet(&mut self, handle: &ServerHandle) {
         let heard = || metric(handle, "forebay_kv_batches_total{");
         let before = heard();
         until("the publisher is heard", || {
-            self.send(|out| {
-                write_array_len(out, 1).unwrap();
-                write_str(out, "AllBlocksCleared").unwrap();
-            });
+            self.clear();
             std::thread::sleep(Duration::from_millis(20));
             heard() > before
         });
@@ -82,8 +79,26 @@ impl Publisher {
         });
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.send(|out| {
+            write_array_len(out, 1).unwrap();
+            write_str(out, "AllBlocksCleared").unwrap();
+        });
+    }
+
+    /// Removes the first so many blocks of a prompt.
+    pub(crate) fn remove(&mut self, count: u32, medium: &str) {
+        self.send(|out| {
+            write_array_len(out, 3).unwrap();
+            write_str(out, "BlockRemoved").unwrap();
+            write_array_len(out, count).unwrap();
+            (1..=count).for_each(|number| drop(write_uint(out, u64::from(number))));
+            write_str(out, medium).unwrap();
+        });
+    }
+
     /// Stores the whole blocks of a prompt, in the form of vLLM 0.14.
-    fn store(&mut self, prompt: &[u32], medium: &str, lora: Option<&str>) {
+    pub(crate) fn store(&mut self, prompt: &[u32], medium: &str, lora: Option<&str>) {
         let block = usize::try_from(BLOCK).unwrap();
         let count = prompt.len() / block;
         self.send(|out| {
@@ -106,12 +121,24 @@ impl Publisher {
 }
 
 fn kv_router(workers: &[(&Worker, &Publisher)]) -> ServerHandle {
-    let worker = |(worker, publisher): &(&Worker, &Publisher)| WorkerConfig {
-        url: worker.url(),
-        engine: Some(EngineKind::Vllm),
-        kv_events: vec![publisher.place.clone()],
-        block_size_tokens: Some(BLOCK),
-        ..WorkerConfig::default()
+    kv_router_of(workers, |_, _| ())
+}
+
+/// The same, with something changed of each worker's table.
+pub(crate) fn kv_router_of(
+    workers: &[(&Worker, &Publisher)],
+    change: impl Fn(usize, &mut WorkerConfig),
+) -> ServerHandle {
+    let worker = |(position, (worker, publisher)): (usize, &(&Worker, &Publisher))| {
+        let mut table = WorkerConfig {
+            url: worker.url(),
+            engine: Some(EngineKind::Vllm),
+            kv_events: vec![publisher.place.clone()],
+            block_size_tokens: Some(BLOCK),
+            ..WorkerConfig::default()
+        };
+        change(position, &mut table);
+        table
     };
     let mut config = Config {
         listen: any_port(),
@@ -119,7 +146,7 @@ fn kv_router(workers: &[(&Worker, &Publisher)]) -> ServerHandle {
         cores: vec![0, 1],
         policy: Policy::Kv,
         model_dir: Some("tests/data/tokenizer".into()),
-        workers: workers.iter().map(worker).collect(),
+        workers: workers.iter().enumerate().map(worker).collect(),
         ..Config::default()
     };
     config.health.interval = Duration::from_millis(100);
@@ -128,14 +155,14 @@ fn kv_router(workers: &[(&Worker, &Publisher)]) -> ServerHandle {
     handle
 }
 
-fn ask(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Reply {
+pub(crate) fn ask(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Reply {
     let body = json!({ "model": model, "prompt": prompt, "max_tokens": 1 });
     let mut client = Client::connect(handle.listen);
     client.send(&post("/v1/completions", body.to_string().as_bytes()));
     client.reply()
 }
 
-fn explain(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Value {
+pub(crate) fn explain(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Value {
     let body = json!({ "model": model, "prompt": prompt });
     let mut client = Client::connect(handle.admin);
     let path = "/debug/overlap?endpoint=/v1/completions";
@@ -144,17 +171,18 @@ fn explain(handle: &ServerHandle, model: &str, prompt: &[u32]) -> Value {
 }
 
 /// What the explanation says of a worker's one rank; null if it does not serve the model.
-fn of(explained: &Value, worker: &Worker) -> Value {
+pub(crate) fn of(explained: &Value, worker: &Worker) -> Value {
     let name = worker.address.to_string();
     let ranks = explained["ranks"].as_array().cloned().unwrap_or_default();
     ranks.into_iter().find(|rank| rank["worker"] == name.as_str()).unwrap_or_default()
 }
 
-fn prompt(seed: u32) -> Vec<u32> {
+pub(crate) fn prompt(seed: u32) -> Vec<u32> {
     (0..64).map(|position| 33 + (seed * 7 + position * 5) % 60).collect()
 }
 
-const BASE: &str = r#"{"object":"list","data":[{"id":"m","owned_by":"vllm","parent":null}]}"#;
+pub(crate) const BASE: &str =
+    r#"{"object":"list","data":[{"id":"m","owned_by":"vllm","parent":null}]}"#;
 const BOTH: &str = r#"{"object":"list","data":[{"id":"m","owned_by":"vllm","parent":null},
     {"id":"tuned","owned_by":"vllm","root":"/adapters/tuned","parent":"m"}]}"#;
 

@@ -10,6 +10,7 @@ pub(super) struct Configured {
     pub(super) load_source: LoadSource,
     pub(super) topology: Option<Arc<str>>,
     pub(super) kv_flow: Option<KvFlow>,
+    pub(super) kv_pool: Option<Arc<str>>,
 }
 
 impl Configured {
@@ -23,6 +24,7 @@ impl Configured {
             },
             topology: worker.topology.as_deref().map(Into::into),
             kv_flow: worker.kv_transfer.kv_flow,
+            kv_pool: worker.kv_pool.as_deref().map(Into::into),
         }
     }
 }

@@ -26,13 +26,18 @@ pub(in crate::control) struct FeedPlan {
     pub(in crate::control) text_dir: Option<Arc<Path>>,
     /// The engine is known to use its lower tiers.
     pub(in crate::control) expects_tiers: bool,
+    /// Name of the pool that its engine shares with others.
+    pub(in crate::control) kv_pool: Option<Arc<str>>,
 }
 
 impl FeedPlan {
     /// True if a feed of the other plan would do the same.
     pub(in crate::control) fn same_as(&self, other: &Self) -> bool {
         let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
-        self.events == other.events && self.model == other.model && text(self) == text(other)
+        self.events == other.events
+            && self.model == other.model
+            && self.kv_pool == other.kv_pool
+            && text(self) == text(other)
     }
 }
 
@@ -57,6 +62,7 @@ impl Fleet {
                 text_dir: found.and_then(|found| found.dir.clone()),
                 model,
                 expects_tiers: described.expects_tiers,
+                kv_pool: worker.configured.kv_pool.clone(),
             })
         };
         self.ranks.iter().enumerate().filter_map(plan).collect()

@@ -193,6 +193,8 @@ pub struct TierRanks {
     pub host: Option<RankIndex>,
     /// What the device, the host or a disk holds.
     pub disk: Option<RankIndex>,
+    /// What the KV pool holds that the rank shares with others: all of them have its number.
+    pub kv_pool: Option<RankIndex>,
     /// Where a rank of a hybrid model can resume; the first places have them. None where the rank
     /// can resume anywhere, or its events do not tell where.
     pub windows: [Option<Window>; WINDOWS_MAX],
@@ -208,10 +210,16 @@ impl TierRanks {
         Some(self.windows.first()?.as_ref()?.number)
     }
 
+    /// Is what the index tells of the rank the most that it could find? Pools tell no better.
+    #[must_use]
+    pub const fn is_upper_bound(&self) -> bool {
+        self.is_bound || self.kv_pool.is_some()
+    }
+
     /// What the index tells of the rank, in a word for pages.
     #[must_use]
     pub const fn overlap_kind(&self) -> &'static str {
-        if self.is_bound { "upper_bound" } else { "exact" }
+        if self.is_upper_bound() { "upper_bound" } else { "exact" }
     }
 
     /// The rank as walks know it, when it cannot resume everywhere.
@@ -287,7 +295,8 @@ impl FleetSnapshot {
         for (position, rank) in self.ranks.iter().enumerate() {
             debug_assert!(rank.worker.index() < self.workers.len(), "a rank without a worker");
             let windows = rank.tiers.windows.into_iter().flatten().map(|window| window.number);
-            let tiers = [rank.tiers.host, rank.tiers.disk].into_iter().flatten().chain(windows);
+            let tiers = [rank.tiers.host, rank.tiers.disk, rank.tiers.kv_pool];
+            let tiers = tiers.into_iter().flatten().chain(windows);
             debug_assert!(
                 tiers.clone().all(|tier| !is_rank(&tier)),
                 "a tier of rank {position} is a rank"

@@ -48,6 +48,8 @@ pub(super) struct HeldBlocks {
     ages: [Ages; TIERS],
     /// Some entries are not found by their keys: nothing is to be done but to clear.
     is_spoilt: bool,
+    /// Of a pool: stores of what is there change nothing.
+    counts_once: bool,
 }
 
 /// One engine hash of one attention group.
@@ -63,6 +65,11 @@ impl HeldBlocks {
     /// their tier announces no removal. 0: never.
     pub(super) fn expiring(ttl: Duration) -> Self {
         Self { ttl, ..Self::default() }
+    }
+
+    /// The same for a pool that many write to: a block is there or not.
+    pub(super) fn of_pool(ttl: Duration) -> Self {
+        Self { counts_once: true, ..Self::expiring(ttl) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -148,6 +155,9 @@ impl HeldBlocks {
     /// Notes one more store of an entry, and the trees that rest on it from now on.
     pub(super) fn add(&mut self, id: u64, tier: Tier, trees: u8) {
         let Some((place, before)) = self.place(id) else { return };
+        if self.counts_once && before.count(tier) > 0 {
+            return self.note(id, tier);
+        }
         let (state, fits) = before.with_one_more(tier);
         if !fits {
             let more = self.more.entry((id, tier)).or_insert(0);
@@ -259,7 +269,7 @@ impl HeldBlocks {
             let trees = one.state.trees() | self.trees_of_others(one.key, one.id);
             each(one.key, one.state.with_trees(trees));
         }
-        *self = Self::expiring(self.ttl);
+        *self = Self { counts_once: self.counts_once, ..Self::expiring(self.ttl) };
     }
 
     /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where

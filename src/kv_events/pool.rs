@@ -1,0 +1,157 @@
+//! A pool that several ranks share (Mooncake store, HiCache L3, LMCache): what one of them stores
+//! there, all of them can load. One [`PoolBlocks`] per pool and model, shared by the feeds of its
+//! ranks, on the control plane's thread. In the index it is like a rank of its own.
+//!
+//! | the event is about | the pool | the rank's own tiers |
+//! |---|---|---|
+//! | the pool: shared, `REMOTE`, or disks | stores and removes | nothing |
+//! | the host's memory | stores: engines write on to the pool | as ever |
+//! | the device, or all (cleared) | nothing | as ever |
+//!
+//! A block is there or not, whoever and however often stored it, and goes with one removal. What a
+//! pool evicts without a word is believed for `kv.tier_ttl`: what it holds is an upper bound. At
+//! `entries_max` the blocks that were stored longest ago go first.
+
+use super::blocks::RankBlocks;
+use super::naming::{BlockText, Naming};
+use super::outcome::BatchOutcome;
+use super::slice_ops::SliceOps;
+use super::tier::{Tier, Tree};
+use forebay_base::limits::KV_BATCH_OPS_MAX;
+use forebay_base::{RankIndex, ShardIndex};
+use forebay_index::KvBatch;
+use forebay_kv_decode::{Medium, Removed, Stored};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Entries that are looked at for room at a time.
+const EXPIRE_AT_ONCE: usize = 1_024;
+
+/// What a pool holds of one model.
+#[derive(Debug)]
+pub struct PoolBlocks<T> {
+    blocks: RankBlocks<T>,
+    number: RankIndex,
+    entries_max: usize,
+    /// Operations of all its feeds that are not posted, in their order.
+    ops: SliceOps,
+}
+
+/// Whose an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InPool {
+    /// It is the rank's alone.
+    No,
+    /// The rank's, and what it stores goes on to the pool.
+    Too,
+    /// It is the pool's alone.
+    Alone,
+}
+
+impl InPool {
+    /// By where the blocks lie.
+    pub(super) const fn of(medium: Medium, remote: bool) -> Self {
+        match (medium, remote) {
+            (Medium::Device | Medium::Unknown, _) => Self::No,
+            (Medium::Host, false) => Self::Too,
+            (Medium::Host, true) | (Medium::Disk | Medium::Shared, _) => Self::Alone,
+        }
+    }
+}
+
+impl<T: BlockText> PoolBlocks<T> {
+    /// Holds nothing yet. In the index it has that number.
+    #[must_use]
+    pub fn new(naming: Naming<T>, entries_max: usize, ttl: Duration, number: RankIndex) -> Self {
+        let ops = SliceOps::new(naming.shard_count);
+        let blocks = RankBlocks::of_pool(naming, entries_max, ttl);
+        Self { blocks, number, entries_max, ops }
+    }
+
+    /// Forgets everything, and begins again with another text and time.
+    pub fn begin_again(&mut self, naming: Naming<T>, ttl: Duration) {
+        self.blocks.clear(&mut self.ops);
+        self.blocks = RankBlocks::of_pool(naming, self.entries_max, ttl);
+    }
+
+    /// Its number in the index.
+    #[must_use]
+    pub const fn number(&self) -> RankIndex {
+        self.number
+    }
+
+    /// Blocks that it is believed to hold.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Memory of what is known of it.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.blocks.holding().bytes
+    }
+
+    /// Takes a store. Prompts are looked for under the root of the rank's blocks, which have
+    /// `block_size_tokens`; 0 if that is not known yet.
+    pub fn stored(&mut self, event: &Stored<'_>, block_size_tokens: u32) -> BatchOutcome {
+        self.make_room(event.hashes.len());
+        self.blocks.set_root_tokens(block_size_tokens);
+        let event = Stored { medium: Medium::Disk, remote: false, ..*event };
+        let outcome = self.blocks.stored(&event, &mut self.ops);
+        if self.blocks.contradicts_itself() {
+            self.blocks.clear(&mut self.ops);
+        }
+        outcome
+    }
+
+    /// Takes a removal; unknown hashes are ignored.
+    pub fn removed(&mut self, event: &Removed<'_>) -> BatchOutcome {
+        let event = Removed { medium: Medium::Disk, remote: false, ..*event };
+        self.blocks.removed(&event, &mut self.ops)
+    }
+
+    /// Takes out what is too old, looking at no more than `most` entries; false if there may be
+    /// more.
+    pub fn expire(&mut self, now: Instant, most: usize) -> bool {
+        self.blocks.expire(now, most, &mut self.ops).is_done
+    }
+
+    /// When something may be too old next.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.blocks.next_expiry()
+    }
+
+    /// The operations to be posted next. They stay until they are [`Self::posted`].
+    #[must_use]
+    pub fn next_batch(&self) -> Option<(ShardIndex, KvBatch)> {
+        let (slice, ops) = self.ops.next_of(Tier::Disk)?;
+        let ops = ops.iter().take(KV_BATCH_OPS_MAX).copied().collect();
+        Some((slice, KvBatch { rank: self.number, ops }))
+    }
+
+    /// So many of the operations for a slice have been posted.
+    pub fn posted(&mut self, slice: ShardIndex, count: usize) {
+        let of_slice = |(tree, of, _): &(Tree, ShardIndex, &mut _)| {
+            *tree == Tree::Tier(Tier::Disk) && *of == slice
+        };
+        if let Some((_, _, ops)) = self.ops.trees_mut().find(of_slice) {
+            drop(ops.drain(..count.min(ops.len())));
+        }
+    }
+
+    /// Before so many blocks come: those that were stored longest ago go early. Where removals are
+    /// announced nothing does, and new blocks are refused.
+    fn make_room(&mut self, block_count: usize) {
+        while self.blocks.len() + block_count > self.entries_max
+            && let Some(due) = self.blocks.next_expiry()
+        {
+            let before = self.blocks.len();
+            self.expire(due, EXPIRE_AT_ONCE);
+            if self.blocks.len() == before {
+                return;
+            }
+        }
+    }
+}

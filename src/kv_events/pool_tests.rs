@@ -1,0 +1,162 @@
+//! [`PoolBlocks`] case by case: what several ranks store in one place.
+
+use super::super::pool::{InPool, PoolBlocks};
+use super::tests::{Letters, keys_of, naming, remove, store};
+use super::*;
+use forebay_base::RankIndex;
+use forebay_index::KvOp;
+use forebay_kv_decode::Medium;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const TTL: Duration = Duration::from_secs(100);
+const NUMBER: RankIndex = RankIndex(1_000);
+
+/// A pool, and what the index has of it.
+struct Rig {
+    pool: PoolBlocks<Letters>,
+    held: BTreeSet<u64>,
+    start: Instant,
+}
+
+impl Rig {
+    fn new(entries_max: usize) -> Self {
+        let pool = PoolBlocks::new(naming(), entries_max, TTL, NUMBER);
+        Self { pool, held: BTreeSet::new(), start: Instant::now() }
+    }
+
+    fn store(&mut self, parent: Option<u64>, hashes: &[u64], tokens: &[u32]) -> BatchOutcome {
+        let event = Stored { medium: Medium::Shared, ..store(parent, hashes, tokens) };
+        let outcome = self.pool.stored(&event, 2);
+        self.post();
+        outcome
+    }
+
+    fn remove(&mut self, hashes: &[u64]) {
+        self.pool.removed(&Removed { medium: Medium::Shared, ..remove(hashes) });
+        self.post();
+    }
+
+    fn expire(&mut self, second: u64) {
+        assert!(self.pool.expire(self.start + Duration::from_secs(second), 10_000));
+        self.post();
+    }
+
+    /// All that is to be posted, in batches.
+    fn post(&mut self) {
+        while let Some((slice, batch)) = self.pool.next_batch() {
+            assert_eq!(batch.rank, NUMBER);
+            for op in &batch.ops {
+                match op {
+                    KvOp::Store { key, .. } => {
+                        assert!(self.held.insert(key.to_word()), "stored twice");
+                    }
+                    KvOp::Remove { key } => {
+                        assert!(self.held.remove(&key.to_word()), "removed unknown");
+                    }
+                    KvOp::Hold { .. } => panic!("pools have no windows"),
+                }
+            }
+            self.pool.posted(slice, batch.ops.len());
+        }
+    }
+}
+
+#[test]
+fn a_block_is_one_whoever_stored_it() {
+    let mut rig = Rig::new(100);
+    for _ in 0..20 {
+        assert_eq!(rig.store(None, &[10, 11], &[0, 1, 2, 3]), BatchOutcome::Applied);
+    }
+    assert_eq!(rig.held, keys_of(&["ab", "abcd"]));
+    rig.remove(&[11]);
+    assert_eq!((rig.held.clone(), rig.pool.block_count()), (keys_of(&["ab"]), 1));
+    rig.remove(&[11, 99]);
+    assert_eq!(rig.store(Some(10), &[11], &[2, 3]), BatchOutcome::Applied);
+    assert_eq!(rig.held.len(), 2);
+    rig.remove(&[11, 10]);
+    assert_eq!((rig.held.len(), rig.pool.block_count()), (0, 0));
+}
+
+/// Another rank stores only what is missing, behind blocks that it did not store itself.
+#[test]
+fn one_rank_continues_what_another_began() {
+    let mut rig = Rig::new(100);
+    assert_eq!(rig.store(Some(11), &[12], &[4, 5]), BatchOutcome::Orphaned);
+    assert_eq!(rig.held.len(), 0);
+    rig.store(None, &[10, 11], &[0, 1, 2, 3]);
+    assert_eq!(rig.held.len(), 3);
+}
+
+#[test]
+fn what_is_not_stored_again_leaves_unless_removals_are_told() {
+    let mut rig = Rig::new(100);
+    rig.store(None, &[10, 11], &[0, 1, 2, 3]);
+    rig.expire(0);
+    rig.expire(60);
+    rig.store(None, &[10], &[0, 1]);
+    rig.expire(60);
+    rig.expire(99);
+    assert_eq!(rig.held.len(), 2);
+    rig.expire(100);
+    assert_eq!(rig.held, keys_of(&["ab"]), "the other was stored again");
+    assert!(rig.pool.next_expiry().is_some());
+    rig.remove(&[77]);
+    rig.expire(100_000);
+    assert_eq!(rig.held.len(), 1);
+}
+
+#[test]
+fn at_its_limit_the_oldest_blocks_go() {
+    let mut rig = Rig::new(8);
+    let store_next = |rig: &mut Rig, from: u64| {
+        for hash in from..from + 4 {
+            let token = u32::try_from(hash).unwrap();
+            rig.store(None, &[hash], &[token, token / 26]);
+        }
+    };
+    store_next(&mut rig, 0);
+    rig.expire(0);
+    rig.expire(30);
+    store_next(&mut rig, 100);
+    rig.expire(30);
+    let before = rig.held.clone();
+    assert_eq!(before.len(), 8);
+    store_next(&mut rig, 200);
+    assert_eq!(rig.held.len(), 8, "the first four went");
+    let kept = before.intersection(&rig.held).count();
+    assert_eq!(kept, 4);
+    // Where removals are told nothing goes by itself.
+    rig.remove(&[999]);
+    assert_eq!(rig.store(None, &[300], &[1, 2]), BatchOutcome::Full);
+    assert_eq!(rig.held.len(), 8);
+}
+
+#[test]
+fn another_text_begins_again() {
+    let mut rig = Rig::new(100);
+    rig.store(None, &[10], &[0, 1]);
+    rig.pool.begin_again(naming(), TTL);
+    rig.post();
+    assert_eq!((rig.held.len(), rig.pool.block_count()), (0, 0));
+    rig.store(None, &[10], &[0, 1]);
+    assert_eq!((rig.held.len(), rig.pool.number()), (1, NUMBER));
+}
+
+#[test]
+fn events_belong_to_the_pool_by_where_the_blocks_lie() {
+    for (medium, remote, wanted) in [
+        (Medium::Device, false, InPool::No),
+        (Medium::Device, true, InPool::No),
+        (Medium::Host, false, InPool::Too),
+        (Medium::Host, true, InPool::Alone),
+        (Medium::Disk, false, InPool::Alone),
+        (Medium::Disk, true, InPool::Alone),
+        (Medium::Shared, false, InPool::Alone),
+        (Medium::Unknown, false, InPool::No),
+        (Medium::Unknown, true, InPool::No),
+    ] {
+        assert_eq!(InPool::of(medium, remote), wanted, "{medium:?} {remote}");
+    }
+}
