@@ -38,6 +38,8 @@ pub(super) struct WorkerLists {
     awaited: Vec<String>,
     reading: JoinSet<()>,
     listed: Option<mpsc::Sender<WorkerList>>,
+    /// URLs of the configuration whose name or address a worker that leaves still has.
+    held_back: Vec<String>,
 }
 
 /// What to do about a list.
@@ -88,6 +90,16 @@ impl WorkerLists {
     /// Has a source of the start said nothing yet?
     pub(super) const fn are_awaited(&self) -> bool {
         !self.awaited.is_empty()
+    }
+
+    /// A worker of the configuration joins once one that leaves is gone.
+    pub(super) fn hold_back(&mut self, url: &str) {
+        self.held_back.push(url.to_owned());
+    }
+
+    /// Those that were held back, to be tried again.
+    pub(super) fn take_held_back(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.held_back)
     }
 
     /// Nobody waits for sources any more.

@@ -210,10 +210,12 @@ impl Slot {
         }
     }
 
-    /// Whoever leaves before the answer owes the prompt, which an engine has.
+    /// Whoever leaves before the answer owes the prompt, which an engine has. What the beginning of
+    /// a stream has used is known.
     pub(super) fn billed(&self, error: RelayError) -> RelayError {
         let quota = &self.told.quota;
-        if error == RelayError::ClientGone && quota.is_counted() {
+        let is_known = self.answer.usage.get().is_some();
+        if error == RelayError::ClientGone && quota.is_counted() && !is_known {
             self.answer.usage.set(Some(quota.estimated(0)));
         }
         error

@@ -198,6 +198,15 @@ fn workers_of_the_file_join_and_leave() {
     let both = format!("{}[[worker]]\nurl = \"{}\"\n", named(&second, "new"), first.url());
     assert_eq!(reload(both), json!(["worker"]));
     until("it serves again", || served_by() == old);
+    // Another address under the name of one that leaves: it joins when the name is free.
+    let third = Worker::json("{}");
+    assert_eq!(reload(named(&third, "new")), json!(["worker"]));
+    let has = |worker: &Worker| {
+        truth::get(handle.admin, "/workers").text().contains(&worker.address.to_string())
+    };
+    until("the third one has joined", || has(&third) && !has(&second) && !has(&first));
+    assert_eq!(reload(named(&third, "new")), json!([]), "it is there");
+    until("the third one serves", || served_by().as_deref() == Some("new"));
 }
 
 /// One key after the other changes how the running router behaves, over one connection that stays.

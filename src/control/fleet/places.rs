@@ -4,7 +4,7 @@ use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, WorkerConfig};
+use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::Registration;
 use forebay_fleet::worker::WorkerState;
 use forebay_tls::Connector;
@@ -79,6 +79,16 @@ impl Fleet {
             known.word = OperatorWord::Leave(by, known.word == OperatorWord::Drain(true));
         }
         begins
+    }
+
+    /// Does one that leaves still have the name or the address of this worker?
+    pub(in crate::control) fn is_leaving(&self, worker: &WorkerConfig) -> bool {
+        let Ok(WorkerUrl { authority, .. }) = WorkerUrl::parse(&worker.url) else { return false };
+        let name = worker.name.as_deref().unwrap_or(&authority);
+        self.workers.iter().any(|known| {
+            matches!(known.word, OperatorWord::Leave(..))
+                && (*known.shown.name == *name || *known.shown.authority == *authority)
+        })
     }
 
     /// Workers whose end has begun, that are idle or late.

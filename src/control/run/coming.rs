@@ -129,12 +129,17 @@ impl Control {
                 self.leave_by(place, "the configuration");
             }
         }
-        for url in &changes.joined {
+        let held_back = self.sources.take_held_back();
+        for url in held_back.iter().chain(&changes.joined) {
             let running = self.setup.reloader.as_ref().map(Reloader::running);
             let mut workers = running.into_iter().flat_map(|running| &running.workers);
             let Some(worker) = workers.find(|worker| worker.url == *url).cloned() else { continue };
             match self.add(&worker) {
                 Ok(_) => info!(url, "added by the configuration"),
+                Err(reason @ (NoPlace::Name | NoPlace::Url)) if self.fleet.is_leaving(&worker) => {
+                    info!(url, ?reason, "joins once the worker that leaves is gone");
+                    self.sources.hold_back(url);
+                }
                 Err(reason) => {
                     warn!(
                         url,
@@ -177,6 +182,7 @@ impl Control {
         info!(worker = &*name, "gone");
         self.probes.end(worker);
         self.fleet.remove(worker);
+        self.change_workers(&WorkerChanges::default());
         self.unheard.remove(&worker);
         self.reported.remove(&worker);
         self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());

@@ -176,6 +176,8 @@ fn image_url(cursor: &mut Cursor<'_>) -> Result<Option<ImageSource>, ScanError> 
             "detail" if is_text => detail = cursor.string()?.span,
             name => {
                 is_plain &= name == "detail" && cursor.peek() == Some(b'n');
+                // The last one counts.
+                detail = 0..0;
                 cursor.skip_value(6)?;
             }
         }

@@ -323,7 +323,9 @@ impl Transcript {
     /// Nothing has to be taken down any more. The stream goes on as it would without.
     pub fn give_up(&mut self, why: NotContinued) {
         self.obstacle.get_or_insert(why);
-        self.ids = StreamIds::default();
+        // What the rank of this moment got as prompt stays output for the client.
+        let behind_count = self.ids.behind_count;
+        self.ids = StreamIds { behind_count, ..StreamIds::default() };
     }
 
     fn owes_usage(&self) -> bool {

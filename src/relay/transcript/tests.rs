@@ -434,6 +434,24 @@ fn comments_beside_data_are_skipped() {
 }
 
 #[test]
+fn what_came_before_a_cut_stays_output_when_the_ids_end() {
+    let body = body_of(false, "");
+    let mut transcript = transcript(false, &body).unwrap();
+    let whole = events(&first_body(&body), false, "n");
+    let mut out = Vec::new();
+    transcript.feed(whole[..2].concat().as_bytes(), &mut out);
+    transcript.break_off();
+    transcript.settle(None, |_, _| false);
+    let mut rest = Vec::new();
+    transcript.go_on(&mut rest);
+    let rest = events(&rest, false, "n2").concat().replace("\"token_ids\":[", "\"other\":[");
+    transcript.feed(rest.as_bytes(), &mut out);
+    assert!(transcript.ids.all.is_empty(), "ids are missing");
+    let uncut = told(&regex_free(&whole.concat()));
+    assert_eq!(told(&String::from_utf8(out).unwrap()).2, uncut.2);
+}
+
+#[test]
 fn a_long_event_and_many_ids_pass_and_end_the_transcript() {
     let mut transcript = transcript(false, &body_of(false, "")).unwrap();
     let long = format!("data: {{\"x\":\"{}\"}}\n\ndata: [DONE]\n\n", "y".repeat(600_000));

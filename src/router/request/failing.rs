@@ -27,8 +27,9 @@ impl RequestFlow {
         }
         if error == RelayError::Moved {
             // By the operator's word: no failure, and no attempt. Each move waits for an event, so
-            // the hops before it count no more.
+            // the hops and refusals before it count no more.
             self.tries.hop_count = 0;
+            self.tries.refused_count = 0;
             self.go_on(now, failed.only);
             self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
             return self.hop(now, InHand::default(), scene);
