@@ -19,6 +19,10 @@ FIGURES = ("request", "fixed", "token", "attention", "kv_read")
 KNEES = (0, *(2 ** (power / 4) for power in range(0, 45)))
 
 
+class NotTogether(Exception):
+    """The first streams ended before the last had begun to decode."""
+
+
 def streamed(url, model, prompt, tokens, at=None, timeout=300):
     """(when it was sent, when each event came, usage) of a completion. `at`: when to send it."""
     where = urllib.parse.urlsplit(url)
@@ -103,7 +107,7 @@ def decoding(url, model, batches, contexts, tokens, random_):
                 gaps += [after[1] - at[1] for at, after in zip(inside, inside[1:])]
                 before += [context + place for place, _ in inside[1:]]
             if len(gaps) < batch * 4:
-                raise SystemExit(f"{batch} streams behind {context} tokens did not decode together: give more tokens")
+                raise NotTogether(f"{batch} streams behind {context} tokens did not decode together for long enough")
             step = (batch, 0, batch * statistics.mean(before))
             yield Observation(f"{batch} streams behind {context}", statistics.mean(gaps) * 1_000, 0, [step])
 
