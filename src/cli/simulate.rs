@@ -184,7 +184,8 @@ fn engine(fleet: &FleetArgs) -> Result<ModelSpeed, String> {
     }
     let Some(file) = &fleet.engine else { return Ok(ModelSpeed::default()) };
     let failed = |reason: &dyn fmt::Display| format!("--engine {}: {reason}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+    let unread = |error| failed(&format!("{error}; name a file that can be read"));
+    let text = std::fs::read_to_string(file).map_err(unread)?;
     ModelSpeed::from_toml(&text).map_err(|error| failed(&error))
 }
 

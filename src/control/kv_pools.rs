@@ -75,7 +75,8 @@ impl KvPools {
                 warn!(
                     kv_pool = &**name,
                     model = &*naming.model,
-                    "too many KV pools: what is in this one counts for nothing"
+                    most = KV_POOLS_MAX,
+                    "too many KV pools: what is in this one counts for nothing; use fewer names"
                 );
             }
             return None;

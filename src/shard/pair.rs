@@ -163,9 +163,10 @@ pub(super) async fn begin<'a>(
 fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<String> {
     let fleet = shard.workers.fleet.borrow();
     let (rank, worker) = fleet.rank(decode)?;
-    let (flow, taken) = match rank.kv_flow? {
-        KvFlow::TwoPhase => (KvFlow::TwoPhase, "pull"),
-        KvFlow::Push => (KvFlow::Push, "push"),
+    let flow = rank.kv_flow?;
+    let taken = match flow {
+        KvFlow::TwoPhase => "pull",
+        KvFlow::Push => "push",
         KvFlow::Mooncake => return None,
     };
     let mode = transfer_mode(handed?).filter(|mode| mode != taken)?;

@@ -6,6 +6,7 @@ use crate::rig::stub::{Step, Stub, answer, reply_bytes};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{Reply, admin, metric, router, until, usable};
 use forebay::config::Config;
+use forebay::server::ServerHandle;
 use std::time::Duration;
 
 const ASK: &str = r#"{"model":"m","prompt":"hi"}"#;
@@ -60,6 +61,20 @@ fn the_engines_own_pages_say_what_its_registry_is() {
     idle(&router);
 }
 
+/// A request that finds no pair: decode gets it as it is, or nobody does.
+fn decodes_alone_or_refuses(router: &ServerHandle, decode: &Stub, served: bool) {
+    let reply = ask(router, "/v1/completions", ASK).reply();
+    if served {
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.field("x-forebay-prefill-worker"), None);
+        assert_eq!(decode.arrival(0).text(), ASK);
+    } else {
+        assert!(is_refused(&reply), "{}{}", reply.head, reply.text());
+        assert!(decode.arrivals().is_empty());
+    }
+    idle(router);
+}
+
 #[test]
 fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
     for (fallback, served) in [("decode_only", true), ("reject", false)] {
@@ -69,16 +84,7 @@ fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
         let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
         let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
         until("decode is up", || usable(&router) == 1);
-        let reply = ask(&router, "/v1/completions", ASK).reply();
-        if served {
-            assert_eq!(reply.status, 200, "{}", reply.text());
-            assert_eq!(reply.field("x-forebay-prefill-worker"), None);
-            assert_eq!(decode.arrival(0).text(), ASK);
-        } else {
-            assert!(is_refused(&reply), "{fallback} {}{}", reply.head, reply.text());
-            assert!(decode.arrivals().is_empty());
-        }
-        idle(&router);
+        decodes_alone_or_refuses(&router, &decode, served);
     }
 }
 
@@ -91,16 +97,8 @@ fn workers_of_different_connectors_are_no_pair() {
         let workers = [(&prefill, PREFILLS), (&decode, &*pushed)];
         let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
         until("both are up", || usable(&router) == 2);
-        let reply = ask(&router, "/v1/completions", ASK).reply();
-        if served {
-            assert_eq!(reply.status, 200, "{}", reply.text());
-            assert_eq!(reply.field("x-forebay-prefill-worker"), None);
-            assert_eq!(decode.arrival(0).text(), ASK);
-        } else {
-            assert!(is_refused(&reply), "{fallback} {}{}", reply.head, reply.text());
-        }
+        decodes_alone_or_refuses(&router, &decode, served);
         assert!(prefill.arrivals().is_empty());
-        idle(&router);
     }
 }
 

@@ -10,31 +10,31 @@ impl FleetSnapshot {
     /// labels, where both have one, are the same.
     #[must_use]
     pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
-        let (Some(one), Some(other)) = (self.part_of_network(one), self.part_of_network(other))
-        else {
-            return false;
-        };
-        one.is_sglang == other.is_sglang
-            && !differ(one.topology, other.topology)
-            && !differ(one.kv_flow, other.kv_flow)
+        self.places([one, other]).is_some_and(|[one, other]| {
+            one.is_sglang == other.is_sglang
+                && !differ(one.topology, other.topology)
+                && !differ(one.kv_flow, other.kv_flow)
+        })
     }
 
     /// Is whoever is near `other` near `one` too?
     #[must_use]
     pub fn is_at_least_as_near(&self, one: RankIndex, other: RankIndex) -> bool {
-        let (Some(one), Some(other)) = (self.part_of_network(one), self.part_of_network(other))
-        else {
-            return false;
-        };
-        one.is_sglang == other.is_sglang
-            && (one.topology.is_none() || one.topology == other.topology)
-            && (one.kv_flow.is_none() || one.kv_flow == other.kv_flow)
+        self.places([one, other]).is_some_and(|[one, other]| {
+            one.is_sglang == other.is_sglang
+                && (one.topology.is_none() || one.topology == other.topology)
+                && (one.kv_flow.is_none() || one.kv_flow == other.kv_flow)
+        })
     }
 
     /// Do these two have the same neighbours?
     #[must_use]
     pub fn are_alike(&self, one: RankIndex, other: RankIndex) -> bool {
         self.part_of_network(one) == self.part_of_network(other)
+    }
+
+    fn places(&self, [one, other]: [RankIndex; 2]) -> Option<[NetworkPlace<'_>; 2]> {
+        Some([self.part_of_network(one)?, self.part_of_network(other)?])
     }
 
     fn part_of_network(&self, index: RankIndex) -> Option<NetworkPlace<'_>> {

@@ -231,6 +231,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_detail_counts() {
+        let nulled = DATA.replace(r#""}}"#, r#"","detail":"low","detail":null}}"#);
+        let names = names(&named(&chat(&[DATA, &nulled].join(","))).1);
+        assert_eq!(names[0], names[1], "null is none");
+    }
+
+    #[test]
     fn what_cannot_be_named_is_left_byte_for_byte() {
         let text = r#"{"type":"text","text":"a"}"#;
         for parts in [
