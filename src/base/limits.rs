@@ -75,6 +75,10 @@ pub const READ_BYTES: usize = 16 * 1024;
 /// The same for sockets that carry a stream of small events, or nothing, for a long time: thousands
 /// of them wait in a read at once, and their buffers should stay in the caches.
 pub const STREAM_READ_BYTES: usize = 4 * 1024;
+/// Bytes of the first read where a long body is expected; the rest is received where it is to stay.
+/// So much moves to a small buffer. More would push the bodies of others out of the caches, and
+/// would be copied.
+pub const FIRST_READ_BYTES: usize = 2 * 1024;
 /// Bytes of one read of a long body, which is received where it is to stay.
 pub const READ_IN_PLACE_BYTES_MAX: usize = 128 * 1024;
 /// Entries of a shard's submission queue; few, so that 50 shards fit into 8 MiB of locked memory.

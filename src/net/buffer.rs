@@ -2,12 +2,13 @@
 //! steady traffic allocates nothing.
 
 use forebay_base::limits::{
-    AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, POOLED_BUFFERS_MAX, READ_BYTES, STREAM_READ_BYTES,
+    AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, FIRST_READ_BYTES, POOLED_BUFFERS_MAX, READ_BYTES,
+    STREAM_READ_BYTES,
 };
 use std::cell::{Cell, RefCell};
 
 /// A chunk up to this length moves to a small buffer, and its read buffer is used again at once.
-const COPIED_BYTES_MAX: usize = 2 * 1024;
+const COPIED_BYTES_MAX: usize = FIRST_READ_BYTES;
 
 /// Free buffers of `READ_BYTES` and `STREAM_READ_BYTES` capacity.
 #[derive(Debug, Default)]

@@ -8,7 +8,9 @@ use super::inflow::Inflow;
 use super::outflow::Outflow;
 use super::provided::Provided;
 use super::readiness::Readiness;
-use forebay_base::limits::{COMPLETIONS_MAX, PROVIDED_BUFFERS, READ_BYTES, SUBMISSIONS_MAX};
+use forebay_base::limits::{
+    COMPLETIONS_MAX, FIRST_READ_BYTES, PROVIDED_BUFFERS, READ_BYTES, SUBMISSIONS_MAX,
+};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
 use slab::Slab;
@@ -88,17 +90,22 @@ impl Uring {
         registered.is_ok()
     }
 
-    /// Receives from a socket until it is cancelled or ends; only one chunk if `is_once`, or while
-    /// too many wait.
+    /// Receives from a socket until it is cancelled or ends; one chunk while too many wait, and the
+    /// first bytes alone where the rest `is_in_place`.
     pub(crate) fn receive(
         &mut self,
         fd: &Rc<OwnedFd>,
         flow: &Rc<RefCell<Inflow>>,
-        is_once: bool,
+        is_in_place: bool,
     ) -> usize {
         let op = Op::Receive { flow: Rc::clone(flow), fd: Rc::clone(fd) };
         let key = self.ops.insert(op);
-        self.push(receive_entry(fd, key, self.is_tight || is_once));
+        let amount = match (is_in_place, self.is_tight) {
+            (true, _) => Amount::Once(FIRST_READ_BYTES),
+            (false, true) => Amount::Once(READ_BYTES),
+            (false, false) => Amount::All,
+        };
+        self.push(receive_entry(fd, key, amount));
         key
     }
 
@@ -209,7 +216,7 @@ impl Uring {
                     // Goes on where nobody would notice that it has ended: in the idle pool.
                     let goes_on = is_last && flow.ended(pool);
                     if goes_on {
-                        unsubmitted.push_back(receive_entry(fd, key, false));
+                        unsubmitted.push_back(receive_entry(fd, key, Amount::All));
                     }
                     is_last && !goes_on
                 }
@@ -313,14 +320,24 @@ fn cancel_entry(key: usize) -> squeue::Entry {
     cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
 }
 
-fn receive_entry(fd: &OwnedFd, key: usize, is_once: bool) -> squeue::Entry {
+/// What one receive is to bring.
+#[derive(Clone, Copy)]
+enum Amount {
+    /// Chunk after chunk, until it is cancelled.
+    All,
+    /// One chunk, of so many bytes at most.
+    Once(usize),
+}
+
+fn receive_entry(fd: &OwnedFd, key: usize, amount: Amount) -> squeue::Entry {
     let target = types::Fd(fd.as_raw_fd());
-    let entry = if is_once {
-        let length = u32::try_from(READ_BYTES).unwrap_or(u32::MAX);
-        let receive = opcode::Recv::new(target, std::ptr::null_mut(), length).buf_group(GROUP);
-        receive.build().flags(squeue::Flags::BUFFER_SELECT)
-    } else {
-        opcode::RecvMulti::new(target, GROUP).build()
+    let entry = match amount {
+        Amount::All => opcode::RecvMulti::new(target, GROUP).build(),
+        Amount::Once(bytes) => {
+            let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let receive = opcode::Recv::new(target, std::ptr::null_mut(), length).buf_group(GROUP);
+            receive.build().flags(squeue::Flags::BUFFER_SELECT)
+        }
     };
     entry.user_data(as_data(key))
 }
