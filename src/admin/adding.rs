@@ -80,7 +80,7 @@ impl AddWorkerRequest {
         if body.url.len().max(bytes(&body.name)) > WORKER_NAME_BYTES_MAX {
             return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
         }
-        WorkerUrl::parse(&body.url)
+        let url = WorkerUrl::parse(&body.url)
             .map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", body.url))?;
         let printable = |name: &str| name.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if body.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
@@ -98,7 +98,7 @@ impl AddWorkerRequest {
         if wait.is_some_and(|wait| wait > WAIT_MAX) {
             return Err(format!("`wait` is at most {} s", WAIT_MAX.as_secs()));
         }
-        let AddBody { url, name, api_key, .. } = body;
+        let (AddBody { name, api_key, .. }, url) = (body, url.text());
         let worker = WorkerConfig { url, name, role, api_key, ..WorkerConfig::default() };
         Ok(Self { worker: Box::new(worker), wait })
     }

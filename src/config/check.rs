@@ -11,6 +11,7 @@ use super::url::WorkerUrl;
 use super::worker::WorkerConfig;
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -156,17 +157,15 @@ impl Check<'_> {
         if let Some(dir) = &config.model_dir {
             self.model_dir("model_dir", dir);
         }
+        let (mut urls, mut names) = (HashSet::new(), HashSet::new());
         for (position, worker) in config.workers.iter().enumerate() {
             self.worker(&format!("worker.{position}"), worker);
-            let before = config.workers.iter().take(position);
-            if before.clone().any(|other| other.url == worker.url) && !worker.url.is_empty() {
+            if !urls.insert(&worker.url) && !worker.url.is_empty() {
                 let what = format!("worker {} is listed twice", worker.url);
                 self.error(&format!("worker.{position}.url"), what, "remove one of the two");
             }
-            let named = |other: &WorkerConfig| worker.name.is_some() && other.name == worker.name;
-            if before.clone().any(named) {
-                let what =
-                    format!("the name {:?} is used twice", worker.name.as_deref().unwrap_or(""));
+            if let Some(name) = worker.name.as_ref().filter(|name| !names.insert(*name)) {
+                let what = format!("the name {name:?} is used twice");
                 self.error(&format!("worker.{position}.name"), what, "names tell workers apart");
             }
         }

@@ -76,7 +76,7 @@ pub use tls::{
 };
 pub use token::read_token;
 pub use traces::TracesConfig;
-pub use upstream::{Connectors, UpstreamFault};
+pub use upstream::{Connectors, KnownConnectors, UpstreamFault};
 pub use url::{JwksUrl, WorkerUrl, WorkerUrlError};
 pub use worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,

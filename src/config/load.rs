@@ -5,6 +5,7 @@ use super::finding::{Finding, Severity};
 use super::flags::{Flags, Merge};
 use super::reader::read_file;
 use super::schema::Config;
+use super::url::WorkerUrl;
 
 /// A file as it was given.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +44,19 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
         findings: &mut reading.findings,
     }
     .apply(flags);
+    respell(&mut reading.config);
     reading.findings.extend(check(&reading.config, &reading.origins));
     reading.findings.sort_by_key(Finding::position);
     Loaded { config: reading.config, findings: reading.findings }
+}
+
+/// One URL is written in one way from now on, so that texts can be compared.
+pub(super) fn respell(config: &mut Config) {
+    for worker in &mut config.workers {
+        if let Ok(url) = WorkerUrl::parse(&worker.url) {
+            worker.url = url.text();
+        }
+    }
 }
 
 impl Config {

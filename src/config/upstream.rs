@@ -9,6 +9,9 @@ use std::collections::HashMap;
 /// How sessions with the workers of `https://` begin, by their `host:port`.
 pub type Connectors = HashMap<String, Connector>;
 
+/// What was read for others, so that each file is read once.
+pub type KnownConnectors = HashMap<ConnectFiles, Connector>;
+
 /// Which worker cannot be connected to, and why.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("worker {url}: {fault}")]
@@ -35,7 +38,7 @@ impl Config {
     /// # Errors
     /// [`UpstreamFault`].
     pub fn connectors_of(&self, workers: &[WorkerConfig]) -> Result<Connectors, UpstreamFault> {
-        let mut known = HashMap::new();
+        let mut known = KnownConnectors::new();
         let mut connectors = Connectors::new();
         for (position, worker) in workers.iter().enumerate() {
             let connector = self.connector(worker, &mut known).map_err(|fault| {
@@ -58,19 +61,14 @@ impl Config {
         is_tls.then(|| Connector::read(&files, &url.server.host)).transpose()
     }
 
-    /// How TLS to a worker begins that the configuration does not have; `None` in plain text.
+    /// How TLS to a worker begins; `None` in plain text. `known`: what was read for others.
     ///
     /// # Errors
     /// [`ConnectFault`].
-    pub fn connector_of(&self, worker: &WorkerConfig) -> Result<Option<Connector>, ConnectFault> {
-        self.connector(worker, &mut HashMap::new())
-    }
-
-    /// `known`: what was read for others.
-    pub(super) fn connector(
+    pub fn connector(
         &self,
         worker: &WorkerConfig,
-        known: &mut HashMap<ConnectFiles, Connector>,
+        known: &mut KnownConnectors,
     ) -> Result<Option<Connector>, ConnectFault> {
         let Some(url) = WorkerUrl::parse(&worker.url).ok().filter(|url| url.is_tls) else {
             return Ok(None);

@@ -41,8 +41,7 @@ impl JwksUrl {
     /// The server as a URL, without a path.
     #[must_use]
     pub fn base(&self) -> String {
-        let scheme = if self.server.is_tls { "https" } else { "http" };
-        format!("{scheme}://{}", self.server.authority)
+        self.server.text()
     }
 }
 
@@ -91,6 +90,12 @@ impl WorkerUrl {
             return Err(WorkerUrlError::Host);
         }
         Ok(Self { host: host.to_owned(), port, is_tls, authority: authority.to_owned() })
+    }
+
+    /// The URL, without a slash at its end.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}://{}", self.scheme(), self.authority)
     }
 
     /// `http` or `https`.

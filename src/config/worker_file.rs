@@ -1,36 +1,51 @@
 //! A file of workers, which holds `[[worker]]` tables and nothing else.
 
-use super::finding::Finding;
-use super::flags::Flags;
-use super::load::{ConfigText, load};
+use super::check::check;
+use super::finding::{Finding, Severity};
+use super::load::respell;
 use super::reader::read_file;
 use super::schema::Config;
+use super::tls::UpstreamTlsConfig;
 use super::worker::WorkerConfig;
 
-/// The workers of a file that holds nothing else.
+/// The workers of a file that holds nothing else, of a router with these files of TLS.
 ///
 /// # Errors
 /// What is wrong with the text, the first fault first.
-pub fn workers_of(name: &str, text: &str) -> Result<Vec<WorkerConfig>, String> {
-    let read = read_file(name, text).config;
-    if (Config { workers: Vec::new(), ..read }) != Config::default() {
+pub fn workers_of(
+    name: &str,
+    text: &str,
+    upstream_tls: &UpstreamTlsConfig,
+) -> Result<Vec<WorkerConfig>, String> {
+    let mut read = read_file(name, text);
+    respell(&mut read.config);
+    let workers = std::mem::take(&mut read.config.workers);
+    if read.config != Config::default() {
         return Err(format!("{name}: only [[worker]] tables may stand there"));
     }
-    let loaded = load(Some(ConfigText { name, text }), &Flags::default());
-    let first = |findings: Vec<Finding>| {
-        findings.first().map_or_else(String::new, |finding| format!("{finding}"))
-    };
-    loaded.usable().map(|config| config.workers).map_err(first)
+    let upstream_tls = upstream_tls.clone();
+    let config = Config { workers, upstream_tls, ..Config::default() };
+    read.findings.extend(check(&config, &read.origins));
+    read.findings.sort_by_key(Finding::position);
+    let is_error = |finding: &&Finding| finding.severity == Severity::Error;
+    match read.findings.iter().find(is_error) {
+        Some(finding) => Err(finding.to_string()),
+        None => Ok(config.workers),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(name: &str, text: &str) -> Result<Vec<WorkerConfig>, String> {
+        workers_of(name, text, &UpstreamTlsConfig::default())
+    }
+
     #[test]
     fn a_file_of_workers_holds_workers_and_nothing_else() {
         let text = "# a rack\n[[worker]]\nurl = \"http://a:1\"\nname = \"x\"\n";
-        let workers = workers_of("w.toml", text).unwrap();
+        let workers = read("w.toml", text).unwrap();
         assert_eq!((&*workers[0].url, workers[0].name.as_deref()), ("http://a:1", Some("x")));
         for (text, fault) in [
             ("", "no worker is configured"),
@@ -40,8 +55,20 @@ mod tests {
             ("[[worker]]\nurl = \"https://a:1\"\ntls_ca = \"/no/such\"\n", "/no/such"),
             ("[[work", "w.toml:1"),
         ] {
-            let said = workers_of("w.toml", text).unwrap_err();
+            let said = read("w.toml", text).unwrap_err();
             assert!(said.contains(fault), "{said}");
         }
+    }
+
+    #[test]
+    fn authorities_are_those_of_the_router_and_urls_are_spelled_one_way() {
+        let text = "[[worker]]\nurl = \"https://a:1/\"\n";
+        let of = |ca: &str| UpstreamTlsConfig { ca: Some(ca.into()), ..Default::default() };
+        let said = workers_of("w.toml", text, &of("/no/such")).unwrap_err();
+        assert!(said.contains("/no/such"), "{said}");
+        let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls/router.pem");
+        assert_eq!(workers_of("w.toml", text, &of(ca)).unwrap()[0].url, "https://a:1");
+        let twice = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1/\"\n";
+        assert!(read("w.toml", twice).unwrap_err().contains("twice"));
     }
 }

@@ -2,14 +2,18 @@
 //! read, or names nobody, removes nobody. Which of them a change brings and takes is decided here
 //! without I/O; the tasks below only read.
 
+use super::fleet::NoPlace;
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
-use forebay_config::{DiscoveryConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl, workers_of};
+use forebay_config::{
+    Config, DiscoveryConfig, UpstreamTlsConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl,
+    workers_of,
+};
 use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -40,6 +44,8 @@ pub(super) struct WorkerLists {
     listed: Option<mpsc::Sender<WorkerList>>,
     /// URLs of the configuration whose name or address a worker that leaves still has.
     held_back: Vec<String>,
+    /// What was said last of each source's workers that could not join.
+    refused: BTreeMap<String, Complaint>,
 }
 
 /// What to do about a list.
@@ -53,34 +59,36 @@ pub(super) struct SourceNews {
 
 impl WorkerLists {
     /// Looks where the configuration says. What is found comes out of the receiver.
-    pub(super) fn start(config: &DiscoveryConfig) -> (Self, mpsc::Receiver<WorkerList>) {
+    pub(super) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
         let (listed, receiver) = mpsc::channel(LISTS_MAX);
         let mut sources = Self { listed: Some(listed), ..Self::default() };
         sources.look(config);
-        sources.awaited = names(config).collect();
+        sources.awaited = names(&config.discovery).collect();
         (sources, receiver)
     }
 
     /// Looks from now on where the configuration says. The answer are the URLs of workers that
     /// leave, since it has their sources no more.
-    pub(super) fn look(&mut self, config: &DiscoveryConfig) -> Vec<String> {
+    pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
         self.awaited.clear();
         let Some(listed) = self.listed.clone() else { return Vec::new() };
-        let every = config.interval;
-        if let Some(path) = &config.file {
-            self.reading.spawn_local(follow_file(path.clone(), every, listed.clone()));
+        let Config { discovery, upstream_tls, .. } = config;
+        let every = discovery.interval;
+        if let Some(path) = &discovery.file {
+            let file = WorkersFile { path: path.clone(), upstream_tls: upstream_tls.clone() };
+            self.reading.spawn_local(follow_file(file, every, listed.clone()));
         }
-        for url in &config.dns {
+        for url in &discovery.dns {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
             let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
             if source.name.host.starts_with('_') {
-                self.reading.spawn_local(follow_service(source, config.name_server_address()));
+                self.reading.spawn_local(follow_service(source, discovery.name_server_address()));
             } else {
                 self.reading.spawn_local(follow_name(source));
             }
         }
-        let is_kept = |source: &String| names(config).any(|name| name == *source);
+        let is_kept = |source: &String| names(discovery).any(|name| name == *source);
         let gone: Vec<String> =
             self.brought.keys().filter(|source| !is_kept(source)).cloned().collect();
         let nothing = |source| WorkerList { source, workers: Vec::new() };
@@ -130,6 +138,20 @@ impl WorkerLists {
         self.brought.entry(source.to_owned()).or_default().push(worker);
     }
 
+    /// Workers of a list could not join, for now: said once, and again when it is otherwise.
+    pub(super) fn were_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
+        let Some((url, reason)) = refused.first() else {
+            self.refused.remove(source);
+            return;
+        };
+        let text = format!("{url}: {reason}");
+        let said = self.refused.entry(source.to_owned()).or_default();
+        if said.is_new(&text) {
+            let (count, first) = (refused.len(), text);
+            warn!(source, count, first, "workers not added: tried again with each list");
+        }
+    }
+
     /// The workers of all sources.
     pub(super) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
         self.brought.values().flatten()
@@ -146,12 +168,19 @@ fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
     file.chain(config.dns.iter().cloned())
 }
 
-async fn follow_file(path: PathBuf, every: Duration, listed: mpsc::Sender<WorkerList>) {
-    let source = path.display().to_string();
+/// A file of workers, and the files of TLS that its workers go by.
+#[derive(Clone)]
+struct WorkersFile {
+    path: PathBuf,
+    upstream_tls: UpstreamTlsConfig,
+}
+
+async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<WorkerList>) {
+    let source = file.path.display().to_string();
     let (mut complaint, mut last) = (Complaint::default(), None);
     loop {
-        let place = path.clone();
-        let read = tokio::task::spawn_blocking(move || read_file(&place)).await;
+        let file = file.clone();
+        let read = tokio::task::spawn_blocking(move || file.read()).await;
         match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
             Ok(workers) => {
                 complaint = Complaint::default();
@@ -160,20 +189,22 @@ async fn follow_file(path: PathBuf, every: Duration, listed: mpsc::Sender<Worker
                     let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
                 }
             }
-            Err(error) => complaint.say(&source, error),
+            Err(error) => complaint.say(&source, &error),
         }
         sleep(every).await;
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<WorkerConfig>, String> {
-    let (mut text, limit) = (String::new(), WORKERS_FILE_BYTES_MAX as u64);
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    file.take(limit + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    if text.len() > WORKERS_FILE_BYTES_MAX {
-        return Err(format!("it is longer than {limit} bytes"));
+impl WorkersFile {
+    fn read(&self) -> Result<Vec<WorkerConfig>, String> {
+        let (mut text, limit) = (String::new(), WORKERS_FILE_BYTES_MAX as u64);
+        let file = File::open(&self.path).map_err(|error| error.to_string())?;
+        file.take(limit + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+        if text.len() > WORKERS_FILE_BYTES_MAX {
+            return Err(format!("it is longer than {limit} bytes"));
+        }
+        workers_of(&self.path.display().to_string(), &text, &self.upstream_tls)
     }
-    workers_of(&path.display().to_string(), &text)
 }
 
 /// A name that is asked for again and again.
@@ -203,7 +234,7 @@ async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
                 ttl.min(SRV_TTL_MAX).max(*every)
             }
             Err(fault) => {
-                complaint.say(url, fault.to_string());
+                complaint.say(url, &fault.to_string());
                 *every
             }
         };
@@ -227,7 +258,7 @@ async fn follow_name(source: NamedSource) {
                 complaint = Complaint::default();
                 source.list(workers).await;
             }
-            Err(error) => complaint.say(url, error),
+            Err(error) => complaint.say(url, &error),
         }
         sleep(*every).await;
     }
@@ -265,14 +296,21 @@ const fn scheme(is_tls: bool) -> &'static str {
 }
 
 /// Said once, and again when it is another one.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Complaint(String);
 
 impl Complaint {
-    fn say(&mut self, source: &str, error: String) {
-        if self.0 != error {
+    fn is_new(&mut self, error: &str) -> bool {
+        let is_new = self.0 != error;
+        if is_new {
+            error.clone_into(&mut self.0);
+        }
+        is_new
+    }
+
+    fn say(&mut self, source: &str, error: &str) {
+        if self.is_new(error) {
             warn!(source, error, "nothing learnt of workers: those that are known stay");
-            self.0 = error;
         }
     }
 }

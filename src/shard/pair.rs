@@ -169,7 +169,9 @@ fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<S
         KvFlow::Push => "push",
         KvFlow::Mooncake => return None,
     };
-    let mode = transfer_mode(handed?).filter(|mode| mode != taken)?;
+    // A mode that is unknown here may be one that the engine understands.
+    let is_other = |mode: &String| ["pull", "push"].contains(&&**mode) && mode != taken;
+    let mode = transfer_mode(handed?).filter(is_other)?;
     Some(format!(
         "The KV of the prefill worker moves by {mode:?}, and the decode worker {} takes it by \
          {taken:?} (`kv_flow` is {:?}): start both with the same connector.",

@@ -200,3 +200,41 @@ fn records_names_and_a_file_bring_workers_with_tls() {
     };
     until("the others are believed no more", || (0..8).all(|_| is_own(&asked(&router))));
 }
+
+/// A file says the same address in other words, then over TLS.
+#[test]
+fn another_spelling_is_the_same_worker_and_another_scheme_is_another_one() {
+    let [first, second] = [(); 2].map(|()| Worker::json("{}"));
+    let certificates = Certificates::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let lists = |urls: &[&str]| {
+        let table = |url: &&str| format!("[[worker]]\nurl = \"{url}\"\nmodels = [\"m\"]\n");
+        let new = file.with_extension("new");
+        std::fs::write(&new, urls.iter().map(table).collect::<String>()).unwrap();
+        std::fs::rename(new, &file).unwrap();
+    };
+    lists(&[&first.url()]);
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\npolicy = \"round_robin\"\nhealth.enabled = false\n\
+         upstream_tls.ca = \"{}\"\n[discovery]\ninterval = \"100ms\"\nfile = \"{}\"\n",
+        certificates.ca().display(),
+        file.display(),
+    ));
+    let has = |text: &str| get(router.admin, "/workers").text().contains(text);
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    lists(&[&format!("{}/", first.url()), &second.url()]);
+    until("the second has joined", || has(&second.url()));
+    assert_eq!(router.logged("removed: it gets nothing new"), 0);
+    assert!(has(&first.url()));
+    let over_tls = first.url().replace("http:", "https:");
+    lists(&[&over_tls, &second.url()]);
+    until("the first is another worker", || has(&over_tls) && !has(&first.url()));
+    assert_eq!(router.logged("workers not added"), 1, "while the one of before was there");
+    // Two that cannot join are said once, whatever comes of the others.
+    lists(&[&second.url(), &first.url()]);
+    until("it waits", || router.logged("or was there over TLS") == 1 && !has(&over_tls));
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(router.logged("workers not added") <= 3, "not with each list");
+    assert!(served_by(&router).ends_with(&second.address.port().to_string()));
+}

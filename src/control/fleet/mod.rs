@@ -18,6 +18,7 @@ pub(super) use shown::FoundWorker;
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
 use configured::Configured;
+use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
@@ -108,15 +109,19 @@ impl SleepPhase {
 }
 
 /// Why a worker was not added.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum NoPlace {
     /// A worker of that address is there, or was there over TLS.
+    #[error("a worker of that address is there, or was there over TLS")]
     Url,
     /// TLS to it cannot begin.
+    #[error("TLS: {0}")]
     Tls(ConnectFault),
     /// A worker of that name is there.
+    #[error("a worker of that name is there")]
     Name,
     /// All places were given.
+    #[error("the router has had as many workers as it can: {WORKERS_MAX}")]
     Full,
 }
 
@@ -442,11 +447,13 @@ impl Fleet {
         self.front.tenants.keys()
     }
 
-    /// The worker of a URL, if it is there.
+    /// The worker of a URL, if it is there, and over TLS where the URL says so.
     pub(super) fn worker_at(&self, url: &str) -> Option<WorkerIndex> {
         let url = WorkerUrl::parse(url).ok()?;
         let is_it = |known: &KnownWorker| {
-            known.word != OperatorWord::Gone && *known.shown.authority == *url.authority
+            known.word != OperatorWord::Gone
+                && *known.shown.authority == *url.authority
+                && known.shown.connector.is_some() == url.is_tls
         };
         WorkerIndex::try_from_index(self.workers.iter().position(is_it)?)
     }

@@ -78,8 +78,8 @@ impl Control {
             self.loads.set_config(config.load, config.health.timeout);
             self.loads.adjust(self.fleet.load_plans());
         }
-        if any(&["discovery."]) {
-            let left = self.sources.look(&config.discovery);
+        if any(&["discovery.", UPSTREAM_TLS]) {
+            let left = self.sources.look(&config);
             self.leave_with(&left, "the configuration");
         }
         if any(&["kv."]) {

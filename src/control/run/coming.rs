@@ -5,10 +5,10 @@ use super::super::sources::{SourceNews, WorkerList};
 use super::{Control, Parts};
 use forebay_admin::{AddRefused, AddWorkerRequest, StreamsStay, WorkerDrain};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::{Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
+use forebay_config::{KnownConnectors, Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::RankLoad;
 use serde_json::Value;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
 impl Control {
     pub(super) fn set_draining(
@@ -34,7 +34,12 @@ impl Control {
 
     /// A worker gets a place, and is asked about itself from now on. Reads the files of TLS to one
     /// with `https://` that the configuration does not have, small as those of a reload.
-    pub(super) fn add(&mut self, worker: &WorkerConfig) -> Result<WorkerIndex, NoPlace> {
+    /// `known`: what was read for others of the same list.
+    pub(super) fn add(
+        &mut self,
+        worker: &WorkerConfig,
+        known: &mut KnownConnectors,
+    ) -> Result<WorkerIndex, NoPlace> {
         let Parts { config, tls, .. } = &mut self.setup;
         let authority =
             WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
@@ -42,7 +47,7 @@ impl Control {
         let is_configured = config.workers.iter().any(is_same);
         let connector = match tls.connectors.get(&authority) {
             Some(known) if is_configured => Some(known.clone()),
-            _ => config.connector_of(worker).map_err(NoPlace::Tls)?,
+            _ => config.connector(worker, known).map_err(NoPlace::Tls)?,
         };
         let place = self.fleet.add(config, worker, connector.clone())?;
         if let Some(connector) = connector {
@@ -59,12 +64,13 @@ impl Control {
     /// The worker as it is then: not known yet.
     pub(super) fn add_worker(&mut self, asked: &AddWorkerRequest) -> Result<Value, AddRefused> {
         let worker = asked.worker();
-        let place = self.add(worker).map_err(|reason| match reason {
-            NoPlace::Url => AddRefused::UrlTaken,
-            NoPlace::Tls(fault) => AddRefused::Tls(fault),
-            NoPlace::Name => AddRefused::NameTaken,
-            NoPlace::Full => AddRefused::Full,
-        })?;
+        let place =
+            self.add(worker, &mut KnownConnectors::new()).map_err(|reason| match reason {
+                NoPlace::Url => AddRefused::UrlTaken,
+                NoPlace::Tls(fault) => AddRefused::Tls(fault),
+                NoPlace::Name => AddRefused::NameTaken,
+                NoPlace::Full => AddRefused::Full,
+            })?;
         let name = self.fleet.name(place).unwrap_or_default();
         info!(worker = &*name, url = worker.url, "added by the admin API");
         self.publish();
@@ -77,31 +83,37 @@ impl Control {
         let SourceNews { joined, left } = self.sources.news(listed);
         let ends_wait = is_start && !self.sources.are_awaited();
         let changes = !joined.is_empty() || !left.is_empty();
+        let (mut refused, mut known) = (Vec::new(), KnownConnectors::new());
         for worker in joined {
-            self.join(&listed.source, worker, is_start);
+            let url = worker.url.clone();
+            if let Err(reason) = self.join(&listed.source, worker, is_start, &mut known) {
+                refused.push((url, reason));
+            }
         }
+        self.sources.were_refused(&listed.source, &refused);
         self.leave_with(&left, &listed.source);
         if changes || ends_wait {
             self.publish();
         }
     }
 
-    fn join(&mut self, source: &str, worker: WorkerConfig, is_start: bool) {
+    /// One that finds no place is tried again with the next list.
+    fn join(
+        &mut self,
+        source: &str,
+        worker: WorkerConfig,
+        is_start: bool,
+        known: &mut KnownConnectors,
+    ) -> Result<(), NoPlace> {
         if let Some(place) = self.fleet.worker_at(&worker.url) {
             // By another source, or on its way out.
             if self.fleet.stay(place) {
                 info!(source, url = worker.url, "stays, for its source lists it again");
             }
-            return self.sources.has_brought(source, worker);
+            self.sources.has_brought(source, worker);
+            return Ok(());
         }
-        let place = match self.add(&worker) {
-            Ok(place) => place,
-            Err(reason) => {
-                // It is tried again with the next list.
-                debug!(source, url = worker.url, ?reason, "not added");
-                return;
-            }
-        };
+        let place = self.add(&worker, known)?;
         info!(source, url = worker.url, "added by its source");
         if is_start {
             self.unheard.insert(place);
@@ -109,6 +121,7 @@ impl Control {
         let url = worker.url.clone();
         self.sources.has_brought(source, worker);
         self.obey_earlier(place, &url);
+        Ok(())
     }
 
     /// Workers that a source lists no more leave, unless the configuration has them.
@@ -134,7 +147,7 @@ impl Control {
             let running = self.setup.reloader.as_ref().map(Reloader::running);
             let mut workers = running.into_iter().flat_map(|running| &running.workers);
             let Some(worker) = workers.find(|worker| worker.url == *url).cloned() else { continue };
-            match self.add(&worker) {
+            match self.add(&worker, &mut KnownConnectors::new()) {
                 Ok(_) => info!(url, "added by the configuration"),
                 Err(reason @ (NoPlace::Name | NoPlace::Url)) if self.fleet.is_leaving(&worker) => {
                     info!(url, ?reason, "joins once the worker that leaves is gone");

@@ -5,7 +5,7 @@ use super::super::workers_state::{WorkerOrder, WorkersState};
 use super::Control;
 use forebay_admin::WorkerDrain;
 use forebay_base::WorkerIndex;
-use forebay_config::{Word, WorkerRole, WorkerUrl};
+use forebay_config::{KnownConnectors, Word, WorkerRole, WorkerUrl};
 use std::collections::BTreeMap;
 use tracing::{error, info, warn};
 
@@ -13,10 +13,11 @@ impl Control {
     /// Brings the workers to where operators left them. The configuration comes first: a worker
     /// that the configuration names is as the configuration says.
     pub(super) fn bring_back(&mut self, orders: &[WorkerOrder]) {
+        let mut known = KnownConnectors::new();
         for order in orders {
             let url = &order.url;
             let configured = self.fleet.worker_at(url);
-            match configured.or_else(|| self.bring_back_added(order)) {
+            match configured.or_else(|| self.bring_back_added(order, &mut known)) {
                 Some(place) => self.obey(place, order),
                 // A source may list it.
                 None if order.added => {}
@@ -48,10 +49,14 @@ impl Control {
         }
     }
 
-    fn bring_back_added(&mut self, order: &WorkerOrder) -> Option<WorkerIndex> {
+    fn bring_back_added(
+        &mut self,
+        order: &WorkerOrder,
+        known: &mut KnownConnectors,
+    ) -> Option<WorkerIndex> {
         let url = &order.url;
         let worker = order.worker().ok().filter(|_| order.added)?;
-        match self.add(&worker) {
+        match self.add(&worker, known) {
             Ok(place) => {
                 info!(url, "added by the admin API before this process began");
                 self.unheard.insert(place);

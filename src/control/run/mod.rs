@@ -155,7 +155,7 @@ impl Control {
         let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probes::start(&config, clock, &clients, probe_notices);
         let (feed_notices, fed) = mpsc::channel(NOTICES_MAX);
-        let (sources, listed) = WorkerLists::start(&config.discovery);
+        let (sources, listed) = WorkerLists::start(&config);
         let mut fleet = Fleet::new(&config, seed);
         let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
         let ports = Rc::new(Ports::new(end));
