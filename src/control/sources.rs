@@ -92,7 +92,7 @@ impl WorkerLists {
         let gone: Vec<String> =
             self.brought.keys().filter(|source| !is_kept(source)).cloned().collect();
         let nothing = |source| WorkerList { source, workers: Vec::new() };
-        gone.into_iter().flat_map(|source| self.news(&nothing(source)).left).collect()
+        gone.into_iter().flat_map(|source| self.news(&nothing(source), |_| false).left).collect()
     }
 
     /// Has a source of the start said nothing yet?
@@ -115,8 +115,13 @@ impl WorkerLists {
         self.awaited.clear();
     }
 
-    /// What a list changes. The workers that join count once [`Self::has_brought`] says so.
-    pub(super) fn news(&mut self, listed: &WorkerList) -> SourceNews {
+    /// What a list changes. The workers that join count once [`Self::has_brought`] says so. Nobody
+    /// leaves before one that is listed serves: then the next list takes those that are not.
+    pub(super) fn news(
+        &mut self,
+        listed: &WorkerList,
+        serves: impl Fn(&WorkerConfig) -> bool,
+    ) -> SourceNews {
         self.awaited.retain(|source| *source != listed.source);
         let had = self.brought.entry(listed.source.clone()).or_default();
         if *had == listed.workers {
@@ -124,8 +129,9 @@ impl WorkerLists {
         }
         let has = |workers: &[WorkerConfig], url: &str| workers.iter().any(|one| one.url == url);
         let joined = listed.workers.iter().filter(|one| !has(had, &one.url)).cloned().collect();
-        let (kept, gone): (Vec<_>, Vec<_>) =
-            std::mem::take(had).into_iter().partition(|one| has(&listed.workers, &one.url));
+        let may_leave = listed.workers.is_empty() || listed.workers.iter().any(serves);
+        let is_kept = |one: &WorkerConfig| !may_leave || has(&listed.workers, &one.url);
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(had).into_iter().partition(is_kept);
         *had = kept;
         let left = gone.into_iter().map(|worker| worker.url);
         let left = left.filter(|url| !self.lists(url)).collect();
@@ -327,7 +333,8 @@ mod tests {
 
     /// Takes a list, as if all that joins found a place.
     fn take(sources: &mut WorkerLists, source: &str, urls: &[&str]) -> (Vec<String>, Vec<String>) {
-        let SourceNews { joined, left } = sources.news(&listed(source, urls));
+        let serves = |worker: &WorkerConfig| worker.url != "new";
+        let SourceNews { joined, left } = sources.news(&listed(source, urls), serves);
         let came = joined.iter().map(|worker| worker.url.clone()).collect();
         joined.into_iter().for_each(|worker| sources.has_brought(source, worker));
         (came, left)
@@ -348,10 +355,22 @@ mod tests {
         assert_eq!(take(&mut sources, "d", &["c"]), (vec![], strings(&["b"])));
         assert!(sources.lists("a") && sources.lists("c") && !sources.lists("b"));
         // One that found no place is tried again.
-        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]));
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
         assert_eq!(joined, listed("", &["x"]).workers);
-        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]));
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
         assert_eq!(joined.len(), 1);
+    }
+
+    #[test]
+    fn nobody_leaves_before_one_that_is_listed_serves() {
+        let mut sources = WorkerLists::default();
+        let _ = take(&mut sources, "f", &["a", "b"]);
+        let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        assert_eq!(take(&mut sources, "f", &["new"]), (strings(&["new"]), vec![]));
+        assert_eq!(take(&mut sources, "f", &["new"]), (vec![], vec![]), "nor with the next list");
+        let SourceNews { joined, left } = sources.news(&listed("f", &["new"]), |_| true);
+        assert_eq!((joined, left), (vec![], strings(&["a", "b"])));
+        assert!(sources.lists("new") && !sources.lists("a"));
     }
 
     #[test]

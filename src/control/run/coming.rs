@@ -6,7 +6,7 @@ use super::{Control, Parts};
 use forebay_admin::{AddRefused, AddWorkerRequest, StreamsStay, WorkerDrain};
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_config::{KnownConnectors, Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
-use forebay_fleet::worker::RankLoad;
+use forebay_fleet::worker::{RankLoad, WorkerState};
 use serde_json::Value;
 use tracing::{error, info, warn};
 
@@ -80,7 +80,12 @@ impl Control {
     /// A source says what it lists now.
     pub(super) fn listed(&mut self, listed: &WorkerList) {
         let is_start = self.sources.are_awaited();
-        let SourceNews { joined, left } = self.sources.news(listed);
+        let fleet = &self.fleet;
+        let serves = |worker: &WorkerConfig| {
+            let place = fleet.worker_at(&worker.url);
+            place.and_then(|place| fleet.checked_state(place)) == Some(WorkerState::Up)
+        };
+        let SourceNews { joined, left } = self.sources.news(listed, serves);
         let ends_wait = is_start && !self.sources.are_awaited();
         let changes = !joined.is_empty() || !left.is_empty();
         let (mut refused, mut known) = (Vec::new(), KnownConnectors::new());
