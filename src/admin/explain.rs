@@ -108,7 +108,8 @@ impl Explainer {
         let learnt = bytes_per_token(sources.counters, model_index);
         let ratio = learnt.unwrap_or(BYTES_PER_TOKEN_DEFAULT);
         let mut body = asked.body.to_vec();
-        name_images(&mut self.request, &mut body, 0, model.text.as_deref());
+        let image_key = sources.fleet.image_key_of(model);
+        name_images(&mut self.request, &mut body, 0, image_key);
         let rendered = self.match_prompt(&body, model, ratio, sources);
         let prompt_bytes = match self.matched.prompt_bytes() {
             0 => self.request.text_bytes(u64::try_from(body.len()).unwrap_or(u64::MAX)),
@@ -318,8 +319,7 @@ impl Explainer {
             (leg, _) => leg,
         };
         let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
-        let prompt_bytes = usize::try_from(case.prompt.bytes()).unwrap_or(usize::MAX);
-        let cached = told.servable_blocks(prompt_bytes);
+        let cached = told.servable_blocks(self.prompt.whole_bytes());
         let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
             GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
             GuessKind::Speculative => ("speculative", self.matched.on_the_way().get(index).bytes),

@@ -163,6 +163,8 @@ pub const INNER_BLOCK: u16 = 32_767;
 /// Bytes that an image is in a prompt's text: its name, filled up. What the tokens of a usual image
 /// weigh as text.
 pub const IMAGE_TEXT_BYTES: usize = 4_096;
+/// Around the name of an image in a prompt's text, and behind it. No UTF-8 text has the byte.
+pub const IMAGE_FILL: u8 = 0xff;
 /// Longest name of an image. What follows an image with a longer one is not matched.
 pub const IMAGE_NAME_BYTES_MAX: usize = 128;
 /// Images of one prompt that get a name. What follows the others is not matched.

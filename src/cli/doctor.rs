@@ -120,7 +120,7 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
     let probing = Probing {
         config: Arc::new(asking),
         clients,
-        texts: ModelTexts::new(clock, config.image_key_file.as_deref()),
+        texts: ModelTexts::new(clock, config.image_key_file.is_some()),
         notices,
         signs: Rc::new(SignsOfLife::new(clock)),
     };

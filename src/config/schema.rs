@@ -58,7 +58,7 @@ table! {
         /// File with the secret by which images in chats get names (`uuid`), so that vLLM's prompts
         /// match behind images too. Replicas need the same.
         image_key_file: Option<PathBuf> = None,
-            { absent: "a match ends at the first image", reloadable: false };
+            { absent: "a match ends at the first image" };
         /// File with what the admin API changed of the workers: added, drained and removed ones
         /// stay so after a restart.
         workers_state: Option<PathBuf> = None,

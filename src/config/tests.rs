@@ -316,7 +316,7 @@ fn what_is_logged_at_start_has_no_defaults_but_the_policy() {
 /// Everything but where the process listens, what it runs on, and what is built once.
 #[test]
 fn a_reload_applies_every_key_but_these() {
-    const KEPT: [&str; 28] = [
+    const KEPT: [&str; 27] = [
         "admin",
         "admin_hosts",
         "admin_on_client_port",
@@ -326,7 +326,6 @@ fn a_reload_applies_every_key_but_these() {
         "admin_tls.key",
         "admin_token_file",
         "cores",
-        "image_key_file",
         "index.snapshot",
         "index.snapshot_every",
         "limits.connections_per_address_max",

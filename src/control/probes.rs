@@ -47,7 +47,7 @@ impl Probes {
         let probing = Probing {
             config: Arc::clone(config),
             clients: clients.clone(),
-            texts: ModelTexts::new(clock, config.image_key_file.as_deref()),
+            texts: ModelTexts::new(clock, config.image_key_file.is_some()),
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };
@@ -81,6 +81,7 @@ impl Probes {
     /// Starts all of them again, by the rules of `config` and what it says of its workers now.
     pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
         self.probing.config = Arc::clone(config);
+        self.probing.texts.set_names_images(config.image_key_file.is_some());
         let running: Vec<_> = self.running.drain().collect();
         for (index, RunningProbe { worker, task, .. }) in running {
             task.abort();

@@ -6,10 +6,14 @@
 use super::fleet::Fleet;
 use super::tls::ServerTls;
 use forebay_admin::{ReloadRefused, Reloaded};
-use forebay_config::{Changes, Config, Finding, ReloadError, Reloader, Severity};
+use forebay_config::{Changes, Config, Finding, ReloadError, Reloader, Severity, read_token};
 use forebay_keys::KeyRing;
+use forebay_text::ImageKey;
 use std::sync::Arc;
 use tracing::{error, info, warn};
+
+/// Its file is read again at each reload.
+const IMAGE_KEY: &str = "image_key_file";
 
 /// Reads again and puts what may change into `config` and the fleet, which then has to be
 /// published.
@@ -38,6 +42,10 @@ pub(super) fn reload(
     warnings.iter().for_each(log);
     let running = reloader.running();
     let keys = keys_of(running, fleet, &mut changes);
+    if take_image_key(running, fleet) && !changes.applied.iter().any(|key| key == IMAGE_KEY) {
+        changes.applied.push(IMAGE_KEY.to_owned());
+        changes.applied.sort_unstable();
+    }
     info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
     *config = Arc::new(reloader.running_as(config));
     fleet.set_config(Arc::clone(config), keys);
@@ -67,6 +75,18 @@ fn keys_of(running: &Config, fleet: &Fleet, changes: &mut Changes) -> Option<Arc
     }
     info!(keys = keys.keys().len(), "API keys read");
     Some(keys)
+}
+
+/// The secret by which images get names from now on; true if it is another one. The check has read
+/// the same file a moment ago; should it be faulty by now, images get the names of before.
+pub(super) fn take_image_key(config: &Config, fleet: &mut Fleet) -> bool {
+    match config.image_key_file.as_deref().map(read_token).transpose() {
+        Ok(secret) => fleet.set_image_key(secret.map(|secret| ImageKey::new(&secret))),
+        Err(error) => {
+            error!("`{IMAGE_KEY}` {error}; the secret stays as it was");
+            false
+        }
+    }
 }
 
 fn log(finding: &Finding) {

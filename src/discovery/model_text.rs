@@ -7,9 +7,7 @@
 
 use super::described::{Description, ServedModel};
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_config::read_token;
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
-use forebay_text::ImageKey;
 use forebay_text::chat::{
     EngineRules, find_image_tokens, has_layers_that_forget, load_model_text_for,
 };
@@ -20,7 +18,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
-use tracing::warn;
 
 /// Workers that share a directory are described at about the same time: a failure answers all of
 /// them. Shorter than the time between two descriptions of one worker.
@@ -33,7 +30,7 @@ pub struct ModelTexts {
     by_dir: Rc<RefCell<ByDir>>,
     clock: Clock,
     failure_kept: Duration,
-    image_key: Option<ImageKey>,
+    names_images: bool,
 }
 
 type ByDir = HashMap<(PathBuf, ReadingRules), Rc<OnceCell<TextAttempt>>>;
@@ -86,11 +83,15 @@ pub struct FoundText {
 }
 
 impl ModelTexts {
-    /// None loaded yet. With a file of a secret, vLLM's images get names.
+    /// None loaded yet. True: vLLM's images get names.
     #[must_use]
-    pub fn new(clock: Clock, image_key_file: Option<&Path>) -> Self {
-        let image_key = image_key_file.and_then(image_key);
-        Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT, image_key }
+    pub fn new(clock: Clock, names_images: bool) -> Self {
+        Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT, names_images }
+    }
+
+    /// Whether vLLM's images get names from now on. Copies of before go on as they did.
+    pub fn set_names_images(&mut self, names_images: bool) {
+        self.names_images = names_images;
     }
 
     /// The texts of all base models of a worker.
@@ -104,7 +105,7 @@ impl ModelTexts {
                 Dialect::Sglang => EngineRules::Sglang,
                 Dialect::Vllm | Dialect::Openai => EngineRules::Vllm,
             },
-            names_images: description.dialect == Dialect::Vllm && self.image_key.is_some(),
+            names_images: description.dialect == Dialect::Vllm && self.names_images,
         };
         let mut texts = BTreeMap::new();
         if description.models.is_empty() {
@@ -150,7 +151,7 @@ impl ModelTexts {
 
     async fn load(&self, dir: &Path, rules: ReadingRules) -> LoadedText {
         let attempt = async || TextAttempt {
-            loaded: load_apart(dir.to_owned(), rules, self.image_key.clone()).await,
+            loaded: load_apart(dir.to_owned(), rules).await,
             ended_at: self.clock.now(),
         };
         self.cell(dir, rules).get_or_init(attempt).await.loaded.clone()
@@ -171,15 +172,8 @@ impl ModelTexts {
     }
 }
 
-/// The check of the configuration has read the file before.
-fn image_key(path: &Path) -> Option<ImageKey> {
-    let secret = read_token(path);
-    let secret = secret.inspect_err(|what| warn!(what, "`image_key_file`: images get no names"));
-    secret.ok().map(|secret| ImageKey::new(&secret))
-}
-
 /// Loads on a helper thread.
-async fn load_apart(dir: PathBuf, rules: ReadingRules, image_key: Option<ImageKey>) -> LoadedText {
+async fn load_apart(dir: PathBuf, rules: ReadingRules) -> LoadedText {
     let loading = tokio::task::spawn_blocking(move || {
         let parts = load_model_text_for(&dir, rules.of_engine);
         let parts = parts.map_err(|error| error.to_string())?;
@@ -188,12 +182,10 @@ async fn load_apart(dir: PathBuf, rules: ReadingRules, image_key: Option<ImageKe
             Some((image, marks)) => parts.vocabulary.with_images(image, &marks),
             None => parts.vocabulary,
         };
-        let image_key = image_key.filter(|_| vocabulary.follows_images());
         let text = Arc::new(ModelText {
             vocabulary: Arc::new(vocabulary),
             chat_template: parts.chat_template,
             rules: rules.of_engine,
-            image_key,
         });
         let template_error = parts.template_error.map(|error| error.to_string().into());
         Ok(Readable { text, layers_forget: has_layers_that_forget(&dir), template_error })
@@ -291,7 +283,7 @@ mod tests {
         fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
         let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}"#;
         block_on_local(async move {
-            let texts = ModelTexts::new(Clock::start(), None);
+            let texts = ModelTexts::new(Clock::start(), false);
             let mut kept = Vec::new();
             for (dialect, wanted) in
                 [(Dialect::Vllm, "a\nb"), (Dialect::Sglang, "a b"), (Dialect::Openai, "a\nb")]
@@ -309,31 +301,29 @@ mod tests {
     }
 
     #[test]
-    fn images_are_named_for_vllm_where_the_model_has_their_token() {
+    fn images_are_followed_for_vllm_where_the_model_has_their_token() {
         let dir = tempfile::tempdir().unwrap();
         let place = |name: &str| dir.path().join(name);
-        fs::write(place("key"), "a-secret-of-the-tests").unwrap();
         fs::copy(Path::new(OWN).join("tokenizer.json"), place("tokenizer.json")).unwrap();
-        let names = async |key: Option<&Path>, dialect| {
-            let texts = ModelTexts::new(Clock::start(), key);
-            let text = found(&texts, dir.path(), dialect).await.text.unwrap();
-            assert_eq!(text.image_key.is_some(), text.vocabulary.follows_images());
-            text.image_key.is_some()
+        let follows = async |texts: &ModelTexts, dialect| {
+            let text = found(texts, dir.path(), dialect).await.text.unwrap();
+            text.vocabulary.follows_images()
         };
         block_on_local(async move {
-            let key = Some(place("key"));
-            let (key, missing) = (key.as_deref(), place("none"));
-            assert!(!names(key, Dialect::Vllm).await, "the model has no token for images");
+            let new = |names_images| ModelTexts::new(Clock::start(), names_images);
+            assert!(!follows(&new(true), Dialect::Vllm).await, "the model has no such token");
             let config = r#"{"image_token_id":2234,"vision_start_token_id":2235}"#;
             fs::write(place("config.json"), config).unwrap();
-            for (key, dialect, wanted) in [
-                (key, Dialect::Vllm, true),
-                (key, Dialect::Openai, false),
-                (key, Dialect::Sglang, false),
-                (None, Dialect::Vllm, false),
-                (Some(&*missing), Dialect::Vllm, false),
+            let mut texts = new(false);
+            for (names_images, dialect, wanted) in [
+                (false, Dialect::Vllm, false),
+                (true, Dialect::Vllm, true),
+                (true, Dialect::Openai, false),
+                (true, Dialect::Sglang, false),
+                (false, Dialect::Vllm, false),
             ] {
-                assert_eq!(names(key, dialect).await, wanted, "{dialect:?} {key:?}");
+                texts.set_names_images(names_images);
+                assert_eq!(follows(&texts, dialect).await, wanted, "{dialect:?} {names_images}");
             }
         });
     }
@@ -349,7 +339,7 @@ mod tests {
                 (r#"{"layer_types":["full_attention","linear_attention"]}"#, true),
             ] {
                 fs::write(&config_path, config).unwrap();
-                let texts = ModelTexts::new(Clock::start(), None);
+                let texts = ModelTexts::new(Clock::start(), false);
                 let found = found(&texts, dir.path(), Dialect::Sglang).await;
                 assert_eq!(found.layers_forget, wanted, "{config}");
             }
@@ -363,10 +353,12 @@ mod tests {
         block_on_local(async move {
             let texts = ModelTexts {
                 failure_kept: Duration::ZERO,
-                ..ModelTexts::new(Clock::start(), None)
+                ..ModelTexts::new(Clock::start(), false)
             };
-            let patient =
-                ModelTexts { failure_kept: Duration::MAX, ..ModelTexts::new(Clock::start(), None) };
+            let patient = ModelTexts {
+                failure_kept: Duration::MAX,
+                ..ModelTexts::new(Clock::start(), false)
+            };
             let failed = found(&texts, dir.path(), Dialect::Vllm).await;
             assert!(failed.text.is_none() && failed.note.contains("tokenizer.json"));
             assert!(found(&patient, dir.path(), Dialect::Vllm).await.text.is_none());

@@ -503,7 +503,7 @@ mod tests {
             };
             let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(64);
-            let texts = ModelTexts::new(Clock::start(), None);
+            let texts = ModelTexts::new(Clock::start(), false);
             let config = Arc::new(config);
             let signs = Rc::new(SignsOfLife::new(Clock::start()));
             let probing = Probing { config: Arc::clone(&config), clients, texts, notices, signs };
@@ -555,7 +555,7 @@ mod tests {
             let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(4);
             let (clock, config) = (Clock::start(), Arc::new(config));
-            let (texts, signs) = (ModelTexts::new(clock, None), Rc::new(SignsOfLife::new(clock)));
+            let (texts, signs) = (ModelTexts::new(clock, false), Rc::new(SignsOfLife::new(clock)));
             let probing = Probing { config, clients, texts, notices, signs };
             let probe = probing.one(WorkerIndex(0), &worker).unwrap().of_one_that_is_up();
             tokio::task::spawn_local(probe.run());

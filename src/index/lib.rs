@@ -29,7 +29,7 @@ mod words;
 pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
 pub use key::{BlockKey, KeySeed, RootName, slice_of};
 pub use operation::{KvBatch, KvOp};
-pub use overlap::Overlap;
+pub use overlap::{Overlap, whole_bytes};
 pub use overlaps::Overlaps;
 pub use roots::{BlockRoot, GuessRoots, ModelRoots};
 pub use routed::{GuessKind, RoutedPrompt};
@@ -102,7 +102,8 @@ impl IndexReader {
         windowed: &[WindowedRank],
         out: &mut Overlaps,
     ) {
-        let windows = WindowedRanks { ranks: windowed, prompt_bytes: text.len() };
+        let whole_bytes = whole_bytes(text, out.has_images);
+        let windows = WindowedRanks { ranks: windowed, whole_bytes };
         let (slices, hasher) = (&*self.slices, &self.hasher);
         match out.has_images {
             false => Walk::<false> { slices, hasher, text, windows, out }.run(root),

@@ -1,5 +1,7 @@
 //! Part of a prompt that one rank holds.
 
+use forebay_base::limits::IMAGE_FILL;
+
 /// Part of a prompt, counted from its start, that one rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
@@ -11,10 +13,35 @@ pub struct Overlap {
 
 impl Overlap {
     /// Blocks that an engine serves from its cache: it always computes the last token of a prompt
-    /// itself (vLLM: at most `floor((n-1)/B)` blocks).
+    /// itself (vLLM: at most `floor((n-1)/B)` blocks). `whole_bytes`: see [`whole_bytes`].
     #[must_use]
-    pub fn servable_blocks(self, prompt_bytes: usize) -> u32 {
-        let whole = usize::try_from(self.bytes).is_ok_and(|bytes| bytes >= prompt_bytes);
+    pub fn servable_blocks(self, whole_bytes: usize) -> u32 {
+        let whole = usize::try_from(self.bytes).is_ok_and(|bytes| bytes >= whole_bytes);
         self.blocks.saturating_sub(u32::from(whole))
+    }
+}
+
+/// So many bytes of an overlap are all of a prompt, whose last block is then computed again. Of a
+/// prompt that ends in an image no overlap is known to be all: its last blocks have no bytes, and
+/// their number is the engine's. Mostly the end of the image is in a block that is not full.
+#[must_use]
+pub fn whole_bytes(text: &[u8], has_images: bool) -> usize {
+    let ends_in_image = has_images && text.last() == Some(&IMAGE_FILL);
+    if ends_in_image { usize::MAX } else { text.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_block_of_a_prompt_is_computed_unless_it_may_not_be_the_last() {
+        let held = |bytes| Overlap { blocks: 3, bytes };
+        let image = [b'a', b'b', IMAGE_FILL];
+        assert_eq!(held(3).servable_blocks(whole_bytes(b"abc", true)), 2);
+        assert_eq!(held(2).servable_blocks(whole_bytes(b"abc", true)), 3);
+        assert_eq!(held(3).servable_blocks(whole_bytes(&image, true)), 3, "more may follow");
+        assert_eq!(held(3).servable_blocks(whole_bytes(&image, false)), 2, "half a character");
+        assert_eq!(Overlap::default().servable_blocks(whole_bytes(b"", false)), 0);
     }
 }

@@ -39,8 +39,9 @@ pub struct WindowedRank {
 pub(super) struct WindowedRanks<'a> {
     /// In the order of their numbers.
     pub(super) ranks: &'a [WindowedRank],
-    /// An engine computes the last token of a prompt itself: it resumes before that.
-    pub(super) prompt_bytes: usize,
+    /// An engine computes the last token of a prompt itself: it resumes before that. See
+    /// [`super::overlap::whole_bytes`].
+    pub(super) whole_bytes: usize,
 }
 
 /// A rank with windows on its way along one path.
@@ -93,7 +94,7 @@ impl WindowedRanks<'_> {
     /// The last block of a run behind which a rank can resume that holds the first `held` of them.
     fn resume(&self, seen: &Seen, before: Overlap, goods: u64, held: usize) -> Option<Overlap> {
         let is_all =
-            |step: &Step| usize::try_from(step.end).is_ok_and(|end| end >= self.prompt_bytes);
+            |step: &Step| usize::try_from(step.end).is_ok_and(|end| end >= self.whole_bytes);
         let last = seen.steps.get(held.checked_sub(1)?)?;
         let usable = low_bits(held - usize::from(is_all(last)));
         let place = usize::try_from((goods & usable).checked_ilog2()?).ok()?;

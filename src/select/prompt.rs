@@ -3,7 +3,8 @@
 
 use super::MatchRequest;
 use forebay_base::RankIndex;
-use forebay_index::{BlockKey, Overlap, Overlaps};
+use forebay_base::limits::IMAGE_FILL;
+use forebay_index::{BlockKey, Overlap, Overlaps, whole_bytes};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
@@ -146,6 +147,14 @@ impl Prompt {
         self.prompt_bytes
     }
 
+    /// So many bytes of an overlap are all of the prompt, see [`forebay_index::whole_bytes`].
+    #[must_use]
+    pub fn whole_bytes(&self) -> usize {
+        let text = whole_bytes(&self.text, self.has_images());
+        // Without its text, or longer than that.
+        text.max(usize::try_from(self.prompt_bytes).unwrap_or(usize::MAX))
+    }
+
     /// Is the text what the engine will see?
     #[must_use]
     pub const fn is_rendered(&self) -> bool {
@@ -181,7 +190,7 @@ impl Prompt {
         let has_images = || {
             ask.place == RenderThread::Offload
                 && ask.request.endpoint == Some(Endpoint::ChatCompletions)
-                && self.text.contains(&0xff)
+                && self.text.contains(&IMAGE_FILL)
         };
         self.kind = match is_rendered {
             true if has_images() => TextKind::WithImages,

@@ -203,7 +203,7 @@ async fn elsewhere(
         // First: what is inspected is the body that engines get.
         if let Some(model) = model {
             let Away { request, message, head_bytes, .. } = &mut away;
-            name_images(request, message, *head_bytes, model.text.as_deref());
+            name_images(request, message, *head_bytes, fleet.image_key_of(model));
         }
         if inspects {
             away.inspect(endpoint);

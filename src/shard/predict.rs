@@ -84,9 +84,9 @@ fn account_overlap(
     if let Some(ratio) = learnt {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
-    let prompt_bytes = usize::try_from(prompt_bytes).unwrap_or(usize::MAX);
-    let blocks = overlap.servable_blocks(prompt_bytes);
-    let blocks_most = held.kv_pool.servable_blocks(prompt_bytes).max(blocks);
+    let whole_bytes = slot.prompt.whole_bytes();
+    let blocks = overlap.servable_blocks(whole_bytes);
+    let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
     (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
 }
 

@@ -37,6 +37,13 @@ impl ImageKey {
     }
 }
 
+impl PartialEq for ImageKey {
+    /// True if both make the same names.
+    fn eq(&self, other: &Self) -> bool {
+        self.name(&[]) == other.name(&[])
+    }
+}
+
 impl std::fmt::Debug for ImageKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ImageKey(..)")
@@ -60,6 +67,9 @@ mod tests {
         assert_eq!(distinct.len(), names.len());
         assert!(names.iter().all(|name| name.len() == 2 * HASH_BYTES));
         assert_eq!(names[0], ImageKey::new("a").name(&[b"x", b"y"]));
+        assert!(
+            ImageKey::new("a") == ImageKey::new("a") && ImageKey::new("a") != ImageKey::new("b")
+        );
         assert_eq!(format!("{:?}", ImageKey::new("secret")), "ImageKey(..)");
     }
 }

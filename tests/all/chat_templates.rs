@@ -57,8 +57,7 @@ impl Subject {
             special.with(name, text.as_str().unwrap())
         });
         let chat_template = Some(ChatTemplate::compile_for(&source, &special, rules).unwrap());
-        let model =
-            ModelText { vocabulary: Arc::clone(vocabulary), chat_template, rules, image_key: None };
+        let model = ModelText { vocabulary: Arc::clone(vocabulary), chat_template, rules };
         let loops_over_none = known.get("loops_over_none").is_some();
         Self { name: name.to_owned(), model, loops_over_none }
     }

@@ -126,7 +126,6 @@ fn compare(directory: &Path, name: &str) -> Vec<String> {
         vocabulary: Arc::clone(&vocabulary),
         chat_template: None,
         rules: EngineRules::Vllm,
-        image_key: None,
     };
     let prompts: Vec<Vec<u8>> = cases.iter().map(|case| rendered(&case.second, &model)).collect();
     let mut faults = Vec::new();

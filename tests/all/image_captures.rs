@@ -10,7 +10,7 @@ use super::engine_captures::{
 };
 use forebay::base::RankIndex;
 use forebay::base::limits::RANKS_MAX;
-use forebay::index::{KeySeed, Overlaps};
+use forebay::index::{KeySeed, Overlaps, whole_bytes};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::record::{Rebuilt, TokenText};
 use forebay::render::{Rendered, name_images, render};
@@ -38,16 +38,19 @@ fn vision() -> ModelText {
         vocabulary: Arc::new(vocabulary.with_images(2_239, &[2_236, 2_237])),
         chat_template: Some(ChatTemplate::compile(template, &SpecialTokens::new()).unwrap()),
         rules: EngineRules::Vllm,
-        image_key: Some(ImageKey::new(SECRET)),
     }
 }
 
 /// The prompt of a chat as the index has it, and the cache salt.
 fn prompt(body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
+    prompt_of(Endpoint::ChatCompletions, body, text)
+}
+
+fn prompt_of(endpoint: Endpoint, body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
     let (mut request, mut body) = (ApiRequest::default(), body.as_bytes().to_vec());
     request.clear();
-    scan(&body, Endpoint::ChatCompletions, &mut request).unwrap();
-    name_images(&mut request, &mut body, 0, Some(text));
+    scan(&body, endpoint, &mut request).unwrap();
+    name_images(&mut request, &mut body, 0, Some(&ImageKey::new(SECRET)));
     let mut out = Vec::new();
     let rendered = render(&request, &body, text, &mut out).unwrap();
     (rendered, out, request.cache_salt)
@@ -60,7 +63,7 @@ fn expected(index: &Rebuilt, body: &str, text: &ModelText) -> u32 {
     let mut overlaps = Overlaps::new(RANKS_MAX);
     overlaps.expect_images(true);
     index.overlap(root, &prompt, &mut overlaps);
-    overlaps.get(RankIndex(0)).servable_blocks(prompt.len()) * BLOCK_TOKENS
+    overlaps.get(RankIndex(0)).servable_blocks(whole_bytes(&prompt, true)) * BLOCK_TOKENS
 }
 
 fn check(path: &Path) {
@@ -153,4 +156,59 @@ fn what_the_engine_would_place_elsewhere_ends_the_text() {
     let (rendered, prompt, _) = prompt(&chat(&parts), &text);
     assert_eq!(rendered, Rendered::TextPart);
     assert!(prompt.ends_with(b"<|vision_end|>what is this"), "named images before it are followed");
+}
+
+/// vLLM reads no name of an image in these requests, so nothing behind an image may match, whatever
+/// a client writes there.
+#[test]
+fn images_of_other_paths_end_the_text() {
+    let text = vision();
+    let question = "what is this";
+    let source = json!({ "type": "base64", "media_type": "image/png", "data": "AAAA" });
+    let block = json!({ "type": "image", "uuid": "mine", "source": source });
+    let of_openai = {
+        let mut part = image("AAAA");
+        part["uuid"] = "mine".into();
+        part
+    };
+    let result = |part: &Value| {
+        let (kind, content) = ("tool_result", [part]);
+        json!({ "type": kind, "tool_use_id": "t", "content": content, "uuid": "mine" })
+    };
+    let words = json!({ "type": "text", "text": question });
+    let anthropic = |part: &Value| {
+        let messages = json!([{ "role": "user", "content": [words, part, words] }]);
+        json!({ "model": "m", "max_tokens": 3, "messages": messages }).to_string()
+    };
+    let responses = |items: Value| json!({ "model": "m", "input": items }).to_string();
+    let input = json!({ "type": "input_text", "text": question });
+    let input_image = json!({ "type": "input_image", "uuid": "mine", "detail": "auto",
+        "image_url": "data:image/png;base64,AAAA" });
+    let (call, output) = ("function_call", "function_call_output");
+    let of_tool = json!([
+        { "role": "user", "content": question },
+        { "type": call, "call_id": "t", "name": "see", "arguments": "{}" },
+        { "type": output, "call_id": "t", "output": [input_image] },
+    ]);
+    for (endpoint, body) in [
+        (Endpoint::Messages, anthropic(&block)),
+        (Endpoint::Messages, anthropic(&of_openai)),
+        (Endpoint::Messages, anthropic(&result(&block))),
+        (Endpoint::Messages, anthropic(&result(&of_openai))),
+        (
+            Endpoint::Responses,
+            responses(json!([{ "role": "user", "content": [input, input_image, input] }])),
+        ),
+        (
+            Endpoint::Responses,
+            responses(json!([{ "role": "user", "content": [input, of_openai] }])),
+        ),
+        (Endpoint::Responses, responses(of_tool)),
+    ] {
+        let (rendered, prompt, _) = prompt_of(endpoint, &body, &text);
+        let prompt = String::from_utf8(prompt).expect("no name of an image");
+        assert_eq!(rendered, Rendered::TextPart, "{body}");
+        assert!(!prompt.contains("image_pad"), "{prompt}");
+        assert!(prompt.matches(question).count() <= 1, "nothing behind it: {prompt}");
+    }
 }

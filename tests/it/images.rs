@@ -1,10 +1,11 @@
 //! O9: chats with images. The router names images in the body, and finds prompts behind them.
 
 use crate::rig::truth::explained;
-use crate::rig::{Client, Publisher, Replay, Worker, config, post, router, until};
+use crate::rig::{Client, Publisher, Replay, Worker, admin_post, config, post, router, until};
 use flate2::read::GzDecoder;
-use forebay::config::{Config, EngineKind, Policy};
+use forebay::config::{Config, ConfigSource, EngineKind, Flags, Policy, Reloader};
 use forebay::record::FileReader;
+use forebay::server::start_reloadable;
 use serde_json::{Value, json};
 use std::fs::{copy, read_to_string, write};
 use std::io::Read;
@@ -112,6 +113,53 @@ fn without_the_secret_bodies_stay_as_they_are() {
     let handle = router(config);
     let body = chat(&json!([image("AAAA")]));
     assert_eq!(sent(&mut Client::connect(handle.listen), &worker, &body), body);
+}
+
+/// Another secret gives images other names; without a secret they get none.
+#[test]
+fn a_reload_reads_the_secret_again() {
+    let (worker, dir) = (Worker::json("{}"), vision());
+    let (path, secret) = (dir.path().join("forebay.toml"), dir.path().join("image_key"));
+    let without = format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ncores = [0]\npolicy = \"kv\"\n\
+         model_dir = \"{}\"\n[health]\nenabled = false\n[[worker]]\nurl = \"{}\"\n\
+         engine = \"vllm\"\nmodels = [\"m\"]\n",
+        dir.path().display(),
+        worker.url()
+    );
+    let with = format!("image_key_file = \"{}\"\n{without}", secret.display());
+    write(&path, &without).unwrap();
+    let source = ConfigSource { file: Some(path.clone()), flags: Flags::default() };
+    let config = source.load().unwrap().usable().unwrap();
+    let handle = start_reloadable(config.clone(), false, Reloader::new(source, config)).unwrap();
+    let reload = |text: &str, of: &str| -> Value {
+        write(&path, text).unwrap();
+        write(&secret, of).unwrap();
+        let mut client = Client::connect(handle.admin);
+        client.send(&admin_post("/admin/reload", b""));
+        let reply: Value = serde_json::from_slice(&client.reply().body).unwrap();
+        assert_eq!(reply["needs_restart"], json!([]));
+        reply["applied"].clone()
+    };
+    let mut client = Client::connect(handle.listen);
+    let body = chat(&json!([image("AAAA")]));
+    let mut name = || {
+        let got: Value = serde_json::from_str(&sent(&mut client, &worker, &body)).unwrap();
+        got["messages"][0]["content"][0]["uuid"].as_str().map(str::to_owned)
+    };
+    assert_eq!(name(), None);
+    assert_eq!(reload(&with, SECRET), json!(["image_key_file"]));
+    until("images get names", || name().is_some());
+    let first = name();
+    assert_eq!(reload(&with, SECRET), json!([]), "nothing has changed");
+    assert_eq!(name(), first);
+    assert_eq!(reload(&with, "another-secret-of-the-tests"), json!(["image_key_file"]));
+    until("the names are other ones", || name() != first);
+    assert!(name().is_some());
+    assert_eq!(reload(&with, SECRET), json!(["image_key_file"]));
+    until("the names are those of before", || name() == first);
+    assert_eq!(reload(&without, SECRET), json!(["image_key_file"]));
+    until("no image gets a name", || name().is_none());
 }
 
 /// The events of a real vLLM, and the chats that made them.

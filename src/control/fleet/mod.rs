@@ -27,6 +27,7 @@ use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_kv_events::FeedNotice;
+use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,11 +50,12 @@ pub(super) struct Fleet {
     tier_numbers: Rc<GivenNumbers>,
 }
 
-/// Who may come in, and how sessions begin.
+/// Who may come in, how sessions begin, and how images are named.
 #[derive(Debug)]
 struct FrontDoor {
     tenants: Arc<Tenants>,
     acceptor: Option<Acceptor>,
+    image_key: Option<ImageKey>,
 }
 
 #[derive(Debug)]
@@ -221,7 +223,7 @@ impl Fleet {
         let workers = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         let tenants = Arc::new(tenants);
-        let front = FrontDoor { tenants, acceptor: None };
+        let front = FrontDoor { tenants, acceptor: None, image_key: None };
         Self {
             seed,
             config: Arc::clone(config),
@@ -258,6 +260,13 @@ impl Fleet {
     /// How sessions with clients begin from now on.
     pub(super) fn set_acceptor(&mut self, acceptor: Option<Acceptor>) {
         self.front.acceptor = acceptor;
+    }
+
+    /// How images get names from now on; true if it is another way.
+    pub(super) fn set_image_key(&mut self, key: Option<ImageKey>) -> bool {
+        let is_new = self.front.image_key != key;
+        self.front.image_key = key;
+        is_new
     }
 
     /// Takes a worker's description.

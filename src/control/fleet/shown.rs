@@ -96,7 +96,11 @@ impl Fleet {
             pools: Vec::new(),
             config: Arc::clone(&self.config),
             tenants: Arc::clone(&self.front.tenants),
-            serving: Serving { acceptor: self.front.acceptor.clone(), notes: None },
+            serving: Serving {
+                acceptor: self.front.acceptor.clone(),
+                notes: None,
+                image_key: self.front.image_key.clone(),
+            },
         };
         pools::assign(&mut snapshot);
         snapshot.check_invariants();

@@ -39,7 +39,6 @@ fn loaded(note: &str) -> FoundText {
         vocabulary: Arc::new(vocabulary()),
         chat_template: None,
         rules: EngineRules::Vllm,
-        image_key: None,
     };
     FoundText { text: Some(Arc::new(text)), note: note.into(), ..FoundText::default() }
 }

@@ -10,8 +10,15 @@ use std::sync::Arc;
 use tracing::error;
 
 /// What probes of workers go by.
-const OF_PROBES: [&str; 6] =
-    ["health.", "model_dir", "engine", "worker.", "timeouts.connect", UPSTREAM_TLS];
+const OF_PROBES: [&str; 7] = [
+    "health.",
+    "model_dir",
+    "engine",
+    "image_key_file",
+    "worker.",
+    "timeouts.connect",
+    UPSTREAM_TLS,
+];
 /// Files or keys of TLS to workers.
 const UPSTREAM_TLS: &str = "upstream_tls";
 

@@ -45,6 +45,8 @@ pub struct Serving {
     pub acceptor: Option<Acceptor>,
     /// Where notes of requests go; `None` while nobody records.
     pub notes: Option<NoteSink>,
+    /// Names images in chats; `None` without `image_key_file`.
+    pub image_key: Option<ImageKey>,
 }
 
 /// Ranks that share models, directly or through others: what they refuse they refuse together.
@@ -270,8 +272,6 @@ pub struct ModelText {
     pub chat_template: Option<ChatTemplate>,
     /// The engine whose way of reading requests is followed.
     pub rules: EngineRules,
-    /// Names images in chats; `None` where nothing behind an image is matched.
-    pub image_key: Option<ImageKey>,
 }
 
 impl FleetSnapshot {
@@ -319,6 +319,13 @@ impl FleetSnapshot {
     pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {
         let index = self.models.iter().position(|model| &*model.name == name)?;
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
+    }
+
+    /// What names the images in chats of a model; `None` where nothing behind an image is matched.
+    #[must_use]
+    pub fn image_key_of(&self, model: &Model) -> Option<&ImageKey> {
+        let follows = model.text.as_ref().is_some_and(|text| text.vocabulary.follows_images());
+        self.serving.image_key.as_ref().filter(|_| follows)
     }
 
     /// Could any request be served now? A prefill worker is nothing without one that decodes.

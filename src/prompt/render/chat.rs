@@ -2,7 +2,7 @@
 
 use super::engine_text::{align, slice, special};
 use super::{RenderThread, Rendered, Unrenderable};
-use crate::parse::ApiRequest;
+use crate::parse::{ApiRequest, Endpoint};
 use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
 use forebay_fleet::worker::ModelText;
 use forebay_text::chat::{ChatTemplate, MessageSpan};
@@ -71,7 +71,10 @@ pub(super) fn full(
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
-    if text.image_key.is_some() && place == RenderThread::Shard {
+    // Only there do engines read the names of images.
+    let is_chat = request.endpoint == Some(Endpoint::ChatCompletions);
+    let follows = is_chat && text.vocabulary.follows_images();
+    if follows && place == RenderThread::Shard {
         return Err(Unrenderable::NotHere);
     }
     let named_bytes = usize::try_from(request.named_bytes).unwrap_or(0);
@@ -79,7 +82,6 @@ pub(super) fn full(
     push_special(request, text, out);
     let start = out.len();
     let mut names = Vec::new();
-    let follows = text.vocabulary.follows_images();
     let mut is_part = template.render_text(body, follows.then_some(&mut names), out)?;
     let written = || out.get(start..).unwrap_or_default();
     if !names.is_empty() && text.vocabulary.count_images(written()) != names.len() {

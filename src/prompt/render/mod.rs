@@ -20,6 +20,7 @@ pub use rendered::{RenderThread, Rendered, Unrenderable};
 use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use engine_text::{slice, special};
 use forebay_fleet::worker::ModelText;
+use forebay_text::ImageKey;
 
 /// Appends the prompt's bytes to `out`, however long that takes. On an error nothing is appended.
 ///
@@ -70,16 +71,15 @@ pub fn render_at(
     rendered
 }
 
-/// Names the images of a chat in its body, which stands at `start` in the message, for a model
-/// whose images are followed. Takes some ms for large ones.
+/// Names the images of a chat in its body, which stands at `start` in the message, by the key of
+/// its model. Takes some ms for large ones.
 pub fn name_images(
     request: &mut ApiRequest,
     message: &mut Vec<u8>,
     start: usize,
-    text: Option<&ModelText>,
+    key: Option<&ImageKey>,
 ) {
     let is_chat = request.endpoint == Some(Endpoint::ChatCompletions);
-    let key = text.and_then(|text| text.image_key.as_ref());
     let key = key.filter(|_| is_chat && request.prompt == PromptSource::Messages);
     if let Some(key) = key {
         request.name_images(message, start, key);

@@ -23,7 +23,6 @@ fn model(template: Option<&str>) -> ModelText {
         vocabulary: Arc::new(vocabulary.with_completion_prefix(b"<|endoftext|>")),
         chat_template,
         rules: EngineRules::Vllm,
-        image_key: None,
     }
 }
 

@@ -6,18 +6,15 @@
 //! A name stands between bytes that no UTF-8 text has: no prompt of text looks like an image.
 
 use super::Vocabulary;
-use forebay_base::limits::{BLOCK_BYTES_MAX, IMAGE_TEXT_BYTES};
+use forebay_base::limits::{BLOCK_BYTES_MAX, IMAGE_FILL, IMAGE_TEXT_BYTES};
 use memchr::memmem;
-
-/// Around names. No UTF-8 text has it.
-const FILL: u8 = 0xff;
 
 /// Appends what an image of that name is in a prompt's text.
 fn push_image(name: &str, out: &mut Vec<u8>) {
     let end = out.len() + IMAGE_TEXT_BYTES.max(name.len() + 2);
-    out.push(FILL);
+    out.push(IMAGE_FILL);
     out.extend_from_slice(name.as_bytes());
-    out.resize(end, FILL);
+    out.resize(end, IMAGE_FILL);
 }
 
 impl Vocabulary {
