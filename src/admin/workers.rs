@@ -37,7 +37,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "engine": engine(worker.dialect),
         "state": state(worker.state),
         "draining": worker.state.is_draining(),
-        "moves_streams": worker.state.moves_streams(),
+        "moves_streams": fleet.moves_streams(index),
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),
         "role": roles::role_of(fleet, index),

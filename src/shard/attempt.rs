@@ -3,6 +3,7 @@
 use super::answer::{Accounted, Answering, answer, head_came};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
+use super::env::Env;
 use super::judge;
 use super::keeping::Keeping;
 use super::leg::Waiting;
@@ -21,7 +22,7 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::RequestFacts;
-use forebay_http1::{BodyFraming, FieldKind, ResponseHead};
+use forebay_http1::{BodyFraming, FieldKind};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
@@ -150,15 +151,15 @@ async fn exchange(
     let (Sending { env, io, workers }, Going { plan, facts, .. }) = (sending, going);
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
     let is_long = may_be_unread(slot, going.endpoint);
-    let key = workers.key(plan.worker, plan.address);
+    let may_leave = may_leave(env, slot, paired.is_some());
+    let (key, mut is_resent) = (workers.key(plan.worker, plan.address), false);
     let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
-    let mut is_resent = false;
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {
             Some(upstream) => upstream,
             None => {
-                let mut watch = waiting(sending, plan, conn, &mut paired);
+                let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
                 let timeout = env.config().timeouts.connect;
                 let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
                 let connecting = connect(sending, &mut watch, to);
@@ -186,7 +187,7 @@ async fn exchange(
             }
             _ => env.time(Stage::Dispatch, facts.arrived_at),
         };
-        let mut watch = waiting(sending, plan, conn, &mut paired);
+        let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
         watch.wait_at_most(env.config().timeouts.first_byte);
         let answered = send(&mut watch, &mut upstream, outbound, &mut slot.answer.head).await;
         let wait_left = watch.down.left();
@@ -200,9 +201,9 @@ async fn exchange(
                 }
                 websocket::check_answer(slot, &upstream.input)?;
                 rest::check_answer(slot, plan, paired.is_some())?;
-                if paired.is_some() || env.config().retry.after_send {
-                    let down = down(sending, plan, paired.is_some()).resumed(wait_left);
-                    let first = first(conn, down, &slot.answer.head, &mut upstream, paired);
+                if paired.is_some() || may_leave {
+                    let down = down(sending, plan, may_leave).resumed(wait_left);
+                    let first = first(conn, slot, down, &mut upstream, paired);
                     first.await.map_err(|error| slot.billed(error))?;
                 }
                 slot.answer.head_at.get_or_insert(head_at);
@@ -227,11 +228,16 @@ fn may_be_unread(slot: &Slot, endpoint: Endpoint) -> bool {
 /// Waits until the answer has begun: the head of a stream alone is no answer.
 async fn first(
     conn: &mut Conn,
-    down: DownWatch<'_>,
-    head: &ResponseHead,
+    slot: &Slot,
+    mut down: DownWatch<'_>,
     upstream: &mut Upstream,
     paired: Option<&mut Paired<'_>>,
 ) -> Result<(), RelayError> {
+    let head = &slot.answer.head;
+    if slot.pair.keeping.is_rest() {
+        // As for any other event of the stream.
+        conn.wait_at_most(down.begin_idle());
+    }
     match paired {
         Some(paired) => pair::first(conn, down, head, upstream, paired).await,
         None if head.event_stream => {
@@ -246,16 +252,22 @@ fn waiting<'a, 'b>(
     sending: Sending<'a>,
     plan: &SendPlan,
     conn: &'a mut Conn,
+    may_leave: bool,
     paired: &'a mut Option<&mut Paired<'b>>,
 ) -> Waiting<'a, 'b> {
-    let down = down(sending, plan, paired.is_some());
+    let down = down(sending, plan, may_leave);
     let leg = paired.as_mut().map(|paired| &mut paired.leg);
     Waiting { conn, leg, down }
 }
 
-/// Of a request without a byte of its answer.
-fn down<'a>(sending: Sending<'a>, plan: &SendPlan, is_paired: bool) -> DownWatch<'a> {
-    let may_leave = !is_paired && sending.env.config().retry.after_send;
+/// May the request go elsewhere while nothing of its answer has come? The rest of a stream may.
+fn may_leave(env: &Env, slot: &Slot, is_paired: bool) -> bool {
+    !is_paired && (slot.pair.keeping.is_rest() || env.config().retry.after_send)
+}
+
+/// Of a request without a byte of its answer. Where it `may_leave`, it goes elsewhere once the rank
+/// stands still.
+fn down<'a>(sending: Sending<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch<'a> {
     let down = DownWatch::new(sending.env, sending.workers, plan.worker);
     if may_leave { down.leaving(plan.rank) } else { down }
 }

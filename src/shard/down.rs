@@ -63,6 +63,11 @@ impl<'a> DownWatch<'a> {
         self.last.1
     }
 
+    /// Begins a wait for bytes in the middle of an answer; returns its first step.
+    pub(super) fn begin_idle(&mut self) -> Duration {
+        self.begin(self.env.config().timeouts.stream_idle)
+    }
+
     /// A step has passed. The next one, or why there is none.
     pub(super) fn next(&mut self) -> Result<Duration, Over> {
         if self.left.is_zero() {

@@ -97,8 +97,7 @@ impl Workers {
 
     /// Do its streams go on at other workers, by the operator's word?
     pub(super) fn moves_streams(&self, worker: WorkerIndex) -> bool {
-        let fleet = self.fleet.borrow();
-        fleet.workers.get(worker.index()).is_some_and(|worker| worker.state.moves_streams())
+        self.fleet.borrow().moves_streams(worker)
     }
 
     /// The key of connections to one of its addresses.

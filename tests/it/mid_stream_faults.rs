@@ -1,16 +1,45 @@
 //! O7, `retry.mid_stream`: what workers may answer in the middle of a stream, first and last.
 
 use crate::rig::token_engine::{
-    CHAT, Engine, HEAD, Paced, USAGE, WHOLE, ask, body, continued, ends_with_error, events,
+    CHAT, Engine, HEAD, Paced, TEXT, USAGE, WHOLE, ask, body, continued, ends_with_error, events,
     keeping, not_continued, uncut, write_cut,
 };
 use crate::rig::{Client, PATIENCE, Worker, admin_post, metric, post, router, until, usable};
 use forebay::config::{EngineKind, Policy, QueueMode, WorkerRole};
 use forebay::server::ServerHandle;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Three workers. Whichever is asked first breaks off in its answer, the next one answers like
+/// this, and the last one lives. Checks of health are answered by all.
+fn in_turn(
+    second: impl Fn(&mut TcpStream) -> bool + Send + Sync + 'static,
+) -> ([Engine; 3], Arc<AtomicUsize>) {
+    let (asked, second) = (Arc::new(AtomicUsize::new(0)), Arc::new(second));
+    let engines = [(); 3].map(|()| {
+        let (asked, second) = (Arc::clone(&asked), Arc::clone(&second));
+        let worker = Worker::start(move |seen, stream| {
+            if seen.head.starts_with("POST ") {
+                let all = || events(&seen.head, &seen.body);
+                return match asked.fetch_add(1, Ordering::SeqCst) {
+                    0 => write_cut(stream, &all(), 900),
+                    1 => second(stream),
+                    _ => write_cut(stream, &all(), WHOLE),
+                };
+            }
+            let body = r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + body).as_bytes()).is_ok()
+        });
+        Engine { worker, cuts: Arc::default() }
+    });
+    (engines, asked)
+}
 
 /// A worker that refuses the rest, or dies of it, is no end if attempts are left.
 #[test]
@@ -21,19 +50,37 @@ fn the_rest_is_tried_again() {
         "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
     ] {
-        let engines = [Engine::start([900]), Engine::start([])];
-        let bad = Engine {
-            worker: Worker::start(move |_, stream| {
-                !answer.is_empty() && stream.write_all(answer.as_bytes()).is_ok()
-            }),
-            cuts: Arc::default(),
-        };
-        let mut config = keeping(&[&engines[0], &bad, &engines[1]]);
+        let (engines, asked) = in_turn(move |stream| {
+            !answer.is_empty() && stream.write_all(answer.as_bytes()).is_ok()
+        });
+        let mut config = keeping(&[&engines[0], &engines[1], &engines[2]]);
         config.retry.attempts_max = 3;
         let handle = router(config);
         let body = body(CHAT, "");
         assert_eq!(ask(&handle, CHAT, &body).text(), uncut(CHAT, &body), "{answer}");
-        assert_eq!(continued(&handle), 1.0);
+        assert_eq!((continued(&handle), asked.load(Ordering::SeqCst)), (1.0, 3), "{answer}");
+    }
+}
+
+/// A rank that takes the rest and stands still loses it, though its server answers the checks, and
+/// whether it has sent the head of an answer or not.
+#[test]
+fn the_rest_leaves_a_rank_that_stands_still() {
+    for head in ["", HEAD] {
+        let (engines, asked) = in_turn(move |stream| {
+            stream.write_all(head.as_bytes()).is_ok() && stream.read(&mut [0]).is_err()
+        });
+        let mut config = keeping(&[&engines[0], &engines[1], &engines[2]]);
+        config.retry.attempts_max = 3;
+        config.health.enabled = true;
+        config.health.interval = Duration::from_millis(50);
+        config.health.stall_timeout = Duration::from_millis(800);
+        let handle = router(config);
+        until("all are up", || usable(&handle) == 3);
+        let (body, start) = (body(TEXT, USAGE), Instant::now());
+        assert_eq!(ask(&handle, TEXT, &body).text(), uncut(TEXT, &body));
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+        assert_eq!((continued(&handle), asked.load(Ordering::SeqCst)), (1.0, 3), "{head}");
     }
 }
 

@@ -1,12 +1,16 @@
 //! O7, `retry.mid_stream`: streams of a worker that its operator empties go on at other workers.
 
 use crate::rig::token_engine::{
-    CHAT, Engine, PROMPT, Paced, TEXT, USAGE, ask, body, continued, events, keeping, uncut,
+    CHAT, Engine, PROMPT, Paced, TEXT, USAGE, ask, body, continued, ends_with_error, events,
+    keeping, not_continued, uncut,
 };
-use crate::rig::{Client, RouterProcess, admin, admin_post, metric, post, router, truth, until};
-use forebay::config::{Config, EngineKind};
-use forebay::server::ServerHandle;
-use serde_json::Value;
+use crate::rig::{
+    Client, Gate, RouterProcess, admin, admin_post, metric, post, router, truth, until,
+};
+use forebay::config::{Config, ConfigSource, EngineKind, Flags, Reloader, TenantConfig};
+use forebay::server::{ServerHandle, start_reloadable};
+use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A stream of `w0` of which the client has `count` events.
@@ -200,24 +204,173 @@ fn without_the_key_no_stream_can_move() {
     assert_eq!(order(&handle, DRAIN, "").0, 200);
 }
 
+/// A worker that takes the rest and hangs has it no longer than any request: another one goes on.
+/// Where none is left, the client hears how the stream broke off.
+#[test]
+fn a_rest_that_hangs_goes_on_once_more() {
+    for (path, has_third) in [(CHAT, true), (TEXT, true), (TEXT, false)] {
+        let (paced, hung, whole) = (Paced::start(), Gate::start(), Engine::start([]));
+        let silent = Engine { worker: hung.worker, cuts: Arc::default() };
+        let mut config = moving(&[&paced.engine, &silent, &whole]);
+        config.workers.truncate(if has_third { 3 } else { 2 });
+        config.retry.attempts_max = 2;
+        config.retry.budget_percent = 100;
+        config.timeouts.first_byte = Duration::from_secs(1);
+        let handle = router(config);
+        let body = body(path, USAGE);
+        let mut client = begun(&handle, &paced, path, &body, 3);
+        order(&handle, "/workers/w2/drain", "");
+        assert_eq!(order(&handle, DRAIN, MOVE).0, 200);
+        paced.write(1);
+        silent.worker.next();
+        order(&handle, "/workers/w2/undrain", "");
+        let reply = client.reply();
+        if has_third {
+            assert_eq!(reply.text(), uncut(path, &body), "{path}");
+            assert_eq!(continued(&handle), 1.0);
+            assert_eq!(metric(&handle, "forebay_cut_mid_stream_total"), 0.0);
+        } else {
+            assert!(ends_with_error(&reply), "{}", reply.text());
+            assert_eq!(not_continued(&handle, "no-worker"), 1.0);
+        }
+    }
+}
+
+/// A client leaves while the rest of its stream waits: in a queue, for the head of an answer, or
+/// for its first event. Its tenant pays for what has come.
+#[test]
+fn who_leaves_while_the_rest_waits_pays_for_what_has_come() {
+    let mut prompts = Vec::new();
+    for place in ["queue", "head", "event"] {
+        let (paced, slow, hung) = (Paced::start(), Paced::start(), Gate::start());
+        let silent = Engine { worker: hung.worker, cuts: Arc::default() };
+        let other = if place == "head" { &silent } else { &slow.engine };
+        let mut config = moving(&[&paced.engine, other]);
+        config.retry.attempts_max = 2;
+        config.retry.budget_percent = 100;
+        config.flow.rank_concurrency_max = Some(1);
+        config.api_keys = Some("tests/data/api_keys/two.toml".into());
+        let limits =
+            TenantConfig { tokens_per_minute: 1_000, in_flight_max: 5, ..TenantConfig::default() };
+        config.flow.tenants = vec![TenantConfig { name: "gold".into(), ..limits }];
+        let handle = router(config);
+        let body = body(TEXT, "");
+        let ask = |key: &str| {
+            let request = String::from_utf8(post(TEXT, body.as_bytes())).unwrap();
+            let mut client = Client::connect(handle.listen);
+            client.send(
+                request.replacen("host:", &format!("x-api-key: {key}\r\nhost:"), 1).as_bytes(),
+            );
+            client
+        };
+        let mut client = ask("gold-key");
+        paced.write(4);
+        client.until_seen(b"w3");
+        let busy = (place == "queue").then(|| ask("some-key"));
+        if busy.is_some() {
+            other.worker.next();
+            paced.cut();
+            until("the rest waits", || metric(&handle, "forebay_queue_depth") == 1.0);
+        } else {
+            assert_eq!(order(&handle, DRAIN, MOVE).0, 200);
+            paced.write(1);
+            other.worker.next();
+        }
+        drop(client);
+        let told = |what: &str| metric(&handle, &format!("forebay_tenant_{what}"));
+        let of = |kind: &str| {
+            told(&format!("tokens_total{{tenant=\"gold\",model=\"*\",kind=\"{kind}\"}}"))
+        };
+        let sent = if busy.is_some() { 4.0 } else { 5.0 };
+        until("it is counted", || of("output") > 0.0);
+        assert_eq!(of("output"), sent, "{place}");
+        prompts.push(of("prompt"));
+        assert!((1.0..20.0).contains(&of("prompt")), "once: {place}, {prompts:?}");
+        until("its place is back", || told("in_flight{tenant=\"gold\"}") == 0.0);
+    }
+    assert_eq!(prompts[0], prompts[1]);
+    assert_eq!(prompts[0], prompts[2]);
+}
+
+/// With the key and without it.
+#[test]
+fn a_worker_that_is_not_there_is_not_found_first() {
+    for mid_stream in [true, false] {
+        let engine = Engine::start([]);
+        let mut config = moving(&[&engine]);
+        config.retry.mid_stream = mid_stream;
+        let handle = router(config);
+        for asked in ["", MOVE] {
+            assert_eq!(
+                order(&handle, "/workers/nobody/drain", asked).0,
+                404,
+                "{mid_stream} {asked}"
+            );
+        }
+        assert_eq!(order(&handle, "/workers/nobody/drain", "x").0, 400, "a call that says nothing");
+    }
+}
+
+/// What a file says of two workers, and of moving.
+fn file(engines: [&Engine; 2]) -> String {
+    let of = |(number, engine): (usize, &Engine)| {
+        let url = engine.worker.url();
+        format!(
+            "[[worker]]\nurl = \"{url}\"\nname = \"w{number}\"\nengine = \"vllm\"\n\
+             models = [\"m\"]\n"
+        )
+    };
+    let workers: String = engines.into_iter().enumerate().map(of).collect();
+    format!(
+        "policy = \"round_robin\"\ncores = [0]\n[retry]\nmid_stream = true\n\
+         [log]\nrequests = true\n[health]\nenabled = false\n{workers}"
+    )
+}
+
+/// The order stands, and counts again once the key is back.
+#[test]
+fn no_stream_moves_while_a_reload_has_the_key_off() {
+    let (paced, other) = (Paced::start(), Engine::start([]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("forebay.toml");
+    let addresses = "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
+    let on = format!("{addresses}{}", file([&paced.engine, &other]));
+    std::fs::write(&path, &on).unwrap();
+    let source = ConfigSource { file: Some(path.clone()), flags: Flags::default() };
+    let config = source.load().unwrap().usable().unwrap();
+    let handle = start_reloadable(config.clone(), false, Reloader::new(source, config)).unwrap();
+    let body = body(TEXT, "");
+    let mut client = begun(&handle, &paced, TEXT, &body, 1);
+    let reload = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let (status, done) = order(&handle, "/admin/reload", "");
+        assert_eq!((status, &done["applied"]), (200, &json!(["retry.mid_stream"])), "{done}");
+    };
+    reload(&on.replace("mid_stream = true", "mid_stream = false"));
+    assert_eq!(order(&handle, DRAIN, MOVE).0, 409);
+    reload(&on);
+    assert_eq!(order(&handle, DRAIN, MOVE).1["moves_streams"], true);
+    reload(&on.replace("mid_stream = true", "mid_stream = false"));
+    let shown = shown_of(&handle, "w0");
+    assert_eq!((&shown["moves_streams"], &shown["draining"]), (&json!(false), &json!(true)));
+    for at in 1..4 {
+        paced.write(1);
+        let last = events(&format!("POST {TEXT} "), body.as_bytes()).swap_remove(at);
+        client.until_seen(last.trim_end().as_bytes());
+    }
+    assert_eq!(continued(&handle), 0.0, "it stays");
+    reload(&on);
+    assert_eq!(shown_of(&handle, "w0")["moves_streams"], true);
+    paced.write(1);
+    assert_eq!(client.reply().text(), uncut(TEXT, &body));
+    assert_eq!(continued(&handle), 1.0);
+}
+
 /// One record for a stream whose first worker breaks off, and one for a stream that is whole.
 #[test]
 fn the_record_says_how_often_another_worker_went_on() {
     let (broken, whole) = (Engine::start([300]), Engine::start([]));
-    let of = |name: &str, engine: &Engine| {
-        let url = engine.worker.url();
-        format!(
-            "[[worker]]\nurl = \"{url}\"\nname = \"{name}\"\nengine = \"vllm\"\n\
-             models = [\"m\"]\n"
-        )
-    };
-    let process = RouterProcess::configured(&format!(
-        "policy = \"round_robin\"\ncores = [0]\n[retry]\nmid_stream = true\n\
-         [log]\nrequests = true\n\
-         [health]\nenabled = false\n{}{}",
-        of("w0", &broken),
-        of("w1", &whole)
-    ));
+    let process = RouterProcess::configured(&file([&broken, &whole]));
     until("it is ready", || truth::get(process.admin, "/readyz").status == 200);
     let body = body(CHAT, "");
     for _ in 0..2 {

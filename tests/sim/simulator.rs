@@ -23,6 +23,7 @@ mod books;
 mod check;
 mod defects;
 mod fleets;
+mod moves;
 mod pair_defects;
 mod pairs;
 mod plan;

@@ -156,7 +156,12 @@ impl Stage {
         (flow, action)
     }
 
-    fn step(&mut self, flow: &mut RequestFlow, prompt_bytes: u64, event: RequestEvent) -> Action {
+    pub(crate) fn step(
+        &mut self,
+        flow: &mut RequestFlow,
+        prompt_bytes: u64,
+        event: RequestEvent,
+    ) -> Action {
         let mut scene = Scene {
             fleet: &self.fleet,
             stages: &mut self.stages,

@@ -122,7 +122,7 @@ impl WorkerState {
         }
     }
 
-    /// Do its streams go on at other workers, those that can?
+    /// Are its streams to go on at other workers, those that can?
     #[must_use]
     pub const fn moves_streams(self) -> bool {
         matches!(self, Self::Gone | Self::Draining { moves: true, .. })
@@ -371,6 +371,14 @@ impl FleetSnapshot {
         let indices = (0..self.ranks.len()).filter_map(RankIndex::try_from_index);
         let present = indices.filter(|index| self.has(*index));
         present.filter_map(|index| self.rank(index).map(|(rank, worker)| (index, rank, worker)))
+    }
+
+    /// Do streams of the worker go on at other workers, those that can? Only as long as
+    /// `retry.mid_stream` is on: a reload may turn the key off after the order.
+    #[must_use]
+    pub fn moves_streams(&self, worker: WorkerIndex) -> bool {
+        let worker = self.workers.get(worker.index());
+        self.config.retry.mid_stream && worker.is_some_and(|worker| worker.state.moves_streams())
     }
 
     /// Can the rank take such a leg, whatever its state?

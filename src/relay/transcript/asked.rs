@@ -52,7 +52,7 @@ const NEUTRAL: [(&str, &[&str]); 16] = [
 ];
 /// Bytes of the members that go on.
 const COPIED_BYTES_MAX: usize = 4 * 1024;
-/// vLLM's limit of `/v1/completions` where the client sets none.
+/// The limit of vLLM 0.32 and SGLang 0.5.23 in `/v1/completions` where the client sets none.
 const COMPLETION_TOKENS: u64 = 16;
 
 /// What a continuation says again.

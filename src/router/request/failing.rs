@@ -76,7 +76,9 @@ impl RequestFlow {
         let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;
         let broke_off = has_rest && !error.before_head() && error.blames_worker();
-        (error.may_retry() || broke_off)
+        // The client of a rest has the beginning, and nothing else that it could try.
+        let hangs = has_rest && error == RelayError::FirstByteTimedOut;
+        (error.may_retry() || broke_off || hangs)
             && (is_busy || self.tries.is_pair || rules.retries_after_send || has_rest)
             && attempts < rules.attempts_max
             && (is_busy || sends.retry.withdraw())
