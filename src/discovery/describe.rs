@@ -91,12 +91,12 @@ pub(crate) async fn discover(
         Description { dialect, models, ranks, port_per_rank, role, source: None, is_asleep: false };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &place, true);
-    described.is_asleep = dialect == Dialect::Vllm && is_asleep(asker).await;
     Ok(described)
 }
 
-/// vLLM has the call in its development mode only, and only then can it sleep.
-async fn is_asleep(asker: &Asker) -> bool {
+/// Does the engine of a vLLM sleep? vLLM has the call in its development mode only, and only then
+/// can it sleep. The engine itself answers: one that is busy may take long, and is awake.
+pub(crate) async fn is_asleep(asker: &Asker) -> bool {
     let answer = asker.get("/is_sleeping").await.unwrap_or_default();
     let answer = serde_json::from_str(&answer).unwrap_or(serde_json::Value::Null);
     answer.get("is_sleeping").and_then(serde_json::Value::as_bool) == Some(true)

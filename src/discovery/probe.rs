@@ -1,7 +1,7 @@
 //! One task per worker: describes it, watches its health, describes it again when it comes back and
 //! from time to time. Reports what it sees; decides nothing else.
 
-use super::describe::{Subject, assume, check_health, discover};
+use super::describe::{Subject, assume, check_health, discover, is_asleep};
 use super::described::Description;
 use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
@@ -36,6 +36,8 @@ const DESCRIPTION_AGE_MIN: Duration = Duration::from_secs(1);
 const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
 /// Shards and reports tell of signs some times in a second.
 const SIGN_AGE_MIN: Duration = Duration::from_secs(1);
+/// An engine that sleeps has nothing to do, and says so at once. Others wait for the answer.
+const SLEEP_ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 /// Descriptions need several questions, and a busy engine answers late.
 const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
 
@@ -206,7 +208,7 @@ impl Probe {
     ) -> Dialect {
         let mut pause = RETRY_MIN;
         loop {
-            match self.describe(registrar).await {
+            match self.describe(registrar, true).await {
                 Ok(dialect) => return dialect,
                 Err(error) if reached.is_up() => self.failed(reached, &error, false).await,
                 Err(error) => self.unreachable(reached, &error),
@@ -280,7 +282,7 @@ impl Probe {
             return false;
         }
         described.at = Instant::now();
-        match self.describe(registrar).await {
+        match self.describe(registrar, false).await {
             Ok(dialect) => {
                 described.doubted = false;
                 dialect != described.dialect
@@ -330,7 +332,7 @@ impl Probe {
     async fn up(&self, reached: &mut Reached, registrar: &mut Option<Registrar>) {
         // A restart may have changed everything about it.
         if reached.was_down()
-            && let Err(error) = self.describe(registrar).await
+            && let Err(error) = self.describe(registrar, false).await
         {
             debug!(worker = self.worker(), error, "back, but not described yet");
             reached.relapse();
@@ -382,9 +384,18 @@ impl Probe {
         Ok(WorkerLook { address, description, texts })
     }
 
-    async fn describe(&self, registrar: &mut Option<Registrar>) -> Result<Dialect, String> {
-        let WorkerLook { address, description, texts } = self.look().await?;
+    /// `is_new`: nothing was known of it, and its engine may sleep.
+    async fn describe(
+        &self,
+        registrar: &mut Option<Registrar>,
+        is_new: bool,
+    ) -> Result<Dialect, String> {
+        let WorkerLook { address, mut description, texts } = self.look().await?;
         let dialect = description.dialect;
+        if is_new && self.health.enabled && dialect == Dialect::Vllm {
+            let patience = self.health.timeout.min(SLEEP_ANSWER_TIME_MAX);
+            description.is_asleep = is_asleep(&self.asker(patience)).await;
+        }
         let registry = match &description.source {
             Some(KvSource::Registry(registry)) => Some(registry.clone()),
             _ => None,

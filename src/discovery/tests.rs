@@ -1,6 +1,6 @@
 //! Discovery against recorded answers.
 
-use super::describe::{DiscoveryError, Subject, assume, check_health, discover};
+use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
 use super::described::{
     Announced, DescribedRank, Description, events_of_vllm, ranks_of_vllm_metrics, read_models,
     read_sglang_info,
@@ -273,18 +273,10 @@ fn odd_answers_are_survived() {
 
 #[test]
 fn a_vllm_that_sleeps_is_found_asleep() {
-    let asleep = |answers: Answers, engine| async move {
-        let config = WorkerConfig { engine, ..WorkerConfig::default() };
-        described(answers, &config).await.unwrap().is_asleep
-    };
-    const SLEEPS: (&str, &str) = ("/is_sleeping", r#"{"is_sleeping":true}"#);
-    const AWAKE: (&str, &str) = ("/is_sleeping", r#"{"is_sleeping":false}"#);
-    const MODELS: (&str, &str) = ("/v1/models", r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#);
+    let asleep = |answers: Answers| async move { is_asleep(&asker(fake(answers).await)).await };
     block_on_local(async {
-        assert!(asleep(&[MODELS, SLEEPS], None).await);
-        assert!(!asleep(&[MODELS, AWAKE], None).await);
-        assert!(!asleep(&[MODELS], None).await, "without the development mode");
-        let other = asleep(&[("/v1/models", r#"{"data":[{"id":"m"}]}"#), SLEEPS], None).await;
-        assert!(!other, "another engine is not asked");
+        assert!(asleep(&[("/is_sleeping", r#"{"is_sleeping":true}"#)]).await);
+        assert!(!asleep(&[("/is_sleeping", r#"{"is_sleeping":false}"#)]).await);
+        assert!(!asleep(&[]).await, "without the development mode");
     });
 }

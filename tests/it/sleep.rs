@@ -1,13 +1,15 @@
 //! Engines that are put to sleep and woken through the admin API, while requests come.
 
-use crate::rig::{ASK, Client, Worker, admin, admin_post, config, metric, post, router, until};
+use crate::rig::{
+    ASK, Client, PATIENCE, Worker, admin, admin_post, config, metric, post, router, until, usable,
+};
 use forebay::config::{EngineKind, QueueMode};
 use forebay::server::ServerHandle;
 use serde_json::Value;
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A vLLM that answers each request, and each call, once it is told with which status.
 fn engine() -> (Worker, Sender<u16>) {
@@ -134,21 +136,31 @@ fn a_worker_that_is_awake_serves_on_whatever_its_engine_says_to_wake_up() {
     assert_eq!(shown(&router)["sleep"], Value::Null);
 }
 
-#[test]
-fn a_router_that_starts_finds_an_engine_asleep() {
-    let worker = Worker::start(|request, stream| {
+/// A vLLM of its own pages; what it says of its sleep is `sleep`, or nothing for ever.
+fn with_pages(sleep: Option<&'static str>) -> Worker {
+    Worker::start(move |request, stream| {
         let path = request.head.split(' ').nth(1).unwrap();
-        let body = match path {
-            "/v1/models" => r#"{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}"#,
-            "/is_sleeping" => r#"{"is_sleeping":true}"#,
-            "/health" | "/wake_up" | "/v1/completions" => "{}",
+        let body = match (path, sleep) {
+            ("/v1/models", _) => r#"{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}"#,
+            ("/is_sleeping", Some(body)) => body,
+            ("/is_sleeping", None) => {
+                // Until the router has hung up.
+                let _ = std::io::Read::read(stream, &mut [0]);
+                return false;
+            }
+            ("/health" | "/wake_up" | "/v1/completions", _) => "{}",
             _ => {
                 return stream.write_all(b"HTTP/1.1 404 X\r\ncontent-length: 0\r\n\r\n").is_ok();
             }
         };
         let reply = format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(reply.as_bytes()).is_ok()
-    });
+    })
+}
+
+#[test]
+fn a_router_that_starts_finds_an_engine_asleep() {
+    let worker = with_pages(Some(r#"{"is_sleeping":true}"#));
     let mut config = config(&[&worker]);
     config.workers[0].name = Some("w0".to_owned());
     config.health.enabled = true;
@@ -163,4 +175,25 @@ fn a_router_that_starts_finds_an_engine_asleep() {
     let heads: Vec<String> = worker.seen.try_iter().map(|seen| seen.head).collect();
     let place = |path: &str| heads.iter().position(|head| head.starts_with(path)).unwrap();
     assert!(place("POST /wake_up ") < place("POST /v1/completions "), "{heads:?}");
+}
+
+/// A busy engine answers late whether it sleeps. The router does not wait for it, and asks once.
+#[test]
+fn an_engine_that_does_not_say_whether_it_sleeps_delays_no_start() {
+    let (silent, well) = (with_pages(None), with_pages(Some(r#"{"is_sleeping":false}"#)));
+    let mut config = config(&[&silent, &well]);
+    config.health.enabled = true;
+    config.health.timeout = PATIENCE;
+    let start = Instant::now();
+    let router = router(config);
+    for _ in 0..2 {
+        assert_eq!(asking(&router).reply().status, 200);
+    }
+    assert!(start.elapsed() < PATIENCE / 3, "{:?}", start.elapsed());
+    until("both serve", || usable(&router) == 2);
+    let asked = |worker: &Worker| {
+        let heads = worker.seen.try_iter().map(|seen| seen.head);
+        heads.filter(|head| head.starts_with("GET /is_sleeping ")).count()
+    };
+    assert_eq!([asked(&silent), asked(&well)], [1, 1]);
 }
