@@ -330,6 +330,7 @@ table! {
         /// `timeouts.body` on. 0 means no least rate.
         body_rate_min: usize = 500, { form: Form::Size, range: 0..=1 << 30 };
         /// Request bodies held per shard. Models with prefill workers hold each body three times.
+        /// Answers have bounds of their own.
         buffered_bytes_max: usize = 512 * MIB, { form: Form::Size, range: 1 << 16..=1 << 40 };
         /// Memory of the whole radix index and, once more, of the feeds' own maps.
         /// Times of guesses add up to a sixth.
