@@ -31,8 +31,10 @@ const KV_HEADS: f64 = 8.0;
 const HEAD: f64 = 128.0;
 const BF16_BYTES: f64 = 2.0;
 const NS_PER_S: f64 = 1e9;
-/// Of one figure: a quarter of an hour is longer than any step.
+/// Of one figure, and of one step: a quarter of an hour is longer than any.
 const TIME_NS_MAX: f64 = 1e12;
+/// More than any engine takes in one step.
+const COUNT_MAX: u32 = 1 << 20;
 
 /// What requests and steps of one rank cost, and what a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -85,9 +87,9 @@ pub enum SpeedError {
     /// A time that cannot be.
     #[error("{0}: give nanoseconds, 0 or more and at most 1e12")]
     Time(&'static str),
-    /// No work would ever end.
-    #[error("{0}: give at least 1")]
-    None(&'static str),
+    /// No work would ever end, or more than an engine can do.
+    #[error("{0}: give 1 to 1048576")]
+    Count(&'static str),
     /// Steps that take no time.
     #[error("step: fixed_ns, token_ns and weights_ns are 0. Give at least one of them")]
     NoTime,
@@ -192,8 +194,8 @@ impl ModelSpeed {
         }
         let counts =
             [("step_tokens_max", self.step_tokens_max), ("sequences_max", self.sequences_max)];
-        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Err(SpeedError::None(name));
+        if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=COUNT_MAX).contains(count)) {
+            return Err(SpeedError::Count(name));
         }
         let least_ns = step.fixed_ns + step.token_ns + step.weights_ns;
         if least_ns > 0.0 { Ok(()) } else { Err(SpeedError::NoTime) }
@@ -206,7 +208,8 @@ impl ModelSpeed {
         let dense = (tokens * step.token_ns).max(step.weights_ns);
         let attention = work.attended * step.attention_ns;
         let reads = work.context_tokens as f64 * step.kv_read_ns;
-        ((step.fixed_ns + dense + attention + reads) as u64).max(1)
+        let all = step.fixed_ns + dense + attention + reads;
+        (all.min(TIME_NS_MAX) as u64).max(1)
     }
 
     /// Time in which the KV of so many tokens comes from the host.

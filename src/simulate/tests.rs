@@ -241,6 +241,7 @@ fn faults_of_an_engine_file_name_their_key() {
         ("request_ns = nan", "request_ns"),
         ("[transfer]\nhost_token_ns = inf", "transfer.host_token_ns"),
         ("sequences_max = 0", "sequences_max"),
+        ("sequences_max = 4294967295", "give 1 to 1048576"),
         ("step_tokens_max = 0", "step_tokens_max"),
         ("[step]\ntokens_ns = 1", "tokens_ns"),
         ("[step]\nfixed_ns = 0\ntoken_ns = 0\nweights_ns = 0", "fixed_ns"),
@@ -249,6 +250,11 @@ fn faults_of_an_engine_file_name_their_key() {
         let error = ModelSpeed::from_toml(text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
+    // What is allowed ends too, however slow it is.
+    let engine = ModelSpeed::from_toml("[step]\nattention_ns = 1e12").unwrap();
+    let trace = trace(&mooncake(0, 100_000, 300, &[1, 2]));
+    let plan = SimPlan { ranks: 1, engine, ..SimPlan::default() };
+    assert_eq!(simulate(&trace, &plan, Rule::all()[0].1).requests, 1);
 }
 
 #[test]
