@@ -10,7 +10,7 @@ use crate::shard::{self, ShardSetup, ShardThread};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, ShardIndex};
-use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault, read_token};
+use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
 use forebay_fleet::mailbox::wire;
 use forebay_fleet::worker::LoadBoard;
 use forebay_handover::{MeetingPlace, Program, TakenProcess};
@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -173,15 +173,9 @@ fn begin(
 
 /// Who may call the admin API.
 fn access(config: &Config) -> Result<Access, StartError> {
-    let token = |key, path: &Option<PathBuf>| {
-        let token = path.as_deref().map(read_token).transpose();
-        token.map_err(|what| StartError::Token { key, what })
-    };
-    Ok(Access {
-        hosts: config.admin_hosts.clone(),
-        token: token("admin_token_file", &config.admin_token_file)?,
-        read_token: token("admin_read_token_file", &config.admin_read_token_file)?,
-    })
+    let tokens = control::admin_tokens(config);
+    let tokens = tokens.map_err(|(key, what)| StartError::Token { key, what })?;
+    Ok(Access::new(config.admin_hosts.clone(), tokens))
 }
 
 fn refused(key: &'static str, address: AdminAddress) -> impl FnOnce(io::Error) -> StartError {

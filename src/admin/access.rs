@@ -14,6 +14,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 use tracing::info;
 
 /// POSTs that change nothing.
@@ -36,11 +37,17 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 #[derive(Debug, Default)]
 pub struct Access {
     /// Further names of this host: `admin_hosts`.
-    pub hosts: Vec<String>,
+    hosts: Vec<String>,
+    tokens: watch::Sender<AdminTokens>,
+}
+
+/// What callers have to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdminTokens {
     /// The token that `admin_token_file` holds.
-    pub token: Option<String>,
+    pub change: Option<String>,
     /// The token that `admin_read_token_file` holds.
-    pub read_token: Option<String>,
+    pub read: Option<String>,
 }
 
 /// Why a call is refused.
@@ -162,6 +169,21 @@ fn is_reading(method: &Method, path: &str) -> bool {
 }
 
 impl Access {
+    /// Asks for the tokens that there are.
+    #[must_use]
+    pub fn new(hosts: Vec<String>, tokens: AdminTokens) -> Self {
+        Self { hosts, tokens: watch::Sender::new(tokens) }
+    }
+
+    /// Asks for these from now on; true if they are others.
+    pub fn set_tokens(&self, tokens: AdminTokens) -> bool {
+        self.tokens.send_if_modified(|before| {
+            let are_new = *before != tokens;
+            *before = tokens;
+            are_new
+        })
+    }
+
     /// No web page can leave `Host` out; balancers that speak HTTP/1.0 do.
     fn host(&self, target: Option<&str>, headers: &HeaderMap) -> Result<(), Denied> {
         let named = headers.get_all(header::HOST).iter().map(|value| value.to_str());
@@ -210,9 +232,11 @@ impl Access {
     fn by_clients(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
-        if !is(&self.token) && !is(&self.read_token) {
+        let tokens = self.tokens.borrow();
+        if !is(&tokens.change) && !is(&tokens.read) {
             return Err(Denied::NoClientToken);
         }
+        drop(tokens);
         self.rest(method, path, headers)
     }
 
@@ -222,11 +246,12 @@ impl Access {
         let is_page = path == PAGE || path.starts_with(PAGE_FILES);
         let is_probe = method.is_safe() && (is_page || PROBES.contains(&path));
         let reads = is_reading(method, path);
-        match (&self.token, &self.read_token) {
-            (Some(_), read) if !reads && !is(&self.token) => {
+        let tokens = self.tokens.borrow();
+        match (&tokens.change, &tokens.read) {
+            (change, read) if change.is_some() && !reads && !is(change) => {
                 Err(if is(read) { Denied::ReadOnly } else { Denied::NoToken })
             }
-            (token, Some(_)) if !is_probe && !is(token) && !is(&self.read_token) => {
+            (change, read) if read.is_some() && !is_probe && !is(change) && !is(read) => {
                 Err(Denied::NoReadToken)
             }
             _ => Ok(()),
@@ -254,6 +279,15 @@ fn is_bearer(authorization: Option<&str>, token: &str) -> bool {
 mod tests {
     use super::*;
     use axum::http::{HeaderName, HeaderValue};
+
+    fn tokens(change: Option<&str>, read: Option<&str>) -> AdminTokens {
+        let [change, read] = [change, read].map(|token| token.map(str::to_owned));
+        AdminTokens { change, read }
+    }
+
+    fn with(change: Option<&str>, read: Option<&str>) -> Access {
+        Access::new(Vec::new(), tokens(change, read))
+    }
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
         let field = |(name, value): &(&str, &str)| {
@@ -324,7 +358,7 @@ mod tests {
 
     #[test]
     fn what_changes_something_needs_the_token() {
-        let access = Access { token: Some("s3cret".into()), ..Access::default() };
+        let access = with(Some("s3cret"), None);
         let judge = |method: Method, path: &str, authorization: Option<&str>| {
             let fields = authorization.map(|value| ("authorization", value));
             access.rest(&method, path, &headers(fields.as_slice()))
@@ -350,8 +384,7 @@ mod tests {
 
     #[test]
     fn by_the_port_of_clients_each_call_needs_a_token() {
-        let [token, read_token] = ["s3cret", "r3ad"].map(|token| Some(token.to_owned()));
-        let access = Access { token, read_token, hosts: Vec::new() };
+        let access = with(Some("s3cret"), Some("r3ad"));
         let judge = |access: &Access, method: Method, token: Option<&str>| {
             let value = token.map(|token| format!("Bearer {token}"));
             let mut fields = vec![("host", "llm.example")];
@@ -370,8 +403,7 @@ mod tests {
 
     #[test]
     fn readers_have_a_token_of_their_own_that_changes_nothing() {
-        let read_token = Some("r3ad".to_owned());
-        let access = Access { token: Some("s3cret".into()), read_token, hosts: Vec::new() };
+        let access = with(Some("s3cret"), Some("r3ad"));
         let judge = |method: Method, path: &str, token: Option<&str>| {
             let value = token.map(|token| format!("Bearer {token}"));
             let fields = value.as_deref().map(|value| ("authorization", value));
@@ -397,7 +429,8 @@ mod tests {
         assert_eq!(reload(Some("r3ad")), Err(Denied::ReadOnly));
         assert_eq!(reload(None), Err(Denied::NoToken));
         assert_eq!(reload(Some("s3cret")), Ok(()));
-        let alone = Access { token: None, ..access };
+        assert!(access.set_tokens(tokens(None, Some("r3ad"))));
+        let alone = access;
         let changing = alone.rest(&Method::POST, "/admin/reload", &headers(&[]));
         assert_eq!(changing, Err(Denied::NoReadToken), "not open, though the check forbids this");
     }

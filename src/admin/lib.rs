@@ -43,7 +43,7 @@ mod sources;
 mod windows;
 mod workers;
 
-pub use access::Access;
+pub use access::{Access, AdminTokens};
 pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
 pub use client_door::{ClientCallers, ClientDoor, DoorClosed, client_door};

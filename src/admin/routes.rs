@@ -148,9 +148,8 @@ pub async fn serve(
     listener: AdminListener,
     callers: Option<ClientCallers>,
     questions: Questions,
-    access: Access,
+    access: Arc<Access>,
 ) {
-    let access = Arc::new(access);
     let router = router(questions, Arc::clone(&access));
     let by_clients = callers.map(|callers| (callers, access));
     port::serve(listener, by_clients, router).await;

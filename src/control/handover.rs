@@ -6,6 +6,7 @@ use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
 use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
@@ -35,7 +36,18 @@ pub(super) struct AdminDoor {
     pub(super) listener: AdminListener,
     pub(super) callers: Option<ClientCallers>,
     pub(super) questions: mpsc::Sender<Question>,
-    pub(super) access: Access,
+    pub(super) access: Arc<Access>,
+}
+
+impl AdminDoor {
+    pub(super) const fn new(
+        listener: AdminListener,
+        callers: Option<ClientCallers>,
+        questions: mpsc::Sender<Question>,
+        access: Arc<Access>,
+    ) -> Self {
+        Self { listener, callers, questions, access }
+    }
 }
 
 /// What goes on between two processes.

@@ -12,6 +12,7 @@
 mod drain;
 mod adapter_loads;
 mod adapters;
+mod admin_rules;
 mod ejection;
 mod error;
 mod feeds;
@@ -41,6 +42,7 @@ mod warming;
 mod watchdog;
 mod workers_state;
 
+pub use admin_rules::admin_tokens;
 pub use error::ControlError;
 pub use handover::{HandoverOffer, HandoverSetup};
 pub use run::run;

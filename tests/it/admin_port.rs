@@ -265,3 +265,29 @@ fn calls_that_change_something_are_on_record() {
         assert!(line.contains("127.0.0.1:"), "{line}");
     }
 }
+
+/// A secret that has leaked is replaced without a restart.
+#[test]
+fn a_reload_reads_the_tokens_again() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "the-first-of-two-tokens\n").unwrap();
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\npolicy = \"round_robin\"\nadmin_token_file = \"{}\"\n\
+         health.enabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        file.display(),
+        worker.url()
+    ));
+    let reload = |token: &str| {
+        let token = format!("Authorization: Bearer {token}\r\n");
+        call(router.admin, &browser("POST /admin/reload", "localhost", &token, ""))
+    };
+    let [first, second] = ["the-first-of-two-tokens", "the-second-of-two-tokens"];
+    assert!(!reload(first).text().contains("admin_token_file"), "nothing has changed");
+    std::fs::write(&file, second).unwrap();
+    assert!(reload(first).text().contains("admin_token_file"));
+    assert_eq!((reload(first).status, reload(second).status), (401, 200));
+    std::fs::write(&file, "not a token").unwrap();
+    assert_eq!((reload(second).status, reload(second).status), (400, 400), "it counts on");
+}

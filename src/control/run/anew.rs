@@ -19,6 +19,8 @@ const OF_PROBES: [&str; 7] = [
     "timeouts.connect",
     UPSTREAM_TLS,
 ];
+/// A file that it names was read again.
+const ADMIN_TOKEN: &str = "admin_token_file";
 /// Files or keys of TLS to workers.
 const UPSTREAM_TLS: &str = "upstream_tls";
 
@@ -30,11 +32,15 @@ impl Control {
     }
 
     fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
-        let Parts { config, reloader, tls, admin_tls, .. } = &mut self.setup;
+        let Parts { config, reloader, tls, admin_rules, .. } = &mut self.setup;
         let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
         let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;
-        admin_tls.iter_mut().for_each(|tls| tls.read_again(config));
+        let has_new_token = admin_rules.read_again(config);
         let applied = &mut done.changes.applied;
+        if has_new_token {
+            applied.push(ADMIN_TOKEN.to_owned());
+            applied.sort_unstable();
+        }
         if self.renew_connectors() && !applied.iter().any(|key| key.contains("tls")) {
             applied.push(UPSTREAM_TLS.to_owned());
             applied.sort_unstable();

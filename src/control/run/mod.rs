@@ -20,6 +20,7 @@ mod sleeping;
 
 use self::board_watch::BoardWatch;
 use self::note_reading::NoteReading;
+use super::admin_rules::AdminRules;
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
@@ -33,7 +34,7 @@ use super::sources::{WorkerList, WorkerLists};
 use super::stop::{StopOrder, StopSignal};
 use super::systemd::Systemd;
 use super::text_log;
-use super::tls::{AdminTls, TlsSetup};
+use super::tls::TlsSetup;
 use super::token_keys::TokenKeysSource;
 use super::traces::Traces;
 use super::warming::Warming;
@@ -136,7 +137,7 @@ struct Parts {
     index: IndexReader,
     reloader: Option<Reloader>,
     tls: TlsSetup,
-    admin_tls: Option<AdminTls>,
+    admin_rules: AdminRules,
     workers_state: Option<WorkersState>,
 }
 
@@ -146,10 +147,10 @@ impl Control {
         let ControlSetup { board, index, admin, access, stopped, signals, reloader, .. } = setup;
         let stop = StopSignal::listen(stopped, signals)?;
         let (questions, asked) = mpsc::channel(NOTICES_MAX);
-        let admin_tls = setup.admin_tls.map(AdminTls::new);
-        let listener = AdminListener::new(admin, admin_tls.as_ref().map(AdminTls::shown))?;
+        let admin_rules = AdminRules::new(setup.admin_tls, access);
+        let listener = AdminListener::new(admin, admin_rules.shown())?;
         let (host_calls, called) = mpsc::channel(HOST_CALLS_MAX);
-        let door = AdminDoor { listener, callers: setup.callers, questions, access };
+        let door = AdminDoor::new(listener, setup.callers, questions, admin_rules.access());
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);
@@ -181,7 +182,7 @@ impl Control {
         let mut control = Self {
             unheard: (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect(),
             first_fleet_at: clock.now().plus(config.health.timeout),
-            setup: Parts { config, clock, board, index, reloader, tls, admin_tls, workers_state },
+            setup: Parts { config, clock, board, index, reloader, tls, admin_rules, workers_state },
             ports,
             fleet,
             snapshot: Arc::default(),
