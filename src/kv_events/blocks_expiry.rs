@@ -13,11 +13,10 @@ impl<T: BlockText> RankBlocks<T> {
     /// message too: it tells the time of the stores to come.
     pub fn expire(&mut self, now: Instant, most: usize, ops: &mut SliceOps) -> Expired {
         let (mut expired, mut left) = (Expired::default(), most);
-        while let Some((tier, before, trees)) = self.held.take_expired(now, &mut left) {
-            self.lose(before, trees, ops);
-            if let Some(blocks) = expired.tier_blocks.get_mut(tier.index()) {
-                *blocks += 1;
-            }
+        for (tier, blocks) in Tier::ALL.into_iter().zip(&mut expired.tier_blocks) {
+            let old = self.held.take_old(tier, now, left);
+            left -= old.len();
+            *blocks += self.lose_all(&old, tier, ops);
         }
         expired.is_done = left > 0;
         expired
@@ -27,6 +26,18 @@ impl<T: BlockText> RankBlocks<T> {
     #[must_use]
     pub fn next_expiry(&self) -> Option<Instant> {
         self.held.next_expiry()
+    }
+
+    /// A tier has lost those entries; how many it had.
+    pub(super) fn lose_all(&mut self, ids: &[u64], tier: Tier, ops: &mut SliceOps) -> u64 {
+        let mut count = 0;
+        for id in ids {
+            if let Some((before, trees)) = self.held.take_all(*id, tier) {
+                self.lose(before, trees, ops);
+                count += 1;
+            }
+        }
+        count
     }
 
     /// An entry has lost a store of one tier: `trees` still rest on it.

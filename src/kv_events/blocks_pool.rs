@@ -2,16 +2,23 @@
 
 use super::super::held::HeldBlocks;
 use super::super::naming::{BlockText, Naming};
-use super::super::tier::LowerTiers;
-use super::RankBlocks;
+use super::super::slice_ops::SliceOps;
+use super::super::tier::{LowerTiers, Tier};
+use super::{NO_GROUP, RankBlocks};
+use forebay_kv_decode::{Attention, Stored};
 use std::time::Duration;
+
+/// Blocks that leave a full pool at a time, so that not each event looks for the oldest ones.
+const SHED_AT_ONCE: usize = 1_024;
+/// But no larger part of it.
+const SHED_PART: usize = 64;
 
 impl<T: BlockText> RankBlocks<T> {
     /// Each block is there or not, whoever and however often stored it.
     pub(crate) fn of_pool(naming: Naming<T>, entries_max: usize, ttl: Duration) -> Self {
         Self {
             lower_tiers: LowerTiers { host: false, disk: true, ttl },
-            held: HeldBlocks::of_pool(ttl),
+            held: HeldBlocks::of_pool(ttl, entries_max),
             ..Self::new(naming, entries_max)
         }
     }
@@ -21,5 +28,32 @@ impl<T: BlockText> RankBlocks<T> {
         if block_size_tokens > 0 {
             self.device_block_tokens = block_size_tokens;
         }
+    }
+
+    /// Before a store comes to a full pool: the blocks that were stored longest ago go, those of
+    /// the event not among them.
+    pub(crate) fn make_room(&mut self, event: &Stored<'_>, ops: &mut SliceOps) {
+        let most = self.held.len() + event.hashes.len();
+        if most <= self.entries_max || event.attention != Attention::Whole {
+            return;
+        }
+        let mut wanted = most - self.entries_max;
+        for &hash in event.hashes {
+            let id = self.id(hash, event.group.unwrap_or(NO_GROUP));
+            if self.held.get(id).is_some() {
+                self.held.renew(id, Tier::Disk);
+                wanted = wanted.saturating_sub(1);
+            }
+        }
+        if wanted > 0 {
+            let part = SHED_AT_ONCE.min(self.entries_max / SHED_PART);
+            self.shed(wanted.max(part).min(self.entries_max / 2), ops);
+        }
+    }
+
+    /// Takes out the blocks that were stored longest ago, no more than `most`.
+    pub(crate) fn shed(&mut self, most: usize, ops: &mut SliceOps) {
+        let oldest = self.held.take_oldest(Tier::Disk, most);
+        self.lose_all(&oldest, Tier::Disk, ops);
     }
 }

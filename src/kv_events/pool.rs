@@ -8,9 +8,10 @@
 //! | the host's memory | stores: engines write on to the pool | as ever |
 //! | the device, or all (cleared) | nothing | as ever |
 //!
-//! A block is there or not, whoever and however often stored it, and goes with one removal. What a
-//! pool evicts without a word is believed for `kv.tier_ttl`: what it holds is an upper bound. At
-//! `entries_max` the blocks that were stored longest ago go first.
+//! A block is there or not, whoever and however often stored it. A block goes with one removal, and
+//! `kv.tier_ttl` after its last store in any case: pools evict without a word, and no rank hears
+//! what another one removed. So what a pool holds is an upper bound. At `entries_max` the blocks
+//! that were stored longest ago go first.
 
 use super::blocks::RankBlocks;
 use super::naming::{BlockText, Naming};
@@ -23,9 +24,6 @@ use forebay_index::KvBatch;
 use forebay_kv_decode::{Medium, Removed, Stored};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Entries that are looked at for room at a time.
-const EXPIRE_AT_ONCE: usize = 1_024;
 
 /// What a pool holds of one model.
 #[derive(Debug)]
@@ -95,9 +93,9 @@ impl<T: BlockText> PoolBlocks<T> {
     /// Takes a store. Prompts are looked for under the root of the rank's blocks, which have
     /// `block_size_tokens`; 0 if that is not known yet.
     pub fn stored(&mut self, event: &Stored<'_>, block_size_tokens: u32) -> BatchOutcome {
-        self.make_room(event.hashes.len());
         self.blocks.set_root_tokens(block_size_tokens);
         let event = Stored { medium: Medium::Disk, remote: false, ..*event };
+        self.blocks.make_room(&event, &mut self.ops);
         let outcome = self.blocks.stored(&event, &mut self.ops);
         if self.blocks.contradicts_itself() {
             self.blocks.clear(&mut self.ops);
@@ -138,20 +136,6 @@ impl<T: BlockText> PoolBlocks<T> {
         };
         if let Some((_, _, ops)) = self.ops.trees_mut().find(of_slice) {
             drop(ops.drain(..count.min(ops.len())));
-        }
-    }
-
-    /// Before so many blocks come: those that were stored longest ago go early. Where removals are
-    /// announced nothing does, and new blocks are refused.
-    fn make_room(&mut self, block_count: usize) {
-        while self.blocks.len() + block_count > self.entries_max
-            && let Some(due) = self.blocks.next_expiry()
-        {
-            let before = self.blocks.len();
-            self.expire(due, EXPIRE_AT_ONCE);
-            if self.blocks.len() == before {
-                return;
-            }
         }
     }
 }

@@ -22,7 +22,11 @@ struct Rig {
 
 impl Rig {
     fn new(entries_max: usize) -> Self {
-        let pool = PoolBlocks::new(naming(), entries_max, TTL, NUMBER);
+        Self::with_ttl(entries_max, TTL)
+    }
+
+    fn with_ttl(entries_max: usize, ttl: Duration) -> Self {
+        let pool = PoolBlocks::new(naming(), entries_max, ttl, NUMBER);
         Self { pool, held: BTreeSet::new(), start: Instant::now() }
     }
 
@@ -90,7 +94,7 @@ fn one_rank_continues_what_another_began() {
 }
 
 #[test]
-fn what_is_not_stored_again_leaves_unless_removals_are_told() {
+fn what_is_not_stored_again_leaves_whatever_removals_are_told() {
     let mut rig = Rig::new(100);
     rig.store(None, &[10, 11], &[0, 1, 2, 3]);
     rig.expire(0);
@@ -101,10 +105,90 @@ fn what_is_not_stored_again_leaves_unless_removals_are_told() {
     assert_eq!(rig.held.len(), 2);
     rig.expire(100);
     assert_eq!(rig.held, keys_of(&["ab"]), "the other was stored again");
-    assert!(rig.pool.next_expiry().is_some());
+    // No removal makes a pool trusted: others remove unheard.
     rig.remove(&[77]);
-    rig.expire(100_000);
+    rig.expire(159);
     assert_eq!(rig.held.len(), 1);
+    rig.expire(160);
+    assert_eq!((rig.held.len(), rig.pool.block_count()), (0, 0));
+}
+
+/// One block a prompt.
+fn single(rig: &mut Rig, hash: u64) -> BatchOutcome {
+    let (first, second) = (hash % 26, hash / 26);
+    let tokens = [first, second].map(|token| u32::try_from(token).unwrap());
+    rig.store(None, &[hash], &tokens)
+}
+
+#[test]
+fn a_full_pool_goes_on_and_the_oldest_leave_first() {
+    for (ttl, removal) in [(TTL, false), (TTL, true), (Duration::ZERO, true)] {
+        let mut rig = Rig::with_ttl(80, ttl);
+        // All within one look at the time.
+        for hash in 0..400 {
+            assert_eq!(single(&mut rig, hash), BatchOutcome::Applied);
+            if removal {
+                rig.remove(&[999]);
+            }
+            let held = usize::try_from(hash + 1).unwrap().min(80);
+            assert!((held - 1..=held).contains(&rig.held.len()), "{} of {held}", rig.held.len());
+        }
+        rig.remove(&(330..400).collect::<Vec<u64>>());
+        assert!(rig.held.len() <= 10, "the youngest were there");
+    }
+}
+
+#[test]
+fn one_large_event_keeps_its_own_blocks() {
+    let mut rig = Rig::new(80);
+    for hash in 0..79 {
+        single(&mut rig, hash);
+    }
+    let tokens: Vec<u32> = (0..80).map(|token| token % 7).collect();
+    // As a feed hands them on: in parts.
+    rig.store(None, &(1_000..1_020).collect::<Vec<u64>>(), &tokens[..40]);
+    rig.store(Some(1_019), &(1_020..1_040).collect::<Vec<u64>>(), &tokens[40..]);
+    assert_eq!(rig.held.len(), 80);
+    rig.remove(&(1_000..1_040).collect::<Vec<u64>>());
+    assert_eq!(rig.held.len(), 40, "all of the event were there");
+    // One that is larger than all of the pool takes a half of it.
+    let mut rig = Rig::new(8);
+    (0..8).for_each(|hash| {
+        single(&mut rig, hash);
+    });
+    assert_eq!(rig.store(None, &(20..40).collect::<Vec<u64>>(), &tokens[..40]), BatchOutcome::Full);
+    assert_eq!(rig.held.len(), 8);
+    rig.remove(&(0..8).collect::<Vec<u64>>());
+    assert_eq!(rig.held.len(), 4);
+}
+
+#[test]
+fn blocks_that_are_stored_again_need_no_room() {
+    let mut rig = Rig::new(80);
+    let all: Vec<u64> = (0..80).collect();
+    all.iter().for_each(|hash| {
+        single(&mut rig, *hash);
+    });
+    let before = rig.held.clone();
+    for hash in all {
+        single(&mut rig, hash);
+        assert_eq!(rig.held, before);
+    }
+}
+
+/// What comes and goes leaves no trace in the ages.
+#[test]
+fn removed_blocks_take_no_memory() {
+    let mut rig = Rig::new(80);
+    for hash in 0..40 {
+        single(&mut rig, hash);
+    }
+    let before = rig.pool.byte_count();
+    for hash in 100..700 {
+        single(&mut rig, hash);
+        rig.remove(&[hash]);
+    }
+    assert!(rig.pool.byte_count() <= before * 2, "{} after {before}", rig.pool.byte_count());
 }
 
 #[test]
@@ -127,10 +211,6 @@ fn at_its_limit_the_oldest_blocks_go() {
     assert_eq!(rig.held.len(), 8, "the first four went");
     let kept = before.intersection(&rig.held).count();
     assert_eq!(kept, 4);
-    // Where removals are told nothing goes by itself.
-    rig.remove(&[999]);
-    assert_eq!(rig.store(None, &[300], &[1, 2]), BatchOutcome::Full);
-    assert_eq!(rig.held.len(), 8);
 }
 
 #[test]

@@ -1,15 +1,23 @@
-//! Entries of a tier that has announced no removal, by the time of their last store. Some
-//! publishers tell what they store and never what they evict: such an entry is believed for a
-//! while, then leaves. One [`Ages`] per rank and tier. Ids stand in generations of a quarter of
-//! that while, so an entry leaves between three quarters of it and all of it after its last store.
+//! Entries of a tier by the time of their last store. Some publishers tell what they store and
+//! never what they evict: such an entry is believed for a while, then leaves. One [`Ages`] per rank
+//! and tier. Ids stand in generations of a quarter of that while, each in the generation of its
+//! last store, so an entry leaves between three quarters of the while and all of it.
+//!
+//! | | a tier of a rank | a pool |
+//! |---|---|---|
+//! | the first removal | ends the rule until all is cleared | ends nothing: others evict unheard |
+//! | a generation ends by | its time | its time or its size |
+//! | no room | new entries are refused | the oldest generation makes room |
 
-use std::collections::{HashSet, VecDeque, hash_set};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Generations that a time to live is cut into. More of them are more exact, and an entry that is
-/// stored again and again is in each.
+/// Generations that a time to live is cut into. More of them are more exact, and take longer to
+/// look through.
 const GENERATIONS: u32 = 4;
+/// Generations that a full pool is cut into. With as many there, none ends by its size.
+const GENERATIONS_OF_POOL: usize = 8;
 
 type Ids = HashSet<u64, ahash::RandomState>;
 
@@ -17,79 +25,123 @@ type Ids = HashSet<u64, ahash::RandomState>;
 #[derive(Debug, Default)]
 pub(super) struct Ages {
     is_trusted: bool,
-    /// The present generation.
-    fresh: Ids,
+    /// Of a pool: entries that it holds at most.
+    pool_max: Option<usize>,
+    fresh: Generation,
+    /// Earlier generations, oldest first.
+    closed: VecDeque<Generation>,
+}
+
+/// Ids that were stored last at about one time.
+#[derive(Debug, Default)]
+struct Generation {
     /// Its start: the first look at the time with something in it.
     since: Option<Instant>,
-    /// Earlier generations with their start, oldest first.
-    closed: VecDeque<(Instant, Ids)>,
-    /// Too old, unless a later generation has them.
-    leaving: Option<hash_set::IntoIter<u64>>,
+    ids: Ids,
 }
 
 impl Ages {
-    /// The tier has stored the entry.
-    pub(super) fn note(&mut self, id: u64) {
-        if !self.is_trusted {
-            self.fresh.insert(id);
+    /// Those of a pool of so many entries at most.
+    pub(super) fn of_pool(entries_max: usize) -> Self {
+        Self { pool_max: Some(entries_max), ..Self::default() }
+    }
+
+    /// The tier has stored an entry that is in no generation.
+    pub(super) fn add(&mut self, id: u64) {
+        if self.is_trusted {
+            return;
+        }
+        if self.fresh.ids.is_empty() {
+            self.fresh.since = None;
+        }
+        self.fresh.ids.insert(id);
+        let is_full = |max: usize| self.fresh.ids.len() > max / GENERATIONS_OF_POOL;
+        if self.pool_max.is_some_and(is_full) && self.closed.len() < GENERATIONS_OF_POOL {
+            self.close();
         }
     }
 
-    /// The tier announces removals: nothing leaves by itself from now on.
+    /// The tier has stored the entry, maybe again.
+    pub(super) fn renew(&mut self, id: u64) {
+        if !self.fresh.ids.contains(&id) {
+            self.forget(id);
+            self.add(id);
+        }
+    }
+
+    /// The entry is gone.
+    pub(super) fn forget(&mut self, id: u64) {
+        let mut all = self.closed.iter_mut().chain([&mut self.fresh]);
+        all.any(|generation| generation.ids.remove(&id));
+    }
+
+    /// The tier announces removals: nothing leaves by itself from now on. A pool is never trusted:
+    /// no gap, restart or clear of one of its ranks tells what others removed unheard.
     pub(super) fn trust(&mut self) {
-        *self = Self { is_trusted: true, ..Self::default() };
+        if self.pool_max.is_none() {
+            *self = Self { is_trusted: true, ..Self::default() };
+        }
     }
 
     /// When a generation is too old, as far as that is known.
     pub(super) fn due(&self, ttl: Duration) -> Option<Instant> {
-        let oldest = self.closed.front().map(|(since, _)| *since).or(self.since);
-        oldest.and_then(|since| since.checked_add(ttl))
+        let mut all = self.closed.iter().chain([&self.fresh]);
+        let oldest = all.find(|generation| !generation.ids.is_empty())?;
+        oldest.since?.checked_add(ttl)
     }
 
-    /// The next id that is too old. Each id that is looked at takes one of `work`; with none left
-    /// there may be more.
-    pub(super) fn next(&mut self, now: Instant, ttl: Duration, work: &mut usize) -> Option<u64> {
-        self.close(now, ttl);
-        while *work > 0 {
-            if let Some(id) = self.leaving.as_mut().and_then(Iterator::next) {
-                *work -= 1;
-                if !self.is_renewed(id) {
-                    return Some(id);
-                }
-                continue;
-            }
-            self.leaving = None;
-            let (since, _) = self.closed.front()?;
-            if now.saturating_duration_since(*since) < ttl {
-                return None;
-            }
-            self.leaving = self.closed.pop_front().map(|(_, ids)| ids.into_iter());
+    /// Takes ids that are too old, no more than `most`.
+    pub(super) fn take_old(&mut self, now: Instant, ttl: Duration, most: usize) -> Vec<u64> {
+        for generation in &mut self.closed {
+            generation.since.get_or_insert(now);
         }
-        None
+        if !self.fresh.ids.is_empty() {
+            let since = *self.fresh.since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= ttl / GENERATIONS {
+                self.close();
+            }
+        }
+        let is_old = |since: Instant| now.saturating_duration_since(since) >= ttl;
+        self.take(most, |since| since.is_some_and(is_old))
+    }
+
+    /// Takes the oldest ids, no more than `most`, however old they are.
+    pub(super) fn take_oldest(&mut self, most: usize) -> Vec<u64> {
+        if self.closed.iter().all(|generation| generation.ids.is_empty()) {
+            self.close();
+        }
+        self.take(most, |_| true)
+    }
+
+    fn take(&mut self, most: usize, is_due: impl Fn(Option<Instant>) -> bool) -> Vec<u64> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some(oldest) = self.closed.front_mut().filter(|oldest| is_due(oldest.since))
+        {
+            let from = taken.len();
+            taken.extend(oldest.ids.iter().take(most - from));
+            taken.iter().skip(from).for_each(|id| {
+                oldest.ids.remove(id);
+            });
+            if oldest.ids.is_empty() {
+                self.closed.pop_front();
+            }
+        }
+        taken
     }
 
     /// Bytes allocated, roughly.
     pub(super) fn bytes(&self) -> usize {
-        let closed = self.closed.iter().map(|(_, ids)| ids.capacity()).sum::<usize>();
-        let leaving = self.leaving.as_ref().map_or(0, ExactSizeIterator::len);
+        let all = self.closed.iter().chain([&self.fresh]);
+        let slots = all.map(|generation| generation.ids.capacity()).sum::<usize>();
         // A byte of the table beside each id, and an eighth of the slots stays free.
-        (self.fresh.capacity() + closed + leaving) * (size_of::<u64>() + 1) * 8 / 7
+        slots * (size_of::<u64>() + 1) * 8 / 7
     }
 
-    /// Ends the present generation when it has lasted its share.
-    fn close(&mut self, now: Instant, ttl: Duration) {
-        if self.fresh.is_empty() {
-            return;
-        }
-        let since = *self.since.get_or_insert(now);
-        if now.saturating_duration_since(since) >= ttl / GENERATIONS {
-            self.closed.push_back((since, std::mem::take(&mut self.fresh)));
-            self.since = None;
-        }
-    }
-
-    fn is_renewed(&self, id: u64) -> bool {
-        self.fresh.contains(&id) || self.closed.iter().any(|(_, ids)| ids.contains(&id))
+    /// Ends the present generation.
+    fn close(&mut self) {
+        self.closed.retain(|generation| !generation.ids.is_empty());
+        self.closed.push_back(std::mem::take(&mut self.fresh));
     }
 }
 
@@ -101,8 +153,7 @@ mod tests {
 
     /// What leaves at a second.
     fn leaving(ages: &mut Ages, start: Instant, second: u64) -> Vec<u64> {
-        let (now, mut work) = (start + Duration::from_secs(second), 1_000);
-        let mut ids: Vec<u64> = std::iter::from_fn(|| ages.next(now, TTL, &mut work)).collect();
+        let mut ids = ages.take_old(start + Duration::from_secs(second), TTL, 1_000);
         ids.sort_unstable();
         ids
     }
@@ -111,11 +162,11 @@ mod tests {
     fn ids_leave_at_the_end_of_their_time_unless_stored_again() {
         let (mut ages, start) = (Ages::default(), Instant::now());
         assert_eq!(ages.due(TTL), None);
-        (1..=3).for_each(|id| ages.note(id));
+        (1..=3).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty());
         assert_eq!(ages.due(TTL), Some(start + TTL));
         assert!(leaving(&mut ages, start, 60).is_empty());
-        ages.note(2);
+        ages.renew(2);
         assert!(leaving(&mut ages, start, 60).is_empty());
         assert!(leaving(&mut ages, start, 99).is_empty());
         assert_eq!(leaving(&mut ages, start, 100), [1, 3]);
@@ -125,33 +176,70 @@ mod tests {
     }
 
     #[test]
-    fn one_turn_looks_at_so_many_and_an_id_may_come_back_meanwhile() {
+    fn one_turn_takes_so_many_and_an_id_may_come_back_meanwhile() {
         let (mut ages, start) = (Ages::default(), Instant::now());
-        (0..10).for_each(|id| ages.note(id));
+        (0..10).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty());
-        let (now, mut work) = (start + TTL, 4);
-        let first: Vec<u64> = std::iter::from_fn(|| ages.next(now, TTL, &mut work)).collect();
-        assert_eq!((first.len(), work), (4, 0));
-        (0..10).filter(|id| !first.contains(id)).take(1).for_each(|id| ages.note(id));
+        let first = ages.take_old(start + TTL, TTL, 4);
+        assert_eq!(first.len(), 4);
+        assert_eq!(ages.due(TTL), Some(start + TTL), "the others are due");
+        (0..10).filter(|id| !first.contains(id)).take(1).for_each(|id| ages.renew(id));
         assert_eq!(leaving(&mut ages, start, 101).len(), 5, "all others but the one");
     }
 
     #[test]
     fn a_trusted_tier_remembers_nothing() {
         let (mut ages, start) = (Ages::default(), Instant::now());
-        (0..10).for_each(|id| ages.note(id));
+        (0..10).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty() && ages.bytes() > 0);
         ages.trust();
-        ages.note(11);
+        ages.renew(11);
         assert!(leaving(&mut ages, start, 1_000).is_empty());
         assert_eq!((ages.due(TTL), ages.bytes()), (None, 0));
     }
 
     #[test]
+    fn a_pool_is_never_trusted() {
+        let (mut ages, start) = (Ages::of_pool(100), Instant::now());
+        ages.add(1);
+        ages.trust();
+        ages.add(2);
+        assert!(leaving(&mut ages, start, 0).is_empty());
+        assert_eq!(leaving(&mut ages, start, 100), [1, 2]);
+    }
+
+    #[test]
+    fn the_oldest_ids_of_a_pool_make_room() {
+        let mut ages = Ages::of_pool(80);
+        (0..80).for_each(|id| ages.add(id));
+        assert!(ages.take_oldest(5).iter().chain(&ages.take_oldest(6)).all(|id| *id < 11));
+        ages.renew(11);
+        ages.forget(12);
+        let mut next = ages.take_oldest(9);
+        next.sort_unstable();
+        assert_eq!(next, (13..22).collect::<Vec<_>>(), "11 is young, 12 is gone");
+        let rest = [ages.take_oldest(1_000).len(), ages.take_oldest(1_000).len()];
+        assert_eq!(rest, [80 - 5 - 6 - 1 - 9 - 4, 4], "the present generation by itself");
+        assert!(ages.take_oldest(1).is_empty());
+    }
+
+    #[test]
+    fn a_pool_has_few_generations_however_often_ids_are_stored_again() {
+        let mut ages = Ages::of_pool(80);
+        // Ten ids again and again, and one each time that stays behind.
+        for left in 10..70 {
+            (0..10).chain([left]).for_each(|id| ages.renew(id));
+        }
+        assert_eq!(ages.closed.len(), GENERATIONS_OF_POOL);
+        let all = ages.closed.iter().chain([&ages.fresh]).map(|one| one.ids.len()).sum::<usize>();
+        assert_eq!(all, 70, "each id in one generation");
+    }
+
+    #[test]
     fn a_time_without_end_overflows_nothing() {
-        let (mut ages, start, mut work) = (Ages::default(), Instant::now(), 10);
-        ages.note(1);
-        assert_eq!(ages.next(start, Duration::MAX, &mut work), None);
+        let (mut ages, start) = (Ages::default(), Instant::now());
+        ages.add(1);
+        assert!(ages.take_old(start, Duration::MAX, 10).is_empty());
         assert_eq!(ages.due(Duration::MAX), None);
     }
 }

@@ -48,8 +48,8 @@ pub(super) struct HeldBlocks {
     ages: [Ages; TIERS],
     /// Some entries are not found by their keys: nothing is to be done but to clear.
     is_spoilt: bool,
-    /// Of a pool: stores of what is there change nothing.
-    counts_once: bool,
+    /// Of a pool, where an entry is there or not: entries at most.
+    pool_max: Option<usize>,
 }
 
 /// One engine hash of one attention group.
@@ -67,9 +67,11 @@ impl HeldBlocks {
         Self { ttl, ..Self::default() }
     }
 
-    /// The same for a pool that many write to: a block is there or not.
-    pub(super) fn of_pool(ttl: Duration) -> Self {
-        Self { counts_once: true, ..Self::expiring(ttl) }
+    /// The same for a pool that many write to, of so many entries at most. Removals do not end the
+    /// rule.
+    pub(super) fn of_pool(ttl: Duration, entries_max: usize) -> Self {
+        let ages = std::array::from_fn(|_| Ages::of_pool(entries_max));
+        Self { pool_max: Some(entries_max), ages, ..Self::expiring(ttl) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -117,7 +119,9 @@ impl HeldBlocks {
             self.make_by_key();
         }
         self.count(tier, 1);
-        self.note(added.id, tier);
+        if let Some(ages) = self.ages_of(tier) {
+            ages.add(added.id);
+        }
         true
     }
 
@@ -155,8 +159,8 @@ impl HeldBlocks {
     /// Notes one more store of an entry, and the trees that rest on it from now on.
     pub(super) fn add(&mut self, id: u64, tier: Tier, trees: u8) {
         let Some((place, before)) = self.place(id) else { return };
-        if self.counts_once && before.count(tier) > 0 {
-            return self.note(id, tier);
+        if self.pool_max.is_some() && before.count(tier) > 0 {
+            return self.renew(id, tier);
         }
         let (state, fits) = before.with_one_more(tier);
         if !fits {
@@ -165,10 +169,18 @@ impl HeldBlocks {
         }
         self.table.set_state(place, state.with_trees(trees).to_bits());
         self.count(tier, usize::from(before.count(tier) == 0));
-        self.note(id, tier);
+        self.renew(id, tier);
+    }
+
+    /// The entry is as young as one that was stored now.
+    pub(super) fn renew(&mut self, id: u64, tier: Tier) {
+        if let Some(ages) = self.ages_of(tier) {
+            ages.renew(id);
+        }
     }
 
     /// The tier has announced a removal: until all is cleared, no entry of it leaves by its age.
+    /// Entries of pools do.
     pub(super) fn trust(&mut self, tier: Tier) {
         if let Some(ages) = self.ages.get_mut(tier.index()) {
             ages.trust();
@@ -177,31 +189,24 @@ impl HeldBlocks {
 
     /// When something may be too old next.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.ages.iter().filter_map(|ages| ages.due(self.ttl)).min()
+        let ages = self.ages.iter().filter(|_| !self.ttl.is_zero());
+        ages.filter_map(|ages| ages.due(self.ttl)).min()
     }
 
-    /// Takes an entry that is too old out of its tier, however often that stored it: which tier,
-    /// what it was before, and the trees that still rest on it. See [`Ages::next`].
-    pub(super) fn take_expired(
-        &mut self,
-        now: Instant,
-        work: &mut usize,
-    ) -> Option<(Tier, HeldEntry, u8)> {
-        for tier in Tier::ALL {
-            let ttl = self.ttl;
-            while let Some(id) =
-                self.ages.get_mut(tier.index()).and_then(|ages| ages.next(now, ttl, work))
-            {
-                if let Some((before, trees)) = self.take_all(id, tier) {
-                    return Some((tier, before, trees));
-                }
-            }
-        }
-        None
+    /// Ids of a tier that are too old, no more than `most`, for [`HeldBlocks::take_all`].
+    pub(super) fn take_old(&mut self, tier: Tier, now: Instant, most: usize) -> Vec<u64> {
+        let ttl = self.ttl;
+        let ages = self.ages.get_mut(tier.index()).filter(|_| !ttl.is_zero());
+        ages.map(|ages| ages.take_old(now, ttl, most)).unwrap_or_default()
+    }
+
+    /// The same for those of a pool that were stored longest ago.
+    pub(super) fn take_oldest(&mut self, tier: Tier, most: usize) -> Vec<u64> {
+        self.ages_of(tier).map(|ages| ages.take_oldest(most)).unwrap_or_default()
     }
 
     /// Takes all stores of one tier back, see [`HeldBlocks::take`].
-    fn take_all(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
+    pub(super) fn take_all(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
         let (place, mut state) = self.place(id)?;
         self.more.remove(&(id, tier));
         while state.count(tier) > 1 {
@@ -211,13 +216,10 @@ impl HeldBlocks {
         self.take(id, tier)
     }
 
-    fn note(&mut self, id: u64, tier: Tier) {
-        if tier != Tier::Device
-            && !self.ttl.is_zero()
-            && let Some(ages) = self.ages.get_mut(tier.index())
-        {
-            ages.note(id);
-        }
+    /// Where the ages of a tier's entries are kept, if they are.
+    fn ages_of(&mut self, tier: Tier) -> Option<&mut Ages> {
+        let are_kept = tier != Tier::Device && (self.pool_max.is_some() || !self.ttl.is_zero());
+        self.ages.get_mut(tier.index()).filter(|_| are_kept)
     }
 
     /// Takes one store back; the entry goes with its last one. What it was before, and the trees
@@ -251,6 +253,11 @@ impl HeldBlocks {
             }
             None => {
                 self.table.remove(place);
+                if self.pool_max.is_some()
+                    && let Some(ages) = self.ages_of(tier)
+                {
+                    ages.forget(id);
+                }
                 if !self.is_spoilt {
                     self.by_key.remove(id, found.key);
                 }
@@ -269,7 +276,8 @@ impl HeldBlocks {
             let trees = one.state.trees() | self.trees_of_others(one.key, one.id);
             each(one.key, one.state.with_trees(trees));
         }
-        *self = Self { counts_once: self.counts_once, ..Self::expiring(self.ttl) };
+        let ttl = self.ttl;
+        *self = self.pool_max.map_or_else(|| Self::expiring(ttl), |max| Self::of_pool(ttl, max));
     }
 
     /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where
