@@ -14,7 +14,7 @@ use forebay_config::{Config, KvConfig};
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
-    SharedPool, SharedState, TRACKED_BLOCK_BYTES,
+    SharedPool, SharedState, TRACKED_BLOCK_BYTES, keep_pool,
 };
 use forebay_snapshot::RankName;
 use forebay_text::Vocabulary;
@@ -118,6 +118,9 @@ impl Feeds {
                 let _ = feed.stop.send(());
                 self.ending.insert(rank, feed.task);
             }
+            if !now.pools {
+                self.pools.end();
+            }
         }
     }
 
@@ -183,7 +186,9 @@ impl Feeds {
         let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
         let (naming, ttl) = (self.naming(plan), self.setup.tiers.counted.ttl);
         let wanted = PoolWanted { name, naming, entries_max, ttl };
-        self.pools.of(wanted, &self.setup.tiers.numbers)
+        let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
+        let keep = |pool| drop(tokio::task::spawn_local(keep_pool(pool, ports, counters)));
+        self.pools.of(wanted, &self.setup.tiers.numbers, keep)
     }
 
     fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {

@@ -36,6 +36,15 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
     }
 }
 
+/// With KV events of each rank.
+fn fed(mut description: Description) -> Description {
+    for rank in &mut description.ranks {
+        let endpoint = ZmqEndpoint::parse("tcp://a:1", "").unwrap();
+        rank.events = Some(Announced { endpoint, replay: None, topic: String::new() });
+    }
+    description
+}
+
 fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {
     BlockKey::root(SEED, &RootName { model, block_size_tokens, lora, cache_salt: "" })
 }
@@ -73,12 +82,8 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
 
     // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.
-    fleet.describe(
-        WorkerIndex(1),
-        ADDRESS,
-        description(r#"{"data":[{"id":"n"}]}"#, 1, 16),
-        BTreeMap::new(),
-    );
+    let other = r#"{"data":[{"id":"n"}]}"#;
+    fleet.describe(WorkerIndex(1), ADDRESS, fed(description(other, 1, 16)), BTreeMap::new());
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.ranks.len(), 3);
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(2)]);
@@ -94,6 +99,31 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(snapshot.model("n").unwrap().1.roots.blocks[0].key, root("n", 64, ""));
     assert!(snapshot.ranks[0].kv_feed_live);
     assert_eq!(snapshot.ranks[0].tiers, tiers);
+}
+
+/// Its KV events are taken out of the configuration, or the worker goes: nothing is left of what a
+/// feed told, whatever it told last.
+#[test]
+fn a_rank_without_a_feed_has_no_tiers() {
+    let model = r#"{"data":[{"id":"m"}]}"#;
+    let tiers = TierRanks { kv_pool: Some(RankIndex(1_023)), ..TierRanks::default() };
+    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
+    for is_removed in [false, true] {
+        let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
+        let describe = |fleet: &mut Fleet, described: Description| {
+            fleet.describe(WorkerIndex(0), ADDRESS, described, BTreeMap::new());
+        };
+        describe(&mut fleet, fed(description(model, 1, 16)));
+        assert!(fleet.set_feed(notice));
+        if is_removed {
+            fleet.remove(WorkerIndex(0));
+        } else {
+            describe(&mut fleet, description(model, 1, 16));
+        }
+        assert!(!fleet.set_feed(notice), "it came late");
+        let rank = &fleet.snapshot().ranks[0];
+        assert_eq!((rank.kv_feed_live, rank.tiers), (false, TierRanks::default()));
+    }
 }
 
 #[test]

@@ -23,6 +23,10 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
+    pub(crate) fn text(&self) -> Option<&T> {
+        self.naming.text.as_ref()
+    }
+
     /// Sequences to come start under the root of blocks of that size, if it is known.
     pub(crate) fn set_root_tokens(&mut self, block_size_tokens: u32) {
         if block_size_tokens > 0 {
@@ -51,9 +55,14 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// Takes out the blocks that were stored longest ago, no more than `most`.
-    pub(crate) fn shed(&mut self, most: usize, ops: &mut SliceOps) {
+    /// Takes out the blocks that were stored longest ago, no more than `most`; how many it were.
+    pub(crate) fn shed(&mut self, most: usize, ops: &mut SliceOps) -> u64 {
         let oldest = self.held.take_oldest(Tier::Disk, most);
-        self.lose_all(&oldest, Tier::Disk, ops);
+        self.lose_all(&oldest, Tier::Disk, ops)
+    }
+
+    /// Blocks leave so long after their last store from now on.
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.held.set_ttl(ttl);
     }
 }

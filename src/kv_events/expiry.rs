@@ -18,9 +18,7 @@ impl<P: KvPort> Feed<P> {
                 self.post().await;
             }
             if is_done {
-                let of_pool = self.expire_pool(now).await;
-                let own = self.state.borrow().next_expiry();
-                return own.into_iter().chain(of_pool).min();
+                return self.state.borrow().next_expiry();
             }
             yield_now().await;
         }

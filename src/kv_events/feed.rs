@@ -107,7 +107,8 @@ pub struct Feed<P> {
     /// Says that replays bring what the stream lost.
     pub(super) replay_log: Complaints,
     notices: mpsc::Sender<FeedNotice>,
-    told: FeedNotice,
+    /// What the control plane was told last; nothing yet may be what a feed before told.
+    told: Option<FeedNotice>,
     /// Work since the thread's other tasks had their turn.
     taken_blocks: usize,
 }
@@ -121,11 +122,8 @@ impl<P: KvPort> Feed<P> {
         notices: mpsc::Sender<FeedNotice>,
     ) -> Self {
         let ops = SliceOps::new(spec.naming.shard_count);
-        let nothing = TierRanks::default();
         let pool = spec.pool.as_ref().map(|pool| pool.borrow().number());
-        let tiers = TierRanks { kv_pool: pool, ..nothing };
-        let told =
-            FeedNotice { rank: spec.rank, live: false, block_size_tokens: 0, tiers: nothing };
+        let tiers = TierRanks { kv_pool: pool, ..TierRanks::default() };
         let text = TextSource { model: Arc::clone(&spec.naming.model), dir: spec.text_dir };
         let mut state = RankFeed::new(spec.naming, spec.entries_max);
         state.set_lower_tiers(spec.lower_tiers, spec.expects_tiers);
@@ -158,7 +156,7 @@ impl<P: KvPort> Feed<P> {
             complaints: Complaints::default(),
             replay_log: Complaints::default(),
             notices,
-            told,
+            told: None,
             taken_blocks: 0,
         }
     }
@@ -344,8 +342,8 @@ impl<P: KvPort> Feed<P> {
         let live = state == FeedState::Live;
         let tiers = self.tiers;
         let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
-        if notice != self.told && self.notices.send(notice).await.is_ok() {
-            self.told = notice;
+        if self.told != Some(notice) && self.notices.send(notice).await.is_ok() {
+            self.told = Some(notice);
         }
     }
 

@@ -3,14 +3,17 @@
 use super::tests::{Shard, chained, chained_in, frames, publish_until, spec, until, vectors};
 use super::*;
 use crate::test_support::block_on_local;
-use forebay_base::ShardIndex;
+use forebay_base::{RankIndex, ShardIndex};
+use forebay_fleet::worker::TierRanks;
 use forebay_index::{KvBatch, KvOp};
+use forebay_kv_decode::{Attention, BlockImages, Medium, Stored};
 use forebay_zmq::{LossReason, ZmqEndpoint, ZmqSource};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use zeromq::{Socket, SocketSend};
 
 /// A process that was killed leaves its socket file behind; the next one listens there all the
@@ -171,6 +174,63 @@ fn a_block_of_a_tier_without_removals_leaves_a_quiet_feed() {
         assert_eq!((counters.block_count(), counters.tier_block_count(Tier::Host)), (0, 0));
         until(|| matches!(shard.ops.borrow()[..], [KvOp::Store { .. }, KvOp::Remove { .. }])).await;
         assert_eq!((status.state(), status.resets(), status.losses()), (FeedState::Live, 0, 0));
+        stop.send(()).unwrap();
+        task.await.unwrap();
+    });
+}
+
+/// A pool whose ranks are not connected: what is too old leaves all the same, and the rest with the
+/// last rank.
+#[test]
+fn a_pool_is_kept_without_a_connected_feed() {
+    block_on_local(async move {
+        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let ttl = Duration::from_millis(300);
+        let pool = PoolBlocks::new(spec("tcp://127.0.0.1:1").naming, 100, ttl, RankIndex(1_000));
+        let pool: SharedPool = Rc::new(RefCell::new(pool));
+        let keep = keep_pool(Rc::clone(&pool), shard.clone(), counters);
+        let task = tokio::task::spawn_local(keep);
+        let store = |hash: u64, token: u32| {
+            let (hashes, tokens) = ([hash], [token, token]);
+            let event = Stored {
+                hashes: &hashes,
+                parent: None,
+                token_ids: &tokens,
+                block_size_tokens: 2,
+                medium: Medium::Shared,
+                lora_name: "",
+                cache_salt: "",
+                opaque_from: None,
+                images: BlockImages::default(),
+                group: None,
+                attention: Attention::Whole,
+                remote: false,
+            };
+            assert_eq!(pool.borrow_mut().stored(&event, 2), BatchOutcome::Applied);
+        };
+        store(1, 40);
+        until(|| matches!(shard.ops.borrow()[..], [KvOp::Store { .. }, KvOp::Remove { .. }])).await;
+        pool.borrow_mut().set_ttl(Duration::ZERO);
+        (2..50).for_each(|hash| store(hash, 39 + u32::try_from(hash).unwrap()));
+        drop(pool);
+        task.await.unwrap();
+        let ops = shard.ops.borrow();
+        let stores = ops.iter().filter(|op| matches!(op, KvOp::Store { .. })).count();
+        assert_eq!((stores, ops.len()), (49, 98), "all is taken out again");
+    });
+}
+
+/// What a feed before it told may be all that is known of the rank.
+#[test]
+fn the_first_state_of_a_feed_is_told() {
+    block_on_local(async move {
+        let (notices, mut noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let spec = spec("tcp://127.0.0.1:1");
+        let feed = Feed::new(spec, Shard::default(), Rc::new(FeedCounters::new()), notices);
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let first = timeout(Duration::from_secs(5), noticed.recv()).await.unwrap().unwrap();
+        assert_eq!((first.live, first.tiers), (false, TierRanks::default()));
         stop.send(()).unwrap();
         task.await.unwrap();
     });

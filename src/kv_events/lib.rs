@@ -57,6 +57,7 @@ pub use holding::{Expired, FeedHolding, OrphansGone};
 pub use naming::{BlockText, NamedImages, Naming};
 pub use outcome::BatchOutcome;
 pub use pool::PoolBlocks;
+pub use pooled::keep_pool;
 pub use port::{FeedNotice, KvPort};
 pub use rank::{RankFeed, RankState, TakenMessage, Taking};
 pub use restored::Restored;

@@ -2,7 +2,7 @@
 //! said.
 
 use super::rank::KvMessage;
-use super::tests::{Digits, Shard, frames, naming, spec, until};
+use super::tests::{Digits, Shard, frames, naming, next_live, spec, until};
 use super::*;
 use crate::test_support::block_on_local;
 use forebay_base::broken_invariant_count;
@@ -150,7 +150,7 @@ fn a_long_message_leaves_the_thread_to_others() {
                 tokio::task::yield_now().await;
             }
         });
-        assert!(noticed.recv().await.unwrap().live);
+        assert!(next_live(&mut noticed).await.live);
         let payload = stored(1..60_001, |hash| u32::try_from(hash % 200).unwrap());
         let mut number = 0;
         until(|| {

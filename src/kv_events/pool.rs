@@ -30,7 +30,6 @@ use tokio::time::Instant;
 pub struct PoolBlocks<T> {
     blocks: RankBlocks<T>,
     number: RankIndex,
-    entries_max: usize,
     /// Operations of all its feeds that are not posted, in their order.
     ops: SliceOps,
 }
@@ -63,13 +62,18 @@ impl<T: BlockText> PoolBlocks<T> {
     pub fn new(naming: Naming<T>, entries_max: usize, ttl: Duration, number: RankIndex) -> Self {
         let ops = SliceOps::new(naming.shard_count);
         let blocks = RankBlocks::of_pool(naming, entries_max, ttl);
-        Self { blocks, number, entries_max, ops }
+        Self { blocks, number, ops }
     }
 
-    /// Forgets everything, and begins again with another text and time.
-    pub fn begin_again(&mut self, naming: Naming<T>, ttl: Duration) {
-        self.blocks.clear(&mut self.ops);
-        self.blocks = RankBlocks::of_pool(naming, self.entries_max, ttl);
+    /// Believes stores so long from now on.
+    pub fn set_ttl(&mut self, ttl: Duration) {
+        self.blocks.set_ttl(ttl);
+    }
+
+    /// What its blocks are read by.
+    #[must_use]
+    pub fn text(&self) -> Option<&T> {
+        self.blocks.text()
     }
 
     /// Its number in the index.
@@ -115,10 +119,14 @@ impl<T: BlockText> PoolBlocks<T> {
         self.blocks.expire(now, most, &mut self.ops).is_done
     }
 
-    /// When something may be too old next.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Instant> {
-        self.blocks.next_expiry()
+    /// Takes out the blocks that were stored longest ago, no more than `most`; true once nothing
+    /// is left.
+    pub fn shed(&mut self, most: usize) -> bool {
+        let is_done = self.blocks.shed(most, &mut self.ops) == 0;
+        if is_done {
+            self.blocks.clear(&mut self.ops);
+        }
+        is_done
     }
 
     /// The operations to be posted next. They stay until they are [`Self::posted`].

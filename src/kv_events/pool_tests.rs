@@ -214,14 +214,33 @@ fn at_its_limit_the_oldest_blocks_go() {
 }
 
 #[test]
-fn another_text_begins_again() {
+fn a_pool_empties_a_piece_at_a_time() {
     let mut rig = Rig::new(100);
+    for hash in 0..50 {
+        single(&mut rig, hash);
+    }
+    let mut pieces = 0;
+    while !rig.pool.shed(8) {
+        let before = rig.held.len();
+        rig.post();
+        assert!((1..=8).contains(&(before - rig.held.len())));
+        pieces += 1;
+    }
+    assert!(pieces >= 7 && rig.held.is_empty(), "{pieces} pieces");
+    assert_eq!((rig.pool.block_count(), rig.pool.number()), (0, NUMBER));
+}
+
+#[test]
+fn another_time_to_live_keeps_what_is_there() {
+    let mut rig = Rig::with_ttl(100, Duration::ZERO);
     rig.store(None, &[10], &[0, 1]);
-    rig.pool.begin_again(naming(), TTL);
-    rig.post();
-    assert_eq!((rig.held.len(), rig.pool.block_count()), (0, 0));
-    rig.store(None, &[10], &[0, 1]);
-    assert_eq!((rig.held.len(), rig.pool.number()), (1, NUMBER));
+    rig.expire(1_000);
+    rig.pool.set_ttl(TTL);
+    rig.expire(1_001);
+    rig.expire(1_100);
+    assert_eq!(rig.held.len(), 1);
+    rig.expire(1_101);
+    assert_eq!(rig.held.len(), 0);
 }
 
 #[test]

@@ -429,6 +429,12 @@ pub(super) async fn until(mut done: impl FnMut() -> bool) {
     panic!("did not happen within 5 s");
 }
 
+/// The word after the first one, which says that the feed has begun.
+pub(super) async fn next_live(noticed: &mut mpsc::Receiver<FeedNotice>) -> FeedNotice {
+    assert!(!noticed.recv().await.unwrap().live);
+    noticed.recv().await.unwrap()
+}
+
 pub(super) async fn publish_until(
     socket: &mut zeromq::PubSocket,
     number: &mut u64,
@@ -468,7 +474,7 @@ fn follows_a_publisher_through_its_restart() {
 
         let mut number = 0;
         publish_until(&mut publisher, &mut number, &stored, || counters.block_count() > 0).await;
-        let live = noticed.recv().await.unwrap();
+        let live = next_live(&mut noticed).await;
         assert!(live.live);
         until(|| counters.batch_count(BatchResult::Applied) > 0).await;
 
@@ -558,7 +564,7 @@ fn a_peer_that_is_no_publisher_is_left() {
         }
         stop.send(()).unwrap();
         task.await.unwrap();
-        assert!(noticed.try_recv().is_err());
+        assert!(!noticed.try_recv().unwrap().live && noticed.try_recv().is_err());
     });
 }
 
@@ -646,7 +652,7 @@ fn missed_batches_are_replayed() {
 
             // A silent engine with six batches behind it.
             until(|| counters.block_count() == 6).await;
-            assert!(noticed.recv().await.unwrap().live);
+            assert!(next_live(&mut noticed).await.live);
             // The last of them arrives again, then three are lost, of which two cannot be had any
             // more.
             for number in [4, 5, 9_u64] {
@@ -772,7 +778,7 @@ fn a_tier_that_shows_up_in_the_history_gets_all_of_it() {
         let trees = Trees::default();
         let feed = Feed::new(spec, trees.clone(), Rc::clone(&counters), notices);
         let task = tokio::task::spawn_local(feed.run(stopped));
-        let notice = noticed.recv().await.unwrap();
+        let notice = next_live(&mut noticed).await;
         assert!(notice.live);
         assert_eq!(notice.tiers.host, Some(RankIndex(900)));
         assert_eq!(notice.tiers.disk, None);

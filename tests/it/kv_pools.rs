@@ -1,7 +1,7 @@
 //! Workers that share a KV pool, with a real publisher each: what one of them wrote counts for all
 //! of them, also when the writer is gone.
 
-use crate::rig::{admin, metric, until};
+use crate::rig::{Client, admin, admin_post, metric, until};
 use crate::tiers_and_adapters::{BASE, Publisher, ask, explain, kv_router_of, of, prompt, vllm};
 use forebay::config::WorkerConfig;
 use forebay::server::ServerHandle;
@@ -79,4 +79,44 @@ fn what_one_worker_wrote_into_the_pool_draws_requests_to_each_of_its_workers() {
     second.remove(4, "cpu");
     until("it is removed", || pool() == Some(0));
     assert!(metric(&handle, "forebay_kv_pool_blocks{").abs() < 0.1);
+}
+
+/// The last worker that shares a pool leaves: all that the pool held is taken out of the index, and
+/// the worker that comes back at the same address without a pool is not matched against it.
+#[test]
+fn a_pool_ends_with_the_last_worker_that_shares_it() {
+    let engines = [vllm(BASE), vllm(BASE)];
+    let mut publishers = [Publisher::new(), Publisher::new()];
+    let pairs: Vec<_> = engines.iter().zip(&publishers).collect();
+    let handle = kv_router_of(&pairs, |position, worker| {
+        worker.kv_pool = (position < 1).then(|| "store".to_owned());
+    });
+    publishers.iter_mut().for_each(|publisher| publisher.meet(&handle));
+    publishers[0].store(&prompt(1), "cpu", None);
+    let explained = || explain(&handle, "m", &prompt(1));
+    let pool = || of(&explained(), &engines[0])["kv_pool_overlap_bytes"].as_u64();
+    until("it is in the pool", || pool() == Some(64));
+    let entries = || metric(&handle, "forebay_index_entries");
+    assert!(entries() > 3.5);
+
+    let mut client = Client::connect(handle.admin);
+    let call =
+        format!("DELETE /workers/{} HTTP/1.1\r\nhost: localhost\r\n\r\n", engines[0].address);
+    client.send(call.as_bytes());
+    assert_eq!(client.reply().status, 202);
+    until("the pool has ended", || {
+        !admin(&handle, "/metrics").text().contains("forebay_kv_pool_blocks{") && entries() < 0.5
+    });
+    let table = json!({ "url": engines[0].url() });
+    let mut client = Client::connect(handle.admin);
+    client.send(&admin_post("/workers", table.to_string().as_bytes()));
+    let reply = client.reply();
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    until("it is back without a pool", || {
+        let ranks = &workers(&handle)["workers"];
+        let same = |worker: &&Value| worker["url"] == engines[0].url();
+        let Some(worker) = ranks.as_array().unwrap().iter().find(same) else { return false };
+        worker["ranks"][0]["kv_pool"] == Value::Null
+            && of(&explained(), &engines[0])["overlap_kind"] == "exact"
+    });
 }

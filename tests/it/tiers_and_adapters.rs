@@ -37,7 +37,7 @@ pub(crate) fn vllm(cards: &'static str) -> Worker {
 pub(crate) struct Publisher {
     runtime: Runtime,
     socket: PubSocket,
-    place: String,
+    pub(crate) place: String,
     sent: u64,
 }
 

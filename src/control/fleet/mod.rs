@@ -26,7 +26,6 @@ use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
-use forebay_kv_events::FeedNotice;
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
 use std::collections::BTreeMap;
@@ -294,13 +293,11 @@ impl Fleet {
             self.ranks.push(new);
             self.tier_numbers.set_rank_count(self.ranks.len());
         }
-        let is_gone = |known: &&mut KnownRank| {
-            let numbers = || description.ranks.iter().map(|rank| rank.number);
-            known.worker == worker && numbers().all(|number| number != known.number)
-        };
-        for gone in self.ranks.iter_mut().filter(is_gone) {
-            (gone.feed_live, gone.block_size_seen) = (false, 0);
-        }
+        let is_fed = |rank: &DescribedRank| rank.events.is_some();
+        let fed: Vec<u32> =
+            description.ranks.iter().filter(|rank| is_fed(rank)).map(|rank| rank.number).collect();
+        let of_worker = self.ranks.iter_mut().filter(|known| known.worker == worker);
+        of_worker.filter(|known| !fed.contains(&known.number)).for_each(KnownRank::lose_feed);
         for name in description.model_names() {
             if self.models.contains(&name) {
                 continue;
@@ -395,16 +392,6 @@ impl Fleet {
     /// What a prefill worker waits for before it takes traffic; `None` for all others.
     pub(super) fn lacks(&self, worker: WorkerIndex) -> Option<&str> {
         self.workers.get(worker.index())?.registration.lacks.as_deref()
-    }
-
-    /// Takes what a feed says; true if it changed.
-    pub(super) fn set_feed(&mut self, notice: FeedNotice) -> bool {
-        let Some(known) = self.ranks.get_mut(notice.rank.index()) else { return false };
-        let before = (known.feed_live, known.block_size_seen, known.tiers);
-        known.feed_live = notice.live;
-        known.block_size_seen = notice.block_size_tokens;
-        known.tiers = notice.tiers;
-        before != (known.feed_live, known.block_size_seen, known.tiers)
     }
 
     /// Where feeds get numbers for their ranks' lower tiers.

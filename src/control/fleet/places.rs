@@ -1,6 +1,6 @@
 //! Workers that operators and sources take out, add and remove.
 
-use super::{Fleet, KnownWorker, NoPlace, OperatorWord};
+use super::{Fleet, KnownRank, KnownWorker, NoPlace, OperatorWord};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -118,8 +118,7 @@ impl Fleet {
         known.texts.clear();
         known.registration = Registration::default();
         known.lose_caches();
-        for rank in self.ranks.iter_mut().filter(|rank| rank.worker == worker) {
-            (rank.feed_live, rank.block_size_seen) = (false, 0);
-        }
+        let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
+        ranks.for_each(KnownRank::lose_feed);
     }
 }

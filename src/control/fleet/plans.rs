@@ -1,10 +1,11 @@
 //! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events,
-//! load reports per worker.
+//! load reports per worker. And what feeds tell of their ranks.
 
 use super::{Fleet, KnownRank, KnownWorker};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
 use forebay_discovery::{Announced, DescribedRank};
-use forebay_fleet::worker::ModelText;
+use forebay_fleet::worker::{ModelText, TierRanks};
+use forebay_kv_events::FeedNotice;
 use forebay_load::{LoadPlan, PlannedRank, ReportSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +42,37 @@ impl FeedPlan {
     }
 }
 
+impl KnownRank {
+    /// No feed tells of it any more.
+    pub(super) fn lose_feed(&mut self) {
+        (self.feed_live, self.block_size_seen, self.tiers) = (false, 0, TierRanks::default());
+    }
+}
+
 impl Fleet {
+    /// True while a feed should follow the rank: the last word of one that ended may come late.
+    fn is_fed(&self, rank: RankIndex) -> bool {
+        let find = || {
+            let known = self.ranks.get(rank.index())?;
+            let description = self.workers.get(known.worker.index())?.description.as_ref()?;
+            description.ranks.iter().find(|rank| rank.number == known.number)
+        };
+        find().is_some_and(|rank| rank.events.is_some())
+    }
+
+    /// Takes what a feed says; true if it changed.
+    pub(in crate::control) fn set_feed(&mut self, notice: FeedNotice) -> bool {
+        let is_fed = self.is_fed(notice.rank);
+        let Some(known) = self.ranks.get_mut(notice.rank.index()).filter(|_| is_fed) else {
+            return false;
+        };
+        let before = (known.feed_live, known.block_size_seen, known.tiers);
+        known.feed_live = notice.live;
+        known.block_size_seen = notice.block_size_tokens;
+        known.tiers = notice.tiers;
+        before != (known.feed_live, known.block_size_seen, known.tiers)
+    }
+
     /// The feeds that should run now.
     pub(in crate::control) fn feed_plans(&self) -> Vec<FeedPlan> {
         let plan = |(index, known): (usize, &KnownRank)| {

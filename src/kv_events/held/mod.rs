@@ -74,6 +74,11 @@ impl HeldBlocks {
         Self { pool_max: Some(entries_max), ages, ..Self::expiring(ttl) }
     }
 
+    /// Entries leave so long after their last store from now on.
+    pub(super) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
