@@ -12,6 +12,8 @@ use std::time::Duration;
 const SHED_AT_ONCE: usize = 1_024;
 /// But no larger part of it.
 const SHED_PART: usize = 64;
+/// An orphan waits for between one and two such parts of the time that blocks are believed.
+const ORPHAN_PART: u32 = 8;
 
 impl<T: BlockText> RankBlocks<T> {
     /// Each block is there or not, whoever and however often stored it.
@@ -61,8 +63,25 @@ impl<T: BlockText> RankBlocks<T> {
         self.lose_all(&oldest, Tier::Disk, ops)
     }
 
+    /// The number of the orphan that comes next.
+    pub(crate) fn next_orphan(&self) -> u64 {
+        self.orphans.next_number()
+    }
+
+    /// Drops the orphans before that number once they have waited for an eighth of the time that
+    /// blocks are believed: adopted, a block begins to age anew. True if so.
+    pub(crate) fn forgets_orphans(&mut self, waited: Duration, number: u64) -> bool {
+        let ttl = self.lower_tiers.ttl;
+        let is_due = !ttl.is_zero() && waited >= ttl / ORPHAN_PART;
+        if is_due {
+            self.orphans_gone.dropped += self.orphans.forget_before(number);
+        }
+        is_due
+    }
+
     /// Blocks leave so long after their last store from now on.
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.lower_tiers.ttl = ttl;
         self.held.set_ttl(ttl);
     }
 }

@@ -114,6 +114,21 @@ impl Orphans {
         self.take(number).is_some()
     }
 
+    /// The number of the next one.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    /// Forgets those that came before the one of that number; returns how many.
+    pub(super) fn forget_before(&mut self, number: u64) -> usize {
+        let mut count = 0;
+        while let Some(oldest) = self.order.front().copied().filter(|oldest| *oldest < number) {
+            self.order.pop_front();
+            count += usize::from(self.take(oldest).is_some());
+        }
+        count
+    }
+
     /// Forgets all; returns how many.
     pub(super) fn clear(&mut self) -> usize {
         let count = self.waiting.len();
@@ -174,7 +189,11 @@ mod tests {
             orphans.remove(id, Tier::Device);
         }
         assert!(orphans.order.len() < 200, "the numbers of those that went do not pile up");
-        orphans.hold(orphan(1, 2, "a"));
+        let next = orphans.next_number();
+        for id in 0..3 {
+            orphans.hold(orphan(id, 2, "a"));
+        }
+        assert_eq!((orphans.forget_before(next + 2), orphans.len()), (2, 1), "two came before");
         assert_eq!((orphans.clear(), orphans.bytes()), (1, 0));
     }
 }

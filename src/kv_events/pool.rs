@@ -30,6 +30,8 @@ use tokio::time::Instant;
 pub struct PoolBlocks<T> {
     blocks: RankBlocks<T>,
     number: RankIndex,
+    /// A look at the time, and the number of the orphan that came next.
+    orphans_seen: Option<(Instant, u64)>,
     /// Operations of all its feeds that are not posted, in their order.
     ops: SliceOps,
 }
@@ -62,7 +64,7 @@ impl<T: BlockText> PoolBlocks<T> {
     pub fn new(naming: Naming<T>, entries_max: usize, ttl: Duration, number: RankIndex) -> Self {
         let ops = SliceOps::new(naming.shard_count);
         let blocks = RankBlocks::of_pool(naming, entries_max, ttl);
-        Self { blocks, number, ops }
+        Self { blocks, number, orphans_seen: None, ops }
     }
 
     /// Believes stores so long from now on.
@@ -116,6 +118,11 @@ impl<T: BlockText> PoolBlocks<T> {
     /// Takes out what is too old, looking at no more than `most` entries; false if there may be
     /// more.
     pub fn expire(&mut self, now: Instant, most: usize) -> bool {
+        let next = self.blocks.next_orphan();
+        let (since, first) = *self.orphans_seen.get_or_insert((now, next));
+        if self.blocks.forgets_orphans(now.saturating_duration_since(since), first) {
+            self.orphans_seen = Some((now, next));
+        }
         self.blocks.expire(now, most, &mut self.ops).is_done
     }
 

@@ -93,6 +93,19 @@ fn one_rank_continues_what_another_began() {
     assert_eq!(rig.held.len(), 3);
 }
 
+/// A block whose parent comes late would begin to age with it.
+#[test]
+fn what_waits_for_its_parent_is_not_young_for_ever() {
+    for (second, wanted) in [(10, 3), (30, 1)] {
+        let mut rig = Rig::new(100);
+        rig.expire(0);
+        assert_eq!(rig.store(Some(10), &[11, 12], &[2, 3, 4, 5]), BatchOutcome::Orphaned);
+        (1..=second).for_each(|second| rig.expire(second));
+        rig.store(None, &[10], &[0, 1]);
+        assert_eq!(rig.held.len(), wanted, "after {second} s");
+    }
+}
+
 #[test]
 fn what_is_not_stored_again_leaves_whatever_removals_are_told() {
     let mut rig = Rig::new(100);
