@@ -11,6 +11,8 @@ pub const RANKS_MAX: usize = if cfg!(feature = "ranks_4096") { 4_096 } else { 1_
 pub const POOLS_MAX: usize = 2 * RANKS_MAX;
 /// Most KV pools that ranks share, by name and model. What further ones hold counts for nothing.
 pub const KV_POOLS_MAX: usize = 64;
+/// Longest name of a KV pool: a label of metrics. Longer ones are an error of the configuration.
+pub const KV_POOL_NAME_BYTES_MAX: usize = 64;
 /// The file of `forebay simulate --engine`: ten figures.
 pub const ENGINE_FILE_BYTES_MAX: usize = 64 * 1024;
 /// The file of `discovery.file`: some hundred bytes for each worker.

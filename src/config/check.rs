@@ -42,6 +42,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.cores(config);
     check.workers(config);
     check.roles(config);
+    check.kv_pools(config);
     check.snapshot(&config.index);
     check.workers_state(config);
     check.limits(config);

@@ -76,10 +76,6 @@ impl Check<'_> {
             let what = "`topology` is a label: visible ASCII without spaces";
             self.error(&format!("{path}.topology"), what, "leave it out where the network is one");
         }
-        if worker.kv_pool.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
-            let what = "`kv_pool` is a name: visible ASCII without spaces";
-            self.error(&format!("{path}.kv_pool"), what, "leave it out where nothing is shared");
-        }
         let own_ports = worker.port_per_rank == Some(true);
         if own_ports && worker.ranks.is_none() && engine != EngineKind::Sglang {
             let what = "`port_per_rank` is true, but nothing says how many ranks there are";

@@ -217,3 +217,50 @@ fn limits_of_roles_change_by_reload_and_roles_by_restart() {
     assert_eq!(changes.restart, ["worker.0.role"]);
     assert_eq!(running.flow.disaggregation.uncached_tokens_min, 9);
 }
+
+#[test]
+fn pools_that_count_for_nothing_are_found() {
+    const KV: &str = "policy = \"kv\"";
+    let long = format!("kv_pool = \"{}\"", "p".repeat(65));
+    for (head, keys, expected) in [
+        (KV, "kv_pool = \"p\"", ""),
+        (KV, &*format!("kv_pool = \"{}\"", "p".repeat(64)), ""),
+        (KV, "kv_pool = \"a b\"", "error: `kv_pool` is a name: visible ASCII"),
+        (KV, "kv_pool = \"\"", "error: `kv_pool` is a name: visible ASCII"),
+        (KV, &*long, "error: `kv_pool` is a name of 65 bytes, more than 64"),
+        ("policy = \"random\"", "kv_pool = \"p\"", "warning: `kv_pool` is not used: the policy is"),
+        (
+            "policy = \"kv\"\nkv.pool_credit_percent = 0",
+            "kv_pool = \"p\"",
+            "warning: `kv_pool` is not used: `kv.",
+        ),
+        (KV, "engine = \"openai\"\nkv_pool = \"p\"", "warning: `kv_pool` is not used: an `openai`"),
+    ] {
+        let text = format!("{head}\n[[worker]]\nurl = \"http://a:1\"\n{keys}");
+        let found: Vec<String> =
+            findings(&text).into_iter().filter(|f| f.contains("kv_pool")).collect();
+        assert_eq!(found.len(), usize::from(!expected.is_empty()), "{keys}: {found:?}");
+        assert!(found.iter().all(|found| found.contains(expected)), "{keys}: {found:?}");
+    }
+}
+
+#[test]
+fn pools_of_blocks_that_never_match_are_found() {
+    for (first, second, expected) in [
+        ("block_size = 16", "block_size = 16", ""),
+        ("block_size = 16", "", ""),
+        ("block_size = 16", "block_size = 32", "different block sizes, 16 and 32"),
+        ("engine = \"vllm\"", "engine = \"sglang\"", "different engines, vLLM and SGLang"),
+        ("engine = \"vllm\"", "engine = \"auto\"", ""),
+        ("models = [\"m\"]\nengine = \"vllm\"", "models = [\"n\"]\nengine = \"sglang\"", ""),
+    ] {
+        let text = format!(
+            "policy = \"kv\"\n[[worker]]\nurl = \"http://a:1\"\nkv_pool = \"p\"\n{first}\n\
+             [[worker]]\nurl = \"http://b:1\"\nkv_pool = \"p\"\n{second}"
+        );
+        let found: Vec<String> =
+            findings(&text).into_iter().filter(|f| f.contains("the pool")).collect();
+        assert_eq!(found.len(), usize::from(!expected.is_empty()), "{second}: {found:?}");
+        assert!(found.iter().all(|found| found.contains(expected)), "{second}: {found:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod check_disaggregation;
 mod check_doors;
 mod check_flow;
 mod check_names;
+mod check_pools;
 mod check_tls;
 mod check_traces;
 mod check_upstream;

@@ -254,7 +254,7 @@ table! {
         pool_credit_percent: u32 = 50, { range: 0..=100 };
         // Most sessions that pause go on within it; under load a host's memory turns over sooner.
         /// Time after its last store that a block counts, in tiers that announce no removals
-        /// (LMCache). 0 means for ever.
+        /// (LMCache) and in all pools. 0 means for ever.
         tier_ttl: Duration = Duration::from_mins(30);
     }
 }

@@ -91,7 +91,8 @@ impl KvPools {
                     kv_pool = &**name,
                     model = &*naming.model,
                     most = KV_POOLS_MAX,
-                    "too many KV pools: what is in this one counts for nothing; use fewer names, then add its workers again"
+                    "too many KV pools: this one counts for nothing; \
+                     use fewer names, then add its workers again"
                 );
             }
             return None;

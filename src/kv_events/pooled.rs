@@ -8,7 +8,7 @@ use super::shared_state::SharedPool;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// How often a pool is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -25,12 +25,14 @@ impl<P: KvPort> Feed<P> {
 /// Follows a pool for as long as ranks share it. Once the last one has left, everything is taken
 /// out of the index, a piece at a time. To be started with the pool, which lives no longer.
 pub async fn keep_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCounters>) {
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        sleep(LOOK_EVERY).await;
+        let now = looks.tick().await;
         loop {
             let is_shared = Rc::strong_count(&pool) > 1;
             let is_done = if is_shared {
-                pool.borrow_mut().expire(Instant::now(), BLOCKS_PER_TURN)
+                pool.borrow_mut().expire(now, BLOCKS_PER_TURN)
             } else {
                 pool.borrow_mut().shed(BLOCKS_PER_TURN)
             };
