@@ -3,7 +3,7 @@
 //! many at a time. A sequence that finds no block for its next token is put off: the sequence that
 //! came last loses its blocks and is computed again, as in vLLM.
 
-use crate::kv_cache::{CacheChange, KvCache};
+use crate::kv_cache::{BlockSlot, CacheChange, KvCache};
 use crate::speed::{ModelSpeed, StepWork};
 use crate::trace::{Trace, TraceRequest};
 use std::cmp::Reverse;
@@ -31,15 +31,15 @@ pub(crate) enum EngineJob {
 }
 
 /// Blocks that a sequence uses.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct PathBlocks {
-    /// Blocks of its path that others can find.
-    committed: usize,
+    /// Blocks of its path that others can find, from the first on.
+    committed: Vec<BlockSlot>,
     loose: usize,
 }
 
 /// A request in the engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct ModelSequence {
     request: u32,
     job: EngineJob,
@@ -195,9 +195,8 @@ impl ModelEngine {
             sequence.commit(&mut self.cache, request, trace.block_tokens);
             if sequence.made >= request.output_tokens {
                 news.push(EngineNews::Ended(sequence.request));
-                let ended = *sequence;
-                self.leave(place, &ended, trace);
-            } else if self.cache.admit(std::iter::empty(), 1) {
+                self.leave(place, trace);
+            } else if self.cache.admit(&[], 1) {
                 sequence.held.loose += 1;
                 let next = sequence.due(trace);
                 self.decoding.due.push(Reverse((next, place)));
@@ -212,14 +211,15 @@ impl ModelEngine {
     fn put_off(&mut self, place: usize, trace: &Trace) {
         let last = (0..self.decoding.places.len())
             .filter(|&at| at != place)
-            .filter_map(|at| Some((self.decoding.places[at]?.request, at)))
+            .filter_map(|at| Some((self.decoding.places[at].as_ref()?.request, at)))
             .max();
-        let own = self.decoding.places[place].map_or(0, |sequence| sequence.request);
+        let own = self.decoding.places[place].as_ref().map_or(0, |sequence| sequence.request);
         let victim = last.filter(|(request, _)| *request > own).map_or(place, |(_, at)| at);
-        let Some(mut sequence) = self.decoding.places[victim] else { return };
-        sequence.made += (self.decoding.steps - sequence.since) as u32;
-        sequence.since = self.decoding.steps;
-        self.leave(victim, &sequence, trace);
+        let steps = self.decoding.steps;
+        let Some(sequence) = &mut self.decoding.places[victim] else { return };
+        sequence.made += (steps - sequence.since) as u32;
+        sequence.since = steps;
+        let Some(sequence) = self.leave(victim, trace) else { return };
         self.totals.preempted += 1;
         let tokens = trace.requests[sequence.request as usize].input_tokens;
         let again =
@@ -228,7 +228,7 @@ impl ModelEngine {
         let Some(waits) = self.decoding.places[place].as_mut().filter(|_| victim != place) else {
             return;
         };
-        if self.cache.admit(std::iter::empty(), 1) {
+        if self.cache.admit(&[], 1) {
             waits.held.loose += 1;
             let next = waits.due(trace);
             self.decoding.due.push(Reverse((next, place)));
@@ -237,23 +237,24 @@ impl ModelEngine {
         }
     }
 
-    fn leave(&mut self, place: usize, sequence: &ModelSequence, trace: &Trace) {
-        sequence.release(&mut self.cache, trace);
+    fn leave(&mut self, place: usize, trace: &Trace) -> Option<ModelSequence> {
+        let sequence = self.decoding.places[place].take()?;
+        sequence.release(&mut self.cache);
         let request = &trace.requests[sequence.request as usize];
         self.decoding.context_tokens -= u64::from(request.input_tokens + sequence.made);
-        self.decoding.places[place] = None;
         self.decoding.free.push(place);
         self.decoding.count -= 1;
+        Some(sequence)
     }
 
     fn end_chunks(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
-        let mut prefilling = std::mem::take(&mut self.prefilling);
+        let Self { cache, prefilling, decoding, totals, .. } = self;
         prefilling.retain_mut(|sequence| {
             let request = &trace.requests[sequence.request as usize];
             sequence.computed += sequence.chunk;
-            self.totals.computed_tokens += u64::from(sequence.chunk);
+            totals.computed_tokens += u64::from(sequence.chunk);
             sequence.chunk = 0;
-            sequence.commit(&mut self.cache, request, trace.block_tokens);
+            sequence.commit(cache, request, trace.block_tokens);
             if sequence.computed < sequence.target {
                 return true;
             }
@@ -263,13 +264,13 @@ impl ModelEngine {
             sequence.made += 1;
             if sequence.made >= request.output_tokens || sequence.job == EngineJob::Prompt {
                 news.push(EngineNews::Ended(sequence.request));
-                sequence.release(&mut self.cache, trace);
+                sequence.release(cache);
             } else {
-                self.decoding.add(*sequence, trace);
+                let nothing = ModelSequence::new(sequence.request, 0);
+                decoding.add(std::mem::replace(sequence, nothing), trace);
             }
             false
         });
-        self.prefilling = prefilling;
     }
 
     /// The next sequence whose KV has come from the host or from another rank.
@@ -346,8 +347,8 @@ impl HostLoads {
 }
 
 impl ModelSequence {
-    const fn new(request: u32, target: u32) -> Self {
-        let (job, held) = (EngineJob::Whole, PathBlocks { committed: 0, loose: 0 });
+    fn new(request: u32, target: u32) -> Self {
+        let (job, held) = (EngineJob::Whole, PathBlocks::default());
         Self { request, job, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
     }
 
@@ -357,15 +358,16 @@ impl ModelSequence {
         let (request, block_tokens) = (&trace.requests[self.request as usize], trace.block_tokens);
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
-        let path = (0..most).map_while(|place| request.block_at(place, block_tokens));
-        let found = cache.prefix(path.clone());
-        let on_host = cache.host_prefix(path.clone().skip(found));
+        let path = request.path(block_tokens).take(most);
         let all = (self.target + 1).div_ceil(block_tokens) as usize;
-        if !cache.admit(path.take(found), all - found) {
+        let committed = cache.prefix(path.clone(), all);
+        let on_host = cache.host_prefix(path.skip(committed.len()));
+        let loose = all - committed.len();
+        if !cache.admit(&committed, loose) {
             return None;
         }
-        self.computed = found as u32 * block_tokens;
-        self.held = PathBlocks { committed: found, loose: all - found };
+        self.computed = committed.len() as u32 * block_tokens;
+        self.held = PathBlocks { committed, loose };
         Some(on_host)
     }
 
@@ -378,28 +380,29 @@ impl ModelSequence {
     /// Blocks that are full now can be found, as far as their path is known.
     fn commit(&mut self, cache: &mut KvCache, request: &TraceRequest, block_tokens: u32) {
         let full = (self.computed / block_tokens) as usize;
-        while self.held.committed < full && self.held.loose > 0 {
-            let Some(block) = request.block_at(self.held.committed, block_tokens) else { return };
-            cache.commit(block);
-            self.held.committed += 1;
-            self.held.loose -= 1;
+        let PathBlocks { committed, loose } = &mut self.held;
+        let more = full.saturating_sub(committed.len()).min(*loose);
+        if more == 0 {
+            return;
         }
+        let before = committed.len();
+        for block in request.path(block_tokens).skip(before).take(more) {
+            committed.push(cache.commit(block));
+        }
+        *loose -= committed.len() - before;
     }
 
     /// The step at which it ends, or needs a block more.
     fn due(&self, trace: &Trace) -> u64 {
         let request = &trace.requests[self.request as usize];
-        let held = (self.held.committed + self.held.loose) as u32 * trace.block_tokens;
+        let held = (self.held.committed.len() + self.held.loose) as u32 * trace.block_tokens;
         let to_end = request.output_tokens.saturating_sub(self.made);
         let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
         self.since + u64::from(to_end.min(to_block).max(1))
     }
 
-    fn release(&self, cache: &mut KvCache, trace: &Trace) {
-        let request = &trace.requests[self.request as usize];
-        let blocks = (0..self.held.committed).rev();
-        let blocks = blocks.filter_map(|place| request.block_at(place, trace.block_tokens));
-        cache.release(blocks, self.held.loose);
+    fn release(&self, cache: &mut KvCache) {
+        cache.release(&self.held.committed, self.held.loose);
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::host_tier::HostTier;
 use ahash::AHashMap;
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 /// A block was stored or went, in the order of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +18,16 @@ pub(crate) enum CacheChange {
     Lost(u32),
 }
 
+/// Place of a held block. It is another block's once this one is gone, and no sequence uses a block
+/// that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockSlot(u32);
+
 #[derive(Clone, Copy, Debug)]
 struct HeldBlock {
+    block: u32,
     users: u32,
-    /// Of its last release.
+    /// Of its last release; 0: it is in its first use, or gone.
     stamp: u64,
 }
 
@@ -28,15 +35,24 @@ struct HeldBlock {
 #[derive(Debug)]
 pub(crate) struct KvCache {
     capacity: usize,
-    held: AHashMap<u32, HeldBlock>,
+    held: AHashMap<u32, BlockSlot>,
+    slots: BlockSlots,
     /// Released blocks, oldest first; entries whose stamp is old are void.
-    idle: VecDeque<(u64, u32)>,
+    idle: VecDeque<(u64, BlockSlot)>,
     idle_count: usize,
     loose: usize,
-    stamp: u64,
     host: HostTier,
     /// Since the last look, see [`Self::take_changes`].
     changes: Vec<CacheChange>,
+}
+
+/// The held blocks by place: a sequence finds those that it uses without a look at the table.
+#[derive(Debug, Default)]
+struct BlockSlots {
+    blocks: Vec<HeldBlock>,
+    free: Vec<BlockSlot>,
+    /// Of the last release of all.
+    stamp: u64,
 }
 
 impl KvCache {
@@ -44,10 +60,10 @@ impl KvCache {
         Self {
             capacity,
             held: AHashMap::with_capacity(capacity.min(1 << 16)),
+            slots: BlockSlots::default(),
             idle: VecDeque::new(),
             idle_count: 0,
             loose: 0,
-            stamp: 0,
             host: HostTier::new(host_capacity),
             changes: Vec::new(),
         }
@@ -66,95 +82,137 @@ impl KvCache {
         self.capacity
     }
 
-    /// How many of these blocks are held, from the first on.
-    pub(crate) fn prefix(&self, mut path: impl Iterator<Item = u32>) -> usize {
-        let mut found = 0;
-        while path.next().is_some_and(|block| self.held.contains_key(&block)) {
-            found += 1;
-        }
+    /// The blocks of the path that are held, from the first on. Reserves room for `all`.
+    pub(crate) fn prefix(&self, path: impl Iterator<Item = u32>, all: usize) -> Vec<BlockSlot> {
+        let mut found = Vec::with_capacity(all);
+        found.extend(path.map_while(|block| self.held.get(&block).copied()));
         found
     }
 
     /// How many of these blocks the host has, from the first on.
     pub(crate) fn host_prefix(&self, path: impl Iterator<Item = u32>) -> usize {
+        if !self.host.is_there() {
+            return 0;
+        }
         path.take_while(|&block| self.host.contains(block)).count()
     }
 
     /// Uses held blocks and takes loose ones beside them; false if there is no room.
-    pub(crate) fn admit(
-        &mut self,
-        shared: impl Iterator<Item = u32> + Clone,
-        loose: usize,
-    ) -> bool {
-        let is_idle = |block: &u32| self.held.get(block).is_some_and(|held| held.users == 0);
-        let woken = shared.clone().filter(is_idle).count();
+    pub(crate) fn admit(&mut self, shared: &[BlockSlot], loose: usize) -> bool {
+        let woken = shared.iter().filter(|slot| self.slots.at(**slot).users == 0).count();
         if self.used() + woken + loose > self.capacity {
             return false;
         }
-        for block in shared {
-            if let Some(held) = self.held.get_mut(&block) {
-                self.idle_count -= usize::from(held.users == 0);
-                held.users += 1;
-            }
+        for slot in shared {
+            self.slots.at_mut(*slot).users += 1;
         }
+        self.idle_count -= woken;
         self.loose += loose;
         self.make_room();
         true
     }
 
     /// A loose block is full: it can be found from now on.
-    pub(crate) fn commit(&mut self, block: u32) {
+    pub(crate) fn commit(&mut self, block: u32) -> BlockSlot {
         self.loose -= 1;
-        if let Some(held) = self.held.get_mut(&block) {
-            // Another sequence computed the same meanwhile.
-            self.idle_count -= usize::from(held.users == 0);
-            held.users += 1;
-            return;
-        }
-        self.held.insert(block, HeldBlock { users: 1, stamp: 0 });
+        let Self { held, slots, idle_count, .. } = self;
+        let slot = match held.entry(block) {
+            Entry::Occupied(there) => {
+                // Another sequence computed the same meanwhile.
+                let slot = *there.get();
+                let there = slots.at_mut(slot);
+                *idle_count -= usize::from(there.users == 0);
+                there.users += 1;
+                return slot;
+            }
+            Entry::Vacant(new) => *new.insert(slots.take(block)),
+        };
         self.changes.push(CacheChange::Stored(block));
         if self.host.is_there() && !self.host.contains(block) {
             self.changes.push(CacheChange::Reached(block));
             let gone = self.host.copy(block).filter(|gone| !self.held.contains_key(gone));
             self.changes.extend(gone.map(CacheChange::Lost));
         }
+        slot
     }
 
-    /// Ends the use of committed blocks, given last first, and of loose ones.
-    pub(crate) fn release(&mut self, shared: impl Iterator<Item = u32>, loose: usize) {
+    /// Ends the use of committed blocks, the last first, and of loose ones.
+    pub(crate) fn release(&mut self, shared: &[BlockSlot], loose: usize) {
         self.loose -= loose;
-        for block in shared {
-            self.host.touch(block);
-            let Some(held) = self.held.get_mut(&block) else { continue };
+        for &slot in shared.iter().rev() {
+            let held = self.slots.at_mut(slot);
             held.users -= 1;
+            let block = held.block;
             if held.users == 0 {
-                self.stamp += 1;
-                held.stamp = self.stamp;
-                self.idle.push_back((self.stamp, block));
+                let stamp = self.slots.stamp(slot);
+                self.idle.push_back((stamp, slot));
                 self.idle_count += 1;
+            }
+            if self.host.is_there() {
+                self.host.touch(block);
             }
         }
         if self.idle.len() > 4 * self.capacity.max(64) {
-            let held = &self.held;
-            self.idle.retain(|(stamp, block)| is_valid(held, *stamp, *block));
+            let slots = &self.slots;
+            self.idle.retain(|(stamp, slot)| slots.is_idle_since(*slot, *stamp));
         }
     }
 
     fn make_room(&mut self) {
         while self.held.len() + self.loose > self.capacity {
-            let Some((stamp, block)) = self.idle.pop_front() else { break };
-            if is_valid(&self.held, stamp, block) {
-                self.held.remove(&block);
-                self.idle_count -= 1;
-                self.changes.push(CacheChange::Evicted(block));
-                if self.host.is_there() && !self.host.contains(block) {
-                    self.changes.push(CacheChange::Lost(block));
-                }
+            let Some((stamp, slot)) = self.idle.pop_front() else { break };
+            if !self.slots.is_idle_since(slot, stamp) {
+                continue;
+            }
+            let block = self.slots.put(slot);
+            self.held.remove(&block);
+            self.idle_count -= 1;
+            self.changes.push(CacheChange::Evicted(block));
+            if self.host.is_there() && !self.host.contains(block) {
+                self.changes.push(CacheChange::Lost(block));
             }
         }
     }
 }
 
-fn is_valid(held: &AHashMap<u32, HeldBlock>, stamp: u64, block: u32) -> bool {
-    held.get(&block).is_some_and(|held| held.users == 0 && held.stamp == stamp)
+impl BlockSlots {
+    fn at(&self, slot: BlockSlot) -> &HeldBlock {
+        &self.blocks[slot.0 as usize]
+    }
+
+    fn at_mut(&mut self, slot: BlockSlot) -> &mut HeldBlock {
+        &mut self.blocks[slot.0 as usize]
+    }
+
+    /// A place for a block with one user.
+    fn take(&mut self, block: u32) -> BlockSlot {
+        let new = HeldBlock { block, users: 1, stamp: 0 };
+        if let Some(slot) = self.free.pop() {
+            *self.at_mut(slot) = new;
+            return slot;
+        }
+        self.blocks.push(new);
+        BlockSlot(self.blocks.len() as u32 - 1)
+    }
+
+    /// The block there is gone; returns which.
+    fn put(&mut self, slot: BlockSlot) -> u32 {
+        self.free.push(slot);
+        let gone = self.at_mut(slot);
+        gone.stamp = 0;
+        gone.block
+    }
+
+    /// Notes the end of the last use of a block.
+    fn stamp(&mut self, slot: BlockSlot) -> u64 {
+        self.stamp += 1;
+        let stamp = self.stamp;
+        self.at_mut(slot).stamp = stamp;
+        stamp
+    }
+
+    fn is_idle_since(&self, slot: BlockSlot, stamp: u64) -> bool {
+        let held = self.at(slot);
+        held.users == 0 && held.stamp == stamp
+    }
 }

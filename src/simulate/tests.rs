@@ -99,9 +99,9 @@ fn what_left_the_device_comes_back_from_the_host() {
 fn a_block_is_lost_when_neither_tier_has_it() {
     let mut cache = KvCache::new(2, 2);
     for block in 1..=4 {
-        assert!(cache.admit(std::iter::empty(), 1));
-        cache.commit(block);
-        cache.release(std::iter::once(block), 0);
+        assert!(cache.admit(&[], 1));
+        let slot = cache.commit(block);
+        cache.release(&[slot], 0);
     }
     use CacheChange::{Evicted, Lost, Reached, Stored};
     let expected = [

@@ -84,13 +84,10 @@ impl TraceRequest {
         ((self.input_tokens / block_tokens) as usize).min(self.blocks.len())
     }
 
-    /// The block at a place of prompt and answer, once it is full.
-    pub(crate) fn block_at(&self, place: usize, block_tokens: u32) -> Option<u32> {
-        let full = self.full_blocks(block_tokens);
-        match place.checked_sub(full) {
-            None => self.blocks.get(place).copied(),
-            Some(behind) => self.made.get(behind).copied().filter(|&block| block != NO_BLOCK),
-        }
+    /// The blocks of prompt and answer, as they are once they are full, as far as they are known.
+    pub(crate) fn path(&self, block_tokens: u32) -> impl Iterator<Item = u32> + Clone + '_ {
+        let known = self.made.iter().copied().take_while(|&block| block != NO_BLOCK);
+        self.blocks.iter().copied().take(self.full_blocks(block_tokens)).chain(known)
     }
 }
 

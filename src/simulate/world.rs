@@ -113,7 +113,7 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) ->
     let Onlooker { ended, clock } = onlooker;
     let mut world = World::new(trace, plan, rule, clock);
     world.plan_arrivals();
-    while let Some(Reverse((now, _, event))) = world.events.pop() {
+    while let Some((now, event)) = world.next() {
         world.happen(now, event);
         if event == Event::Reports {
             ended(trace.requests.len() - world.requests.left);
@@ -131,8 +131,18 @@ struct World<'a> {
     routers: Routers<'a>,
     ranks: SimRanks,
     requests: Requests,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    event_count: u64,
+    events: SimEvents,
+}
+
+/// What is to happen. Of one moment, what was planned first is first.
+#[derive(Default)]
+struct SimEvents {
+    /// Requests that the trace gives a time, the last first. All of them are planned before
+    /// anything else.
+    arrivals: Vec<(u64, u32)>,
+    /// The rest, which is little at each moment.
+    planned: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    planned_count: u64,
 }
 
 struct SimRanks {
@@ -196,14 +206,23 @@ impl<'a> World<'a> {
                 left: count,
                 last_arrival_ns: 0,
             },
-            events: BinaryHeap::new(),
-            event_count: 0,
+            events: SimEvents::default(),
         }
     }
 
     fn at(&mut self, ns: u64, event: Event) {
-        self.event_count += 1;
-        self.events.push(Reverse((ns, self.event_count, event)));
+        self.events.planned_count += 1;
+        self.events.planned.push(Reverse((ns, self.events.planned_count, event)));
+    }
+
+    fn next(&mut self) -> Option<(u64, Event)> {
+        let SimEvents { arrivals, planned, .. } = &mut self.events;
+        let next_ns = planned.peek().map_or(u64::MAX, |Reverse((ns, ..))| *ns);
+        if let Some((ns, id)) = arrivals.pop_if(|(ns, _)| *ns <= next_ns) {
+            return Some((ns, Event::Arrives(id)));
+        }
+        let Reverse((ns, _, event)) = planned.pop()?;
+        Some((ns, event))
     }
 
     /// The time of the trace is stretched until the offered prompts are the load of the plan.
@@ -224,7 +243,7 @@ impl<'a> World<'a> {
             match (start, self.trace.requests[id].turn) {
                 (Some(start), _) => {
                     let start = start - first + random.u64(..step.max(1));
-                    self.at((start as f64 * stretch) as u64, Event::Arrives(id as u32));
+                    self.events.arrivals.push(((start as f64 * stretch) as u64, id as u32));
                 }
                 (None, TurnStart::After { request, .. }) => {
                     self.requests.followers[request as usize].push(id as u32);
@@ -232,6 +251,7 @@ impl<'a> World<'a> {
                 (None, TurnStart::At { .. }) => {}
             }
         }
+        self.events.arrivals.sort_unstable_by_key(|&arrival| Reverse(arrival));
         self.at(0, Event::Reports);
     }
 
