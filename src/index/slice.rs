@@ -33,11 +33,23 @@ pub struct SliceWriter {
     hand: u32,
     /// Lanes of windows that have held a block, in order. Numbers of windows are never another's.
     windows: Vec<u16>,
+    /// Where the next change is likely to be: changes come along paths.
+    likely: Likely,
+}
+
+/// Two blocks that the next change may be about. Both are hints: what is there may have changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Likely {
+    /// The parent of the next store, or the next to be removed.
+    before: Location,
+    /// The next that is stored.
+    next: Location,
 }
 
 impl SliceWriter {
     pub(super) fn new(shape: Shape) -> Self {
-        Self { table: TableWriter::new(shape), hand: 0, windows: Vec::new() }
+        let likely = Likely::default();
+        Self { table: TableWriter::new(shape), hand: 0, windows: Vec::new(), likely }
     }
 
     pub(super) fn table(&self) -> Arc<Table> {
@@ -90,16 +102,21 @@ impl SliceWriter {
     fn store(&mut self, lane: u16, parent: BlockKey, key: BlockKey, block_bytes: u16) -> bool {
         let listed =
             |table: &TableWriter, at: Location| at.offset > 0 || !table.is_unlisted(at.run);
-        if let Some(at) = self.table.find(key).filter(|at| listed(&self.table, *at)) {
+        let mut found = self.table.find_near(self.likely.next, key);
+        if let Some(at) = found.filter(|at| listed(&self.table, *at)) {
+            self.likely = Likely::after(at);
             self.table.use_now(at.run);
             return self.table.hold(at.run, at.offset, lane);
         }
-        // Before the look-ups: an eviction may cut or take the runs that they name.
-        self.make_room(parent, key);
-        let (unlisted, before) = (self.table.find(key), self.table.find(parent));
+        // Before the other look-ups: an eviction may cut or take the runs that they name.
+        if self.make_room(parent, key) {
+            found = self.table.find(key);
+        }
+        let (unlisted, before) = (found, self.table.find_near(self.likely.before, parent));
         if let (None, Some(end)) = (unlisted, before) {
             let is_end = end.offset + 1 == self.table.block_count(end.run);
             if is_end && self.table.may_append(end.run, lane, &self.windows) {
+                self.likely = Likely::after(Location { offset: end.offset + 1, ..end });
                 return self.table.append(end.run, key, block_bytes);
             }
         }
@@ -109,7 +126,10 @@ impl SliceWriter {
             None => self.table.create(Some(parent), key, block_bytes),
         };
         match run {
-            Some(run) => self.table.hold(run, 0, lane),
+            Some(run) => {
+                self.likely = Likely::after(Location { run, offset: 0 });
+                self.table.hold(run, 0, lane)
+            }
             None => {
                 self.settle(parent);
                 false
@@ -142,7 +162,12 @@ impl SliceWriter {
     }
 
     fn remove(&mut self, lane: u16, key: BlockKey) {
-        let Some(at) = self.table.find(key) else { return };
+        let Some(at) = self.table.find_near(self.likely.before, key) else { return };
+        // Paths are removed from their ends.
+        self.likely.before = match at.offset.checked_sub(1) {
+            Some(offset) => Location { offset, ..at },
+            None => self.table.parent(at.run).map_or(at, |parent| self.table.end_of(parent)),
+        };
         let is_end = at.offset + 1 == self.table.block_count(at.run) && at.offset > 0;
         if is_end && self.table.is_only_holder(at.run, lane) && !self.table.has_children(at.run) {
             // The usual way of eviction: last block first.
@@ -168,18 +193,19 @@ impl SliceWriter {
         }
     }
 
-    /// Makes sure, as far as it can, that a store finds memory.
-    fn make_room(&mut self, parent: BlockKey, key: BlockKey) {
+    /// Makes sure, as far as it can, that a store finds memory. True if it had to evict.
+    fn make_room(&mut self, parent: BlockKey, key: BlockKey) -> bool {
         self.table.make_room(key);
-        for _ in 0..EVICTIONS_MAX {
+        for evictions in 0..EVICTIONS_MAX {
             if self.table.has_room(STORE_CELLS_MAX) {
-                return;
+                return evictions > 0;
             }
             let keep = self.table.find(parent).map(|at| at.run);
             if !self.evict(keep) {
-                return;
+                return evictions > 0;
             }
         }
+        true
     }
 
     /// Takes the coldest of the next leaves out, but for `keep`. False when there was none.
@@ -210,6 +236,14 @@ impl SliceWriter {
         debug_assert!(self.table.entry_count() < before, "an eviction that frees nothing");
         self.table.count_evicted(before.saturating_sub(self.table.entry_count()));
         true
+    }
+}
+
+impl Likely {
+    /// After a store.
+    const fn after(stored: Location) -> Self {
+        let next = Location { run: stored.run, offset: stored.offset + 1 };
+        Self { before: stored, next }
     }
 }
 

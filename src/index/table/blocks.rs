@@ -23,6 +23,11 @@ impl TableWriter {
         self.run(run).map(super::Run::parent).filter(|parent| *parent != RunId::default())
     }
 
+    /// The last block of a run.
+    pub(in super::super) fn end_of(&self, run: RunId) -> Location {
+        Location { run, offset: self.block_count(run).saturating_sub(1) }
+    }
+
     /// True for a run that no parent lists: a root, or a block of which only children were stored.
     pub(in super::super) fn is_unlisted(&self, run: RunId) -> bool {
         self.run(run).is_none_or(|run| self.table.length_at(run, 0) == 0)
@@ -100,10 +105,12 @@ impl TableWriter {
     /// True when a run can be extended by a block that only its only holder has. `windows` are the
     /// lanes that hold blocks without their paths, in order.
     pub(in super::super) fn may_append(&self, id: RunId, lane: u16, windows: &[u16]) -> bool {
-        self.block_count(id) < RUN_BLOCKS_MAX
-            && self.is_only_path(id, lane, windows)
-            && !self.has_children(id)
-            && !self.is_unlisted(id)
+        self.run(id).is_some_and(|run| {
+            run.block_count() < RUN_BLOCKS_MAX
+                && self.is_only_path(run, lane, windows)
+                && run.lengths() == 0
+                && self.table.length_at(run, 0) != 0
+        })
     }
 
     /// Extends a run for which [`TableWriter::may_append`] holds. False: refused.
@@ -150,8 +157,8 @@ impl TableWriter {
         for offset in left..count {
             self.forget_block(Location { run: id, offset });
         }
-        self.begin(id);
         if let Some(run) = self.run(id) {
+            run.begin();
             run.set_block_count(left);
         }
         self.promote(id);

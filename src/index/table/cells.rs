@@ -120,11 +120,18 @@ impl Cells {
     /// Owner only: writes a pair; its half last, since that is what makes it count.
     pub(super) fn set_pair(&self, cell: CellId, index: usize, word: u64, half: u16) {
         debug_assert!(index < CELL_PAIRS, "pair {index} is a word of halves");
-        self.store(cell, index, word);
         let shift = index % HALVES_PER_WORD * HALF_BITS;
         let at = CELL_PAIRS + index / HALVES_PER_WORD;
-        let others = self.load(cell, at) & !(HALF_MASK << shift);
-        self.store(cell, at, others | u64::from(half) << shift);
+        let words = self.cell(cell).map(|cell| &cell.0);
+        let words = words.and_then(|words| Some((words.get(index)?, words.get(at)?)));
+        debug_assert!(words.is_some(), "no pair {index} in {cell:?}");
+        let Some((whole, parts)) = words else { return };
+        // ordering: Release, as in `store`.
+        whole.store(word, Ordering::Release);
+        // ordering: Relaxed; the owner wrote it.
+        let others = parts.load(Ordering::Relaxed) & !(HALF_MASK << shift);
+        // ordering: Release, as in `store`.
+        parts.store(others | u64::from(half) << shift, Ordering::Release);
     }
 
     /// The cell that a list goes on in.
@@ -226,8 +233,9 @@ impl CellPool {
         // given up.
         fence(Ordering::Release);
         // A list ends at a half of 0 and goes on at a next of not 0: old words would be pairs.
-        for index in 0..CELL_WORDS {
-            cells.store(cell, index, 0);
+        for word in cells.cell(cell).into_iter().flat_map(|cell| &cell.0) {
+            // ordering: Release, as in `Cells::store`.
+            word.store(0, Ordering::Release);
         }
         Some(cell)
     }

@@ -9,23 +9,39 @@ use super::writer::segment_bytes;
 use crate::BlockKey;
 
 impl TableWriter {
+    /// The same as [`Self::find`], which takes several times as long, where the block is `likely`.
+    pub(in super::super) fn find_near(&self, likely: Location, key: BlockKey) -> Option<Location> {
+        // A block has one place: if its key is there, nothing else has to be looked at.
+        match self.is_at(likely, key) {
+            true => Some(likely),
+            false => self.find(key),
+        }
+    }
+
+    fn is_at(&self, location: Location, key: BlockKey) -> bool {
+        let run = self.run(location.run);
+        run.is_some_and(|run| self.table.key_at(run, location.offset) == key.to_word())
+    }
+
     /// Where the block of that key is.
     pub(in super::super) fn find(&self, key: BlockKey) -> Option<Location> {
         let tag = tag_of(key);
         let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
+        let mask = segment.slots.len().wrapping_sub(1);
         let home = home_of(tag, segment.slots.len());
-        for distance in 0..segment.slots.len() {
-            let slot = (home + distance) & (segment.slots.len() - 1);
+        for distance in 0..=mask {
+            let slot = (home + distance) & mask;
             let entry = segment.entry(slot);
-            if entry == 0 || segment.distance(entry, slot) < distance {
+            if entry == 0 {
                 break;
             }
             if entry_tag(entry) == tag {
                 let location = location_of(entry);
-                let run = self.run(location.run)?;
-                if self.table.key_at(run, location.offset) == key.to_word() {
+                if self.is_at(location, key) {
                     return Some(location);
                 }
+            } else if segment.distance(entry, slot) < distance {
+                break;
             }
         }
         None
@@ -53,7 +69,8 @@ impl TableWriter {
     /// Says that a block is in another place now.
     pub(super) fn relocate(&self, key: BlockKey, from: Location, to: Location) {
         let tag = tag_of(key);
-        let found = self.slot_of(tag, from);
+        let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag));
+        let found = segment.and_then(|segment| Some((segment, slot_in(segment, tag, from)?)));
         debug_assert!(found.is_some(), "a block without its entry");
         // In place, not out and in again: between the two a reader would miss the block.
         if let Some((segment, slot)) = found {
@@ -65,7 +82,9 @@ impl TableWriter {
     pub(super) fn forget(&mut self, key: BlockKey, location: Location) {
         let tag = tag_of(key);
         let name = self.table.locator.directory.segment_of(tag);
-        let Some((segment, slot)) = self.slot_of(tag, location) else {
+        let segment = self.table.locator.segment(name);
+        let found = segment.and_then(|segment| Some((segment, slot_in(segment, tag, location)?)));
+        let Some((segment, slot)) = found else {
             debug_assert!(false, "a block without its entry");
             return forebay_base::count_broken_invariant();
         };
@@ -93,20 +112,6 @@ impl TableWriter {
                 || self.table.locator.directory.deepen())
         {
             self.split_segment(segment, place_of(tag, depth), depth);
-        }
-    }
-
-    fn slot_of(&self, tag: u64, location: Location) -> Option<(&Segment, usize)> {
-        let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
-        let wanted = entry_of(tag, location);
-        let mask = segment.slots.len() - 1;
-        let mut slot = home_of(tag, segment.slots.len());
-        loop {
-            match segment.entry(slot) {
-                0 => return None,
-                entry if entry == wanted => return Some((segment, slot)),
-                _ => slot = (slot + 1) & mask,
-            }
         }
     }
 
@@ -148,30 +153,45 @@ impl TableWriter {
     }
 }
 
+/// The slot of an entry.
+fn slot_in(segment: &Segment, tag: u64, location: Location) -> Option<usize> {
+    let wanted = entry_of(tag, location);
+    let mask = segment.slots.len().wrapping_sub(1);
+    let mut slot = home_of(tag, segment.slots.len());
+    loop {
+        match segment.entry(slot) {
+            0 => return None,
+            entry if entry == wanted => return Some(slot),
+            _ => slot = (slot + 1) & mask,
+        }
+    }
+}
+
 /// Puts an entry behind those of its home and of the homes before it. The entries after it make
 /// room, the last one first.
 fn put(segment: &Segment, entry: u64) {
     let mask = segment.slots.len().wrapping_sub(1);
     let home = home_of(entry_tag(entry), segment.slots.len());
-    let slots = || (0..=mask).map(|distance| (distance, (home + distance) & mask));
-    let mut free = slots().skip_while(|(_, slot)| segment.entry(*slot) != 0);
-    let mut place = slots().skip_while(|(distance, slot)| {
-        let other = segment.entry(*slot);
-        other != 0 && segment.distance(other, *slot) >= *distance
+    let mut place = None;
+    let mut free = (0..=mask).skip_while(|&distance| {
+        let slot = (home + distance) & mask;
+        let other = segment.entry(slot);
+        if place.is_none() && other != 0 && segment.distance(other, slot) < distance {
+            place = Some(distance);
+        }
+        other != 0
     });
-    let (Some((end, free)), Some((begin, place))) = (free.next(), place.next()) else {
+    let Some(end) = free.next() else {
         debug_assert!(false, "a segment without a free slot");
         return;
     };
-    if begin == end {
-        return segment.set_entry(free, entry);
-    }
+    let Some(begin) = place else { return segment.set_entry((home + end) & mask, entry) };
     segment.shifting(|| {
         for distance in (begin..end).rev() {
             let slot = (home + distance) & mask;
             segment.set_entry((slot + 1) & mask, segment.entry(slot));
         }
-        segment.set_entry(place, entry);
+        segment.set_entry((home + begin) & mask, entry);
     });
 }
 

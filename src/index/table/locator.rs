@@ -37,7 +37,7 @@ const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
 const _: () = assert!(RUNS_MAX <= u32::MAX as usize);
 
 /// A block: its run, and how many blocks of the run are before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Location {
     pub run: RunId,
     pub offset: usize,

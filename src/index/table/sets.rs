@@ -8,7 +8,7 @@ use super::super::words::{
 use super::TableWriter;
 use super::cells::CELL_WORDS;
 use super::lists::ListedPair;
-use super::run::RunId;
+use super::run::{Run, RunId};
 
 impl TableWriter {
     /// True when no rank holds any block of the run.
@@ -23,12 +23,10 @@ impl TableWriter {
     }
 
     /// The same, but for windows (lanes in order) that hold a part.
-    pub(super) fn is_only_path(&self, run: RunId, lane: u16, windows: &[u16]) -> bool {
-        let Some(run) = self.run(run).filter(|run| run.ranks() == u64::from(lane)) else {
-            return false;
-        };
+    pub(super) fn is_only_path(&self, run: &Run, lane: u16, windows: &[u16]) -> bool {
         let is_window = |listed: ListedPair| windows.binary_search(&listed.half).is_ok();
-        cell_of(run.partial()).is_none_or(|first| self.listed(first).all(is_window))
+        run.ranks() == u64::from(lane)
+            && cell_of(run.partial()).is_none_or(|first| self.listed(first).all(is_window))
     }
 
     /// A window holds the block from now on. False: no memory to say so. Where one rank alone holds
@@ -116,6 +114,9 @@ impl TableWriter {
     /// Under the stamp: ranks that hold all of what is left of a run become whole holders. None of
     /// them had blocks that are gone.
     pub(super) fn promote(&mut self, id: RunId) {
+        if self.run(id).is_none_or(|run| run.partial() == 0) {
+            return;
+        }
         let whole = self.whole_of(id);
         let next = |writer: &Self| {
             let first = cell_of(writer.run(id)?.partial())?;
