@@ -108,7 +108,7 @@ fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
 }
 
 /// What a report adds while it is new.
-fn beyond_leases(report: &LoadReport) -> u64 {
+pub(super) fn beyond_leases(report: &LoadReport) -> u64 {
     let foreign = &report.foreign;
     let running = u64::from(foreign.requests) * RUNNING_REQUEST_TOKENS;
     let held = foreign.held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN;

@@ -1,9 +1,12 @@
 //! The policies, and what a request is expected to cost a rank.
 
+use super::cost::beyond_leases;
 use super::{CostParts, Prices, PromptSize, RankCost, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, SessionKey};
+use forebay_fleet::worker::{
+    FleetSnapshot, Leg, LoadBoard, LoadReport, LoadReports, ReportWeight, SessionKey,
+};
 use forebay_index::Overlaps;
 
 pub use forebay_config::Policy;
@@ -104,8 +107,18 @@ impl PickRequest<'_> {
     /// Tokens of the prompt that the rank would have to compute.
     #[must_use]
     pub fn uncached_tokens(&self, rank: RankIndex) -> u64 {
-        let held = u64::from(self.overlaps.get(rank).bytes);
-        self.prompt.tokens_of(self.prompt.bytes().saturating_sub(held))
+        // Most ranks hold nothing of a prompt, and tokens of bytes cost a division.
+        match u64::from(self.overlaps.get(rank).bytes) {
+            0 => self.prompt.tokens(),
+            held => self.prompt.tokens_of(self.prompt.bytes().saturating_sub(held)),
+        }
+    }
+
+    /// What the engine of a rank reports that adds to the cost.
+    pub(super) fn adding_report(&self, rank: RankIndex) -> Option<(&LoadReport, ReportWeight)> {
+        // How much a report counts takes a division too, and most report nothing that is not ours.
+        self.reports.newest(rank).filter(|report| beyond_leases(report) > 0)?;
+        self.reports.counting(rank, self.now)
     }
 
     /// What the policy minimises; nothing for those that do not compare.
@@ -136,8 +149,7 @@ impl PickRequest<'_> {
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
-        let report = self.reports.counting(rank, self.now);
-        Some(predicted_work(self.board.rank(rank)?, &work, report))
+        Some(predicted_work(self.board.rank(rank)?, &work, self.adding_report(rank)))
     }
 
     /// What the policies minimise that look at load alone: requests, ours and reported ones, in

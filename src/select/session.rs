@@ -52,7 +52,7 @@ impl PickRequest<'_> {
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
-        predicted_work(load, &work, self.reports.counting(rank, self.now)).total()
+        predicted_work(load, &work, self.adding_report(rank)).total()
     }
 
     /// Of two ranks of the same cost: is the session nearer to the first? `None`: chance decides.

@@ -363,8 +363,11 @@ impl RankLoad {
 
 /// See [`RankLoad::places_now`].
 fn places_after(refused: u64, now: NanosSinceStart) -> Option<u32> {
+    if refused == 0 {
+        return None;
+    }
     let steps = millis(now).saturating_sub(refused & TOKENS_MASK) / REFUSAL_STEP_MS;
-    if refused == 0 || steps >= REFUSAL_STEPS {
+    if steps >= REFUSAL_STEPS {
         return None;
     }
     Some(places(refused).saturating_add((1 << steps) - 1))
