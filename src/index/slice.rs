@@ -114,10 +114,9 @@ impl SliceWriter {
         }
         let (unlisted, before) = (found, self.table.find_near(self.likely.before, parent));
         if let (None, Some(end)) = (unlisted, before) {
-            let is_end = end.offset + 1 == self.table.block_count(end.run);
-            if is_end && self.table.may_append(end.run, lane, &self.windows) {
+            if self.table.may_append(end, lane, &self.windows) {
                 self.likely = Likely::after(Location { offset: end.offset + 1, ..end });
-                return self.table.append(end.run, key, block_bytes);
+                return self.table.append(end, key, block_bytes);
             }
         }
         let Some(parent) = self.run_to(parent, before) else { return false };
@@ -168,8 +167,7 @@ impl SliceWriter {
             Some(offset) => Location { offset, ..at },
             None => self.table.parent(at.run).map_or(at, |parent| self.table.end_of(parent)),
         };
-        let is_end = at.offset + 1 == self.table.block_count(at.run) && at.offset > 0;
-        if is_end && self.table.is_only_holder(at.run, lane) && !self.table.has_children(at.run) {
+        if self.table.is_loose_end(at, lane) {
             // The usual way of eviction: last block first.
             return self.table.truncate(at.run, at.offset);
         }

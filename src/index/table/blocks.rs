@@ -102,11 +102,12 @@ impl TableWriter {
         true
     }
 
-    /// True when a run can be extended by a block that only its only holder has. `windows` are the
-    /// lanes that hold blocks without their paths, in order.
-    pub(in super::super) fn may_append(&self, id: RunId, lane: u16, windows: &[u16]) -> bool {
-        self.run(id).is_some_and(|run| {
-            run.block_count() < RUN_BLOCKS_MAX
+    /// True for the last block of a run that can be extended by a block that only its only holder
+    /// has. `windows` are the lanes that hold blocks without their paths, in order.
+    pub(in super::super) fn may_append(&self, end: Location, lane: u16, windows: &[u16]) -> bool {
+        self.run(end.run).is_some_and(|run| {
+            end.offset + 1 == run.block_count()
+                && run.block_count() < RUN_BLOCKS_MAX
                 && self.is_only_path(run, lane, windows)
                 && run.lengths() == 0
                 && self.table.length_at(run, 0) != 0
@@ -114,8 +115,9 @@ impl TableWriter {
     }
 
     /// Extends a run for which [`TableWriter::may_append`] holds. False: refused.
-    pub(in super::super) fn append(&mut self, id: RunId, key: BlockKey, block_bytes: u16) -> bool {
-        let offset = self.block_count(id);
+    pub(in super::super) fn append(&mut self, end: Location, key: BlockKey, bytes: u16) -> bool {
+        let (id, offset) = (end.run, end.offset + 1);
+        debug_assert_eq!(offset, self.block_count(id), "{id:?} ends elsewhere");
         debug_assert!((1..RUN_BLOCKS_MAX).contains(&offset), "{id:?} is full, or not in use");
         debug_assert!(!self.has_children(id), "children of {id:?} would follow another block");
         let taken = if offset.is_multiple_of(CELL_PAIRS) { self.take_cell() } else { None };
@@ -131,7 +133,7 @@ impl TableWriter {
             run.set_cell(offset / CELL_PAIRS, cell);
         }
         let cell = run.cell(offset / CELL_PAIRS);
-        self.table.cells.set_pair(cell, offset % CELL_PAIRS, key.to_word(), block_bytes);
+        self.table.cells.set_pair(cell, offset % CELL_PAIRS, key.to_word(), bytes);
         // Last, since the count is what makes the block a reader's. One word: no stamp.
         run.set_block_count(offset + 1);
         run.use_at(self.table.epoch());
@@ -147,22 +149,35 @@ impl TableWriter {
         }
     }
 
+    /// True for the last block of a run that only this rank holds, and that nothing follows: the
+    /// run can be cut there.
+    pub(in super::super) fn is_loose_end(&self, at: Location, lane: u16) -> bool {
+        self.run(at.run).is_some_and(|run| {
+            at.offset > 0
+                && at.offset + 1 == run.block_count()
+                && run.ranks() == u64::from(lane)
+                && run.partial() == 0
+                && run.lengths() == 0
+        })
+    }
+
     /// Cuts a run to its first `left` blocks, at least one. Nobody else than whole holders has the
     /// others.
     pub(in super::super) fn truncate(&mut self, id: RunId, left: usize) {
+        debug_assert!(!self.has_children(id), "children of {id:?} follow its last block");
         let count = self.block_count(id);
         debug_assert!((1..count).contains(&left), "{id:?} cut to {left} of {count}");
-        debug_assert!(!self.has_children(id), "children of {id:?} follow its last block");
         // Out of the locator while their keys can still be read.
-        for offset in left..count {
-            self.forget_block(Location { run: id, offset });
-        }
-        if let Some(run) = self.run(id) {
-            run.begin();
-            run.set_block_count(left);
+        self.forget_blocks(id, left..count);
+        let Some(run) = self.run(id) else { return };
+        run.begin();
+        run.set_block_count(left);
+        let cells = left.div_ceil(CELL_PAIRS)..count.div_ceil(CELL_PAIRS);
+        if run.partial() == 0 && cells.is_empty() {
+            return run.end();
         }
         self.promote(id);
-        self.put_cells(id, left.div_ceil(CELL_PAIRS)..count.div_ceil(CELL_PAIRS));
+        self.put_cells(id, cells);
         self.end(id);
     }
 
@@ -173,9 +188,7 @@ impl TableWriter {
         // Read first: the cell that has it goes.
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, 0));
         let first = self.key(id, 0);
-        for offset in 0..self.block_count(id) {
-            self.forget_block(Location { run: id, offset });
-        }
+        self.forget_blocks(id, 0..self.block_count(id));
         self.empty(id);
         self.put_run(id);
         if let (Some(parent), Some(first)) = (parent, first) {
@@ -296,12 +309,6 @@ impl TableWriter {
         }
         self.put_cells(id, 0..count.div_ceil(CELL_PAIRS));
         self.end(id);
-    }
-
-    fn forget_block(&mut self, location: Location) {
-        if let Some(key) = self.key(location.run, location.offset) {
-            self.forget(key, location);
-        }
     }
 
     fn key(&self, run: RunId, offset: usize) -> Option<BlockKey> {

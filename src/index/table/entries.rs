@@ -3,10 +3,12 @@
 
 use super::TableWriter;
 use super::locator::{
-    Location, Segment, entry_of, entry_tag, home_of, location_of, place_of, tag_of,
+    Location, Locator, Segment, entry_of, entry_tag, home_of, location_of, place_of, tag_of,
 };
+use super::run::RunId;
 use super::writer::segment_bytes;
 use crate::BlockKey;
+use std::ops::Range;
 
 impl TableWriter {
     /// The same as [`Self::find`], which takes several times as long, where the block is `likely`.
@@ -78,23 +80,26 @@ impl TableWriter {
         }
     }
 
-    /// Removes an entry. Others of the segment may change their slots.
-    pub(super) fn forget(&mut self, key: BlockKey, location: Location) {
-        let tag = tag_of(key);
-        let name = self.table.locator.directory.segment_of(tag);
-        let segment = self.table.locator.segment(name);
-        let found = segment.and_then(|segment| Some((segment, slot_in(segment, tag, location)?)));
-        let Some((segment, slot)) = found else {
-            debug_assert!(false, "a block without its entry");
-            return forebay_base::count_broken_invariant();
-        };
-        segment.shifting(|| shift_back(segment, slot));
-        if let Some(part) = self.parts.get_mut(name) {
-            debug_assert!(part.filled > 0, "an entry that was never counted");
-            part.filled = part.filled.saturating_sub(1);
+    /// Removes the entries of these blocks of a run, whose keys can still be read. Other entries of
+    /// their segments may change their slots.
+    pub(super) fn forget_blocks(&mut self, id: RunId, offsets: Range<usize>) {
+        let Self { table, parts, entry_count, .. } = self;
+        let Some(run) = table.run(id) else { return };
+        for offset in offsets {
+            let Some(key) = BlockKey::from_word(table.key_at(run, offset)) else { continue };
+            let location = Location { run: id, offset };
+            let Some(name) = table.locator.forget(tag_of(key), location) else {
+                debug_assert!(false, "a block without its entry");
+                forebay_base::count_broken_invariant();
+                continue;
+            };
+            if let Some(part) = parts.get_mut(name) {
+                debug_assert!(part.filled > 0, "an entry that was never counted");
+                part.filled = part.filled.saturating_sub(1);
+            }
+            debug_assert!(*entry_count > 0, "an entry that was never counted");
+            *entry_count = entry_count.saturating_sub(1);
         }
-        debug_assert!(self.entry_count > 0, "an entry that was never counted");
-        self.entry_count = self.entry_count.saturating_sub(1);
     }
 
     /// Splits the segment of a key that may be inserted next, if it is getting full and the budget
@@ -150,6 +155,17 @@ impl TableWriter {
         if let Some(part) = self.parts.get_mut(new) {
             part.filled = moved;
         }
+    }
+}
+
+impl Locator {
+    /// Owner only: removes an entry; returns the name of its segment, `None` if it is not there.
+    fn forget(&self, tag: u64, location: Location) -> Option<usize> {
+        let name = self.directory.segment_of(tag);
+        let segment = self.segment(name)?;
+        let slot = slot_in(segment, tag, location)?;
+        segment.shifting(|| shift_back(segment, slot));
+        Some(name)
     }
 }
 

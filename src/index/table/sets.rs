@@ -16,13 +16,8 @@ impl TableWriter {
         self.run(run).is_none_or(|run| run.ranks() == 0 && run.partial() == 0)
     }
 
-    /// True when the rank holds all of the run and nobody else holds any of it.
-    pub(in super::super) fn is_only_holder(&self, run: RunId, lane: u16) -> bool {
-        let only = |run: &super::Run| run.ranks() == u64::from(lane) && run.partial() == 0;
-        self.run(run).is_some_and(only)
-    }
-
-    /// The same, but for windows (lanes in order) that hold a part.
+    /// True when the rank holds all of the run and nobody else holds any of it, but for windows
+    /// (lanes in order) that hold a part.
     pub(super) fn is_only_path(&self, run: &Run, lane: u16, windows: &[u16]) -> bool {
         let is_window = |listed: ListedPair| windows.binary_search(&listed.half).is_ok();
         run.ranks() == u64::from(lane)
