@@ -176,6 +176,7 @@ impl Binder<'_> {
     /// What the policy minimises: for a decode rank together with the prefill that it can be
     /// handed.
     #[must_use]
+    #[inline]
     pub fn weight(
         &self,
         request: &PickRequest<'_>,
@@ -257,6 +258,7 @@ impl Binder<'_> {
 
     /// May the rank take the request, as far as one can see? Taking the lease decides.
     #[must_use]
+    #[inline]
     pub fn has_room(&self, rank: RankIndex, cost: &LeaseCost) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
         let limits = self.fleet.room(rank);

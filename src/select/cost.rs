@@ -50,6 +50,7 @@ pub struct CostParts {
 impl CostParts {
     /// All together.
     #[must_use]
+    #[inline]
     pub fn total(&self) -> RankCost {
         let own = self.queued_tokens.saturating_add(self.uncached_tokens);
         let own = own.saturating_add(self.evicted_tokens).saturating_add(self.delay_tokens);
@@ -78,6 +79,7 @@ pub struct RankWork {
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
 /// `report` is what the engine says, if it counts; without one only the leases do.
 #[must_use]
+#[inline]
 pub fn predicted_work(
     load: &RankLoad,
     work: &RankWork,
@@ -99,6 +101,7 @@ pub fn predicted_work(
 
 /// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
 /// own prompt that share has no place, or pushes out as much of another one.
+#[inline]
 fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
     // The product of both stays within the word.
     let product = held_tokens.min(HELD_TOKENS_MAX) * work.prompt_tokens.min(PROMPT_TOKENS_MAX);
@@ -108,6 +111,7 @@ fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
 }
 
 /// What a report adds while it is new.
+#[inline]
 pub(super) fn beyond_leases(report: &LoadReport) -> u64 {
     let foreign = &report.foreign;
     let running = u64::from(foreign.requests) * RUNNING_REQUEST_TOKENS;

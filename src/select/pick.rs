@@ -106,6 +106,7 @@ pub(super) fn pick_by(
 impl PickRequest<'_> {
     /// Tokens of the prompt that the rank would have to compute.
     #[must_use]
+    #[inline]
     pub fn uncached_tokens(&self, rank: RankIndex) -> u64 {
         // Most ranks hold nothing of a prompt, and tokens of bytes cost a division.
         match u64::from(self.overlaps.get(rank).bytes) {
@@ -115,6 +116,7 @@ impl PickRequest<'_> {
     }
 
     /// What the engine of a rank reports that adds to the cost.
+    #[inline]
     pub(super) fn adding_report(&self, rank: RankIndex) -> Option<(&LoadReport, ReportWeight)> {
         // How much a report counts takes a division too, and most report nothing that is not ours.
         self.reports.newest(rank).filter(|report| beyond_leases(report) > 0)?;
@@ -123,6 +125,7 @@ impl PickRequest<'_> {
 
     /// What the policy minimises; nothing for those that do not compare.
     #[must_use]
+    #[inline]
     pub fn weight(&self, policy: Policy, rank: RankIndex) -> RankCost {
         match policy {
             Policy::Kv => self.cost(rank),
@@ -134,12 +137,14 @@ impl PickRequest<'_> {
 
     /// What policy `kv` minimises.
     #[must_use]
+    #[inline]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
         self.cost_parts(rank).map_or(RankCost(u64::MAX), |parts| parts.total())
     }
 
     /// What it is made of; `None` for a rank that cannot be.
     #[must_use]
+    #[inline]
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         // Who only decodes computes nothing of the prompt.
         let computes = self.leg != Leg::Decode;
@@ -173,6 +178,7 @@ pub fn output_tokens(max_tokens: Option<u32>) -> u32 {
 
 /// What a request costs a rank.
 #[must_use]
+#[inline]
 pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32) -> LeaseCost {
     let uncached = request.uncached_tokens(rank);
     // Who prefills for another rank makes one token and is done.

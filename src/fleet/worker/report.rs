@@ -226,6 +226,7 @@ impl LoadReports {
 
     /// The newest report of a rank, whatever its age.
     #[must_use]
+    #[inline]
     pub fn newest(&self, rank: RankIndex) -> Option<&LoadReport> {
         self.newest.get(rank.index())?.as_ref()
     }
