@@ -3,7 +3,8 @@
 //! many at a time. A sequence that finds no block for its next token is put off: the sequence that
 //! came last loses its blocks and is computed again, as in vLLM.
 
-use crate::kv_cache::{BlockSlot, CacheChange, KvCache};
+use crate::held::BlockSlot;
+use crate::kv_cache::{CacheChange, KvCache};
 use crate::speed::{ModelSpeed, StepWork};
 use crate::trace::{Trace, TraceRequest};
 use std::cmp::Reverse;

@@ -2,10 +2,8 @@
 //! A block without a user stays until its room is wanted. The block that was released longest ago
 //! goes first, and of one sequence the last block first, as in vLLM.
 
+use crate::held::{BlockSlot, HeldBlocks};
 use crate::host_tier::HostTier;
-use ahash::AHashMap;
-use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 
 /// A block was stored or went, in the order of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,51 +16,22 @@ pub(crate) enum CacheChange {
     Lost(u32),
 }
 
-/// Place of a held block. It is another block's once this one is gone, and no sequence uses a block
-/// that is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockSlot(u32);
-
-#[derive(Clone, Copy, Debug)]
-struct HeldBlock {
-    block: u32,
-    users: u32,
-    /// Of its last release; 0: it is in its first use, or gone.
-    stamp: u64,
-}
-
 /// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
 #[derive(Debug)]
 pub(crate) struct KvCache {
     capacity: usize,
-    held: AHashMap<u32, BlockSlot>,
-    slots: BlockSlots,
-    /// Released blocks, oldest first; entries whose stamp is old are void.
-    idle: VecDeque<(u64, BlockSlot)>,
-    idle_count: usize,
+    held: HeldBlocks,
     loose: usize,
     host: HostTier,
     /// Since the last look, see [`Self::take_changes`].
     changes: Vec<CacheChange>,
 }
 
-/// The held blocks by place: a sequence finds those that it uses without a look at the table.
-#[derive(Debug, Default)]
-struct BlockSlots {
-    blocks: Vec<HeldBlock>,
-    free: Vec<BlockSlot>,
-    /// Of the last release of all.
-    stamp: u64,
-}
-
 impl KvCache {
     pub(crate) fn new(capacity: usize, host_capacity: usize) -> Self {
         Self {
             capacity,
-            held: AHashMap::with_capacity(capacity.min(1 << 16)),
-            slots: BlockSlots::default(),
-            idle: VecDeque::new(),
-            idle_count: 0,
+            held: HeldBlocks::new(),
             loose: 0,
             host: HostTier::new(host_capacity),
             changes: Vec::new(),
@@ -75,7 +44,7 @@ impl KvCache {
 
     /// Blocks that sequences use now.
     pub(crate) fn used(&self) -> usize {
-        self.held.len() - self.idle_count + self.loose
+        self.held.count() - self.held.idle_count() + self.loose
     }
 
     pub(crate) const fn capacity(&self) -> usize {
@@ -85,7 +54,7 @@ impl KvCache {
     /// The blocks of the path that are held, from the first on. Reserves room for `all`.
     pub(crate) fn prefix(&self, path: impl Iterator<Item = u32>, all: usize) -> Vec<BlockSlot> {
         let mut found = Vec::with_capacity(all);
-        found.extend(path.map_while(|block| self.held.get(&block).copied()));
+        self.held.prefix(path, &mut found);
         found
     }
 
@@ -99,14 +68,11 @@ impl KvCache {
 
     /// Uses held blocks and takes loose ones beside them; false if there is no room.
     pub(crate) fn admit(&mut self, shared: &[BlockSlot], loose: usize) -> bool {
-        let woken = shared.iter().filter(|slot| self.slots.at(**slot).users == 0).count();
+        let woken = shared.iter().filter(|slot| self.held.is_idle(**slot)).count();
         if self.used() + woken + loose > self.capacity {
             return false;
         }
-        for slot in shared {
-            self.slots.at_mut(*slot).users += 1;
-        }
-        self.idle_count -= woken;
+        shared.iter().for_each(|&slot| self.held.acquire(slot));
         self.loose += loose;
         self.make_room();
         true
@@ -115,23 +81,15 @@ impl KvCache {
     /// A loose block is full: it can be found from now on.
     pub(crate) fn commit(&mut self, block: u32) -> BlockSlot {
         self.loose -= 1;
-        let Self { held, slots, idle_count, .. } = self;
-        let slot = match held.entry(block) {
-            Entry::Occupied(there) => {
-                // Another sequence computed the same meanwhile.
-                let slot = *there.get();
-                let there = slots.at_mut(slot);
-                *idle_count -= usize::from(there.users == 0);
-                there.users += 1;
-                return slot;
+        let (slot, is_new) = self.held.hold(block);
+        // Otherwise another sequence computed the same meanwhile.
+        if is_new {
+            self.changes.push(CacheChange::Stored(block));
+            if self.host.is_there() && !self.host.contains(block) {
+                self.changes.push(CacheChange::Reached(block));
+                let gone = self.host.copy(block).filter(|gone| !self.held.contains(*gone));
+                self.changes.extend(gone.map(CacheChange::Lost));
             }
-            Entry::Vacant(new) => *new.insert(slots.take(block)),
-        };
-        self.changes.push(CacheChange::Stored(block));
-        if self.host.is_there() && !self.host.contains(block) {
-            self.changes.push(CacheChange::Reached(block));
-            let gone = self.host.copy(block).filter(|gone| !self.held.contains_key(gone));
-            self.changes.extend(gone.map(CacheChange::Lost));
         }
         slot
     }
@@ -140,79 +98,20 @@ impl KvCache {
     pub(crate) fn release(&mut self, shared: &[BlockSlot], loose: usize) {
         self.loose -= loose;
         for &slot in shared.iter().rev() {
-            let held = self.slots.at_mut(slot);
-            held.users -= 1;
-            let block = held.block;
-            if held.users == 0 {
-                let stamp = self.slots.stamp(slot);
-                self.idle.push_back((stamp, slot));
-                self.idle_count += 1;
-            }
+            self.held.release(slot);
             if self.host.is_there() {
-                self.host.touch(block);
+                self.host.touch(self.held.block(slot));
             }
-        }
-        if self.idle.len() > 4 * self.capacity.max(64) {
-            let slots = &self.slots;
-            self.idle.retain(|(stamp, slot)| slots.is_idle_since(*slot, *stamp));
         }
     }
 
     fn make_room(&mut self) {
-        while self.held.len() + self.loose > self.capacity {
-            let Some((stamp, slot)) = self.idle.pop_front() else { break };
-            if !self.slots.is_idle_since(slot, stamp) {
-                continue;
-            }
-            let block = self.slots.put(slot);
-            self.held.remove(&block);
-            self.idle_count -= 1;
+        while self.held.count() + self.loose > self.capacity {
+            let Some(block) = self.held.evict() else { break };
             self.changes.push(CacheChange::Evicted(block));
             if self.host.is_there() && !self.host.contains(block) {
                 self.changes.push(CacheChange::Lost(block));
             }
         }
-    }
-}
-
-impl BlockSlots {
-    fn at(&self, slot: BlockSlot) -> &HeldBlock {
-        &self.blocks[slot.0 as usize]
-    }
-
-    fn at_mut(&mut self, slot: BlockSlot) -> &mut HeldBlock {
-        &mut self.blocks[slot.0 as usize]
-    }
-
-    /// A place for a block with one user.
-    fn take(&mut self, block: u32) -> BlockSlot {
-        let new = HeldBlock { block, users: 1, stamp: 0 };
-        if let Some(slot) = self.free.pop() {
-            *self.at_mut(slot) = new;
-            return slot;
-        }
-        self.blocks.push(new);
-        BlockSlot(self.blocks.len() as u32 - 1)
-    }
-
-    /// The block there is gone; returns which.
-    fn put(&mut self, slot: BlockSlot) -> u32 {
-        self.free.push(slot);
-        let gone = self.at_mut(slot);
-        gone.stamp = 0;
-        gone.block
-    }
-
-    /// Notes the end of the last use of a block.
-    fn stamp(&mut self, slot: BlockSlot) -> u64 {
-        self.stamp += 1;
-        let stamp = self.stamp;
-        self.at_mut(slot).stamp = stamp;
-        stamp
-    }
-
-    fn is_idle_since(&self, slot: BlockSlot, stamp: u64) -> bool {
-        let held = self.at(slot);
-        held.users == 0 && held.stamp == stamp
     }
 }

@@ -8,7 +8,7 @@
 //! | `routers` | one router, or replicas in front of the same ranks |
 //! | `shipped` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
-//! | `engine`, `kv_cache`, `host_tier` | one rank: its steps, its blocks |
+//! | `engine`, `kv_cache`, `held`, `host_tier` | one rank: its steps, its blocks |
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | what is asked for, and when |
 //! | `summary`, `series` | what came of it, in all and over time |
@@ -25,6 +25,7 @@
 mod engine;
 mod fleet;
 mod generate;
+mod held;
 mod host_tier;
 mod kv_cache;
 mod rivals;

@@ -1,0 +1,204 @@
+//! The blocks that one rank holds, in rows of blocks with neighboring numbers: a path has mostly
+//! such, and a walk along it stays in the caches of the processor. Blocks without a user stand in a
+//! list, the one that was released longest ago first.
+
+use ahash::AHashMap;
+
+/// Blocks of a row.
+const ROW_BLOCKS: u32 = u32::BITS;
+/// No block.
+const NONE: u32 = u32::MAX;
+
+/// Place of a held block. It is another block's once this one is gone, and no sequence uses a block
+/// that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockSlot(u32);
+
+#[derive(Debug)]
+pub(crate) struct HeldBlocks {
+    /// By the number of the first block over [`ROW_BLOCKS`]: the place of the row.
+    places: AHashMap<u32, u32>,
+    rows: Vec<BlockRow>,
+    /// Places of rows without a block.
+    free: Vec<u32>,
+    count: usize,
+    idle: IdleBlocks,
+}
+
+#[derive(Debug)]
+struct BlockRow {
+    /// The number of its first block over [`ROW_BLOCKS`].
+    number: u32,
+    /// A bit for each block that is held.
+    held: u32,
+    blocks: [HeldBlock; ROW_BLOCKS as usize],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct HeldBlock {
+    users: u32,
+    /// Its neighbors in the list of those without a user.
+    older: u32,
+    newer: u32,
+}
+
+/// The ends of that list, and its length.
+#[derive(Debug)]
+struct IdleBlocks {
+    oldest: u32,
+    newest: u32,
+    count: usize,
+}
+
+impl HeldBlocks {
+    pub(crate) fn new() -> Self {
+        let idle = IdleBlocks { oldest: NONE, newest: NONE, count: 0 };
+        Self { places: AHashMap::new(), rows: Vec::new(), free: Vec::new(), count: 0, idle }
+    }
+
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Blocks that nobody uses.
+    pub(crate) const fn idle_count(&self) -> usize {
+        self.idle.count
+    }
+
+    pub(crate) fn contains(&self, block: u32) -> bool {
+        let row = self.places.get(&(block / ROW_BLOCKS)).map(|&place| &self.rows[place as usize]);
+        row.is_some_and(|row| row.has(block))
+    }
+
+    /// Adds the blocks of a path that are held, from the first on.
+    pub(crate) fn prefix(&self, path: impl Iterator<Item = u32>, found: &mut Vec<BlockSlot>) {
+        let mut near: Option<(u32, &BlockRow)> = None;
+        for block in path {
+            if near.is_none_or(|(_, row)| row.number != block / ROW_BLOCKS) {
+                let place = self.places.get(&(block / ROW_BLOCKS)).copied();
+                near = place.map(|place| (place, &self.rows[place as usize]));
+            }
+            let Some((place, _)) = near.filter(|(_, row)| row.has(block)) else { return };
+            found.push(BlockSlot::of(place, block));
+        }
+    }
+
+    pub(crate) fn is_idle(&self, slot: BlockSlot) -> bool {
+        self.at(slot).users == 0
+    }
+
+    /// Which block is there.
+    pub(crate) fn block(&self, slot: BlockSlot) -> u32 {
+        self.rows[(slot.0 / ROW_BLOCKS) as usize].number * ROW_BLOCKS + slot.0 % ROW_BLOCKS
+    }
+
+    /// One user more.
+    pub(crate) fn acquire(&mut self, slot: BlockSlot) {
+        let held = self.at_mut(slot);
+        held.users += 1;
+        if held.users == 1 {
+            self.unlink(slot);
+        }
+    }
+
+    /// One user less.
+    pub(crate) fn release(&mut self, slot: BlockSlot) {
+        let held = self.at_mut(slot);
+        held.users -= 1;
+        if held.users == 0 {
+            self.link_newest(slot);
+        }
+    }
+
+    /// One user more of a block that may not be held yet; true if it is new.
+    pub(crate) fn hold(&mut self, block: u32) -> (BlockSlot, bool) {
+        let place = self.row_of(block);
+        let (row, slot) = (&mut self.rows[place as usize], BlockSlot::of(place, block));
+        if row.has(block) {
+            self.acquire(slot);
+            return (slot, false);
+        }
+        row.held |= 1 << (block % ROW_BLOCKS);
+        row.blocks[(block % ROW_BLOCKS) as usize].users = 1;
+        self.count += 1;
+        (slot, true)
+    }
+
+    /// Takes the block out that was released longest ago; which it was.
+    pub(crate) fn evict(&mut self) -> Option<u32> {
+        let slot = BlockSlot(self.idle.oldest);
+        if slot.0 == NONE {
+            return None;
+        }
+        self.unlink(slot);
+        self.count -= 1;
+        let (place, index) = (slot.0 / ROW_BLOCKS, slot.0 % ROW_BLOCKS);
+        let row = &mut self.rows[place as usize];
+        row.held &= !(1 << index);
+        let block = row.number * ROW_BLOCKS + index;
+        if row.held == 0 {
+            self.places.remove(&row.number);
+            self.free.push(place);
+        }
+        Some(block)
+    }
+
+    /// The place of a block's row, made if need be.
+    fn row_of(&mut self, block: u32) -> u32 {
+        let Self { places, rows, free, .. } = self;
+        let number = block / ROW_BLOCKS;
+        *places.entry(number).or_insert_with(|| {
+            if let Some(place) = free.pop() {
+                rows[place as usize].number = number;
+                return place;
+            }
+            let nobody = HeldBlock { users: 0, older: NONE, newer: NONE };
+            rows.push(BlockRow { number, held: 0, blocks: [nobody; ROW_BLOCKS as usize] });
+            rows.len() as u32 - 1
+        })
+    }
+
+    fn at(&self, slot: BlockSlot) -> &HeldBlock {
+        &self.rows[(slot.0 / ROW_BLOCKS) as usize].blocks[(slot.0 % ROW_BLOCKS) as usize]
+    }
+
+    fn at_mut(&mut self, slot: BlockSlot) -> &mut HeldBlock {
+        &mut self.rows[(slot.0 / ROW_BLOCKS) as usize].blocks[(slot.0 % ROW_BLOCKS) as usize]
+    }
+
+    fn link_newest(&mut self, slot: BlockSlot) {
+        let before = std::mem::replace(&mut self.idle.newest, slot.0);
+        let held = self.at_mut(slot);
+        (held.older, held.newer) = (before, NONE);
+        match before {
+            NONE => self.idle.oldest = slot.0,
+            before => self.at_mut(BlockSlot(before)).newer = slot.0,
+        }
+        self.idle.count += 1;
+    }
+
+    fn unlink(&mut self, slot: BlockSlot) {
+        let HeldBlock { older, newer, .. } = *self.at(slot);
+        match older {
+            NONE => self.idle.oldest = newer,
+            older => self.at_mut(BlockSlot(older)).newer = newer,
+        }
+        match newer {
+            NONE => self.idle.newest = older,
+            newer => self.at_mut(BlockSlot(newer)).older = older,
+        }
+        self.idle.count -= 1;
+    }
+}
+
+impl BlockSlot {
+    const fn of(place: u32, block: u32) -> Self {
+        Self(place * ROW_BLOCKS + block % ROW_BLOCKS)
+    }
+}
+
+impl BlockRow {
+    const fn has(&self, block: u32) -> bool {
+        self.held >> (block % ROW_BLOCKS) & 1 == 1
+    }
+}
