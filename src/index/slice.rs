@@ -92,6 +92,12 @@ impl SliceWriter {
         self.table.publish_sizes();
     }
 
+    /// One of the next changes is about that block. A hint: it takes little time, and the change
+    /// then waits less for memory.
+    pub fn expect(&self, key: BlockKey) {
+        self.table.fetch(key);
+    }
+
     /// What holds after each change, and of the run that it was about.
     fn check_invariants(&self, key: BlockKey) {
         self.table.check_invariants();

@@ -16,6 +16,14 @@ pub(crate) enum CacheChange {
     Lost(u32),
 }
 
+impl CacheChange {
+    pub(crate) const fn block(self) -> u32 {
+        let (Self::Stored(block) | Self::Evicted(block) | Self::Reached(block) | Self::Lost(block)) =
+            self;
+        block
+    }
+}
+
 /// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
 #[derive(Debug)]
 pub(crate) struct KvCache {

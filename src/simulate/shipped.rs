@@ -35,6 +35,8 @@ const TOKEN_BYTES: u32 = 2;
 const MODEL: ModelIndex = ModelIndex(0);
 /// Blocks from which the ratio of bytes to tokens is learnt before the run.
 const LEARN_STEPS: u32 = 400;
+/// So many changes before its own, a block is asked for from memory.
+const CHANGES_AHEAD: usize = 6;
 /// Chunks removed at once because their time is over, as in a shard's turn.
 const EXPIRE_PER_TURN: u32 = 512;
 
@@ -356,7 +358,10 @@ impl Shipped {
     /// What the events of a rank say.
     pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
         let host = self.tiers(rank).host;
-        for &change in changes {
+        for (at, &change) in changes.iter().enumerate() {
+            if let Some(&soon) = changes.get(at + CHANGES_AHEAD) {
+                self.memory.writer.expect(self.memory.keys[soon.block() as usize].1);
+            }
             let (number, op) = match change {
                 CacheChange::Stored(block) => (Some(rank), self.memory.store(block)),
                 CacheChange::Reached(block) => (host, self.memory.store(block)),

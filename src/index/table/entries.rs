@@ -20,6 +20,16 @@ impl TableWriter {
         }
     }
 
+    /// The place of that key's entry is going to be read.
+    pub(in super::super) fn fetch(&self, key: BlockKey) {
+        let tag = tag_of(key);
+        let locator = &self.table.locator;
+        let segment = locator.segment(locator.directory.segment_of(tag));
+        let slots = segment.map(|segment| &segment.slots);
+        let home = slots.and_then(|slots| slots.get(home_of(tag, slots.len())));
+        home.into_iter().for_each(forebay_wide::fetch);
+    }
+
     fn is_at(&self, location: Location, key: BlockKey) -> bool {
         let run = self.run(location.run);
         run.is_some_and(|run| self.table.key_at(run, location.offset) == key.to_word())
