@@ -42,8 +42,8 @@ pub struct SliceWriter {
 struct Likely {
     /// The parent of the next store, or the next to be removed.
     before: Location,
-    /// The next that is stored.
-    next: Location,
+    /// The next that is stored, if the index may have it already.
+    next: Option<Location>,
 }
 
 impl SliceWriter {
@@ -108,9 +108,11 @@ impl SliceWriter {
     fn store(&mut self, lane: u16, parent: BlockKey, key: BlockKey, block_bytes: u16) -> bool {
         let listed =
             |table: &TableWriter, at: Location| at.offset > 0 || !table.is_unlisted(at.run);
-        let mut found = self.table.find_near(self.likely.next, key);
+        let next = self.likely.next.filter(|next| self.table.is_at(*next, key));
+        let mut found = next.or_else(|| self.table.find(key));
         if let Some(at) = found.filter(|at| listed(&self.table, *at)) {
-            self.likely = Likely::after(at);
+            let next = Some(Location { offset: at.offset + 1, ..at });
+            self.likely = Likely { before: at, next };
             self.table.use_now(at.run);
             return self.table.hold(at.run, at.offset, lane);
         }
@@ -121,7 +123,8 @@ impl SliceWriter {
         let (unlisted, before) = (found, self.table.find_near(self.likely.before, parent));
         if let (None, Some(end)) = (unlisted, before) {
             if self.table.may_append(end, lane, &self.windows) {
-                self.likely = Likely::after(Location { offset: end.offset + 1, ..end });
+                let before = Location { offset: end.offset + 1, ..end };
+                self.likely = Likely { before, next: None };
                 return self.table.append(end, key, block_bytes);
             }
         }
@@ -132,7 +135,7 @@ impl SliceWriter {
         };
         match run {
             Some(run) => {
-                self.likely = Likely::after(Location { run, offset: 0 });
+                self.likely = Likely { before: Location { run, offset: 0 }, next: None };
                 self.table.hold(run, 0, lane)
             }
             None => {
@@ -240,14 +243,6 @@ impl SliceWriter {
         debug_assert!(self.table.entry_count() < before, "an eviction that frees nothing");
         self.table.count_evicted(before.saturating_sub(self.table.entry_count()));
         true
-    }
-}
-
-impl Likely {
-    /// After a store.
-    const fn after(stored: Location) -> Self {
-        let next = Location { run: stored.run, offset: stored.offset + 1 };
-        Self { before: stored, next }
     }
 }
 

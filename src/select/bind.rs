@@ -199,13 +199,14 @@ impl Binder<'_> {
             let most = self.fleet.room(rank).kv_tokens_max;
             most == 0 || lease_cost(request, rank, output_tokens).decode_tokens <= most
         };
-        let before = candidates.ranks().len();
-        if candidates.ranks().iter().any(|&rank| is_able(rank)) {
+        let able = candidates.ranks().iter().filter(|&&rank| is_able(rank)).count();
+        // Mostly all of them or, for a prompt that is longer than each cache, none.
+        let are_left_out = able > 0 && able < candidates.ranks().len();
+        if are_left_out {
             candidates.retain(is_able);
+            debug_assert_eq!(candidates.ranks().len(), able, "others than those who could");
         }
-        let left = candidates.ranks().len();
-        debug_assert!(left > 0 || before == 0, "all were left out");
-        left < before
+        are_left_out
     }
 
     /// The rank to be kept for a request that no rank has room for: the one that is kept already,

@@ -358,9 +358,13 @@ impl Shipped {
     /// What the events of a rank say.
     pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
         let host = self.tiers(rank).host;
+        let expect = |memory: &IndexMemory, soon: &CacheChange| {
+            memory.writer.expect(memory.keys[soon.block() as usize].1);
+        };
+        changes.iter().take(CHANGES_AHEAD).for_each(|soon| expect(&self.memory, soon));
         for (at, &change) in changes.iter().enumerate() {
-            if let Some(&soon) = changes.get(at + CHANGES_AHEAD) {
-                self.memory.writer.expect(self.memory.keys[soon.block() as usize].1);
+            if let Some(soon) = changes.get(at + CHANGES_AHEAD) {
+                expect(&self.memory, soon);
             }
             let (number, op) = match change {
                 CacheChange::Stored(block) => (Some(rank), self.memory.store(block)),

@@ -30,7 +30,9 @@ impl TableWriter {
         home.into_iter().for_each(forebay_wide::fetch);
     }
 
-    fn is_at(&self, location: Location, key: BlockKey) -> bool {
+    /// True if the block of that key is there.
+    #[inline]
+    pub(in super::super) fn is_at(&self, location: Location, key: BlockKey) -> bool {
         let run = self.run(location.run);
         run.is_some_and(|run| self.table.key_at(run, location.offset) == key.to_word())
     }
