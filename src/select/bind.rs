@@ -176,7 +176,6 @@ impl Binder<'_> {
     /// What the policy minimises: for a decode rank together with the prefill that it can be
     /// handed.
     #[must_use]
-    #[inline]
     pub fn weight(
         &self,
         request: &PickRequest<'_>,
@@ -268,6 +267,7 @@ impl Binder<'_> {
     }
 }
 
+#[inline(always)]
 fn weight(
     policy: Policy,
     fleet: &FleetSnapshot,
