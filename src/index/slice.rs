@@ -121,12 +121,12 @@ impl SliceWriter {
             found = self.table.find(key);
         }
         let (unlisted, before) = (found, self.table.find_near(self.likely.before, parent));
-        if let (None, Some(end)) = (unlisted, before) {
-            if self.table.may_append(end, lane, &self.windows) {
-                let before = Location { offset: end.offset + 1, ..end };
-                self.likely = Likely { before, next: None };
-                return self.table.append(end, key, block_bytes);
-            }
+        if let (None, Some(end)) = (unlisted, before)
+            && self.table.may_append(end, lane, &self.windows)
+        {
+            let before = Location { offset: end.offset + 1, ..end };
+            self.likely = Likely { before, next: None };
+            return self.table.append(end, key, block_bytes);
         }
         let Some(parent) = self.run_to(parent, before) else { return false };
         let run = match unlisted {

@@ -202,3 +202,46 @@ impl BlockRow {
         self.held >> (block % ROW_BLOCKS) & 1 == 1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses and releases by chance, beside a list that does the same in a plain way.
+    #[test]
+    fn what_was_released_longest_ago_goes_first() {
+        let (mut held, mut random) = (HeldBlocks::new(), fastrand::Rng::with_seed(1));
+        let mut used: Vec<(u32, BlockSlot)> = Vec::new();
+        let mut idle: Vec<u32> = Vec::new();
+        for _ in 0..20_000 {
+            match random.u32(..5) {
+                0 => assert_eq!(held.evict(), (!idle.is_empty()).then(|| idle.remove(0))),
+                1 | 2 if !used.is_empty() => {
+                    let (block, slot) = used.swap_remove(random.usize(..used.len()));
+                    held.release(slot);
+                    if used.iter().all(|(other, _)| *other != block) {
+                        idle.push(block);
+                    }
+                }
+                _ => {
+                    let block = random.u32(..200);
+                    let was_held = idle.contains(&block) || used.iter().any(|u| u.0 == block);
+                    assert_eq!(held.contains(block), was_held);
+                    let (slot, is_new) = held.hold(block);
+                    assert_eq!((held.block(slot), is_new), (block, !was_held));
+                    idle.retain(|other| *other != block);
+                    used.push((block, slot));
+                }
+            }
+            let mut all: Vec<u32> = used.iter().map(|(block, _)| *block).collect();
+            all.extend(&idle);
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!((held.count(), held.idle_count()), (all.len(), idle.len()));
+            let mut found = Vec::new();
+            held.prefix(all.iter().copied().chain([1_000]), &mut found);
+            let found: Vec<u32> = found.into_iter().map(|slot| held.block(slot)).collect();
+            assert_eq!(found, all);
+        }
+    }
+}
