@@ -6,7 +6,7 @@ use ahash::AHashMap;
 
 /// Blocks of a row.
 const ROW_BLOCKS: u32 = u32::BITS;
-/// No block.
+/// Stands for no block.
 const NONE: u32 = u32::MAX;
 
 /// Place of a held block. It is another block's once this one is gone, and no sequence uses a block
@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct BlockSlot(u32);
 
 #[derive(Debug)]
-pub(crate) struct HeldBlocks {
+pub(crate) struct CacheBlocks {
     /// By the number of the first block over [`ROW_BLOCKS`]: the place of the row.
     places: AHashMap<u32, u32>,
     rows: Vec<BlockRow>,
@@ -50,7 +50,7 @@ struct IdleBlocks {
     count: usize,
 }
 
-impl HeldBlocks {
+impl CacheBlocks {
     pub(crate) fn new() -> Self {
         let idle = IdleBlocks { oldest: NONE, newest: NONE, count: 0 };
         Self { places: AHashMap::new(), rows: Vec::new(), free: Vec::new(), count: 0, idle }
@@ -92,7 +92,7 @@ impl HeldBlocks {
         self.rows[(slot.0 / ROW_BLOCKS) as usize].number * ROW_BLOCKS + slot.0 % ROW_BLOCKS
     }
 
-    /// One user more.
+    /// The block has one user more.
     pub(crate) fn acquire(&mut self, slot: BlockSlot) {
         let held = self.at_mut(slot);
         held.users += 1;
@@ -101,7 +101,7 @@ impl HeldBlocks {
         }
     }
 
-    /// One user less.
+    /// The block has one user less.
     pub(crate) fn release(&mut self, slot: BlockSlot) {
         let held = self.at_mut(slot);
         held.users -= 1;
@@ -210,7 +210,7 @@ mod tests {
     /// Uses and releases by chance, beside a list that does the same in a plain way.
     #[test]
     fn what_was_released_longest_ago_goes_first() {
-        let (mut held, mut random) = (HeldBlocks::new(), fastrand::Rng::with_seed(1));
+        let (mut held, mut random) = (CacheBlocks::new(), fastrand::Rng::with_seed(1));
         let mut used: Vec<(u32, BlockSlot)> = Vec::new();
         let mut idle: Vec<u32> = Vec::new();
         for _ in 0..20_000 {

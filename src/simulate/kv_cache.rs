@@ -2,7 +2,7 @@
 //! A block without a user stays until its room is wanted. The block that was released longest ago
 //! goes first, and of one sequence the last block first, as in vLLM.
 
-use crate::held::{BlockSlot, HeldBlocks};
+use crate::held::{BlockSlot, CacheBlocks};
 use crate::host_tier::HostTier;
 
 /// A block was stored or went, in the order of these.
@@ -18,9 +18,10 @@ pub(crate) enum CacheChange {
 
 impl CacheChange {
     pub(crate) const fn block(self) -> u32 {
-        let (Self::Stored(block) | Self::Evicted(block) | Self::Reached(block) | Self::Lost(block)) =
-            self;
-        block
+        match self {
+            Self::Stored(block) | Self::Evicted(block) => block,
+            Self::Reached(block) | Self::Lost(block) => block,
+        }
     }
 }
 
@@ -28,7 +29,7 @@ impl CacheChange {
 #[derive(Debug)]
 pub(crate) struct KvCache {
     capacity: usize,
-    held: HeldBlocks,
+    held: CacheBlocks,
     loose: usize,
     host: HostTier,
     /// Since the last look, see [`Self::take_changes`].
@@ -39,7 +40,7 @@ impl KvCache {
     pub(crate) fn new(capacity: usize, host_capacity: usize) -> Self {
         Self {
             capacity,
-            held: HeldBlocks::new(),
+            held: CacheBlocks::new(),
             loose: 0,
             host: HostTier::new(host_capacity),
             changes: Vec::new(),

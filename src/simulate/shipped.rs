@@ -64,7 +64,7 @@ pub(crate) enum PlacedAs {
 #[derive(Default)]
 struct QueuedRequests {
     by_ticket: AHashMap<Ticket, WaitsInQueue>,
-    /// By request.
+    /// The tickets of requests, by request.
     tickets: AHashMap<u32, Ticket>,
 }
 
