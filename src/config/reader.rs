@@ -34,6 +34,8 @@ pub(super) struct FileReading {
 
 struct ConfigReader<'a> {
     text: &'a str,
+    /// Where each line begins: every key says its line, and files of workers are long.
+    line_starts: Vec<usize>,
     file: &'a str,
     /// Paths of all keys and sections.
     known: Vec<&'static str>,
@@ -54,7 +56,10 @@ struct TablePath<'p> {
 pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     let mut config = Config::default();
     let (known, findings) = (known_paths(), Vec::new());
-    let mut reader = ConfigReader { text, file, known, findings, origins: Origins::default() };
+    let behind_breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+    let line_starts = std::iter::once(0).chain(behind_breaks).collect();
+    let origins = Origins::default();
+    let mut reader = ConfigReader { text, line_starts, file, known, findings, origins };
     match Document::parse(text) {
         Ok(document) => reader.root(&mut config, document.as_table()),
         Err(error) => {
@@ -222,12 +227,14 @@ impl ConfigReader<'_> {
 
     /// Place of a byte range, as line and column.
     fn place(&self, span: Option<Range<usize>>) -> Origin {
-        let before = span.and_then(|span| self.text.get(..span.start)).unwrap_or("");
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let at = span.map_or(0, |span| span.start);
+        let line = self.line_starts.partition_point(|start| *start <= at);
+        let line_start = line.checked_sub(1).and_then(|line| self.line_starts.get(line));
+        let before = self.text.get(line_start.copied().unwrap_or(0)..at).unwrap_or("");
         Origin::File {
             name: self.file.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before.get(line_start..).unwrap_or("").chars().count() + 1,
+            line: line.max(1),
+            column: before.chars().count() + 1,
         }
     }
 }
