@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use forebay_base::limits::{WORKER_API_KEY_BYTES_MAX, WORKER_NAME_BYTES_MAX};
-use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl, parse_duration};
+use forebay_config::{Word, WorkerConfig, WorkerRole, WorkerUrl, parse_duration, shown_url};
 use forebay_tls::ConnectFault;
 use serde::Deserialize;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl AddWorkerRequest {
             return Err(format!("`url` and `name` have at most {WORKER_NAME_BYTES_MAX} bytes"));
         }
         let url = WorkerUrl::parse(&body.url)
-            .map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", body.url))?;
+            .map_err(|error| format!("`url` {:?}: {error}; {HOW_TO_ASK}", shown_url(&body.url)))?;
         let printable = |name: &str| name.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if body.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             return Err("`name` has to be visible ASCII without spaces".to_owned());

@@ -7,7 +7,7 @@ use super::finding::{Finding, Origins};
 use super::schema::{Config, IndexConfig, Policy};
 use super::setting::Word;
 use super::table::KeyTable;
-use super::url::WorkerUrl;
+use super::url::{WorkerUrl, shown_url};
 use super::worker::WorkerConfig;
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
@@ -139,7 +139,11 @@ impl Check<'_> {
                 Err(error) => error.to_string(),
             };
             let help = "write http://NAME:PORT, or http://_SERVICE._tcp.NAME for SRV records";
-            self.error("discovery.dns", format!("`discovery.dns` {url:?}: {fault}"), help);
+            self.error(
+                "discovery.dns",
+                format!("`discovery.dns` {:?}: {fault}", shown_url(url)),
+                help,
+            );
         }
         let servers = &config.discovery;
         if let (Some(server), None) = (&servers.name_server, servers.name_server_address()) {
@@ -177,7 +181,7 @@ impl Check<'_> {
         if worker.url.is_empty() {
             self.error(path, "a worker has no `url`", "add url = \"http://host:port\"");
         } else if let Err(error) = WorkerUrl::parse(&worker.url) {
-            let what = format!("`url` {:?}: {error}", worker.url);
+            let what = format!("`url` {:?}: {error}", shown_url(&worker.url));
             self.error(&url_path, what, "write it as http://host:port");
         }
         if let Some(dir) = &worker.model_dir {

@@ -78,7 +78,7 @@ pub use tls::{
 pub use token::read_token;
 pub use traces::TracesConfig;
 pub use upstream::{Connectors, KnownConnectors, UpstreamFault};
-pub use url::{JwksUrl, WorkerUrl, WorkerUrlError};
+pub use url::{JwksUrl, WorkerUrl, WorkerUrlError, shown_url};
 pub use worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
     WorkerTlsConfig,

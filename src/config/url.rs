@@ -68,6 +68,15 @@ pub enum WorkerUrlError {
     Port,
 }
 
+/// A URL for a message: what stands before an `@` may be a password.
+#[must_use]
+pub fn shown_url(url: &str) -> String {
+    let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
+    let scheme =
+        before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+    format!("{scheme}…@{host}")
+}
+
 impl WorkerUrl {
     /// Takes a URL apart (RFC 3986, the part of it that makes sense here).
     pub fn parse(url: &str) -> Result<Self, WorkerUrlError> {
@@ -129,6 +138,18 @@ fn split_port(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_message_shows_no_password() {
+        for (url, shown) in [
+            ("http://u:secret@h:1", "http://…@h:1"),
+            ("u:secret@h", "…@h"),
+            ("http://u:sec@ret@h/x", "http://…@h/x"),
+            ("ftp://h:1/", "ftp://h:1/"),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
+    }
 
     #[test]
     fn takes_urls_apart() {
