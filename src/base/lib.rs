@@ -6,6 +6,7 @@ mod ids;
 mod invariant;
 pub mod limits;
 mod sockets;
+mod text_file;
 mod trace_parent;
 mod units;
 
@@ -15,5 +16,6 @@ pub use ids::{
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
 pub use sockets::is_out_of_sockets;
+pub use text_file::read_text;
 pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};
 pub use units::NanosSinceStart;

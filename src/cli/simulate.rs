@@ -6,7 +6,7 @@ use super::process::failed;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use forebay_base::limits::{ENGINE_FILE_BYTES_MAX, RANKS_MAX};
-use forebay_base::{Clock, NanosSinceStart};
+use forebay_base::{Clock, NanosSinceStart, read_text};
 use forebay_config::{Config, ConfigSource, Flags};
 use forebay_simulate::{
     self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SimPlan, Trace, read,
@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -185,13 +185,9 @@ fn engine(fleet: &FleetArgs) -> Result<ModelSpeed, String> {
     }
     let Some(file) = &fleet.engine else { return Ok(ModelSpeed::default()) };
     let failed = |reason: &dyn fmt::Display| format!("--engine {}: {reason}", file.display());
-    let unread = |error| failed(&format!("{error}; name a file that can be read"));
-    let (mut text, limit) = (String::new(), ENGINE_FILE_BYTES_MAX as u64);
-    let opened = File::open(file).map_err(unread)?;
-    opened.take(limit + 1).read_to_string(&mut text).map_err(unread)?;
-    if text.len() > ENGINE_FILE_BYTES_MAX {
-        return Err(failed(&format!("it is longer than {limit} bytes")));
-    }
+    let unread = |error| failed(&format!("{error}; name a file that tools/fit_engine wrote"));
+    let read = File::open(file).and_then(|file| read_text(file, ENGINE_FILE_BYTES_MAX));
+    let text = read.map_err(unread)?;
     ModelSpeed::from_toml(&text).map_err(|error| failed(&error))
 }
 

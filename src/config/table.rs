@@ -56,6 +56,14 @@ pub struct WorkerChanges {
 }
 
 impl Changes {
+    /// What a key names was read again, and is another thing.
+    pub fn also_applied(&mut self, key: &str) {
+        if self.applied.iter().all(|applied| applied != key) {
+            self.applied.push(key.to_owned());
+            self.applied.sort_unstable();
+        }
+    }
+
     /// Compares a key's values, and takes the wanted one over if the key allows.
     pub(super) fn take<T: Clone + PartialEq>(
         &mut self,

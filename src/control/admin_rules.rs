@@ -1,11 +1,14 @@
 //! Who may call the admin API, and which certificates callers see. Files are read again with the
 //! configuration, of the paths that the router was started with.
 
+use super::handover::AdminDoor;
 use super::tls::{AdminTls, ServerTls};
-use forebay_admin::{Access, AdminAcceptor, AdminTokens};
+use forebay_admin::{Access, AdminListener, AdminSocket, AdminTokens, ClientCallers, Question};
 use forebay_config::{Config, read_token};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 use tracing::error;
 
 const TOKEN: &str = "admin_token_file";
@@ -23,26 +26,32 @@ impl AdminRules {
         Self { tls: tls.map(AdminTls::new), access: Arc::new(access) }
     }
 
-    /// The certificate that callers are shown.
-    pub(super) fn shown(&self) -> Option<AdminAcceptor> {
-        self.tls.as_ref().map(AdminTls::shown)
+    /// The admin API by these rules, before it answers.
+    pub(super) fn door(
+        &self,
+        socket: AdminSocket,
+        callers: Option<ClientCallers>,
+        questions: mpsc::Sender<Question>,
+    ) -> io::Result<AdminDoor> {
+        let listener = AdminListener::new(socket, self.tls.as_ref().map(AdminTls::shown))?;
+        Ok(AdminDoor { listener, callers, questions, access: Arc::clone(&self.access) })
     }
 
-    pub(super) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.access)
-    }
-
-    /// Reads all files again; true if there is another token. What cannot be read leaves in use
-    /// what was.
-    pub(super) fn read_again(&mut self, config: &Config) -> bool {
+    /// Reads all files again: the keys of those with another token. What cannot be read leaves in
+    /// use what was.
+    pub(super) fn read_again(&mut self, config: &Config) -> Vec<&'static str> {
         self.tls.iter_mut().for_each(|tls| tls.read_again(config));
-        match admin_tokens(config) {
-            Ok(tokens) => self.access.set_tokens(tokens),
+        let tokens = match admin_tokens(config) {
+            Ok(tokens) => tokens,
             Err((key, what)) => {
-                error!("`{key}` {what}; the tokens of before stay");
-                false
+                error!("`{key}` {what}; the tokens of before stay: mend the file and reload");
+                return Vec::new();
             }
-        }
+        };
+        let before = self.access.set_tokens(tokens.clone());
+        let is_new =
+            [(TOKEN, before.change != tokens.change), (READ_TOKEN, before.read != tokens.read)];
+        is_new.into_iter().filter_map(|(key, is_new)| is_new.then_some(key)).collect()
     }
 }
 

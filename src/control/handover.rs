@@ -39,17 +39,6 @@ pub(super) struct AdminDoor {
     pub(super) access: Arc<Access>,
 }
 
-impl AdminDoor {
-    pub(super) const fn new(
-        listener: AdminListener,
-        callers: Option<ClientCallers>,
-        questions: mpsc::Sender<Question>,
-        access: Arc<Access>,
-    ) -> Self {
-        Self { listener, callers, questions, access }
-    }
-}
-
 /// What goes on between two processes.
 pub(super) struct Handover {
     setup: HandoverSetup,

@@ -42,9 +42,8 @@ pub(super) fn reload(
     warnings.iter().for_each(log);
     let running = reloader.running();
     let keys = keys_of(running, fleet, &mut changes);
-    if take_image_key(running, fleet) && !changes.applied.iter().any(|key| key == IMAGE_KEY) {
-        changes.applied.push(IMAGE_KEY.to_owned());
-        changes.applied.sort_unstable();
+    if take_image_key(running, fleet) {
+        changes.also_applied(IMAGE_KEY);
     }
     info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
     *config = Arc::new(reloader.running_as(config));
@@ -69,9 +68,8 @@ fn keys_of(running: &Config, fleet: &Fleet, changes: &mut Changes) -> Option<Arc
             return Some(before.map(Arc::clone).unwrap_or_default());
         }
     };
-    let is_new = before.is_none_or(|before| **before != *keys);
-    if is_new && !changes.applied.iter().any(|path| path == "api_keys") {
-        changes.applied.insert(0, "api_keys".to_owned());
+    if before.is_none_or(|before| **before != *keys) {
+        changes.also_applied("api_keys");
     }
     info!(keys = keys.keys().len(), "API keys read");
     Some(keys)
@@ -83,7 +81,7 @@ pub(super) fn take_image_key(config: &Config, fleet: &mut Fleet) -> bool {
     match config.image_key_file.as_deref().map(read_token).transpose() {
         Ok(secret) => fleet.set_image_key(secret.map(|secret| ImageKey::new(&secret))),
         Err(error) => {
-            error!("`{IMAGE_KEY}` {error}; the secret stays as it was");
+            error!("`{IMAGE_KEY}` {error}; the secret stays as it was: mend the file and reload");
             false
         }
     }

@@ -4,6 +4,7 @@
 
 use super::fleet::NoPlace;
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
+use forebay_base::read_text;
 use forebay_config::{
     Config, DiscoveryConfig, UpstreamTlsConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl,
     workers_of,
@@ -11,7 +12,6 @@ use forebay_config::{
 use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -203,12 +203,8 @@ async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<Wo
 
 impl WorkersFile {
     fn read(&self) -> Result<Vec<WorkerConfig>, String> {
-        let (mut text, limit) = (String::new(), WORKERS_FILE_BYTES_MAX as u64);
-        let file = File::open(&self.path).map_err(|error| error.to_string())?;
-        file.take(limit + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-        if text.len() > WORKERS_FILE_BYTES_MAX {
-            return Err(format!("it is longer than {limit} bytes"));
-        }
+        let read = File::open(&self.path).and_then(|file| read_text(file, WORKERS_FILE_BYTES_MAX));
+        let text = read.map_err(|error| error.to_string())?;
         workers_of(&self.path.display().to_string(), &text, &self.upstream_tls)
     }
 }

@@ -4,11 +4,12 @@
 
 use forebay_admin::AddWorkerRequest;
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
+use forebay_base::read_text;
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::NamedTempFile;
@@ -157,13 +158,7 @@ fn read(path: &Path) -> Result<String, String> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
         Err(error) => return Err(format!("not read: {error}")),
     };
-    let mut text = String::new();
-    let read = file.take(WORKERS_STATE_BYTES_MAX + 1).read_to_string(&mut text);
-    let bytes = read.map_err(|error| format!("not read: {error}"))?;
-    if bytes as u64 > WORKERS_STATE_BYTES_MAX {
-        return Err(format!("it is longer than {WORKERS_STATE_BYTES_MAX} bytes"));
-    }
-    Ok(text)
+    read_text(file, WORKERS_STATE_BYTES_MAX).map_err(|error| format!("not read: {error}"))
 }
 
 fn parse(text: &str) -> Result<Vec<WorkerOrder>, String> {

@@ -5,6 +5,7 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
+use forebay_base::read_text;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -55,12 +56,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
-    let (mut text, limit) = (String::new(), API_KEY_FILE_BYTES_MAX as u64);
-    open(path)?.take(limit + 1).read_to_string(&mut text)?;
-    if text.len() > API_KEY_FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it is longer than {limit} bytes")));
-    }
-    Ok(text)
+    read_text(open(path)?, API_KEY_FILE_BYTES_MAX)
 }
 
 /// Replaces the file by what `change` makes of its text. A file that is not there yet is empty, and

@@ -472,7 +472,7 @@ mod ids;
 
 #[cfg(test)]
 #[path = "blocks_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 #[path = "pool_tests.rs"]

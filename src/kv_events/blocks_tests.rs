@@ -42,7 +42,7 @@ pub(super) fn blocks(entries_max: usize) -> RankBlocks<Letters> {
     RankBlocks::new(naming(), entries_max)
 }
 
-pub(super) fn store<'a>(
+pub(crate) fn store<'a>(
     parent: Option<u64>,
     hashes: &'a [u64],
     token_ids: &'a [u32],

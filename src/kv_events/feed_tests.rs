@@ -2,11 +2,12 @@
 
 use super::tests::{Shard, chained, chained_in, frames, publish_until, spec, until, vectors};
 use super::*;
+use crate::blocks::tests::store as store_event;
 use crate::test_support::block_on_local;
 use forebay_base::{RankIndex, ShardIndex};
 use forebay_fleet::worker::TierRanks;
 use forebay_index::{KvBatch, KvOp};
-use forebay_kv_decode::{Attention, BlockImages, Medium, Stored};
+use forebay_kv_decode::{Medium, Stored};
 use forebay_zmq::{LossReason, ZmqEndpoint, ZmqSource};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -192,20 +193,7 @@ fn a_pool_is_kept_without_a_connected_feed() {
         let task = tokio::task::spawn_local(keep);
         let store = |hash: u64, token: u32| {
             let (hashes, tokens) = ([hash], [token, token]);
-            let event = Stored {
-                hashes: &hashes,
-                parent: None,
-                token_ids: &tokens,
-                block_size_tokens: 2,
-                medium: Medium::Shared,
-                lora_name: "",
-                cache_salt: "",
-                opaque_from: None,
-                images: BlockImages::default(),
-                group: None,
-                attention: Attention::Whole,
-                remote: false,
-            };
+            let event = Stored { medium: Medium::Shared, ..store_event(None, &hashes, &tokens) };
             assert_eq!(pool.borrow_mut().stored(&event, 2), BatchOutcome::Applied);
         };
         store(1, 40);

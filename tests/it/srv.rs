@@ -233,7 +233,7 @@ fn another_spelling_is_the_same_worker_and_another_scheme_is_another_one() {
     assert_eq!(router.logged("workers not added"), 1, "while the one of before was there");
     // Two that cannot join are said once, whatever comes of the others.
     lists(&[&second.url(), &first.url()]);
-    until("it waits", || router.logged("or was there over TLS") == 1 && !has(&over_tls));
+    until("it waits", || router.logged("only a restart brings") == 1 && !has(&over_tls));
     std::thread::sleep(Duration::from_millis(400));
     assert!(router.logged("workers not added") <= 3, "not with each list");
     assert!(served_by(&router).ends_with(&second.address.port().to_string()));

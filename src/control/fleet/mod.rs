@@ -113,16 +113,19 @@ impl SleepPhase {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum NoPlace {
     /// A worker of that address is there, or was there over TLS.
-    #[error("a worker of that address is there, or was there over TLS")]
+    #[error(
+        "a worker of that address is there: remove that one. After https://, only a restart brings \
+         http:// back"
+    )]
     Url,
     /// TLS to it cannot begin.
-    #[error("TLS: {0}")]
+    #[error("TLS: {0}. Mend `upstream_tls`, or its own files")]
     Tls(ConnectFault),
     /// A worker of that name is there.
-    #[error("a worker of that name is there")]
+    #[error("a worker of that name is there: give it another `name`")]
     Name,
     /// All places were given.
-    #[error("the router has had as many workers as it can: {WORKERS_MAX}")]
+    #[error("the router has had {WORKERS_MAX} workers, its most: restart it, or split the fleet")]
     Full,
 }
 

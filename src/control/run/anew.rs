@@ -19,8 +19,6 @@ const OF_PROBES: [&str; 7] = [
     "timeouts.connect",
     UPSTREAM_TLS,
 ];
-/// A file that it names was read again.
-const ADMIN_TOKEN: &str = "admin_token_file";
 /// Files or keys of TLS to workers.
 const UPSTREAM_TLS: &str = "upstream_tls";
 
@@ -35,15 +33,12 @@ impl Control {
         let Parts { config, reloader, tls, admin_rules, .. } = &mut self.setup;
         let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
         let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;
-        let has_new_token = admin_rules.read_again(config);
-        let applied = &mut done.changes.applied;
-        if has_new_token {
-            applied.push(ADMIN_TOKEN.to_owned());
-            applied.sort_unstable();
+        for key in admin_rules.read_again(config) {
+            done.changes.also_applied(key);
         }
-        if self.renew_connectors() && !applied.iter().any(|key| key.contains("tls")) {
-            applied.push(UPSTREAM_TLS.to_owned());
-            applied.sort_unstable();
+        let tells_of_tls = done.changes.applied.iter().any(|key| key.contains("tls"));
+        if self.renew_connectors() && !tells_of_tls {
+            done.changes.also_applied(UPSTREAM_TLS);
         }
         self.go_by(&done.changes.applied);
         self.change_workers(&done.changes.workers);

@@ -25,7 +25,7 @@ use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
 use super::fleet::Fleet;
-use super::handover::{AdminDoor, Handover};
+use super::handover::Handover;
 use super::ports::Ports;
 use super::probes::Probes;
 use super::setup::ControlSetup;
@@ -42,8 +42,8 @@ use super::watchdog::Watchdog;
 use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    AdminListener, Explaining, FleetView, LiveFeed, Question, RecordFigures, ScrapeSources,
-    ShardsView, WorkerSources,
+    Explaining, FleetView, LiveFeed, Question, RecordFigures, ScrapeSources, ShardsView,
+    WorkerSources,
 };
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
@@ -148,9 +148,8 @@ impl Control {
         let stop = StopSignal::listen(stopped, signals)?;
         let (questions, asked) = mpsc::channel(NOTICES_MAX);
         let admin_rules = AdminRules::new(setup.admin_tls, access);
-        let listener = AdminListener::new(admin, admin_rules.shown())?;
         let (host_calls, called) = mpsc::channel(HOST_CALLS_MAX);
-        let door = AdminDoor::new(listener, setup.callers, questions, admin_rules.access());
+        let door = admin_rules.door(admin, setup.callers, questions)?;
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);
