@@ -68,3 +68,33 @@ pub fn admin_tokens(config: &Config) -> Result<AdminTokens, (&'static str, Strin
         read: token(READ_TOKEN, &config.admin_read_token_file)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_names_the_tokens_that_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, token: &str| {
+            let place = folder.path().join(name);
+            std::fs::write(&place, token).unwrap();
+            Some(place)
+        };
+        let config = Config {
+            admin_token_file: write("change", "one"),
+            admin_read_token_file: write("read", "two"),
+            ..Config::default()
+        };
+        let access = Access::new(Vec::new(), admin_tokens(&config).unwrap());
+        let mut rules = AdminRules::new(None, access);
+        assert!(rules.read_again(&config).is_empty());
+        write("read", "three");
+        assert_eq!(rules.read_again(&config), [READ_TOKEN]);
+        write("change", "no token");
+        write("read", "four");
+        assert!(rules.read_again(&config).is_empty(), "one is faulty: both stay");
+        write("change", "five");
+        assert_eq!(rules.read_again(&config), [TOKEN, READ_TOKEN]);
+    }
+}
