@@ -5,9 +5,9 @@
 //! it adds to a rank's cost no more than what is not our own.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad};
+use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast};
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay_select::{Prices, RankWork, predicted_work};
+use forebay_select::{Prices, RankNow, RankWork, predicted_work};
 use std::time::Duration;
 
 /// Panics when a rule above is broken.
@@ -61,7 +61,9 @@ fn weigh(reading: &LoadReading) {
             prices: Prices::LEAST,
             kv_capacity_tokens: 0,
         };
-        predicted_work(&RankLoad::default(), &work, counting)
+        let (load, past) = (RankLoad::default(), RankPast::default());
+        let rank = RankNow { load: &load, past: &past, now: NanosSinceStart(age_ns) };
+        predicted_work(rank, &work, counting)
     };
     let (strange, own) = (cost(OwnLoad::default(), 0), cost(ours, 0));
     assert!(strange.total() >= own.total());

@@ -2,7 +2,8 @@
 //! adds.
 
 use super::Prices;
-use forebay_fleet::worker::{LoadReport, RankLoad, ReportWeight};
+use forebay_base::NanosSinceStart;
+use forebay_fleet::worker::{LoadReport, RankLoad, RankPast, ReportWeight};
 
 /// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
 /// the batch.
@@ -30,11 +31,12 @@ pub struct RankCost(pub u64);
 /// A rank's cost and what it is made of, in tokens of prefill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostParts {
-    /// Prompts ahead of the request, sent by this router.
+    /// Prompts ahead of the request, sent by this router: what is left of them to compute.
     pub queued_tokens: u64,
     /// What the rank would have to compute of the request itself.
     pub uncached_tokens: u64,
-    /// Tokens of others that it pushes out of a cache that is used more than the rest.
+    /// Tokens of others that it pushes out of a cache that is used more than the rest, and that are
+    /// asked for again.
     pub evicted_tokens: u64,
     /// What computing both costs those behind it, see [`Prices`].
     pub delay_tokens: u64,
@@ -76,20 +78,32 @@ pub struct RankWork {
     pub kv_capacity_tokens: u64,
 }
 
+/// One rank at one moment, by the leases on it.
+#[derive(Clone, Copy, Debug)]
+pub struct RankNow<'a> {
+    /// What is in flight there.
+    pub load: &'a RankLoad,
+    /// What it has lately done.
+    pub past: &'a RankPast,
+    /// The moment that is meant.
+    pub now: NanosSinceStart,
+}
+
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
 /// `report` is what the engine says, if it counts; without one only the leases do.
 #[must_use]
 #[inline]
 pub fn predicted_work(
-    load: &RankLoad,
+    seen: RankNow<'_>,
     work: &RankWork,
     report: Option<(&LoadReport, ReportWeight)>,
 ) -> CostParts {
+    let RankNow { load, past, now } = seen;
     let evicted_tokens =
-        work.prices.evicted(work.uncached_tokens, load.written_tokens(), work.kv_capacity_tokens);
+        work.prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
     let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
     CostParts {
-        queued_tokens: load.prefill_tokens(),
+        queued_tokens: past.prefill_left(load.prefill_tokens(), now),
         uncached_tokens: work.uncached_tokens,
         evicted_tokens,
         delay_tokens: work.prices.delay(computed_tokens),
@@ -124,7 +138,7 @@ pub(super) fn beyond_leases(report: &LoadReport) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::{NanosSinceStart, RankIndex};
+    use forebay_base::RankIndex;
     use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
 
     fn work(uncached_tokens: u64) -> RankWork {
@@ -136,13 +150,36 @@ mod tests {
         }
     }
 
+    /// On a rank of which nothing else is known.
+    fn parts(
+        load: &RankLoad,
+        work: &RankWork,
+        report: Option<(&LoadReport, ReportWeight)>,
+    ) -> CostParts {
+        let (past, now) = (RankPast::default(), NanosSinceStart(0));
+        predicted_work(RankNow { load, past: &past, now }, work, report)
+    }
+
+    #[test]
+    fn a_queue_that_is_computed_costs_less() {
+        let (load, past) = (RankLoad::default(), RankPast::default());
+        load.add_prefill(1_000);
+        past.prefill_began(NanosSinceStart(0));
+        past.prefill_ended(1_000, NanosSinceStart(1_000_000));
+        let queued = |ns| {
+            let seen = RankNow { load: &load, past: &past, now: NanosSinceStart(ns) };
+            predicted_work(seen, &work(70), None).queued_tokens
+        };
+        assert_eq!([1_000_000, 1_500_000, 2_000_000].map(queued), [1_000, 606, 367]);
+    }
+
     #[test]
     fn what_runs_crowds_a_cache_of_known_size_by_its_share() {
         let load = RankLoad::default();
         load.add_decode(2_500);
         let held = |kv_capacity_tokens, prompt_tokens| {
             let work = RankWork { kv_capacity_tokens, prompt_tokens, ..work(100) };
-            predicted_work(&load, &work, None).held_tokens
+            parts(&load, &work, None).held_tokens
         };
         assert_eq!(held(10_000, 1_000), 250, "a quarter of the prompt");
         assert_eq!(held(1_000, 1_000), 2_500, "shared blocks count once for each request");
@@ -153,7 +190,7 @@ mod tests {
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
         let (holder, other) = (RankLoad::default(), RankLoad::default());
-        let cost = |load: &RankLoad, uncached| predicted_work(load, &work(uncached), None).total();
+        let cost = |load: &RankLoad, uncached| parts(load, &work(uncached), None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
         holder.add_prefill(200);
@@ -166,7 +203,7 @@ mod tests {
             let (rank, other) = (RankLoad::default(), RankLoad::default());
             let cost = |load: &RankLoad, uncached| {
                 let work = RankWork { prices: Prices::of_token(times), ..work(uncached) };
-                predicted_work(load, &work, None).total()
+                parts(load, &work, None).total()
             };
             // The first of the burst: 1,000 shared tokens and 100 of its own.
             rank.add_prefill(1_100);
@@ -189,7 +226,7 @@ mod tests {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);
-            predicted_work(&idle, &work(100), Some((&report, ReportWeight::FULL))).reported_tokens
+            parts(&idle, &work(100), Some((&report, ReportWeight::FULL))).reported_tokens
         };
         let quiet = LoadReading::default();
         assert_eq!(with(quiet), 0);
@@ -208,7 +245,7 @@ mod tests {
         load.add_decode(6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
-        let parts = predicted_work(&load, &work(70), Some((&report, ReportWeight::FULL)));
+        let parts = parts(&load, &work(70), Some((&report, ReportWeight::FULL)));
         let expected = CostParts {
             queued_tokens: 500,
             uncached_tokens: 70,

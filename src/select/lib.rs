@@ -26,7 +26,7 @@ mod usable;
 pub use because::{Because, most_held};
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
-pub use cost::{CostParts, RankCost, RankWork, predicted_work};
+pub use cost::{CostParts, RankCost, RankNow, RankWork, predicted_work};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};

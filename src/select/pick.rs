@@ -1,7 +1,7 @@
 //! The policies, and what a request is expected to cost a rank.
 
 use super::cost::beyond_leases;
-use super::{CostParts, Prices, PromptSize, RankCost, RankWork, predicted_work};
+use super::{CostParts, Prices, PromptSize, RankCost, RankNow, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{
@@ -154,7 +154,15 @@ impl PickRequest<'_> {
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
-        Some(predicted_work(self.board.rank(rank)?, &work, self.adding_report(rank)))
+        self.work_on(rank, &work)
+    }
+
+    /// That work on the rank as it is now; `None` for a rank that cannot be.
+    #[inline]
+    pub(super) fn work_on(&self, rank: RankIndex, work: &RankWork) -> Option<CostParts> {
+        let (load, past) = (self.board.rank(rank)?, self.board.past(rank)?);
+        let seen = RankNow { load, past, now: self.now };
+        Some(predicted_work(seen, work, self.adding_report(rank)))
     }
 
     /// What the policies minimise that look at load alone: requests, ours and reported ones, in

@@ -1,16 +1,19 @@
 //! What computing and keeping prompt tokens costs a fleet. A token that some rank holds already
 //! need not be computed at all; elsewhere it delays every request behind it. What it pushes out of
-//! a cache is computed again.
+//! a cache is computed again, if it is asked for again.
 
 use super::Policy;
 use forebay_base::RankIndex;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Role, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankPast, Role, WorkerState};
 
 /// Prices and shares of a cache are in units of this.
 const ONE: u64 = 1_024;
 /// Ranks without a prefill are counted as at least this part of all. A busy moment is no full
 /// fleet, and the price of a full one has no bound.
 const FREE_PARTS: u64 = 10;
+/// A large fleet is looked at in groups of so many ranks. A request finds an idle rank and a cache
+/// with room among so few, and the idlest of hundreds says nothing of what the others can take.
+const GROUP: u64 = 8;
 /// More than a cache holds, and more than a prompt has.
 const WRITTEN_TOKENS_MAX: u64 = 1 << 40;
 const EVICTING_TOKENS_MAX: u64 = 1 << 40;
@@ -18,19 +21,32 @@ const EVICTING_TOKENS_MAX: u64 = 1 << 40;
 /// What tokens cost at one moment, in units of 1/1,024 token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {
-    /// Of a token to compute: 1 on an idle fleet, at most [`FREE_PARTS`].
-    ///
-    /// In a queue at utilization ρ one token of work makes the busy period 1 / (1 − ρ) tokens
-    /// longer: whoever comes in that time waits for it. ρ is the share of the ranks that compute
-    /// prompts now.
+    /// Of a token to compute: 1 on an idle fleet, at most [`FREE_PARTS`]. See [`price`].
     token: u64,
-    /// Of the caches of known size, the least written to: the lately written tokens over the size.
+    /// Of the caches of known size, the least written to, in the mean of the groups: the lately
+    /// written tokens over the size.
     least_written: u64,
+    /// How often a token that was written is used again, at most once.
+    reuse: u64,
+}
+
+/// What the caches of a fleet have lately seen, as far as their size is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct CachesSeen {
+    written_tokens: u64,
+    reused_tokens: u64,
+    capacity_tokens: u64,
+    /// Of each group that is whole, the least share that was written.
+    least_sum: u64,
+    groups: u64,
+    /// Of the group that is looked at.
+    least: Option<u64>,
+    in_group: u64,
 }
 
 impl Prices {
     /// On an idle fleet, with no cache written to more than another.
-    pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX };
+    pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX, reuse: 0 };
 
     /// A token to compute costs so many.
     #[cfg(test)]
@@ -50,22 +66,19 @@ impl Prices {
         if !matches!(policy, Policy::Kv | Policy::Session) {
             return Self::LEAST;
         }
-        let (mut all, mut free, mut least_written) = (0_u64, 0_u64, u64::MAX);
+        let (mut all, mut free, mut caches) = (0_u64, 0_u64, CachesSeen::default());
         for &index in ranks {
             let Some((rank, worker)) = fleet.rank(index) else { continue };
-            let Some(load) = board.rank(index) else { continue };
+            let (Some(load), Some(past)) = (board.rank(index), board.past(index)) else { continue };
             if rank.role != Role::Decode && worker.state == WorkerState::Up {
                 all += 1;
                 free += u64::from(load.prefill_tokens() == 0);
-                let capacity = fleet.kv_capacity_tokens(index);
-                let written = share(load.written_tokens(), capacity).unwrap_or(u64::MAX);
-                least_written = least_written.min(written);
+                caches.see(past, fleet.kv_capacity_tokens(index));
             }
         }
-        let token = (all * FREE_PARTS * ONE).checked_div((free * FREE_PARTS).max(all));
-        let token = token.unwrap_or(ONE);
+        let token = price(all, free);
         debug_assert!((ONE..=FREE_PARTS * ONE).contains(&token), "{token} is no price");
-        Self { token, least_written }
+        Self { token, least_written: caches.least_written(), reuse: caches.reuse() }
     }
 
     /// What computing so many tokens costs beyond the tokens themselves.
@@ -74,12 +87,72 @@ impl Prices {
     }
 
     /// What so many new tokens push out of a cache that will be asked for again. The share of the
-    /// cache that was written lately is such; what all caches have of it cannot be avoided.
+    /// cache that was written lately is such, as far as what is written is used at all; what all
+    /// caches have of it cannot be avoided.
+    #[inline]
     pub(super) fn evicted(self, tokens: u64, written_tokens: u64, capacity_tokens: u64) -> u64 {
         let written = share(written_tokens, capacity_tokens).unwrap_or(0);
         let more = written.saturating_sub(self.least_written).min(ONE);
-        tokens.min(EVICTING_TOKENS_MAX) * more / ONE
+        tokens.min(EVICTING_TOKENS_MAX) * more / ONE * self.reuse / ONE
     }
+}
+
+impl CachesSeen {
+    fn see(&mut self, past: &RankPast, capacity_tokens: u64) {
+        let written_tokens = past.written_tokens();
+        let Some(share) = share(written_tokens, capacity_tokens) else { return };
+        self.written_tokens += written_tokens.min(WRITTEN_TOKENS_MAX);
+        self.reused_tokens += past.reused_tokens().min(WRITTEN_TOKENS_MAX);
+        self.capacity_tokens += capacity_tokens.min(WRITTEN_TOKENS_MAX);
+        self.least = Some(self.least.map_or(share, |least| least.min(share)));
+        self.in_group += 1;
+        if self.in_group == GROUP {
+            self.end_group();
+        }
+    }
+
+    fn end_group(&mut self) {
+        self.least_sum += self.least.take().unwrap_or(0);
+        self.groups += 1;
+        self.in_group = 0;
+    }
+
+    fn least_written(mut self) -> u64 {
+        // The rest of a division by groups is none, unless there is no other.
+        if self.groups == 0 && self.in_group > 0 {
+            self.end_group();
+        }
+        self.least_sum.checked_div(self.groups).unwrap_or(u64::MAX)
+    }
+
+    /// Of caches that are not full yet, the rest counts as used again: nobody knows.
+    fn reuse(self) -> u64 {
+        let unknown = self.capacity_tokens.saturating_sub(self.written_tokens);
+        let used = self.reused_tokens.saturating_add(unknown).min(self.written_tokens);
+        (used * ONE).checked_div(self.written_tokens).unwrap_or(ONE)
+    }
+}
+
+/// Of a token to compute, where `free` of `all` ranks compute no prompt.
+///
+/// With c servers that share a queue, of which the share ρ is busy, whoever comes waits for
+/// ρ^(√(2(c + 1)) − 1) / (1 − ρ) of one more token. A busy rank is no queue of its own: others can
+/// take its requests, as far as there are any in a group.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts of ranks; the bound of the price is above all"
+)]
+fn price(all: u64, free: u64) -> u64 {
+    if all == 0 || free >= all {
+        return ONE;
+    }
+    let idle = (free as f64 / all as f64).max(1.0 / FREE_PARTS as f64);
+    let servers = all.min(GROUP) as f64;
+    let exponent = (2.0 * (servers + 1.0)).sqrt() - 1.0;
+    let delay = (1.0 - idle).powf(exponent) / idle;
+    ONE + (delay * ONE as f64) as u64
 }
 
 /// Of a cache of known size.
@@ -120,7 +193,8 @@ mod tests {
     #[test]
     fn a_token_costs_more_the_more_ranks_compute_prompts() {
         let prices = [0, 4, 6, 7, 8].map(|busy| price(busy, |_| ()));
-        assert_eq!(prices, [ONE, 2 * ONE, 4 * ONE, 8 * ONE, 10 * ONE]);
+        // Eight servers with one queue: 0.5^3.24 / 0.5, and so on.
+        assert_eq!(prices, [1_024, 1_240, 2_635, 6_337, 8_300]);
         let four = Prices::of_token(4);
         assert_eq!(four.delay(100), 300, "beyond the 100 themselves");
         assert_eq!(Prices::LEAST.delay(u64::MAX), 0);
@@ -131,11 +205,11 @@ mod tests {
         let decodes = |fleet: &mut FleetSnapshot| {
             fleet.ranks.iter_mut().skip(4).for_each(|rank| rank.role = Role::Decode);
         };
-        assert_eq!(price(2, decodes), 2 * ONE);
+        assert_eq!(price(2, decodes), ONE + 457, "half of four are busy");
         let are_down = |fleet: &mut FleetSnapshot| {
             fleet.workers.iter_mut().skip(4).for_each(|worker| worker.state = WorkerState::Down);
         };
-        assert_eq!(price(2, are_down), 2 * ONE);
+        assert_eq!(price(2, are_down), ONE + 457);
         assert_eq!(price(8, |fleet| fleet.ranks.clear()), ONE);
     }
 
@@ -153,11 +227,11 @@ mod tests {
         let (mut fleet, board) = (eight_workers(), LoadBoard::new());
         change(&mut fleet);
         for (rank, tokens) in all().iter().zip(written) {
-            board.rank(*rank).expect("a rank").add_written(tokens);
+            board.past(*rank).expect("a rank").add(tokens, tokens);
         }
         let prices = Prices::of(Policy::Kv, &fleet, &board, &all());
         all().map(|rank| {
-            let written = board.rank(rank).expect("a rank").written_tokens();
+            let written = board.past(rank).expect("a rank").written_tokens();
             prices.evicted(100, written, fleet.kv_capacity_tokens(rank))
         })
     }
@@ -169,6 +243,38 @@ mod tests {
         assert_eq!(evicted([800; 8], |_| ()), [0; 8], "equal everywhere");
         let larger = |fleet: &mut FleetSnapshot| fleet.ranks[1].kv_block_count = 200;
         assert_eq!(evicted(written, larger)[1], 0, "it holds twice as much");
+    }
+
+    #[test]
+    fn what_is_never_asked_for_again_pushes_out_nothing_of_worth() {
+        let seen = |written, reused| {
+            let past = RankPast::default();
+            past.add(written, reused);
+            let mut caches = CachesSeen::default();
+            caches.see(&past, 1_600);
+            caches.reuse()
+        };
+        assert_eq!(seen(3_200, 0), 0);
+        assert_eq!(seen(3_200, 800), ONE / 4);
+        assert_eq!(seen(3_200, 9_600), ONE, "each once at most");
+        assert_eq!(seen(0, 0), ONE);
+        assert_eq!(seen(800, 0), ONE, "as much of the cache is empty yet");
+        assert_eq!(seen(1_200, 0), ONE / 3);
+        assert_eq!(seen(u64::MAX, u64::MAX), ONE);
+        let never = Prices { reuse: 0, least_written: 0, ..Prices::LEAST };
+        assert_eq!(never.evicted(100, 1_600, 1_600), 0);
+    }
+
+    #[test]
+    fn a_large_fleet_is_looked_at_in_groups() {
+        let mut caches = CachesSeen::default();
+        for written in (0..16).map(|rank| 160 * (rank + 1)).chain([0]) {
+            let past = RankPast::default();
+            past.add(written, 0);
+            caches.see(&past, 1_600);
+        }
+        // A tenth in the first group, nine tenths in the second; the rest is no group.
+        assert_eq!(caches.least_written(), (ONE / 10 + ONE * 9 / 10) / 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Policy `session`: a request goes to the anchor of its session, as long as the wait there costs
 //! less than computing its prompt elsewhere.
 
-use super::{PickRequest, Policy, RankCost, RankWork, predicted_work};
+use super::{PickRequest, Policy, RankCost, RankWork};
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SessionKey};
 
@@ -43,7 +43,6 @@ impl PickRequest<'_> {
         if self.session.is_none() {
             return self.load_only(rank);
         }
-        let Some(load) = self.board.rank(rank) else { return RankCost(u64::MAX) };
         // Who only decodes computes nothing of the prompt.
         let is_kept = self.anchor == Some(rank) || self.leg == Leg::Decode;
         let work = RankWork {
@@ -52,7 +51,7 @@ impl PickRequest<'_> {
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
-        predicted_work(load, &work, self.adding_report(rank)).total()
+        self.work_on(rank, &work).map_or(RankCost(u64::MAX), |parts| parts.total())
     }
 
     /// Of two ranks of the same cost: is the session nearer to the first? `None`: chance decides.

@@ -109,7 +109,7 @@ pub(super) async fn answer(
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
-            lease.prefill_done();
+            lease.prefill_done(|| env.now());
             passed.take(env, io, data);
             slot.told.noted.kept.feed(data);
         }

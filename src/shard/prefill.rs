@@ -148,6 +148,9 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
         }
     };
     judge_leg(shard, &mut leg, &ended);
+    if matches!(ended, PrefillEnded::Done(_)) {
+        leg.lease.prefill_done(|| shard.env.now());
+    }
     // SGLang's Python server does not see the end of a connection for seconds.
     let is_given_up = matches!(ended, PrefillEnded::Failed(PrefillFault::TimedOut));
     if (is_given_up || watch.cancelled.is_set())

@@ -114,7 +114,7 @@ async fn relay_on(
         if events.is_empty() {
             return passed.hear(env);
         }
-        lease.prefill_done();
+        lease.prefill_done(|| env.now());
         passed.take(env, io, events);
     };
     let leaves = |transcript: &mut Transcript| {

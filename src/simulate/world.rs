@@ -350,7 +350,7 @@ impl<'a> World<'a> {
         let ttft = now - self.requests.started_ns[at];
         self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns());
         if let Some(lease) = &mut self.requests.leases[at] {
-            lease.prefill_done();
+            lease.prefill_done(|| NanosSinceStart(now));
         }
     }
 
@@ -361,7 +361,7 @@ impl<'a> World<'a> {
 
     /// The prefill rank is done, and the decode rank goes on.
     fn prompt_computed(&mut self, id: u32, mut prefill: Lease, now: u64) {
-        prefill.prefill_done();
+        prefill.prefill_done(|| NanosSinceStart(now));
         self.routers.end(id, prefill, NanosSinceStart(now));
         let decode = self.requests.leases[id as usize].as_ref().map(Lease::rank);
         if let Some(decode) = decode {

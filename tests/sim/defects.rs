@@ -288,7 +288,7 @@ fn a_limit_of_prompt_tokens_that_comes_later_holds_nobody_for_good() {
     let waits = stage.wait(&ask);
     assert!(stage.look().is_empty());
     // The first byte of one that began without the limit tells nobody; the home looks by itself.
-    older.prefill_done();
+    older.prefill_done(|| stage.now);
     let again = stage.home.look_again_at().expect("it looks again");
     stage.now = again;
     assert_eq!(ranks(&stage.look()), [(waits.ticket, Some(0))]);

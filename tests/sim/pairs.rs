@@ -82,7 +82,8 @@ impl World {
             && self.now >= paired.begins_at
         {
             paired.has_begun = true;
-            paired.decode.prefill_done();
+            let now = self.now;
+            paired.decode.prefill_done(|| now);
         }
         if self.now < paired.end_at || serves && !paired.has_begun {
             self.requests[id].state = State::Paired(paired);

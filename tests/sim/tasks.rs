@@ -345,7 +345,8 @@ impl World {
         if !gone && self.now < running.end_at {
             if self.now >= running.prefill_at {
                 self.note(|| format!("request {id} is computed on {rank:?}"));
-                running.lease.prefill_done();
+                let now = self.now;
+                running.lease.prefill_done(|| now);
             }
             self.requests[id].state = State::Running(running);
             return Ok(());

@@ -213,7 +213,7 @@ fn lease() -> Box<dyn Operation> {
     let run = move |_: &mut Vec<Lease>| {
         let taken = Lease::try_take(black_box(&board), HOLDER, cost, fleet.room(HOLDER), NOW);
         let mut lease = taken.unwrap();
-        lease.prefill_done();
+        lease.prefill_done(|| NOW);
         lease.judge_success();
     };
     operation(leases, |_| (), run)

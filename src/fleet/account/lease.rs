@@ -20,6 +20,11 @@ impl LeaseCost {
     pub const fn room_wanted(&self) -> RoomWanted {
         RoomWanted { kv_tokens: self.kv_tokens, prefill_tokens: self.prefill_tokens }
     }
+
+    /// Tokens that it finds in the rank's cache.
+    const fn reused_tokens(&self) -> u64 {
+        self.decode_tokens.saturating_sub(self.kv_tokens)
+    }
 }
 
 /// One place on one rank. Dropping it returns everything.
@@ -48,16 +53,18 @@ impl Lease {
         limits: RoomLimits,
         now: NanosSinceStart,
     ) -> Option<Self> {
-        let cell = board.rank(rank)?;
+        let (cell, past) = (board.rank(rank)?, board.past(rank)?);
         let kv_tokens = cell.try_acquire(cell.room_at(limits, now), cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
         let Some(claim) = cell.claim(now) else {
             board.give_back(rank, cost.kv_tokens, false);
             return None;
         };
-        cell.add_prefill(cost.prefill_tokens);
+        if cell.add_prefill(cost.prefill_tokens) == 0 {
+            past.prefill_began(now);
+        }
         cell.add_decode(cost.decode_tokens);
-        cell.add_written(cost.kv_tokens);
+        past.add(cost.kv_tokens, cost.reused_tokens());
         Some(Self {
             board: board.clone(),
             rank,
@@ -76,16 +83,27 @@ impl Lease {
         self.rank
     }
 
-    /// The first byte of the answer's body came: the prompt is computed.
-    pub fn prefill_done(&mut self) {
+    /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
+    /// time is asked for once.
+    pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
         if self.prefilling {
-            self.prefilling = false;
-            if let Some(cell) = self.board.rank(self.rank) {
-                cell.sub_prefill(self.cost.prefill_tokens);
+            if let Some(past) = self.board.past(self.rank) {
+                past.prefill_ended(self.cost.prefill_tokens, now());
             }
-            if self.prefill_is_bounded {
-                self.board.room_made(self.rank);
-            }
+            self.end_prefill();
+        }
+    }
+
+    fn end_prefill(&mut self) {
+        if !self.prefilling {
+            return;
+        }
+        self.prefilling = false;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.sub_prefill(self.cost.prefill_tokens);
+        }
+        if self.prefill_is_bounded {
+            self.board.room_made(self.rank);
         }
     }
 
@@ -120,12 +138,12 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.prefill_done();
+        self.end_prefill();
+        if let Some(past) = self.board.past(self.rank).filter(|_| !self.served) {
+            past.sub(self.cost.kv_tokens, self.cost.reused_tokens());
+        }
         if let Some(cell) = self.board.rank(self.rank) {
             cell.sub_decode(self.cost.decode_tokens);
-            if !self.served {
-                cell.sub_written(self.cost.kv_tokens);
-            }
             // Of an ejected rank the head of an answer decides nothing.
             if self.is_trial && (!self.judged || cell.ejected().is_some()) {
                 cell.trial_abandoned();
@@ -157,8 +175,11 @@ mod tests {
         let mut lease =
             Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
         assert_eq!(state(&board), (1, 100, 130));
-        lease.prefill_done();
-        lease.prefill_done();
+        let asked = std::cell::Cell::new(0);
+        let now = || NanosSinceStart(asked.replace(asked.get() + 1));
+        lease.prefill_done(now);
+        lease.prefill_done(now);
+        assert_eq!(asked.get(), 1, "the time is asked for once");
         assert_eq!(state(&board), (1, 0, 130));
         drop(lease);
         assert_eq!(state(&board), (0, 0, 0));

@@ -1,11 +1,11 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the windows, and whom to wake.
 
-use super::{QueueCell, RankLoad, Windows};
+use super::{QueueCell, RankLoad, RankPast, Windows};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{QueueIndex, RankIndex};
+use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
 use forebay_ring::Bell;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
+    pasts: Box<[RankPast]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
@@ -33,6 +34,7 @@ impl LoadBoard {
     pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
         Self {
             cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
+            pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -45,6 +47,19 @@ impl LoadBoard {
     #[must_use]
     pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
         self.cells.get(rank.index()).map(|cell| &**cell)
+    }
+
+    /// What a rank has lately done; `None` only for an index past [`RANKS_MAX`].
+    #[must_use]
+    pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
+        self.pasts.get(rank.index())
+    }
+
+    /// Of the prompts ahead on a rank, the tokens that are still to be computed.
+    #[must_use]
+    pub fn prefill_left(&self, rank: RankIndex, now: NanosSinceStart) -> u64 {
+        let (Some(load), Some(past)) = (self.rank(rank), self.past(rank)) else { return 0 };
+        past.prefill_left(load.prefill_tokens(), now)
     }
 
     /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].

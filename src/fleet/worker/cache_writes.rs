@@ -1,5 +1,6 @@
-//! How much requests have lately written to the KV cache of a rank. Leases add, and the control
-//! plane lets it fade: what is left is the part of the cache that is likely to be asked for again.
+//! How much requests have lately written to the KV cache of a rank, and found there. Leases add,
+//! and the control plane lets it fade: what is left of the writes is the part of the cache that is
+//! likely to be asked for again, if anything is.
 
 use super::{FleetSnapshot, LoadBoard};
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -30,13 +31,14 @@ impl CacheWrites {
         self.generations.resize(fleet.ranks.len(), None);
         for (number, known) in self.generations.iter_mut().enumerate() {
             let Some(index) = RankIndex::try_from_index(number) else { continue };
-            let (Some(load), Some((_, worker))) = (board.rank(index), fleet.rank(index)) else {
+            let (Some(past), Some((_, worker))) = (board.past(index), fleet.rank(index)) else {
                 continue;
             };
             if known.replace(worker.cache_generation) == Some(worker.cache_generation) {
-                load.sub_written(faded(load.written_tokens(), elapsed_ns));
+                let fades = |tokens| faded(tokens, elapsed_ns);
+                past.sub(fades(past.written_tokens()), fades(past.reused_tokens()));
             } else {
-                load.sub_written(u64::MAX);
+                past.sub(u64::MAX, u64::MAX);
             }
         }
     }
@@ -53,7 +55,7 @@ fn faded(tokens: u64, elapsed_ns: u64) -> u64 {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-    use crate::worker::RankLoad;
+    use crate::worker::RankPast;
     use crate::worker::test_support::{rank, worker};
 
     const RANK: RankIndex = RankIndex(1);
@@ -72,10 +74,13 @@ mod tests {
         let mut writes = CacheWrites::default();
         let mut at_second = |second: u64| {
             writes.fade(&fleet, &board, NanosSinceStart(second * 1_000_000_000));
-            board.rank(RANK).unwrap().written_tokens()
+            let past = board.past(RANK).unwrap();
+            // What is rounded away in each second is less than a token.
+            assert!(past.reused_tokens().abs_diff(past.written_tokens() * 2) < 700);
+            past.written_tokens()
         };
         assert_eq!(at_second(1), 0);
-        board.rank(RANK).unwrap().add_written(1_000_000);
+        board.past(RANK).unwrap().add(1_000_000, 2_000_000);
         let left: Vec<u64> = (2..=602).map(&mut at_second).collect();
         assert!((360_000..370_000).contains(&left[599]), "{}", left[599]);
         assert_eq!(at_second(602), left[600], "no time has passed");
@@ -87,19 +92,20 @@ mod tests {
         let (mut fleet, board) = (two_workers(), LoadBoard::new());
         let mut writes = CacheWrites::default();
         writes.fade(&fleet, &board, NanosSinceStart(2_000_000_000));
-        board.rank(RANK).unwrap().add_written(5_000);
-        board.rank(RankIndex(0)).unwrap().add_written(5_000);
+        board.past(RANK).unwrap().add(5_000, 6_000);
+        board.past(RankIndex(0)).unwrap().add(5_000, 6_000);
         fleet.workers[1].cache_generation += 1;
         writes.fade(&fleet, &board, NanosSinceStart(4_000_000_000));
-        assert_eq!(board.rank(RANK).unwrap().written_tokens(), 0);
-        assert!(board.rank(RankIndex(0)).unwrap().written_tokens() > 4_900);
+        let [other, own] = [RankIndex(0), RANK].map(|rank| board.past(rank).unwrap());
+        assert_eq!((own.written_tokens(), own.reused_tokens()), (0, 0));
+        assert!(other.written_tokens() > 4_900 && other.reused_tokens() > 5_900);
     }
 
     #[test]
     fn no_more_is_taken_off_than_is_there() {
-        let load = RankLoad::default();
-        load.add_written(10);
-        load.sub_written(11);
-        assert_eq!(load.written_tokens(), 0);
+        let past = RankPast::default();
+        past.add(10, 5);
+        past.sub(11, 3);
+        assert_eq!((past.written_tokens(), past.reused_tokens()), (0, 2));
     }
 }

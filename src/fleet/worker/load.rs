@@ -30,8 +30,6 @@ pub struct RankLoad {
     held: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
-    /// KV tokens written lately, see [`super::CacheWrites`].
-    written_tokens: AtomicU64,
     /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
@@ -89,7 +87,6 @@ impl Default for RankLoad {
             held: AtomicU64::new(0),
             prefill_tokens: AtomicU64::new(0),
             decode_tokens: AtomicU64::new(0),
-            written_tokens: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             busy_until_ns: AtomicU64::new(0),
@@ -165,10 +162,10 @@ impl RankLoad {
         );
     }
 
-    /// Adds uncached prompt tokens that the rank has yet to prefill.
-    pub fn add_prefill(&self, tokens: u64) {
+    /// Adds uncached prompt tokens that the rank has yet to prefill. Returns what it had before.
+    pub fn add_prefill(&self, tokens: u64) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
-        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed);
+        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed)
     }
 
     /// Takes them off again: the first token came, or the request ended.
@@ -189,26 +186,6 @@ impl RankLoad {
         // ordering: a hint for selection; pairs with nothing.
         let before = self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
         debug_assert!(before >= tokens, "decode taken off twice");
-    }
-
-    /// Adds KV tokens that a request writes.
-    pub fn add_written(&self, tokens: u64) {
-        // ordering: a hint for selection; pairs with nothing.
-        self.written_tokens.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// Takes tokens off again, as far as they are there.
-    pub fn sub_written(&self, tokens: u64) {
-        let less = |written: u64| Some(written.saturating_sub(tokens));
-        // ordering: a hint for selection; pairs with nothing.
-        let _ = self.written_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// KV tokens that requests have lately written.
-    #[must_use]
-    pub fn written_tokens(&self) -> u64 {
-        // ordering: a hint for selection; pairs with nothing.
-        self.written_tokens.load(Ordering::Relaxed)
     }
 
     /// What shards saw of it and its worker, for the control plane.

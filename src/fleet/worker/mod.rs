@@ -11,6 +11,7 @@ mod kv_transfer;
 mod load;
 mod nearness;
 mod notes;
+mod past;
 pub mod pools;
 mod queue_cell;
 mod report;
@@ -32,6 +33,7 @@ pub use fleet::{
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use load::{RankLoad, RoomLimits, RoomWanted};
 pub use notes::{NoteSink, SentNote, ShardNote};
+pub use past::RankPast;
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
