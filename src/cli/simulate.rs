@@ -66,7 +66,8 @@ struct FleetArgs {
     /// both]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefill_workers: Option<u16>,
-    /// Routers in front of the ranks; each knows of the others' load by the reports of engines
+    /// Routers in front of the ranks; each knows of the others' load by engines' reports, with
+    /// `nats.url` in `--config` also by messages
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
     replicas: u16,
     /// KV blocks of one rank [default: a quarter of the distinct blocks for the fleet, at least the

@@ -162,6 +162,7 @@ impl LocalView {
             if before != elsewhere {
                 let places = u32::try_from(elsewhere.places).unwrap_or(u32::MAX);
                 load.set_elsewhere(places, elsewhere.kv);
+                load.set_prefill_elsewhere(elsewhere.prefill);
                 if elsewhere.places < before.places || elsewhere.kv < before.kv {
                     self.board.room_made(index);
                 }
@@ -197,5 +198,50 @@ impl LocalView {
     /// Openings and closings of windows by this router so far.
     pub(crate) fn edges(&self) -> u64 {
         self.board.windows().edges()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_fleet::worker::test_support;
+
+    const RANK: RankIndex = RankIndex(0);
+
+    /// A router in front of one rank.
+    fn router(id: u64, fleet: &Arc<FleetSnapshot>) -> (Replica, LocalView) {
+        let now = NanosSinceStart(1);
+        let mut replica = Replica::new(ReplicaId(id), format!("router-{id}"), now);
+        let mut local = LocalView::new(Arc::new(LoadBoard::new()));
+        local.set_fleet(fleet, &mut replica, now);
+        (replica, local)
+    }
+
+    #[test]
+    fn shards_learn_of_the_prompts_that_others_have_sent() {
+        let fleet = Arc::new(FleetSnapshot {
+            workers: vec![test_support::worker()],
+            ranks: vec![test_support::rank(0)],
+            ..FleetSnapshot::default()
+        });
+        let (mut replica, mut local) = router(1, &fleet);
+        let (mut other, others) = router(2, &fleet);
+        let load = others.board.rank(RANK).unwrap();
+        let mut prefill_elsewhere = |says: bool, at_ms: u64| {
+            let now = NanosSinceStart(at_ms * 1_000_000);
+            if says && let (_, Some((kind, bytes))) = other.turn(&others.ranks(), &[], now) {
+                replica.hear(&kind.subject("test"), &bytes, now);
+            }
+            let ranks = local.ranks();
+            replica.turn(&ranks, &[], now);
+            local.write_elsewhere(&replica, &ranks);
+            local.board.rank(RANK).unwrap().prefill_elsewhere()
+        };
+        load.add_prefill(700);
+        assert_eq!(prefill_elsewhere(true, 1_000), 700);
+        load.sub_prefill(500);
+        assert_eq!(prefill_elsewhere(true, 2_000), 200);
+        assert_eq!(prefill_elsewhere(false, 4_000), 200);
+        assert_eq!(prefill_elsewhere(false, 6_000), 0, "a silent router is forgotten");
     }
 }

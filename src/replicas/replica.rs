@@ -70,6 +70,8 @@ pub struct Elsewhere {
     pub places: u64,
     /// Tokens in the rank's KV cache.
     pub kv: u64,
+    /// Prompt tokens without a first token.
+    pub prefill: u64,
 }
 
 /// A message to publish.
@@ -428,8 +430,7 @@ impl Replica {
         self.peers.iter().filter_map(other).collect()
     }
 
-    /// What counts as held elsewhere on a rank, after a turn: the limit less what is allowed here;
-    /// without a limit, what the others have.
+    /// What counts as held elsewhere, after a turn: what others have, or else the limit less ours.
     #[must_use]
     pub fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
@@ -440,6 +441,7 @@ impl Replica {
         Elsewhere {
             places: less(local.places.max, &rank.places, reported.places),
             kv: less(local.kv.max, &rank.kv, reported.kv),
+            ..reported
         }
     }
 
@@ -449,6 +451,7 @@ impl Replica {
         ranks.fold(Elsewhere::default(), |sum, rank| Elsewhere {
             places: sum.places.saturating_add(rank.places.held),
             kv: sum.kv.saturating_add(rank.kv.held),
+            prefill: sum.prefill.saturating_add(rank.prefill),
         })
     }
 

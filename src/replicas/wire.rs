@@ -48,7 +48,7 @@
 //!   more than `max`: it needs the rank to itself.
 //! - `by`: whom the sender takes for the rank's steward. `grants`: the sender is it, and lets these
 //!   have so much.
-//! - `prefill`: prompt tokens sent and not yet answered.
+//! - `prefill`: prompt tokens sent and not yet answered. The others add them to the rank's queue.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

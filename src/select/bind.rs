@@ -7,7 +7,7 @@ use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, ShardBoard};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, RoomWanted, ShardBoard};
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -67,10 +67,7 @@ impl Binder<'_> {
         candidates: &mut Candidates,
         take: impl Fn(&mut Self, &PickRequest<'_>, u32, &mut Candidates) -> Option<T>,
     ) -> Option<T> {
-        candidates.retain(|rank| {
-            let wanted = lease_cost(request, rank, output_tokens);
-            self.has_room(rank, &wanted)
-        });
+        candidates.retain(|rank| self.has_room(rank, || lease_cost(request, rank, output_tokens)));
         if request.leg == Leg::Decode {
             return self.place_pair(request, output_tokens, candidates, take);
         }
@@ -101,7 +98,7 @@ impl Binder<'_> {
         }
         candidates.take_up(|_, rank| fleet.is_whole_only(rank));
         let whole = PickRequest { leg: Leg::Whole, ..*request };
-        candidates.retain(|rank| self.has_room(rank, &lease_cost(&whole, rank, output_tokens)));
+        candidates.retain(|rank| self.has_room(rank, || lease_cost(&whole, rank, output_tokens)));
         if let Some(placed) = take(self, &whole, output_tokens, candidates) {
             return Some(placed);
         }
@@ -164,9 +161,9 @@ impl Binder<'_> {
             let anchor = request.anchor_among(self.policy, candidates.sources.ranks());
             let prefill = PickRequest { leg: Leg::Prefill, anchor, ..*request };
             candidates.sources.weigh(self.fleet, |rank| {
-                let wanted = lease_cost(&prefill, rank, output_tokens);
+                let wanted = || lease_cost(&prefill, rank, output_tokens);
                 PrefillSource {
-                    is_full: self.is_waited_for(rank) || !self.has_room(rank, &wanted),
+                    is_full: self.is_waited_for(rank) || !self.has_room(rank, wanted),
                     weight: prefill.weight(self.policy, rank),
                 }
             });
@@ -232,7 +229,7 @@ impl Binder<'_> {
                 .saturating_sub(self.fleet.room(rank).kv_tokens_max)
         };
         let has_place =
-            |&rank: &RankIndex| is_free(rank) && self.has_room(rank, &LeaseCost::default());
+            |&rank: &RankIndex| is_free(rank) && self.has_room(rank, LeaseCost::default);
         candidates
             .ranks()
             .iter()
@@ -259,11 +256,13 @@ impl Binder<'_> {
     /// May the rank take the request, as far as one can see? Taking the lease decides.
     #[must_use]
     #[inline]
-    pub fn has_room(&self, rank: RankIndex, cost: &LeaseCost) -> bool {
+    pub fn has_room(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
         let limits = self.fleet.room(rank);
-        load.busy_until() <= self.now
-            && load.has_room(load.room_at(limits, self.now), cost.room_wanted())
+        // What a request wants costs a division for each rank, and few have such a limit.
+        let is_asked = limits.kv_tokens_max > 0;
+        let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
+        load.busy_until() <= self.now && load.has_room(load.room_at(limits, self.now), wanted)
     }
 }
 

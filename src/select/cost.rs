@@ -31,7 +31,8 @@ pub struct RankCost(pub u64);
 /// A rank's cost and what it is made of, in tokens of prefill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostParts {
-    /// Prompts ahead of the request, sent by this router: what is left of them to compute.
+    /// Prompts ahead of the request, sent by this router and its replicas: what is left of them to
+    /// compute.
     pub queued_tokens: u64,
     /// What the rank would have to compute of the request itself.
     pub uncached_tokens: u64,
@@ -99,17 +100,19 @@ pub fn predicted_work(
     report: Option<(&LoadReport, ReportWeight)>,
 ) -> CostParts {
     let RankNow { load, past, now } = seen;
+    let elsewhere = load.prefill_elsewhere();
     let evicted_tokens =
         work.prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
     let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
     CostParts {
-        queued_tokens: past.prefill_left(load.prefill_tokens(), now),
+        queued_tokens: past.prefill_left(load.prefill_tokens(), now).saturating_add(elsewhere),
         uncached_tokens: work.uncached_tokens,
         evicted_tokens,
         delay_tokens: work.prices.delay(computed_tokens),
         running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
         held_tokens: crowding(load.decode_tokens(), work),
-        reported_tokens: report.map_or(0, |(report, weight)| weight.of(beyond_leases(report))),
+        reported_tokens: report
+            .map_or(0, |(report, weight)| weight.of(beyond_leases(report, elsewhere))),
     }
 }
 
@@ -124,15 +127,17 @@ fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
         .unwrap_or(held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN)
 }
 
-/// What a report adds while it is new.
+/// What a report adds while it is new. Of those that wait there, `elsewhere` tokens are known
+/// better: replicas say so.
 #[inline]
-pub(super) fn beyond_leases(report: &LoadReport) -> u64 {
+pub(super) fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
     let foreign = &report.foreign;
     let running = u64::from(foreign.requests) * RUNNING_REQUEST_TOKENS;
     let held = foreign.held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN;
     let over = report.kv_permille.unwrap_or(0).saturating_sub(KV_PERMILLE_EASY);
     let full = u64::from(over) * FULL_TOKENS_PER_PERMILLE;
-    running.saturating_add(foreign.waiting_tokens).saturating_add(held).saturating_add(full)
+    let waiting = foreign.waiting_tokens.saturating_sub(elsewhere);
+    running.saturating_add(waiting).saturating_add(held).saturating_add(full)
 }
 
 #[cfg(test)]
@@ -164,13 +169,30 @@ mod tests {
     fn a_queue_that_is_computed_costs_less() {
         let (load, past) = (RankLoad::default(), RankPast::default());
         load.add_prefill(1_000);
-        past.prefill_began(NanosSinceStart(0));
-        past.prefill_ended(1_000, NanosSinceStart(1_000_000));
+        past.prefill_began(1_000, NanosSinceStart(0));
+        past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000));
         let queued = |ns| {
             let seen = RankNow { load: &load, past: &past, now: NanosSinceStart(ns) };
             predicted_work(seen, &work(70), None).queued_tokens
         };
-        assert_eq!([1_000_000, 1_500_000, 2_000_000].map(queued), [1_000, 606, 367]);
+        assert_eq!([1_000_000, 1_500_000, 2_000_000].map(queued), [1_000, 615, 400]);
+    }
+
+    #[test]
+    fn the_queue_of_other_replicas_counts_once() {
+        let idle = RankLoad::default();
+        let cost = |reading| {
+            let report = report(reading);
+            parts(&idle, &work(100), Some((&report, ReportWeight::FULL)))
+        };
+        let waits = LoadReading { waiting: 2, ..LoadReading::default() };
+        let told = |elsewhere| {
+            idle.set_prefill_elsewhere(elsewhere);
+            let parts = cost(waits);
+            (parts.queued_tokens, parts.reported_tokens)
+        };
+        // Two that wait: 2 x 32 and 2 x 512, of which replicas know a part, or more.
+        assert_eq!([0, 700, 5_000].map(told), [(0, 1_088), (700, 388), (5_000, 64)]);
     }
 
     #[test]

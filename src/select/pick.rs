@@ -35,7 +35,7 @@ pub struct PickRequest<'a> {
     pub board: &'a LoadBoard,
     /// What engines report beyond it.
     pub reports: &'a LoadReports,
-    /// Their age is counted to here.
+    /// The age of reports is counted to here, and the time that queues had.
     pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
@@ -119,7 +119,7 @@ impl PickRequest<'_> {
     #[inline]
     pub(super) fn adding_report(&self, rank: RankIndex) -> Option<(&LoadReport, ReportWeight)> {
         // How much a report counts takes a division too, and most report nothing that is not ours.
-        self.reports.newest(rank).filter(|report| beyond_leases(report) > 0)?;
+        self.reports.newest(rank).filter(|report| beyond_leases(report, 0) > 0)?;
         self.reports.counting(rank, self.now)
     }
 

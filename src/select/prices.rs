@@ -26,7 +26,7 @@ pub struct Prices {
     /// Of the caches of known size, the least written to, in the mean of the groups: the lately
     /// written tokens over the size.
     least_written: u64,
-    /// How often a token that was written is used again, at most once.
+    /// The tokens found in caches over those written to them, at most 1 on each rank.
     reuse: u64,
 }
 
@@ -34,13 +34,13 @@ pub struct Prices {
 #[derive(Clone, Copy, Debug, Default)]
 struct CachesSeen {
     written_tokens: u64,
-    reused_tokens: u64,
-    capacity_tokens: u64,
-    /// Of each group that is whole, the least share that was written.
+    /// The part of them that is used again.
+    used_tokens: u64,
+    /// Of each rank, the least share that was written in its group.
     least_sum: u64,
-    groups: u64,
+    ranks: u64,
     /// Of the group that is looked at.
-    least: Option<u64>,
+    least: u64,
     in_group: u64,
 }
 
@@ -72,13 +72,15 @@ impl Prices {
             let (Some(load), Some(past)) = (board.rank(index), board.past(index)) else { continue };
             if rank.role != Role::Decode && worker.state == WorkerState::Up {
                 all += 1;
-                free += u64::from(load.prefill_tokens() == 0);
+                free += u64::from(load.prefill_tokens() == 0 && load.prefill_elsewhere() == 0);
                 caches.see(past, fleet.kv_capacity_tokens(index));
             }
         }
         let token = price(all, free);
         debug_assert!((ONE..=FREE_PARTS * ONE).contains(&token), "{token} is no price");
-        Self { token, least_written: caches.least_written(), reuse: caches.reuse() }
+        // What is found in caches is known where prompts are matched.
+        let reuse = if policy == Policy::Kv { caches.reuse() } else { ONE };
+        Self { token, least_written: caches.least_written(), reuse }
     }
 
     /// What computing so many tokens costs beyond the tokens themselves.
@@ -99,12 +101,14 @@ impl Prices {
 
 impl CachesSeen {
     fn see(&mut self, past: &RankPast, capacity_tokens: u64) {
-        let written_tokens = past.written_tokens();
+        let written_tokens = past.written_tokens().min(WRITTEN_TOKENS_MAX);
         let Some(share) = share(written_tokens, capacity_tokens) else { return };
-        self.written_tokens += written_tokens.min(WRITTEN_TOKENS_MAX);
-        self.reused_tokens += past.reused_tokens().min(WRITTEN_TOKENS_MAX);
-        self.capacity_tokens += capacity_tokens.min(WRITTEN_TOKENS_MAX);
-        self.least = Some(self.least.map_or(share, |least| least.min(share)));
+        // As many as have not been written lately: nobody knows of the others yet.
+        let unknown_tokens = capacity_tokens.saturating_sub(written_tokens);
+        let used_tokens = past.reused_tokens().saturating_add(unknown_tokens);
+        self.written_tokens += written_tokens;
+        self.used_tokens += used_tokens.min(written_tokens);
+        self.least = if self.in_group == 0 { share } else { self.least.min(share) };
         self.in_group += 1;
         if self.in_group == GROUP {
             self.end_group();
@@ -112,24 +116,19 @@ impl CachesSeen {
     }
 
     fn end_group(&mut self) {
-        self.least_sum += self.least.take().unwrap_or(0);
-        self.groups += 1;
+        // A share is below 2^51, and there are less than 2^13 ranks.
+        self.least_sum += self.least * self.in_group;
+        self.ranks += self.in_group;
         self.in_group = 0;
     }
 
     fn least_written(mut self) -> u64 {
-        // The rest of a division by groups is none, unless there is no other.
-        if self.groups == 0 && self.in_group > 0 {
-            self.end_group();
-        }
-        self.least_sum.checked_div(self.groups).unwrap_or(u64::MAX)
+        self.end_group();
+        self.least_sum.checked_div(self.ranks).unwrap_or(u64::MAX)
     }
 
-    /// Of caches that are not full yet, the rest counts as used again: nobody knows.
     fn reuse(self) -> u64 {
-        let unknown = self.capacity_tokens.saturating_sub(self.written_tokens);
-        let used = self.reused_tokens.saturating_add(unknown).min(self.written_tokens);
-        (used * ONE).checked_div(self.written_tokens).unwrap_or(ONE)
+        (self.used_tokens * ONE).checked_div(self.written_tokens).unwrap_or(ONE)
     }
 }
 
@@ -214,6 +213,32 @@ mod tests {
     }
 
     #[test]
+    fn a_large_fleet_has_the_price_of_eight_ranks() {
+        assert_eq!(super::price(64, 32), super::price(8, 4));
+        assert_eq!(super::price(4_096, 512), super::price(8, 1));
+        assert!(super::price(2, 1) > super::price(8, 4), "two ranks share less");
+    }
+
+    #[test]
+    fn only_kv_knows_what_is_used_again() {
+        let (fleet, board) = (eight_workers(), LoadBoard::new());
+        board.past(RankIndex(0)).expect("a rank").add(4_000, 1_000);
+        let of = |policy| Prices::of(policy, &fleet, &board, &all()).reuse;
+        assert_eq!([Policy::Kv, Policy::Session].map(of), [ONE / 4, ONE]);
+    }
+
+    #[test]
+    fn a_rank_that_computes_for_another_replica_is_busy() {
+        let (fleet, board) = (eight_workers(), LoadBoard::new());
+        let token = || Prices::of(Policy::Kv, &fleet, &board, &all()).token;
+        assert_eq!(token(), ONE);
+        for rank in 0..4 {
+            board.rank(RankIndex(rank)).expect("a rank").set_prefill_elsewhere(1);
+        }
+        assert_eq!(token(), price(4, |_| ()));
+    }
+
+    #[test]
     fn only_kv_pays() {
         let (fleet, board) = (eight_workers(), LoadBoard::new());
         board.rank(RankIndex(0)).expect("a rank").add_prefill(1);
@@ -260,6 +285,14 @@ mod tests {
         assert_eq!(seen(0, 0), ONE);
         assert_eq!(seen(800, 0), ONE, "as much of the cache is empty yet");
         assert_eq!(seen(1_200, 0), ONE / 3);
+        let one_hot = [(500_000, 0), (50_000, 500_000)].iter().cycle().take(8);
+        let mut caches = CachesSeen::default();
+        for &(written, reused) in one_hot {
+            let past = RankPast::default();
+            past.add(written, reused);
+            caches.see(&past, 10_000);
+        }
+        assert_eq!(caches.reuse(), ONE * 50 / 550, "what is hot hides nothing of the others");
         assert_eq!(seen(u64::MAX, u64::MAX), ONE);
         let never = Prices { reuse: 0, least_written: 0, ..Prices::LEAST };
         assert_eq!(never.evicted(100, 1_600, 1_600), 0);
@@ -273,8 +306,8 @@ mod tests {
             past.add(written, 0);
             caches.see(&past, 1_600);
         }
-        // A tenth in the first group, nine tenths in the second; the rest is no group.
-        assert_eq!(caches.least_written(), (ONE / 10 + ONE * 9 / 10) / 2);
+        // A tenth in the first group, nine tenths in the second, nothing in that of one rank.
+        assert_eq!(caches.least_written(), 8 * (ONE / 10 + ONE * 9 / 10) / 17);
     }
 
     #[test]

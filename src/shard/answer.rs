@@ -67,6 +67,10 @@ pub(super) fn head_came(
         // It may serve other models since a restart.
         shard.workers.suspect(going.plan.worker);
     }
+    if !(200..300).contains(&slot.answer.head.status) {
+        // Nothing was computed, and the time of the answer says nothing of the rank's speed.
+        lease.end_prefill();
+    }
     if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
         // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
         // illness.

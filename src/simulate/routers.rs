@@ -1,6 +1,7 @@
 //! The routers of a run: one, or several replicas in front of the same ranks. A replica knows its
-//! own leases at once and those of others by the reports of engines, as without NATS. Each replica
-//! hears all KV events. Guesses of prompts on their way are a replica's own.
+//! own leases at once and those of others by the reports of engines; with NATS it also hears of
+//! their queues. Each replica hears all KV events. Guesses of prompts on their way are a replica's
+//! own.
 
 use crate::fleet::RankShape;
 use crate::kv_cache::CacheChange;
@@ -10,7 +11,7 @@ use crate::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
-use forebay_fleet::worker::LoadReading;
+use forebay_fleet::worker::{LoadReading, RankLoad};
 
 /// What the routers of a run have cost, all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -35,6 +36,9 @@ pub(crate) struct Routers<'a> {
     sides: Vec<RouterSide>,
     /// By request: the router that it came to.
     came_to: Vec<u16>,
+    /// By NATS; each replica hears of the others' load.
+    are_told: bool,
+    ranks: usize,
     random: fastrand::Rng,
     clock: LentClock<'a>,
     used: RouterUse,
@@ -71,6 +75,8 @@ impl<'a> Routers<'a> {
         Self {
             sides: (0..replicas.max(1)).map(side).collect(),
             came_to: vec![0; trace.requests.len()],
+            ranks,
+            are_told: replicas > 1 && config.nats.url.is_some(),
             random: fastrand::Rng::with_seed(!seed),
             clock,
             used: RouterUse::default(),
@@ -131,6 +137,23 @@ impl<'a> Routers<'a> {
     /// What the engine of a rank reports of its load.
     pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
         self.sides.iter_mut().for_each(|side| side.shipped.report(rank, now, reading));
+    }
+
+    /// Do replicas tell each other of their load?
+    pub(crate) const fn are_told(&self) -> bool {
+        self.are_told
+    }
+
+    /// Each hears what the others have queued.
+    pub(crate) fn tell(&mut self) {
+        let began = (self.clock)();
+        for rank in (0..self.ranks).filter_map(RankIndex::try_from_index) {
+            let boards = self.sides.iter().map(|side| side.shipped.board());
+            let loads = boards.filter_map(|board| board.rank(rank));
+            let all: u64 = loads.clone().map(RankLoad::prefill_tokens).sum();
+            loads.for_each(|load| load.set_prefill_elsewhere(all - load.prefill_tokens()));
+        }
+        self.used.decision_ns += (self.clock)() - began;
     }
 
     /// Time has passed: what was written to caches long ago counts less.

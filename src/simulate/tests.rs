@@ -286,6 +286,20 @@ fn replicas_serve_everything_and_know_of_each_other_later() {
 }
 
 #[test]
+fn replicas_that_tell_each_other_of_their_queues_serve_sooner() {
+    let trace = Scenario::Shared.trace(2).first(400);
+    let mut plan = SimPlan { ranks: 16, replicas: 8, load_percent: 120.0, ..SimPlan::default() };
+    let kv = || "kv".parse().unwrap();
+    let alone = simulate(&trace, &plan, kv());
+    plan.config.nats.url = Some("nats://127.0.0.1:4222".to_owned());
+    let told = simulate(&trace, &plan, kv());
+    let means = (told.times.ttft_ms_mean, alone.times.ttft_ms_mean);
+    assert!(means.0 * 1.05 < means.1, "{means:?}");
+    let one = SimPlan { replicas: 1, ..plan };
+    assert!(simulate(&trace, &one, kv()).times.ttft_ms_mean < means.0);
+}
+
+#[test]
 fn routing_by_prefix_finds_more_than_routing_in_turn() {
     let trace = Scenario::Documents.trace(1).first(600);
     let plan = SimPlan::default();

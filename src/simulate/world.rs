@@ -24,6 +24,8 @@ const CACHED_PART: usize = 4;
 const EVENT_DELAY_NS: u64 = 3_000_000;
 /// Between two load reports of a rank.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
+/// Between two messages of a replica, with NATS: as of an idle one.
+const TELL_INTERVAL_NS: u64 = 20_000_000;
 
 /// Blocks that a rank has room for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,6 +82,8 @@ enum Event {
     Late(u32),
     LooksAgain,
     Reports,
+    /// Replicas tell each other of their load.
+    Tells,
 }
 
 /// What came of one policy.
@@ -253,6 +257,9 @@ impl<'a> World<'a> {
         }
         self.events.arrivals.sort_unstable_by_key(|&arrival| Reverse(arrival));
         self.at(0, Event::Reports);
+        if self.routers.are_told() {
+            self.at(0, Event::Tells);
+        }
     }
 
     fn happen(&mut self, now: u64, event: Event) {
@@ -273,6 +280,14 @@ impl<'a> World<'a> {
                 self.serve(true, now);
             }
             Event::Reports => self.report(now),
+            Event::Tells => self.tell_replicas(now),
+        }
+    }
+
+    fn tell_replicas(&mut self, now: u64) {
+        if self.requests.left > 0 {
+            self.routers.tell();
+            self.at(now.saturating_add(TELL_INTERVAL_NS), Event::Tells);
         }
     }
 

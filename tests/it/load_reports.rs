@@ -103,6 +103,31 @@ fn a_worker_that_strangers_keep_busy_gets_no_newcomers_until_they_leave() {
 }
 
 #[test]
+fn a_prompt_is_ahead_of_others_until_its_first_token() {
+    let config = EngineConfig {
+        listen: any_port(),
+        kv_events: Some("tcp://127.0.0.1:0".into()),
+        prefill_tokens_per_s: 2_000.0,
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(config).expect("the engine starts");
+    let handle = start(&[&engine], Policy::Kv, LoadSource::Off);
+    let ahead = || {
+        let listed = admin(&handle, "/workers");
+        let listed: Value = serde_json::from_slice(&listed.body).expect("JSON");
+        listed["workers"][0]["ranks"][0]["prefill_tokens"].as_u64().expect("a number")
+    };
+    let prompt = "a word and another one ".repeat(200);
+    let body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 4_000, "stream": true });
+    let mut client = Client::connect(handle.listen);
+    client.send(&post("/v1/completions", body.to_string().as_bytes()));
+    until("the prompt is ahead", || ahead() > 500);
+    client.until_body(b"data:");
+    until("it is computed", || ahead() == 0);
+    assert_eq!(engine.stats()[0].requests.running, 1, "its answer goes on");
+}
+
+#[test]
 fn without_reports_strangers_are_not_seen() {
     let engines = [engine(), engine()];
     let handle = start(&[&engines[0], &engines[1]], Policy::Kv, LoadSource::Off);

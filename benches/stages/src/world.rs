@@ -136,12 +136,17 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
     let mut leases = Vec::new();
     for (number, rank) in (0_u32..).zip((0..RANK_COUNT).map(RankIndex)) {
         board.rank(rank).unwrap().set_queue(fleet.queue_of(rank));
+        // It has computed 10 tokens in a millisecond, and its queue began so long ago.
+        let past = board.past(rank).unwrap();
+        past.prefill_began(10, NanosSinceStart(NOW.0 - 2_000_000));
+        past.prefill_ended(10, 0, NanosSinceStart(NOW.0 - 1_000_000));
         let tokens = 64 + 3 * u64::from(number);
         let cost =
             LeaseCost { prefill_tokens: tokens, decode_tokens: 2 * tokens, kv_tokens: 2 * tokens };
         for _ in 0..=number % 4 {
             leases.push(Lease::try_take(&board, rank, cost, fleet.room(rank), NOW).unwrap());
         }
+        past.prefill_began(tokens, NanosSinceStart(NOW.0 - 1_000_000));
         let reading = LoadReading {
             running: number % 4 + 2,
             waiting: u32::from(number % 4 == 0),

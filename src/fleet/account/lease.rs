@@ -21,7 +21,7 @@ impl LeaseCost {
         RoomWanted { kv_tokens: self.kv_tokens, prefill_tokens: self.prefill_tokens }
     }
 
-    /// Tokens that it finds in the rank's cache.
+    /// Tokens that it finds in the rank's cache, if no limit has cut what it takes.
     const fn reused_tokens(&self) -> u64 {
         self.decode_tokens.saturating_sub(self.kv_tokens)
     }
@@ -54,17 +54,20 @@ impl Lease {
         now: NanosSinceStart,
     ) -> Option<Self> {
         let (cell, past) = (board.rank(rank)?, board.past(rank)?);
+        let reused_tokens = cost.reused_tokens();
         let kv_tokens = cell.try_acquire(cell.room_at(limits, now), cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
         let Some(claim) = cell.claim(now) else {
             board.give_back(rank, cost.kv_tokens, false);
             return None;
         };
-        if cell.add_prefill(cost.prefill_tokens) == 0 {
-            past.prefill_began(now);
+        // Before it counts: another shard would take the time without work for that of its prompt.
+        if cell.prefill_tokens() == 0 {
+            past.prefill_began(cost.prefill_tokens, now);
         }
+        cell.add_prefill(cost.prefill_tokens);
         cell.add_decode(cost.decode_tokens);
-        past.add(cost.kv_tokens, cost.reused_tokens());
+        past.add(cost.kv_tokens, reused_tokens);
         Some(Self {
             board: board.clone(),
             rank,
@@ -86,25 +89,24 @@ impl Lease {
     /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
     /// time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
-        if self.prefilling {
-            if let Some(past) = self.board.past(self.rank) {
-                past.prefill_ended(self.cost.prefill_tokens, now());
-            }
-            self.end_prefill();
+        if let Some(left_tokens) = self.end_prefill()
+            && let Some(past) = self.board.past(self.rank)
+        {
+            past.prefill_ended(self.cost.prefill_tokens, left_tokens, now());
         }
     }
 
-    fn end_prefill(&mut self) {
-        if !self.prefilling {
-            return;
+    /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
+    /// rank; `None`: it waits no more since before.
+    pub fn end_prefill(&mut self) -> Option<u64> {
+        if !std::mem::take(&mut self.prefilling) {
+            return None;
         }
-        self.prefilling = false;
-        if let Some(cell) = self.board.rank(self.rank) {
-            cell.sub_prefill(self.cost.prefill_tokens);
-        }
+        let left_tokens = self.board.rank(self.rank)?.sub_prefill(self.cost.prefill_tokens);
         if self.prefill_is_bounded {
             self.board.room_made(self.rank);
         }
+        Some(left_tokens)
     }
 
     /// The rank took the request and answered; its breaker closes, and what ends with this lease is
@@ -183,6 +185,45 @@ mod tests {
         assert_eq!(state(&board), (1, 0, 130));
         drop(lease);
         assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_rank_is_as_fast_as_its_first_tokens_come() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let take = |ms| Lease::try_take(&board, RankIndex(0), COST, NONE, at(ms)).unwrap();
+        let past = board.past(RankIndex(0)).unwrap();
+        let left = |ms| past.prefill_left(state(&board).1, at(ms));
+        // 100 tokens in 100 ms.
+        take(1_000).prefill_done(|| at(1_100));
+        let (mut first, second) = (take(2_000), take(2_000));
+        assert_eq!((left(2_000), left(2_100)), (200, 140), "what came later counts in full");
+        first.prefill_done(|| at(2_100));
+        assert_eq!((left(2_100), left(2_200)), (100, 40));
+        // Its client leaves: of a time in which nothing ended, nothing is learned.
+        drop(second);
+        let _third = take(9_000);
+        assert_eq!((left(9_000), left(9_100)), (100, 40));
+    }
+
+    #[test]
+    fn what_the_engine_did_not_take_was_not_written() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let cost = LeaseCost { prefill_tokens: 100, decode_tokens: 500, kv_tokens: 200 };
+        let take =
+            || Lease::try_take(&board, RankIndex(0), cost, NONE, NanosSinceStart(0)).unwrap();
+        let past = board.past(RankIndex(0)).unwrap();
+        let mut served = take();
+        drop(take());
+        served.judge_success();
+        drop(served);
+        assert_eq!((past.written_tokens(), past.reused_tokens()), (200, 300));
+        // Over the limit it takes what is left, and still finds nothing.
+        let limits = RoomLimits { kv_tokens_max: 150, ..NONE };
+        let cost = LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300 };
+        let mut large = Lease::try_take(&board, RankIndex(0), cost, limits, NanosSinceStart(0));
+        large.as_mut().unwrap().judge_success();
+        assert_eq!((past.written_tokens(), past.reused_tokens()), (350, 300));
     }
 
     #[test]

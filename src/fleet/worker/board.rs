@@ -5,7 +5,7 @@ use super::{QueueCell, RankLoad, RankPast, Windows};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
+use forebay_base::{QueueIndex, RankIndex};
 use forebay_ring::Bell;
 use std::sync::Arc;
 
@@ -53,13 +53,6 @@ impl LoadBoard {
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
         self.pasts.get(rank.index())
-    }
-
-    /// Of the prompts ahead on a rank, the tokens that are still to be computed.
-    #[must_use]
-    pub fn prefill_left(&self, rank: RankIndex, now: NanosSinceStart) -> u64 {
-        let (Some(load), Some(past)) = (self.rank(rank), self.past(rank)) else { return 0 };
-        past.prefill_left(load.prefill_tokens(), now)
     }
 
     /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].

@@ -34,6 +34,9 @@ pub struct RankLoad {
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
     elsewhere: AtomicU64,
+    /// Prompt tokens that ranks have yet to compute for other replicas. Written by the control
+    /// plane.
+    prefill_elsewhere: AtomicU64,
     /// The engine refused work; until then it gets none. Written by who was refused.
     busy_until_ns: AtomicU64,
     /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then
@@ -89,6 +92,7 @@ impl Default for RankLoad {
             decode_tokens: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
+            prefill_elsewhere: AtomicU64::new(0),
             busy_until_ns: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
@@ -162,17 +166,18 @@ impl RankLoad {
         );
     }
 
-    /// Adds uncached prompt tokens that the rank has yet to prefill. Returns what it had before.
-    pub fn add_prefill(&self, tokens: u64) -> u64 {
+    /// Adds uncached prompt tokens that the rank has yet to prefill.
+    pub fn add_prefill(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
-        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed)
+        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Takes them off again: the first token came, or the request ended.
-    pub fn sub_prefill(&self, tokens: u64) {
+    /// Takes them off again: the first token came, or the request ended. Returns what is left.
+    pub fn sub_prefill(&self, tokens: u64) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
         let before = self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
         debug_assert!(before >= tokens, "prefill taken off twice");
+        before.saturating_sub(tokens)
     }
 
     /// Adds tokens whose KV is held by requests in flight.
@@ -262,6 +267,20 @@ impl RankLoad {
         let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
         // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
         self.elsewhere.store(word, Ordering::Relaxed);
+    }
+
+    /// Prompt tokens that the rank has yet to compute for other replicas. Only the control plane
+    /// calls it.
+    pub fn set_prefill_elsewhere(&self, tokens: u64) {
+        // ordering: a hint for selection; pairs with nothing.
+        self.prefill_elsewhere.store(tokens, Ordering::Relaxed);
+    }
+
+    /// The same, as they said last.
+    #[must_use]
+    pub fn prefill_elsewhere(&self) -> u64 {
+        // ordering: a hint for selection; pairs with nothing.
+        self.prefill_elsewhere.load(Ordering::Relaxed)
     }
 
     /// Requests that other replicas have there.

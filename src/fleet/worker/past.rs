@@ -2,13 +2,14 @@
 //! its KV cache, and what was found there again. All of it is a hint for the choice of a rank.
 
 use forebay_base::NanosSinceStart;
-use forebay_ring::sync::{AtomicU64, Ordering};
+use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The speed is that of so much time in which prompts were computed.
-const SPEED_NS: f64 = 30e9;
+const SPEED_NS: f32 = 30e9;
 
 /// One rank's past. Ranks lie side by side: a choice reads them all.
 #[derive(Debug, Default)]
+#[repr(align(32))]
 pub struct RankPast {
     /// KV tokens written lately, see [`super::CacheWrites`].
     written_tokens: AtomicU64,
@@ -16,8 +17,10 @@ pub struct RankPast {
     reused_tokens: AtomicU64,
     /// When a prompt was done last, or the first of a queue came.
     prefill_since_ns: AtomicU64,
-    /// Prompt tokens computed in a nanosecond, as the bits of an `f64`; 0: not known.
-    prefill_speed: AtomicU64,
+    /// Prompt tokens that the rank had to compute then.
+    prefill_tokens_then: AtomicU32,
+    /// Prompt tokens computed in a nanosecond, as the bits of an `f32`; 0: not known.
+    prefill_speed: AtomicU32,
 }
 
 const _: () = assert!(size_of::<RankPast>() == 32);
@@ -56,23 +59,29 @@ impl RankPast {
         self.reused_tokens.load(Ordering::Relaxed)
     }
 
-    /// The first prompt of a queue came.
-    pub fn prefill_began(&self, now: NanosSinceStart) {
-        // ordering: a hint for selection; pairs with nothing.
+    /// The first prompt of a queue comes, of which the rank has so many tokens to compute.
+    pub fn prefill_began(&self, tokens: u64, now: NanosSinceStart) {
+        // ordering: hints for selection; pair with nothing. Between the two the queue is that of
+        // another moment.
         self.prefill_since_ns.store(now.0, Ordering::Relaxed);
+        // ordering: as above.
+        self.prefill_tokens_then.store(short(tokens), Ordering::Relaxed);
     }
 
-    /// A prompt of which the rank had so many tokens to compute is done.
-    pub fn prefill_ended(&self, tokens: u64, now: NanosSinceStart) {
+    /// A prompt of which the rank had so many tokens to compute is done, and so many are left of
+    /// others.
+    pub fn prefill_ended(&self, tokens: u64, left_tokens: u64, now: NanosSinceStart) {
         if tokens == 0 {
             return;
         }
         // ordering: hints for selection; pair with nothing. Each time between two ends is taken by
         // one of them.
         let since = self.prefill_since_ns.swap(now.0, Ordering::Relaxed);
+        // ordering: as above.
+        self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
         let (tokens, took_ns) = (float(tokens), float(now.since(NanosSinceStart(since))));
-        let learn = |bits: u64| {
-            let speed = f64::from_bits(bits);
+        let learn = |bits: u32| {
+            let speed = f32::from_bits(bits);
             let is_first = speed == 0.0 || took_ns >= SPEED_NS;
             let speed = if is_first {
                 tokens / took_ns
@@ -85,36 +94,56 @@ impl RankPast {
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
     }
 
+    /// The rank is another one now.
+    pub fn forget(&self) {
+        self.sub(u64::MAX, u64::MAX);
+        // ordering: a hint for selection; pairs with nothing.
+        self.prefill_speed.store(0, Ordering::Relaxed);
+    }
+
     /// Of so many prompt tokens that no first token has come of, those that are still to be
-    /// computed, as far as time and speed tell. In the time that all of them should take, what is
-    /// left falls to a third: the speed is a mean, and what an engine does first is not known. From
-    /// then on it rises: the rank is slower than it was, or stands still.
+    /// computed, as far as time and speed tell. In the time that a queue should take, what is left
+    /// of it falls to two fifths: the speed is a mean, and what an engine does first is not known.
+    /// From then on it rises: the rank is slower than it was, or stands still. What came since the
+    /// last first token counts in full.
     #[must_use]
+    #[inline]
     pub fn prefill_left(&self, tokens: u64, now: NanosSinceStart) -> u64 {
-        // ordering: hints for selection; pair with nothing.
-        let speed = f64::from_bits(self.prefill_speed.load(Ordering::Relaxed));
-        if tokens == 0 || speed == 0.0 {
-            return tokens;
+        if tokens == 0 {
+            return 0;
         }
+        // ordering: hints for selection; pair with nothing.
+        let speed = f32::from_bits(self.prefill_speed.load(Ordering::Relaxed));
+        // ordering: as above.
+        let then = self.prefill_tokens_then.load(Ordering::Relaxed).min(short(tokens));
         // ordering: as above.
         let since = self.prefill_since_ns.load(Ordering::Relaxed);
-        let all = float(tokens);
-        let done = speed * float(now.since(NanosSinceStart(since))) / all;
-        // Without a time that has passed the second is infinite.
-        let left = all * (-done.min(1.0 / done)).exp();
+        let (queue, done) =
+            (float(u64::from(then)), speed * float(now.since(NanosSinceStart(since))));
+        if queue < 1.0 || done < 1.0 {
+            return tokens;
+        }
+        // About e^(-x): a choice asks for each busy rank.
+        let part = if done < queue { done / queue } else { queue / done };
+        let left = queue / (1.0 + part + part * part / 2.0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a part of a word that is not negative; what is no number becomes 0"
+            reason = "a part of a number of tokens"
         )]
-        let left = left as u64;
-        left.min(tokens)
+        let left = (left as u32).min(then);
+        tokens - u64::from(then - left)
     }
 }
 
+/// Signed, since processors have one instruction for that. No time and no queue has 64 bits.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-const fn float(number: u64) -> f64 {
-    number as f64
+const fn float(number: u64) -> f32 {
+    number.cast_signed() as f32
+}
+
+fn short(tokens: u64) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -128,12 +157,12 @@ mod tests {
         NanosSinceStart(seconds * SECOND)
     }
 
-    /// A rank that computes 1,000 tokens a second, and began a queue at 100 s.
+    /// A rank that computes 1,000 tokens a second, and began a queue of 4,000 at 100 s.
     fn rank() -> RankPast {
         let past = RankPast::default();
-        past.prefill_began(at(90));
-        past.prefill_ended(2_000, at(92));
-        past.prefill_began(at(100));
+        past.prefill_began(2_000, at(90));
+        past.prefill_ended(2_000, 0, at(92));
+        past.prefill_began(4_000, at(100));
         past
     }
 
@@ -142,41 +171,59 @@ mod tests {
         let past = rank();
         let left = |second| past.prefill_left(4_000, at(second));
         let left = [100, 102, 104, 108, 116, 500].map(left);
-        assert_eq!(left, [4_000, 2_426, 1_471, 2_426, 3_115, 3_960]);
+        assert_eq!(left, [4_000, 2_461, 1_600, 2_461, 3_121, 3_960]);
         assert_eq!(past.prefill_left(4_000, at(99)), 4_000, "clocks of shards differ");
         assert_eq!(past.prefill_left(0, at(104)), 0);
-        assert!(past.prefill_left(u64::MAX, at(104)) > u64::MAX / 2);
+        assert_eq!(past.prefill_left(100, at(104)), 97, "most of the queue was given up");
+        assert_eq!(past.prefill_left(u64::MAX, at(104)), u64::MAX - 2_400);
+    }
+
+    /// A rank that stands still while its queue grows.
+    #[test]
+    fn what_comes_later_is_no_reason_to_wait_for_the_rest() {
+        let past = rank();
+        let left = [(4_000, 104), (8_000, 104), (40_000, 140), (80_000, 180)];
+        let left = left.map(|(tokens, second)| past.prefill_left(tokens, at(second)));
+        assert_eq!(left, [1_600, 5_600, 39_619, 79_804]);
     }
 
     #[test]
     fn without_a_speed_the_whole_queue_counts() {
         let past = RankPast::default();
-        past.prefill_began(at(1));
+        past.prefill_began(500, at(1));
         assert_eq!(past.prefill_left(500, at(9)), 500);
-        past.prefill_ended(0, at(9));
-        past.prefill_ended(500, at(1));
+        past.prefill_ended(500, 500, at(1));
         assert_eq!(past.prefill_left(500, at(9)), 500, "no time, no speed");
+    }
+
+    #[test]
+    fn a_prompt_that_was_cached_says_nothing() {
+        let past = rank();
+        past.prefill_ended(0, 0, at(102));
+        assert_eq!(past.prefill_left(4_000, at(104)), 1_600);
     }
 
     #[test]
     fn the_end_of_a_prompt_begins_the_rest_of_the_queue() {
         let past = rank();
-        past.prefill_ended(2_000, at(102));
+        past.prefill_ended(2_000, 4_000, at(102));
         assert_eq!(past.prefill_left(4_000, at(102)), 4_000);
-        assert_eq!(past.prefill_left(4_000, at(104)), 2_426);
+        assert_eq!(past.prefill_left(4_000, at(104)), 2_461);
     }
 
     #[test]
     fn the_speed_follows_and_prompts_that_end_together_count_all() {
         let past = rank();
         for second in 1..=300 {
-            past.prefill_ended(1_500, at(100 + second));
-            past.prefill_ended(500, at(100 + second));
+            past.prefill_ended(1_500, 4_500, at(100 + second));
+            past.prefill_ended(500, 4_000, at(100 + second));
         }
         let left = past.prefill_left(4_000, at(401));
-        assert!((2_420..2_430).contains(&left), "{left}: 2,000 tokens a second");
+        assert!((2_440..2_480).contains(&left), "{left}: 2,000 tokens a second");
         // One wait of a minute: the speed is that of it.
-        past.prefill_ended(60_000, at(460));
-        assert_eq!(past.prefill_left(4_000, at(462)), 2_426);
+        past.prefill_ended(60_000, 4_000, at(460));
+        assert_eq!(past.prefill_left(4_000, at(462)), 2_461);
+        past.forget();
+        assert_eq!(past.prefill_left(4_000, at(462)), 4_000, "another engine");
     }
 }

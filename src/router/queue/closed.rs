@@ -99,5 +99,5 @@ fn takes(binder: &Binder<'_>, rank: RankIndex) -> bool {
     // pool to all.
     let kv_tokens = load.kv_tokens() / u64::from(load.in_flight().max(1));
     let usual = LeaseCost { kv_tokens, ..LeaseCost::default() };
-    !binder.is_awaited(rank) && binder.has_room(rank, &usual)
+    !binder.is_awaited(rank) && binder.has_room(rank, || usual)
 }

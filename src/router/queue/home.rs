@@ -206,7 +206,7 @@ impl Queue {
             if let Some(load) = binder.board.rank(rank) {
                 // Of a place that comes free later those who wait hear first.
                 let is_left =
-                    || !is_awaited(awaited, rank) && binder.has_room(rank, &LeaseCost::default());
+                    || !is_awaited(awaited, rank) && binder.has_room(rank, LeaseCost::default);
                 // A rank without a place is not left: when its place comes free, a newcomer would
                 // have it before the home looks.
                 load.set_spare(self.line.is_empty() || is_left());
@@ -267,8 +267,9 @@ fn place(
     // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
     // computed.
     if offer.may_decline && waiter.leg != Leg::Decode {
-        candidates
-            .retain(|rank| binder.has_room(rank, &lease_cost(&request, rank, facts.output_tokens)));
+        candidates.retain(|rank| {
+            binder.has_room(rank, || lease_cost(&request, rank, facts.output_tokens))
+        });
         let offered = least_uncached(candidates, &request);
         if offered.saturating_sub(least) > declined_tokens(&request)
             && !candidates.ranks().is_empty()

@@ -43,6 +43,6 @@ impl Stages {
         candidates
             .ranks()
             .iter()
-            .any(|&rank| binder.has_room(rank, &cost) && !binder.is_waited_for(rank))
+            .any(|&rank| binder.has_room(rank, || cost) && !binder.is_waited_for(rank))
     }
 }
