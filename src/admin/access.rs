@@ -228,8 +228,10 @@ impl Access {
     fn by_clients(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
-        let has_token =
-            [&self.tokens.borrow().change, &self.tokens.borrow().read].into_iter().any(is);
+        let has_token = {
+            let tokens = self.tokens.borrow();
+            is(&tokens.change) || is(&tokens.read)
+        };
         if !has_token {
             return Err(Denied::NoClientToken);
         }

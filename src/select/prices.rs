@@ -46,7 +46,7 @@ struct CachesSeen {
 
 impl Prices {
     /// On an idle fleet, with no cache written to more than another.
-    pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX, reuse: 0 };
+    pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX, reuse: ONE };
 
     /// A token to compute costs so many.
     #[cfg(test)]
@@ -245,6 +245,7 @@ mod tests {
         let of = |policy| Prices::of(policy, &fleet, &board, &[RankIndex(0)]);
         assert_eq!(of(Policy::LeastLoaded), Prices::LEAST);
         assert_ne!(of(Policy::Kv), Prices::LEAST);
+        assert!(of(Policy::Kv).token > ONE);
     }
 
     /// Of 100 tokens to compute, those that push out others, by rank.
