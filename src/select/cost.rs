@@ -86,20 +86,22 @@ pub struct RankNow<'a> {
     pub load: &'a RankLoad,
     /// What it has lately done.
     pub past: &'a RankPast,
+    /// What its engine said last.
+    pub report: Option<&'a LoadReport>,
     /// The moment that is meant.
     pub now: NanosSinceStart,
 }
 
-/// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself.
-/// `report` is what the engine says, if it counts; without one only the leases do.
+/// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself. How
+/// much a report counts is asked for only where it adds something.
 #[must_use]
 #[inline]
 pub fn predicted_work(
     seen: RankNow<'_>,
     work: &RankWork,
-    report: Option<(&LoadReport, ReportWeight)>,
+    weight_of: impl FnOnce(&LoadReport) -> ReportWeight,
 ) -> CostParts {
-    let RankNow { load, past, now } = seen;
+    let RankNow { load, past, report, now } = seen;
     let elsewhere = load.prefill_elsewhere();
     let evicted_tokens =
         work.prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
@@ -111,8 +113,10 @@ pub fn predicted_work(
         delay_tokens: work.prices.delay(computed_tokens),
         running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
         held_tokens: crowding(load.decode_tokens(), work),
-        reported_tokens: report
-            .map_or(0, |(report, weight)| weight.of(beyond_leases(report, elsewhere))),
+        reported_tokens: report.map_or(0, |report| match beyond_leases(report, elsewhere) {
+            0 => 0,
+            tokens => weight_of(report).of(tokens),
+        }),
     }
 }
 
@@ -130,7 +134,7 @@ fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
 /// What a report adds while it is new. Of those that wait there, `elsewhere` tokens are known
 /// better: replicas say so.
 #[inline]
-pub(super) fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
+fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
     let foreign = &report.foreign;
     let running = u64::from(foreign.requests) * RUNNING_REQUEST_TOKENS;
     let held = foreign.held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN;
@@ -156,13 +160,9 @@ mod tests {
     }
 
     /// On a rank of which nothing else is known.
-    fn parts(
-        load: &RankLoad,
-        work: &RankWork,
-        report: Option<(&LoadReport, ReportWeight)>,
-    ) -> CostParts {
+    fn parts(load: &RankLoad, work: &RankWork, report: Option<&LoadReport>) -> CostParts {
         let (past, now) = (RankPast::default(), NanosSinceStart(0));
-        predicted_work(RankNow { load, past: &past, now }, work, report)
+        predicted_work(RankNow { load, past: &past, report, now }, work, |_| ReportWeight::FULL)
     }
 
     #[test]
@@ -172,8 +172,9 @@ mod tests {
         past.prefill_began(1_000, NanosSinceStart(0));
         past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000));
         let queued = |ns| {
-            let seen = RankNow { load: &load, past: &past, now: NanosSinceStart(ns) };
-            predicted_work(seen, &work(70), None).queued_tokens
+            let now = NanosSinceStart(ns);
+            let seen = RankNow { load: &load, past: &past, report: None, now };
+            predicted_work(seen, &work(70), |_| ReportWeight::FULL).queued_tokens
         };
         assert_eq!([1_000_000, 1_500_000, 2_000_000].map(queued), [1_000, 615, 400]);
     }
@@ -183,7 +184,7 @@ mod tests {
         let idle = RankLoad::default();
         let cost = |reading| {
             let report = report(reading);
-            parts(&idle, &work(100), Some((&report, ReportWeight::FULL)))
+            parts(&idle, &work(100), Some(&report))
         };
         let waits = LoadReading { waiting: 2, ..LoadReading::default() };
         let told = |elsewhere| {
@@ -248,7 +249,7 @@ mod tests {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);
-            parts(&idle, &work(100), Some((&report, ReportWeight::FULL))).reported_tokens
+            parts(&idle, &work(100), Some(&report)).reported_tokens
         };
         let quiet = LoadReading::default();
         assert_eq!(with(quiet), 0);
@@ -267,7 +268,7 @@ mod tests {
         load.add_decode(6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
-        let parts = parts(&load, &work(70), Some((&report, ReportWeight::FULL)));
+        let parts = parts(&load, &work(70), Some(&report));
         let expected = CostParts {
             queued_tokens: 500,
             uncached_tokens: 70,

@@ -1,12 +1,9 @@
 //! The policies, and what a request is expected to cost a rank.
 
-use super::cost::beyond_leases;
 use super::{CostParts, Prices, PromptSize, RankCost, RankNow, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadBoard, LoadReport, LoadReports, ReportWeight, SessionKey,
-};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, SessionKey};
 use forebay_index::Overlaps;
 
 pub use forebay_config::Policy;
@@ -90,13 +87,17 @@ pub(super) fn pick_by(
     weight: impl Fn(RankIndex) -> RankCost,
 ) -> Option<RankIndex> {
     let ranks = request.ranks;
+    // Where nobody knows the prompt, it costs the same everywhere.
+    let tells = policy == Policy::Kv && request.leg != Leg::Decode && !request.overlaps.is_empty();
+    let at_least = |rank| if tells { request.cost_of_prompt(rank) } else { RankCost(0) };
+    let costs = Costs { at_least, exact: weight };
     match policy {
         Policy::Kv | Policy::LeastLoaded | Policy::Session => {
-            cheapest(request, ranks, random, weight)
+            cheapest(request, ranks, random, costs)
         }
         Policy::PowerOfTwo => {
             let two = [any(ranks, random)?, any(ranks, random)?];
-            cheapest(request, &two, random, weight)
+            cheapest(request, &two, random, costs)
         }
         Policy::RoundRobin => ranks.get(turn.next(request.leg) % ranks.len().max(1)).copied(),
         Policy::Random => any(ranks, random),
@@ -115,14 +116,6 @@ impl PickRequest<'_> {
         }
     }
 
-    /// What the engine of a rank reports that adds to the cost.
-    #[inline]
-    pub(super) fn adding_report(&self, rank: RankIndex) -> Option<(&LoadReport, ReportWeight)> {
-        // How much a report counts takes a division too, and most report nothing that is not ours.
-        self.reports.newest(rank).filter(|report| beyond_leases(report, 0) > 0)?;
-        self.reports.counting(rank, self.now)
-    }
-
     /// What the policy minimises; nothing for those that do not compare.
     #[must_use]
     #[inline]
@@ -133,6 +126,13 @@ impl PickRequest<'_> {
             Policy::RoundRobin | Policy::Random => RankCost(0),
             Policy::Session => self.session_cost(rank),
         }
+    }
+
+    /// A part of what policy `kv` minimises: the prompt alone.
+    #[inline]
+    fn cost_of_prompt(&self, rank: RankIndex) -> RankCost {
+        let uncached_tokens = self.uncached_tokens(rank);
+        RankCost(uncached_tokens.saturating_add(self.prices.delay(uncached_tokens)))
     }
 
     /// What policy `kv` minimises.
@@ -161,8 +161,8 @@ impl PickRequest<'_> {
     #[inline]
     pub(super) fn work_on(&self, rank: RankIndex, work: &RankWork) -> Option<CostParts> {
         let (load, past) = (self.board.rank(rank)?, self.board.past(rank)?);
-        let seen = RankNow { load, past, now: self.now };
-        Some(predicted_work(seen, work, self.adding_report(rank)))
+        let seen = RankNow { load, past, report: self.reports.newest(rank), now: self.now };
+        Some(predicted_work(seen, work, |report| self.reports.weight_of(report, self.now)))
     }
 
     /// What the policies minimise that look at load alone: requests, ours and reported ones, in
@@ -200,17 +200,28 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
     }
 }
 
+/// What a rank costs at least, which is soon known, and what it costs.
+struct Costs<L, E> {
+    at_least: L,
+    exact: E,
+}
+
 /// The cheapest; among equals each has the same chance (reservoir sampling).
 fn cheapest(
     request: &PickRequest<'_>,
     ranks: &[RankIndex],
     random: &mut fastrand::Rng,
-    cost: impl Fn(RankIndex) -> RankCost,
+    costs: Costs<impl Fn(RankIndex) -> RankCost, impl Fn(RankIndex) -> RankCost>,
 ) -> Option<RankIndex> {
     let mut best: Option<(RankIndex, RankCost)> = None;
     let mut ties = 1_u32;
     for &rank in ranks {
-        let this = cost(rank);
+        // Beside a rank with most of the prompt, the loads of the others are not looked at.
+        if best.is_some_and(|(_, least)| (costs.at_least)(rank) > least) {
+            continue;
+        }
+        let this = (costs.exact)(rank);
+        debug_assert!(this >= (costs.at_least)(rank), "{rank:?} costs less than its own work");
         match best {
             Some((_, least)) if this > least => {}
             Some((other, least)) if this == least => {
@@ -245,9 +256,9 @@ mod tests {
     use super::*;
     use forebay_base::ShardIndex;
     use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
-    use forebay_index::KvOp;
     use forebay_index::{BlockKey, KeySeed, RootName};
     use forebay_index::{IndexReader, SliceWriter, index, slice_of};
+    use forebay_index::{KvOp, Overlap};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -391,6 +402,38 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_cheapest_is_chosen_whoever_holds_the_prompt(
+            held_bytes in proptest::collection::vec(0_u32..40_000, 6),
+            queued in proptest::collection::vec(0_u64..20_000, 6),
+            times in 1_u64..10,
+            leg in proptest::sample::select(vec![Leg::Whole, Leg::Prefill, Leg::Decode]),
+        ) {
+            let (board, mut overlaps) = (LoadBoard::new(), Overlaps::new(6));
+            let ranks: Vec<RankIndex> = (0..6).map(RankIndex).collect();
+            for (&rank, (&bytes, &tokens)) in ranks.iter().zip(held_bytes.iter().zip(&queued)) {
+                overlaps.set(rank, Overlap { blocks: 1, bytes: bytes.saturating_sub(10_000) });
+                board.rank(rank).unwrap().add_prefill(tokens);
+            }
+            let request = PickRequest {
+                leg,
+                ranks: &ranks,
+                board: &board,
+                reports: &LoadReports::new(AGE_MAX),
+                now: NanosSinceStart(0),
+                overlaps: &overlaps,
+                fleet: &FleetSnapshot::default(),
+                prices: Prices::of_token(times),
+                prompt: PromptSize::new(30_000, 4.0),
+                session: None,
+                anchor: None,
+            };
+            let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+            let picked = pick(Policy::Kv, &request, &mut turn, &mut random).unwrap();
+            let least = ranks.iter().map(|rank| request.cost(*rank)).min().unwrap();
+            prop_assert_eq!(request.cost(picked), least);
+        }
+
         #[test]
         fn reports_of_our_own_load_change_nothing(
             figures in proptest::collection::vec((0_u32..50, 0_u32..50), 4),

@@ -2,8 +2,10 @@
 //! work, so that no count is that of an error path.
 
 use super::inputs::{chat_body, request_head, streamed_answer, whole_answer};
-use super::world::{BYTES_PER_TOKEN, HOLDER, MODEL, NOW, World, fleet, loads, model_text};
-use forebay_base::{NanosSinceStart, ShardIndex};
+use super::world::{
+    BYTES_PER_TOKEN, HOLDER, MODEL, NOW, RANK_COUNT, World, fleet, loads, model_text,
+};
+use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::{Lease, LeaseCost};
 use forebay_fleet::mailbox::{Caller, RequestFacts};
@@ -13,6 +15,7 @@ use forebay_http1::{
     UpstreamHead, Version, decimal, encode_request, encode_response, header, parse_request,
     parse_response,
 };
+use forebay_index::Overlaps;
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
@@ -36,7 +39,7 @@ pub(crate) trait Operation {
 type Stage = (&'static str, fn() -> Box<dyn Operation>);
 
 /// In the order of the path; 1k and 8k are bytes of the body.
-pub(crate) const STAGES: [Stage; 13] = [
+pub(crate) const STAGES: [Stage; 14] = [
     ("head", head),
     ("scan_1k", || scan_of(1_024)),
     ("scan_8k", || scan_of(8_192)),
@@ -44,7 +47,8 @@ pub(crate) const STAGES: [Stage; 13] = [
     ("render_8k", || render_of(8_192)),
     ("walk_1k", || walk_of(1_024)),
     ("walk_8k", || walk_of(8_192)),
-    ("select", select),
+    ("select", || select_of(Choice::of_known())),
+    ("select_new", || select_of(Choice::of_new())),
     ("lease", lease),
     ("encode", encode),
     ("body_whole", || body_of(vec![whole_answer()])),
@@ -146,15 +150,25 @@ struct Choice {
     board: ShardBoard,
     reports: LoadReports,
     matched: Matched,
+    /// Instead of what was matched: nothing.
+    held_nowhere: Option<Overlaps>,
+    best: RankIndex,
     _leases: Vec<Lease>,
 }
 
 impl Choice {
-    fn new() -> Self {
+    /// For a prompt that a rank has most of.
+    fn of_known() -> Self {
         let world = World::new(8_192);
         let (board, reports, leases) = loads(&world.fleet);
         let (matched, _) = world.matched();
-        Self { world, board, reports, matched, _leases: leases }
+        Self { world, board, reports, matched, held_nowhere: None, best: HOLDER, _leases: leases }
+    }
+
+    /// For a prompt that no rank knows.
+    fn of_new() -> Self {
+        let none = Overlaps::new(usize::from(RANK_COUNT));
+        Self { held_nowhere: Some(none), best: RankIndex(0), ..Self::of_known() }
     }
 
     fn request(&self) -> PickRequest<'_> {
@@ -164,7 +178,7 @@ impl Choice {
             board: &self.board,
             reports: &self.reports,
             now: NOW,
-            overlaps: self.matched.overlaps(),
+            overlaps: self.held_nowhere.as_ref().unwrap_or(self.matched.overlaps()),
             fleet: &self.world.fleet,
             prices: Prices::of(
                 Policy::Kv,
@@ -180,8 +194,8 @@ impl Choice {
 }
 
 /// Candidates, their costs, the choice.
-fn select() -> Box<dyn Operation> {
-    let state = (Choice::new(), Candidates::default());
+fn select_of(choice: Choice) -> Box<dyn Operation> {
+    let state = (choice, Candidates::default());
     let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(4));
     let run = move |(choice, candidates): &mut (Choice, Candidates)| {
         let choice = black_box(&*choice);
@@ -200,7 +214,7 @@ fn select() -> Box<dyn Operation> {
         assert!(found.is_ok());
         let _ = binder.keep_able(&request, OUTPUT_TOKENS, candidates);
         let chosen = binder.would_bind(&request, OUTPUT_TOKENS, candidates);
-        assert_eq!(chosen, Some(HOLDER));
+        assert_eq!(chosen, Some(choice.best));
     };
     operation(state, |_| (), run)
 }

@@ -239,15 +239,20 @@ impl LoadReports {
         now: NanosSinceStart,
     ) -> Option<(&LoadReport, ReportWeight)> {
         let report = self.newest(rank)?;
+        let weight = self.weight_of(report, now);
+        (weight.0 > 0).then_some((report, weight))
+    }
+
+    /// How much a report counts.
+    #[must_use]
+    #[inline]
+    pub fn weight_of(&self, report: &LoadReport, now: NanosSinceStart) -> ReportWeight {
         let left_ns = self.age_max_ns.saturating_sub(now.since(report.at));
-        if left_ns == 0 {
-            return None;
-        }
         // Both to 2^20 ns first, about a millisecond: the product then fits for ages of centuries.
         let (left, whole) = (left_ns >> 20, (self.age_max_ns >> 20).max(1));
         let weight = left.min(whole).saturating_mul(ReportWeight::FULL.0) / whole;
         debug_assert!(weight <= ReportWeight::FULL.0, "a report that counts more than once");
-        (weight > 0).then_some((report, ReportWeight(weight)))
+        ReportWeight(weight)
     }
 }
 
