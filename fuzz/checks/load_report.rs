@@ -54,7 +54,6 @@ fn weigh(reading: &LoadReading) {
         let mut reports = LoadReports::new(Duration::from_secs(5));
         let rank = RankIndex(7);
         reports.take(LoadReport::new(rank, NanosSinceStart(0), &reading, own));
-        let counting = reports.counting(rank, NanosSinceStart(age_ns));
         let work = RankWork {
             prompt_tokens: 10,
             uncached_tokens: 10,
@@ -62,8 +61,9 @@ fn weigh(reading: &LoadReading) {
             kv_capacity_tokens: 0,
         };
         let (load, past) = (RankLoad::default(), RankPast::default());
-        let rank = RankNow { load: &load, past: &past, now: NanosSinceStart(age_ns) };
-        predicted_work(rank, &work, counting)
+        let (report, now) = (reports.newest(rank), NanosSinceStart(age_ns));
+        let seen = RankNow { load: &load, past: &past, report, now };
+        predicted_work(seen, &work, |report| reports.weight_of(report, now))
     };
     let (strange, own) = (cost(OwnLoad::default(), 0), cost(ours, 0));
     assert!(strange.total() >= own.total());

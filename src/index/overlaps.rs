@@ -73,12 +73,6 @@ impl Overlaps {
         self.best.get(rank.index()).copied().unwrap_or_default()
     }
 
-    /// No rank holds anything.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
     /// Ranks with some overlap, in no order.
     pub fn iter_held(&self) -> impl Iterator<Item = (RankIndex, Overlap)> + '_ {
         self.held.iter().map(|rank| (*rank, self.get(*rank)))

@@ -144,8 +144,8 @@ impl Binder<'_> {
         let anchor = request.anchor_among(self.policy, ranks);
         let request = PickRequest { ranks, anchor, ..*request };
         let (policy, fleet) = (self.policy, self.fleet);
-        pick_by(policy, &request, self.turn, self.random, |rank| {
-            weight(policy, fleet, &request, candidates, rank)
+        pick_by(policy, &request, self.turn, self.random, |rank, most| {
+            weight(policy, fleet, &request, candidates, rank, most)
         })
     }
 
@@ -164,7 +164,7 @@ impl Binder<'_> {
                 let wanted = || lease_cost(&prefill, rank, output_tokens);
                 PrefillSource {
                     is_full: self.is_waited_for(rank) || !self.has_room(rank, wanted),
-                    weight: prefill.weight(self.policy, rank),
+                    weight: prefill.weight(self.policy, rank, RankCost::MAX),
                 }
             });
         }
@@ -179,7 +179,7 @@ impl Binder<'_> {
         candidates: &Candidates,
         rank: RankIndex,
     ) -> RankCost {
-        weight(self.policy, self.fleet, request, candidates, rank)
+        weight(self.policy, self.fleet, request, candidates, rank, RankCost::MAX)
     }
 
     /// Leaves out the ranks whose caches could never hold the request, if one is left whose cache
@@ -273,14 +273,15 @@ fn weight(
     request: &PickRequest<'_>,
     candidates: &Candidates,
     rank: RankIndex,
+    most: RankCost,
 ) -> RankCost {
     if request.leg != Leg::Decode {
-        return request.weight(policy, rank);
+        return request.weight(policy, rank, most);
     }
     if fleet.is_whole_only(rank) {
-        return PickRequest { leg: Leg::Whole, ..*request }.weight(policy, rank);
+        return PickRequest { leg: Leg::Whole, ..*request }.weight(policy, rank, most);
     }
-    let own = request.weight(policy, rank);
+    let own = request.weight(policy, rank, most);
     let source = candidates.sources.best_for(fleet, rank);
     source.map_or(own, |source| RankCost(own.0.saturating_add(source.weight.0)))
 }

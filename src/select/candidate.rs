@@ -97,7 +97,7 @@ impl Candidates {
     }
 
     /// Keeps those for which `keep` holds.
-    pub fn retain(&mut self, keep: impl Fn(RankIndex) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(RankIndex) -> bool) {
         self.ranks.retain(|&rank| keep(rank));
     }
 

@@ -66,6 +66,11 @@ impl CostParts {
     }
 }
 
+impl RankCost {
+    /// Of a rank that cannot be.
+    pub const MAX: Self = Self(u64::MAX);
+}
+
 /// What a request asks of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankWork {

@@ -75,7 +75,7 @@ pub fn pick(
     turn: &mut RoundRobin,
     random: &mut fastrand::Rng,
 ) -> Option<RankIndex> {
-    pick_by(policy, request, turn, random, |rank| request.weight(policy, rank))
+    pick_by(policy, request, turn, random, |rank, most| request.weight(policy, rank, most))
 }
 
 /// The same, where more is to be weighed than the rank itself.
@@ -84,20 +84,16 @@ pub(super) fn pick_by(
     request: &PickRequest<'_>,
     turn: &mut RoundRobin,
     random: &mut fastrand::Rng,
-    weight: impl Fn(RankIndex) -> RankCost,
+    weight: impl Fn(RankIndex, RankCost) -> RankCost,
 ) -> Option<RankIndex> {
     let ranks = request.ranks;
-    // Where nobody knows the prompt, it costs the same everywhere.
-    let tells = policy == Policy::Kv && request.leg != Leg::Decode && !request.overlaps.is_empty();
-    let at_least = |rank| if tells { request.cost_of_prompt(rank) } else { RankCost(0) };
-    let costs = Costs { at_least, exact: weight };
     match policy {
         Policy::Kv | Policy::LeastLoaded | Policy::Session => {
-            cheapest(request, ranks, random, costs)
+            cheapest(request, ranks, random, weight)
         }
         Policy::PowerOfTwo => {
             let two = [any(ranks, random)?, any(ranks, random)?];
-            cheapest(request, &two, random, costs)
+            cheapest(request, &two, random, weight)
         }
         Policy::RoundRobin => ranks.get(turn.next(request.leg) % ranks.len().max(1)).copied(),
         Policy::Random => any(ranks, random),
@@ -116,60 +112,72 @@ impl PickRequest<'_> {
         }
     }
 
-    /// What the policy minimises; nothing for those that do not compare.
+    /// What the policy minimises; nothing for those that do not compare. A cost above `most` is not
+    /// computed to its end: it may be told as less than it is, but not as `most` or below.
     #[must_use]
-    #[inline]
-    pub fn weight(&self, policy: Policy, rank: RankIndex) -> RankCost {
+    #[inline(always)]
+    pub fn weight(&self, policy: Policy, rank: RankIndex, most: RankCost) -> RankCost {
         match policy {
-            Policy::Kv => self.cost(rank),
+            Policy::Kv => self.cost_up_to(rank, self.tokens_to_compute(rank), most),
             Policy::LeastLoaded | Policy::PowerOfTwo => self.load_only(rank),
             Policy::RoundRobin | Policy::Random => RankCost(0),
-            Policy::Session => self.session_cost(rank),
+            Policy::Session => self.session_cost(rank, most),
         }
-    }
-
-    /// A part of what policy `kv` minimises: the prompt alone.
-    #[inline]
-    fn cost_of_prompt(&self, rank: RankIndex) -> RankCost {
-        let uncached_tokens = self.uncached_tokens(rank);
-        RankCost(uncached_tokens.saturating_add(self.prices.delay(uncached_tokens)))
     }
 
     /// What policy `kv` minimises.
     #[must_use]
-    #[inline]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
-        self.cost_parts(rank).map_or(RankCost(u64::MAX), |parts| parts.total())
+        self.cost_of(rank, self.tokens_to_compute(rank))
     }
 
     /// What it is made of; `None` for a rank that cannot be.
     #[must_use]
-    #[inline]
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
+        self.parts_of(rank, self.tokens_to_compute(rank))
+    }
+
+    #[inline]
+    fn tokens_to_compute(&self, rank: RankIndex) -> u64 {
         // Who only decodes computes nothing of the prompt.
-        let computes = self.leg != Leg::Decode;
+        if self.leg == Leg::Decode { 0 } else { self.uncached_tokens(rank) }
+    }
+
+    /// What it costs to compute so many tokens of the prompt there, up to `most`.
+    #[inline(always)]
+    pub(super) fn cost_up_to(&self, rank: RankIndex, tokens: u64, most: RankCost) -> RankCost {
+        // Beside a rank with most of the prompt, the loads of the others are not looked at.
+        let least = RankCost(tokens.saturating_add(self.prices.delay(tokens)));
+        if least > most {
+            return least;
+        }
+        let cost = self.cost_of(rank, tokens);
+        debug_assert!(cost >= least, "{rank:?} costs less than what it computes");
+        cost
+    }
+
+    fn cost_of(&self, rank: RankIndex, tokens: u64) -> RankCost {
+        self.parts_of(rank, tokens).map_or(RankCost::MAX, |parts| parts.total())
+    }
+
+    #[inline]
+    fn parts_of(&self, rank: RankIndex, uncached_tokens: u64) -> Option<CostParts> {
         let work = RankWork {
             prompt_tokens: self.prompt.tokens(),
-            uncached_tokens: if computes { self.uncached_tokens(rank) } else { 0 },
+            uncached_tokens,
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
         };
-        self.work_on(rank, &work)
-    }
-
-    /// That work on the rank as it is now; `None` for a rank that cannot be.
-    #[inline]
-    pub(super) fn work_on(&self, rank: RankIndex, work: &RankWork) -> Option<CostParts> {
         let (load, past) = (self.board.rank(rank)?, self.board.past(rank)?);
         let seen = RankNow { load, past, report: self.reports.newest(rank), now: self.now };
-        Some(predicted_work(seen, work, |report| self.reports.weight_of(report, self.now)))
+        Some(predicted_work(seen, &work, |report| self.reports.weight_of(report, self.now)))
     }
 
     /// What the policies minimise that look at load alone: requests, ours and reported ones, in
     /// units of 1/1,024.
     #[must_use]
     pub fn load_only(&self, rank: RankIndex) -> RankCost {
-        let Some(load) = self.board.rank(rank) else { return RankCost(u64::MAX) };
+        let Some(load) = self.board.rank(rank) else { return RankCost::MAX };
         let own = ReportWeight::FULL.fine_part_of(u64::from(load.in_flight()));
         let report = self.reports.counting(rank, self.now);
         let foreign = report
@@ -200,28 +208,17 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
     }
 }
 
-/// What a rank costs at least, which is soon known, and what it costs.
-struct Costs<L, E> {
-    at_least: L,
-    exact: E,
-}
-
 /// The cheapest; among equals each has the same chance (reservoir sampling).
 fn cheapest(
     request: &PickRequest<'_>,
     ranks: &[RankIndex],
     random: &mut fastrand::Rng,
-    costs: Costs<impl Fn(RankIndex) -> RankCost, impl Fn(RankIndex) -> RankCost>,
+    cost: impl Fn(RankIndex, RankCost) -> RankCost,
 ) -> Option<RankIndex> {
     let mut best: Option<(RankIndex, RankCost)> = None;
     let mut ties = 1_u32;
     for &rank in ranks {
-        // Beside a rank with most of the prompt, the loads of the others are not looked at.
-        if best.is_some_and(|(_, least)| (costs.at_least)(rank) > least) {
-            continue;
-        }
-        let this = (costs.exact)(rank);
-        debug_assert!(this >= (costs.at_least)(rank), "{rank:?} costs less than its own work");
+        let this = cost(rank, best.map_or(RankCost::MAX, |(_, least)| least));
         match best {
             Some((_, least)) if this > least => {}
             Some((other, least)) if this == least => {

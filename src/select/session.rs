@@ -1,7 +1,7 @@
 //! Policy `session`: a request goes to the anchor of its session, as long as the wait there costs
 //! less than computing its prompt elsewhere.
 
-use super::{PickRequest, Policy, RankCost, RankWork};
+use super::{PickRequest, Policy, RankCost};
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SessionKey};
 
@@ -39,19 +39,14 @@ impl PickRequest<'_> {
 
     /// What policy `session` minimises. The anchor is believed to hold the whole prompt, and all
     /// other ranks nothing of it. Without a session: load.
-    pub(super) fn session_cost(&self, rank: RankIndex) -> RankCost {
+    pub(super) fn session_cost(&self, rank: RankIndex, most: RankCost) -> RankCost {
         if self.session.is_none() {
             return self.load_only(rank);
         }
         // Who only decodes computes nothing of the prompt.
         let is_kept = self.anchor == Some(rank) || self.leg == Leg::Decode;
-        let work = RankWork {
-            prompt_tokens: self.prompt.tokens(),
-            uncached_tokens: if is_kept { 0 } else { self.prompt.tokens() },
-            prices: self.prices,
-            kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
-        };
-        self.work_on(rank, &work).map_or(RankCost(u64::MAX), |parts| parts.total())
+        let tokens = if is_kept { 0 } else { self.prompt.tokens() };
+        self.cost_up_to(rank, tokens, most)
     }
 
     /// Of two ranks of the same cost: is the session nearer to the first? `None`: chance decides.

@@ -115,6 +115,9 @@ impl<'a> Routers<'a> {
         is_due: bool,
         placed: &mut Vec<(u32, PlacedAs)>,
     ) {
+        if self.sides.iter().all(|side| side.shipped.has_empty_queues()) {
+            return;
+        }
         let began = (self.clock)();
         self.sides.iter_mut().for_each(|side| side.shipped.serve(now, is_due, placed));
         self.used.decisions += placed.len() as u64;

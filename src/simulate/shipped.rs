@@ -221,6 +221,11 @@ impl Shipped {
         Some(self.over(ticket, now, Err(WaitEnd::Late))?.1)
     }
 
+    /// Does nobody wait for a rank?
+    pub(crate) fn has_empty_queues(&self) -> bool {
+        self.home.is_empty()
+    }
+
     /// Serves the queues, where there is news or `is_due`. Adds who got a rank or an answer.
     pub(crate) fn serve(
         &mut self,

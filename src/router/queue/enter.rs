@@ -130,9 +130,16 @@ pub(super) fn enter(
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     let mode = fleet.config.flow.queue.mode;
     if mode != QueueMode::Off {
-        // Nobody overtakes: where others wait, newcomers line up.
-        let others = |rank| fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue));
-        candidates.retain(|rank| others(rank) == 0);
+        // Nobody overtakes: where others wait, newcomers line up. Most ranks share a queue with the
+        // one before.
+        let mut last = (None, true);
+        candidates.retain(|rank| {
+            let queue = fleet.queue_of(rank);
+            if queue != last.0 {
+                last = (queue, queue.is_none_or(|queue| applicant.others(binder, queue) == 0));
+            }
+            last.1
+        });
     }
     if let Some(lease) = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
     {
