@@ -362,6 +362,7 @@ impl Explainer {
             "has_room": has_room(index, sources),
             "in_flight": load.in_flight(),
             "prefill_tokens": load.prefill_tokens(),
+            "prefill_tokens_per_s": sources.board.past(index)?.prefill_tokens_per_s(),
             "decode_tokens": load.decode_tokens(),
             "report": report(index, sources.reports, sources.now),
         }))

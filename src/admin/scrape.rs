@@ -212,12 +212,15 @@ fn stalled(stalled: &[bool], text: &mut MetricsText) {
 type RankReader = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
 
 /// Gauges of each rank.
-pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 8] = [
+pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 9] = [
     (&catalogue::IN_FLIGHT, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
     }),
     (&catalogue::PREFILL_TOKENS, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| load.prefill_tokens())
+    }),
+    (&catalogue::PREFILL_TOKENS_PER_SECOND, |sources, rank| {
+        sources.fleet.board.past(rank)?.prefill_tokens_per_s()
     }),
     (&catalogue::DECODE_TOKENS, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| load.decode_tokens())

@@ -104,6 +104,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "busy_ms": load.busy_until().since(sources.fleet.now).div_ceil(1_000_000),
         "queue": queue(index, sources),
         "prefill_tokens": load.prefill_tokens(),
+        "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),

@@ -62,6 +62,7 @@ mod pair_shards;
 mod pair_storm;
 mod pair_streams;
 mod pairs;
+mod prefill_speed;
 mod queue_comments;
 mod quotas;
 mod recording;

@@ -96,6 +96,20 @@ impl RankPast {
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
     }
 
+    /// Prompt tokens that the rank computes in a second, as first tokens have told; `None`: not
+    /// known.
+    #[must_use]
+    pub fn prefill_tokens_per_s(&self) -> Option<u64> {
+        // ordering: a figure for people; pairs with nothing.
+        let speed = f32::from_bits(self.prefill_speed.load(Ordering::Relaxed));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "no speed is below 0, and a figure that is too large is the largest"
+        )]
+        (speed > 0.0).then_some((speed * 1e9) as u64)
+    }
+
     /// The rank is another one now.
     pub fn forget(&self) {
         self.sub(u64::MAX, u64::MAX);
@@ -225,7 +239,9 @@ mod tests {
         // One wait of a minute: the speed is that of it.
         past.prefill_ended(60_000, 4_000, at(460));
         assert_eq!(past.prefill_left(4_000, at(462)), 2_461);
+        assert_eq!(past.prefill_tokens_per_s(), Some(1_000));
         past.forget();
+        assert_eq!(past.prefill_tokens_per_s(), None);
         assert_eq!(past.prefill_left(4_000, at(462)), 4_000, "another engine");
     }
 }
