@@ -34,11 +34,14 @@ impl CacheWrites {
             let (Some(past), Some((_, worker))) = (board.past(index), fleet.rank(index)) else {
                 continue;
             };
-            if known.replace(worker.cache_generation) == Some(worker.cache_generation) {
-                let fades = |tokens| faded(tokens, elapsed_ns);
-                past.sub(fades(past.written_tokens()), fades(past.reused_tokens()));
-            } else {
-                past.forget();
+            match known.replace(worker.cache_generation) {
+                // What came before the first look is of the life that the look finds.
+                None => {}
+                Some(life) if life == worker.cache_generation => {
+                    let fades = |tokens| faded(tokens, elapsed_ns);
+                    past.sub(fades(past.written_tokens()), fades(past.reused_tokens()));
+                }
+                Some(_) => past.forget(),
             }
         }
     }
@@ -99,6 +102,18 @@ mod tests {
         let [other, own] = [RankIndex(0), RANK].map(|rank| board.past(rank).unwrap());
         assert_eq!((own.written_tokens(), own.reused_tokens()), (0, 0));
         assert!(other.written_tokens() > 4_900 && other.reused_tokens() > 5_900);
+    }
+
+    #[test]
+    fn what_came_before_the_first_look_is_kept() {
+        let (fleet, board) = (two_workers(), LoadBoard::new());
+        let past = board.past(RANK).unwrap();
+        past.add(5_000, 6_000);
+        past.prefill_began(1_000, NanosSinceStart(0));
+        past.prefill_ended(1_000, 0, NanosSinceStart(500_000_000));
+        CacheWrites::default().fade(&fleet, &board, NanosSinceStart(2_000_000_000));
+        assert_eq!((past.written_tokens(), past.reused_tokens()), (5_000, 6_000));
+        assert_eq!(past.prefill_tokens_per_s(), Some(2_000));
     }
 
     #[test]

@@ -96,8 +96,8 @@ impl RankPast {
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
     }
 
-    /// Prompt tokens that the rank computes in a second, as first tokens have told; `None`: not
-    /// known.
+    /// Prompt tokens that the rank computes in a second, as first tokens have told, at least 1;
+    /// `None`: not known.
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> Option<u64> {
         // ordering: a figure for people; pairs with nothing.
@@ -107,7 +107,7 @@ impl RankPast {
             clippy::cast_sign_loss,
             reason = "no speed is below 0, and a figure that is too large is the largest"
         )]
-        (speed > 0.0).then_some((speed * 1e9) as u64)
+        (speed > 0.0).then_some(((speed * 1e9) as u64).max(1))
     }
 
     /// The rank is another one now.
