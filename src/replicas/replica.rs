@@ -430,7 +430,7 @@ impl Replica {
         self.peers.iter().filter_map(other).collect()
     }
 
-    /// What counts as held elsewhere, after a turn: what others have, or else the limit less ours.
+    /// What counts as held elsewhere, after a turn: the limit less ours, or else what others have.
     #[must_use]
     pub fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
