@@ -405,6 +405,11 @@ mod tests {
             queued in proptest::collection::vec(0_u64..20_000, 6),
             times in 1_u64..10,
             leg in proptest::sample::select(vec![Leg::Whole, Leg::Prefill, Leg::Decode]),
+            (policy, anchor) in proptest::sample::select(vec![
+                (Policy::Kv, None),
+                (Policy::Session, None),
+                (Policy::Session, Some(RankIndex(4))),
+            ]),
         ) {
             let (board, mut overlaps) = (LoadBoard::new(), Overlaps::new(6));
             let ranks: Vec<RankIndex> = (0..6).map(RankIndex).collect();
@@ -422,13 +427,14 @@ mod tests {
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::of_token(times),
                 prompt: PromptSize::new(30_000, 4.0),
-                session: None,
-                anchor: None,
+                session: SessionKey::of(b"a session"),
+                anchor,
             };
             let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
-            let picked = pick(Policy::Kv, &request, &mut turn, &mut random).unwrap();
-            let least = ranks.iter().map(|rank| request.cost(*rank)).min().unwrap();
-            prop_assert_eq!(request.cost(picked), least);
+            let picked = pick(policy, &request, &mut turn, &mut random).unwrap();
+            let cost = |rank| request.weight(policy, rank, RankCost::MAX);
+            let least = ranks.iter().map(|rank| cost(*rank)).min().unwrap();
+            prop_assert_eq!(cost(picked), least);
         }
 
         #[test]
