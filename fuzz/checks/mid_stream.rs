@@ -41,7 +41,7 @@ fn streamed(is_chat: bool, body: &[u8], answers: &[&[u8]], piece: usize) -> Opti
         }
         transcript.break_off();
         transcript.settle(Some(64), |_, _| false);
-        if transcript.may_go_on() != Err(NotContinued::Answer) {
+        if transcript.obstacle() != Some(NotContinued::Answer) {
             shows_no_ids(&out[before..]);
         }
         if transcript.may_go_on().is_err() {

@@ -81,7 +81,9 @@ impl TokenEvent {
                         "model" => event.name.model = place,
                         "system_fingerprint" => event.fingerprint = place,
                         "usage" => event.usage = place,
-                        "prompt_token_ids" => event.prompt_ids = place,
+                        "prompt_token_ids" => {
+                            event.is_strange |= !first_list(&mut event.prompt_ids, place);
+                        }
                         "error" => event.error = place,
                         "object" | "prompt_text" => {}
                         _ => event.is_strange |= !place.is_empty(),
@@ -126,10 +128,12 @@ impl TokenEvent {
                 "text" => choice.text = place,
                 "finish_reason" => choice.finish = place,
                 "stop_reason" => choice.stop = place,
-                "token_ids" => choice.ids = place,
+                "token_ids" => self.is_strange |= !first_list(&mut choice.ids, place),
                 // As SGLang says why it stopped.
                 "matched_stop" => {}
-                "prompt_token_ids" => self.prompt_ids = place,
+                "prompt_token_ids" => {
+                    self.is_strange |= !first_list(&mut self.prompt_ids, place);
+                }
                 "index" => self.is_strange |= cursor.slice(&place) != "0",
                 _ => self.is_strange |= !place.is_empty(),
             }
@@ -137,6 +141,11 @@ impl TokenEvent {
         self.choice = Some(choice);
         Ok(())
     }
+}
+
+/// Notes where ids stand; false if they stand in two places. Null is no place.
+fn first_list(noted: &mut MemberPlace, place: MemberPlace) -> bool {
+    place.is_empty() || std::mem::replace(noted, place).is_empty()
 }
 
 /// Reads the delta of a chat; false if it has more than text.

@@ -108,3 +108,32 @@ fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
         _ => None,
     })
 }
+
+/// What stands before the data of an event that has one line of it, and the data.
+pub(super) fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut at, mut found) = (0_usize, None);
+    for line in event.split_inclusive(|byte| *byte == b'\n') {
+        let rest = line.trim_ascii_start();
+        if let Some(data) = rest.strip_prefix(b"data:") {
+            let blanks = data.len().saturating_sub(data.trim_ascii_start().len());
+            let start = at.saturating_add(line.len()).saturating_sub(data.len()) + blanks;
+            let data = data.trim_ascii();
+            if data.is_empty() || found.replace((event.get(..start)?, data)).is_some() {
+                return None;
+            }
+        } else if !says_nothing(rest) {
+            return None;
+        }
+        at = at.saturating_add(line.len());
+    }
+    found
+}
+
+pub(super) fn is_comment(event: &[u8]) -> bool {
+    event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
+}
+
+/// A line without its blanks: is it empty, or a comment?
+fn says_nothing(line: &[u8]) -> bool {
+    line.is_empty() || line.starts_with(b":")
+}

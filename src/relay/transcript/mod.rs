@@ -28,7 +28,7 @@ mod tests;
 
 use asked::RestAsked;
 use event::{TokenEvent, push_ids};
-use events::{CutPart, EventCutter, OverlongIds};
+use events::{CutPart, EventCutter, OverlongIds, data_of, is_comment};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
 use forebay_fleet::account::NotContinued;
 use forebay_http1::push_decimal;
@@ -158,13 +158,18 @@ impl Transcript {
         !self.told.failure.event.is_empty()
     }
 
+    /// Why nothing is taken down any more.
+    pub(super) const fn obstacle(&self) -> Option<NotContinued> {
+        self.obstacle
+    }
+
     /// Has the answer ended before the stream? Only where that is known: of what has come all is
     /// understood, and nothing of it is an end.
     #[must_use]
     pub fn is_cut_short(&self) -> bool {
         let has_end = self.told.is_finished || self.told.is_done;
         let may_end = || memchr::memmem::find(self.events.held(), b"[DONE]").is_some();
-        self.has_begun() && self.obstacle.is_none() && !has_end && !may_end()
+        self.has_begun() && self.obstacle().is_none() && !has_end && !may_end()
     }
 
     /// No other rank goes on with what has broken off: appends what the engine has said, and the
@@ -469,33 +474,4 @@ pub fn ask_for_ids<'a>(body: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
     out.extend_from_slice(ASKS_IDS);
     rest
-}
-
-/// What stands before the data of an event that has one line of it, and the data.
-fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (mut at, mut found) = (0_usize, None);
-    for line in event.split_inclusive(|byte| *byte == b'\n') {
-        let rest = line.trim_ascii_start();
-        if let Some(data) = rest.strip_prefix(b"data:") {
-            let blanks = data.len().saturating_sub(data.trim_ascii_start().len());
-            let start = at.saturating_add(line.len()).saturating_sub(data.len()) + blanks;
-            let data = data.trim_ascii();
-            if data.is_empty() || found.replace((event.get(..start)?, data)).is_some() {
-                return None;
-            }
-        } else if !says_nothing(rest) {
-            return None;
-        }
-        at = at.saturating_add(line.len());
-    }
-    found
-}
-
-fn is_comment(event: &[u8]) -> bool {
-    event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
-}
-
-/// A line without its blanks: is it empty, or a comment?
-fn says_nothing(line: &[u8]) -> bool {
-    line.is_empty() || line.starts_with(b":")
 }

@@ -407,6 +407,30 @@ fn an_end_that_says_nothing_is_not_continued() {
     assert_eq!(may_go_on(true, &[role, text, "[DONE]"]), answer);
 }
 
+/// Ids do not pass beside a null at the other place that they have. Two lists are not understood.
+#[test]
+fn null_is_no_list_of_ids() {
+    let event = |more: &str, whole: &str| {
+        format!(r#"{{"choices":[{{"index":0,"text":"a","token_ids":[5]{more}}}]{whole}}}"#)
+    };
+    let (list, null) = (r#","prompt_token_ids":[1]"#, r#","prompt_token_ids":null"#);
+    for (more, whole, wanted) in [
+        (list, null, Ok(())),
+        (null, list, Ok(())),
+        (r#","prompt_token_ids":[1],"token_ids":null"#, "", Ok(())),
+        (list, list, Err(NotContinued::Answer)),
+        (r#","prompt_token_ids":[1],"token_ids":[5]"#, "", Err(NotContinued::Answer)),
+    ] {
+        let mut transcript = transcript(false, &body_of(false, "")).unwrap();
+        let mut out = Vec::new();
+        let text = event(more, whole);
+        transcript.feed(format!("data: {text}\n\n").as_bytes(), &mut out);
+        assert_eq!(transcript.may_go_on(), wanted, "{text}");
+        let out = String::from_utf8(out).unwrap();
+        assert!(wanted.is_err() || !out.contains("_ids\":["), "{out}");
+    }
+}
+
 /// Whatever stands around the one line of data, its ids do not pass.
 #[test]
 fn comments_beside_data_are_skipped() {
