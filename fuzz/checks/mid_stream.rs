@@ -3,7 +3,6 @@
 //! is that to the rest. Must hold: the reads change nothing; what is sent is JSON that asks for
 //! ids; the rest has no more tokens than the request; a stream that is understood shows no ids.
 
-use forebay_fleet::account::NotContinued;
 use forebay_prompt::parse::Endpoint;
 use serde_json::Value;
 use transcript::{Transcript, ask_for_ids};
@@ -41,7 +40,8 @@ fn streamed(is_chat: bool, body: &[u8], answers: &[&[u8]], piece: usize) -> Opti
         }
         transcript.break_off();
         transcript.settle(Some(64), |_, _| false);
-        if transcript.obstacle() != Some(NotContinued::Answer) {
+        // Behind an obstacle of another kind, an event may still be one that is not understood.
+        if transcript.obstacle().is_none() {
             shows_no_ids(&out[before..]);
         }
         if transcript.may_go_on().is_err() {
