@@ -1,4 +1,4 @@
-//! Cuts a stream into events, wherever reads end.
+//! Cuts a stream into events, wherever reads end, and finds the data of an event.
 
 use forebay_base::limits::CONTINUED_EVENT_BYTES_MAX;
 
@@ -129,6 +129,7 @@ pub(super) fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
     found
 }
 
+/// Has an event nothing but comments?
 pub(super) fn is_comment(event: &[u8]) -> bool {
     event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
 }
