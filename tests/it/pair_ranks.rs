@@ -14,7 +14,7 @@ const ASK: &str = r#"{"model":"m","prompt":"hi"}"#;
 fn port_each(pages: &Pages) -> Vec<Stub> {
     let count = u16::try_from(pages.dp_size).unwrap();
     let listeners = || -> Option<Vec<TcpListener>> {
-        let first = fastrand::u16(20_000..30_000);
+        let first = fastrand::u16(30_000..32_000);
         (first..first + count).map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect()
     };
     let mut tries = std::iter::repeat_with(listeners).take(100).flatten();

@@ -1,7 +1,7 @@
 //! A router that is stopped and started again knows what its fleet holds, and nothing that it does
 //! not hold.
 
-use crate::kv_routing::{Person, applied, overlap_tokens, received, sent};
+use crate::kv_routing::{Person, applied, hear_all, overlap_tokens, received, sent};
 use crate::rig::{Client, admin, any_port, metric, port_for_later, post, router, until, usable};
 use forebay::base::ShardIndex;
 use forebay::config::{Config, Policy, WorkerConfig};
@@ -105,7 +105,7 @@ fn settle(handle: &ServerHandle, engines: &[&EngineHandle], unheard: u64) {
         engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0)
     };
     until("the engines are idle", || !engines.iter().any(busy));
-    until("every batch is received", || received(handle) + unheard == sent(engines));
+    hear_all(handle, engines, unheard);
     rest(handle);
 }
 

@@ -3,16 +3,22 @@
 use super::{Reply, truth};
 use forebay::server::ServerHandle;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A loopback address whose port the system chooses.
 pub(crate) fn any_port<A: From<SocketAddr>>() -> A {
     SocketAddr::from(([127, 0, 0, 1], 0)).into()
 }
 
-/// An address where nobody listens yet; its port is not of those that the system gives to others
-/// meanwhile.
+/// An address where nobody listens yet, and that no other test of this process gets. Its port and
+/// the three behind it, for further ranks, are not of those that the system gives to others.
 pub(crate) fn port_for_later() -> SocketAddr {
-    let place = || SocketAddr::from(([127, 0, 0, 1], fastrand::u16(20_000..30_000)));
+    static LAST: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(fastrand::u16(..)));
+    let place = || {
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        SocketAddr::from(([127, 0, 0, 1], 20_000 + 4 * (number % 2_500)))
+    };
     let mut places = std::iter::repeat_with(place).take(1_000);
     places.find(|place| TcpListener::bind(place).is_ok()).expect("a free port")
 }
@@ -25,6 +31,12 @@ pub(crate) fn admin(handle: &ServerHandle, path: &str) -> Reply {
 /// Workers that take traffic.
 pub(crate) fn usable(handle: &ServerHandle) -> usize {
     admin(handle, "/workers").text().matches("\"up\"").count()
+}
+
+/// Lines of the metrics that start with `name`.
+pub(crate) fn samples(handle: &ServerHandle, name: &str) -> Vec<String> {
+    let text = admin(handle, "/metrics").text();
+    text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
 }
 
 /// Sum of all samples whose line starts with `name`.
