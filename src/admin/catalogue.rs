@@ -162,8 +162,7 @@ catalogue! {
         RANK_ENDED = Counter "rank_ended_total" ["worker", "dp_rank"];
         /// Prompt tokens sent and not answered yet.
         PREFILL_TOKENS = Gauge "prefill_tokens" ["worker", "dp_rank"];
-        /// Prompt tokens that a rank computes in a second, by first bytes. Those of answers without
-        /// a stream come late.
+        /// Prompt tokens that a rank computes in a second, by the first tokens of streams.
         PREFILL_TOKENS_PER_SECOND = Gauge "prefill_tokens_per_second" ["worker", "dp_rank"];
         /// Tokens held by requests in flight.
         DECODE_TOKENS = Gauge "decode_tokens" ["worker", "dp_rank"];

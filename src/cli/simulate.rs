@@ -54,6 +54,10 @@ pub(super) struct SimulateArgs {
     /// Replay the trace so often, each time with prompts that share nothing with the others
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
     repeat: u32,
+    /// Requests that ask for no stream, in percent: routers do not see their first tokens
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    whole: u32,
 }
 
 /// The routers and the ranks behind them.
@@ -132,7 +136,8 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     }
     let rules = rules(&args.policy)?;
     check_pairs(&args.fleet, &rules)?;
-    let trace = trace(&args.trace, args.seed)?;
+    let mut trace = trace(&args.trace, args.seed)?;
+    trace.whole_percent = args.whole;
     let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
     let plan = SimPlan {
         ranks: usize::from(args.fleet.workers),

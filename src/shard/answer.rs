@@ -110,10 +110,15 @@ pub(super) async fn answer(
     let mut passed = Passed::new(workers, slot, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
+    let shows_first_token = going.shows_first_token(&slot.request);
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
-            lease.prefill_done(|| env.now());
+            if shows_first_token {
+                lease.prefill_done(|| env.now());
+            } else {
+                lease.end_prefill();
+            }
             passed.take(env, io, data);
             slot.told.noted.kept.feed(data);
         }

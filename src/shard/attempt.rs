@@ -20,13 +20,16 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::account::{Count, Lease, Stage};
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, FieldKind};
+use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
 use forebay_router::request::{Chosen, Failed, may_be_blamed};
+use std::future::poll_fn;
+use std::pin::pin;
 
 /// Where the request goes.
 pub(super) struct Attempt<'a> {
@@ -59,7 +62,9 @@ pub(super) async fn run(
     }
     let going = Going { plan: &plan, endpoint, facts };
     let pulse = pulse(shard, slot, going, paired.is_some());
-    let result = exchange(shard.sending(), conn, slot, going, paired.as_mut()).await;
+    let passes_at = passes_at(shard, slot, going, &lease).filter(|_| paired.is_none());
+    let exchange = exchange(shard.sending(), conn, slot, going, paired.as_mut());
+    let result = beside(exchange, passes_at, &mut lease).await;
     let answering = match result {
         Ok(answering) => answering,
         Err(error) => {
@@ -120,6 +125,38 @@ pub(super) async fn run(
             Box::pin(rest::broke_off(shard, conn, slot, failed)).await
         }
     }
+}
+
+/// When the prompt should be computed, if its first token will not show.
+fn passes_at(
+    shard: &Shard,
+    slot: &Slot,
+    going: Going<'_>,
+    lease: &Lease,
+) -> Option<NanosSinceStart> {
+    let (shows, now) = (going.shows_first_token(&slot.request), shard.env.now());
+    let time = shard.workers.first_tokens.time_unseen(shows, lease, now)?;
+    Some(now.plus(time))
+}
+
+/// Waits for the beginning of an answer. From `passes_at` on its prompt counts as computed.
+async fn beside<T>(
+    answer: impl Future<Output = T>,
+    passes_at: Option<NanosSinceStart>,
+    lease: &mut Lease,
+) -> T {
+    let mut answer = pin!(answer);
+    let mut passes = passes_at.map(|at| (at, Timer::new()));
+    poll_fn(|cx| {
+        if let Some((at, timer)) = &mut passes
+            && timer.poll_until(*at, cx).is_ready()
+        {
+            passes = None;
+            lease.end_prefill();
+        }
+        answer.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells

@@ -6,7 +6,7 @@ use super::websocket::UPGRADE;
 use crate::relay::ask_for_ids;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
-use forebay_prompt::parse::Endpoint;
+use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{SendPlan, pin_in_body};
 
 /// A request on its way to one rank.
@@ -15,6 +15,16 @@ pub(super) struct Going<'a> {
     pub(super) plan: &'a SendPlan,
     pub(super) endpoint: Endpoint,
     pub(super) facts: &'a RequestFacts,
+}
+
+impl Going<'_> {
+    /// Does the first byte of its answer come with the first token? Other answers come whole, when
+    /// their last token is made.
+    pub(super) const fn shows_first_token(&self, request: &ApiRequest) -> bool {
+        let Self { endpoint, facts, .. } = self;
+        let is_one = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
+        request.stream || is_one || facts.output_tokens <= 1
+    }
 }
 
 pub(super) fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {

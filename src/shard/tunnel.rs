@@ -34,7 +34,7 @@ pub(super) async fn run(
         (answering, accounted);
     let plan = going.plan;
     // There is no prompt that other requests could wait for.
-    lease.prefill_done(|| env.now());
+    lease.end_prefill();
     let mut first = conn.buffer_for(upstream.input.len() + 512);
     encode_head(slot, plan, &upstream.input, &mut first);
     let frames = upstream.input.get(slot.answer.head.head_bytes..).unwrap_or_default();

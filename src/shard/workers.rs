@@ -5,7 +5,7 @@ use super::pulse::EnginePulse;
 use crate::relay::UpstreamKey;
 use forebay_base::limits::{RANKS_MAX, WORKERS_MAX};
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::account::Count;
+use forebay_fleet::account::{Count, FirstTokens};
 use forebay_fleet::worker::{FleetSnapshot, RankLoad, ShardBoard};
 use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
@@ -54,13 +54,15 @@ pub(super) struct Workers {
     shown: Box<[Cell<u32>]>,
     /// What answers show, by [`RankIndex`].
     pulses: Box<[EnginePulse]>,
+    pub(super) first_tokens: FirstTokens,
 }
 
 impl Workers {
     pub(super) fn new(board: ShardBoard) -> Self {
         let [heard, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
         let pulses = (0..RANKS_MAX).map(|_| EnginePulse::default()).collect();
-        Self { fleet: RefCell::default(), board, heard, shown, pulses }
+        let first_tokens = FirstTokens::default();
+        Self { fleet: RefCell::default(), board, heard, shown, pulses, first_tokens }
     }
 
     /// The fleet of this moment. The count that it takes is this shard's own.

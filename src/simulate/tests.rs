@@ -309,6 +309,18 @@ fn routing_by_prefix_finds_more_than_routing_in_turn() {
     assert!(kv.times.ttft_ms_mean < turn.times.ttft_ms_mean, "{kv:?} {turn:?}");
 }
 
+#[test]
+fn requests_without_a_stream_cost_little_beside_streams() {
+    let good = |whole_percent| {
+        let trace = Trace { whole_percent, ..Scenario::Documents.trace(1).first(800) };
+        let plan = SimPlan { load_percent: 80.0, ..SimPlan::default() };
+        simulate(&trace, &plan, "kv".parse().unwrap()).goodput
+    };
+    let [streams, half, whole] = [0, 50, 100].map(good);
+    assert!(half > streams - 0.02, "{half} and {streams}: their prompts pass by time");
+    assert!(whole < half - 0.01, "{whole} and {half}: and where nothing tells the speed, late");
+}
+
 /// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
 #[test]
 fn fixed_seeds_have_the_figures_of_the_file() {

@@ -39,6 +39,9 @@ pub struct TraceRequest {
     pub session: u32,
 }
 
+/// Makes numbers in a row look like chance (Knuth).
+const CHANCE_FACTOR: u32 = 2_654_435_761;
+
 /// Requests in the order in which they were recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
@@ -46,6 +49,8 @@ pub struct Trace {
     pub block_tokens: u32,
     /// All of them; one that waits for another stands behind it.
     pub requests: Vec<TraceRequest>,
+    /// Requests whose answers come whole, in percent: a router does not see their first tokens.
+    pub whole_percent: u32,
     /// By block: the block before it on its path, or [`NO_BLOCK`].
     pub(crate) parents: Vec<u32>,
 }
@@ -95,7 +100,7 @@ impl Trace {
     /// A trace of these requests. Adds the blocks that answers make, and sessions where a request
     /// extends another one.
     pub(crate) fn new(block_tokens: u32, requests: Vec<TraceRequest>, names: BlockNames) -> Self {
-        let mut trace = Self { block_tokens, requests, parents: names.parents };
+        let mut trace = Self { block_tokens, requests, parents: names.parents, ..Self::default() };
         trace.continue_sessions();
         trace
     }
@@ -158,10 +163,18 @@ impl Trace {
         self
     }
 
+    /// Does the router see the first token of that request?
+    pub(crate) fn shows_first_token(&self, id: u32) -> bool {
+        let is_single = |request: &TraceRequest| request.output_tokens <= 1;
+        let chance = id.wrapping_mul(CHANCE_FACTOR) >> 8;
+        chance % 100 >= self.whole_percent || self.requests.get(id as usize).is_some_and(is_single)
+    }
+
     /// The same requests so often, each time with prompts that share nothing with the others.
     #[must_use]
     pub fn repeated(&self, times: u32) -> Self {
-        let mut all = Self { block_tokens: self.block_tokens, ..Self::default() };
+        let Self { block_tokens, whole_percent, .. } = *self;
+        let mut all = Self { block_tokens, whole_percent, ..Self::default() };
         let span = self.requests.iter().map(|request| match request.turn {
             TurnStart::At { ns } => ns,
             TurnStart::After { .. } => 0,

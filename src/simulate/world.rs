@@ -13,7 +13,7 @@ use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::Config;
-use forebay_fleet::account::Lease;
+use forebay_fleet::account::{FirstTokens, Lease};
 use forebay_fleet::worker::LoadReading;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -81,6 +81,8 @@ enum Event {
     /// The deadline of a wait in a queue.
     Late(u32),
     LooksAgain,
+    /// A prompt whose first token does not show should be computed.
+    Passes(u32),
     Reports,
     /// Replicas tell each other of their load.
     Tells,
@@ -136,6 +138,7 @@ struct World<'a> {
     ranks: SimRanks,
     requests: Requests,
     events: SimEvents,
+    first_tokens: FirstTokens,
 }
 
 /// What is to happen. Of one moment, what was planned first is first.
@@ -211,6 +214,7 @@ impl<'a> World<'a> {
                 last_arrival_ns: 0,
             },
             events: SimEvents::default(),
+            first_tokens: FirstTokens::default(),
         }
     }
 
@@ -279,6 +283,12 @@ impl<'a> World<'a> {
                 self.ranks.looks_again_at = u64::MAX;
                 self.serve(true, now);
             }
+            Event::Passes(id) => {
+                if let Some(lease) = &mut self.requests.leases[id as usize] {
+                    lease.end_prefill();
+                }
+                self.serve(false, now);
+            }
             Event::Reports => self.report(now),
             Event::Tells => self.tell_replicas(now),
         }
@@ -306,6 +316,11 @@ impl<'a> World<'a> {
         match placed {
             PlacedAs::Sent(lease) => {
                 let rank = lease.rank().index();
+                let now_ns = NanosSinceStart(now);
+                let shows = self.trace.shows_first_token(id);
+                if let Some(time) = self.first_tokens.time_unseen(shows, &lease, now_ns) {
+                    self.at(now_ns.plus(time).0, Event::Passes(id));
+                }
                 self.requests.leases[id as usize] = Some(lease);
                 self.begin(rank, id, EngineJob::Whole, now);
             }
@@ -364,7 +379,9 @@ impl<'a> World<'a> {
         }
         let ttft = now - self.requests.started_ns[at];
         self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns());
-        if let Some(lease) = &mut self.requests.leases[at] {
+        if let Some(lease) = &mut self.requests.leases[at]
+            && self.trace.shows_first_token(id)
+        {
             lease.prefill_done(|| NanosSinceStart(now));
         }
     }

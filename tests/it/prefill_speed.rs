@@ -4,11 +4,14 @@ use crate::rig::pairs::{self, ready_pair};
 use crate::rig::stub::Stub;
 use crate::rig::stub_pages::Pages;
 use crate::rig::token_engine::{CHAT, Engine, ask, body, continued, keeping};
-use crate::rig::{ASK, Client, Worker, config, metric, post, router};
+use crate::rig::{ASK, Client, Gate, Worker, config, metric, post, router, until};
 use forebay::server::ServerHandle;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Its only token is the first.
+const ASK_ONE: &[u8] = br#"{"model":"m","prompt":"hi","max_tokens":1}"#;
 
 /// Of the rank of a worker; 0: not known.
 fn speed(handle: &ServerHandle, worker: &str) -> f64 {
@@ -52,9 +55,41 @@ fn an_answer_with_an_error_tells_nothing() {
     let handle = router(config(&[&worker]));
     let mut client = Client::connect(handle.listen);
     for (status, tells) in [(400, false), (200, true)] {
-        client.send(&post("/v1/completions", ASK));
+        client.send(&post("/v1/completions", ASK_ONE));
         assert_eq!(client.reply().status, status);
         pairs::idle(&handle);
         assert_eq!(speed(&handle, &worker.address.to_string()) > 0.0, tells, "{status}");
     }
+}
+
+#[test]
+fn the_prompt_of_an_answer_that_comes_whole_waits_as_long_as_it_should_take() {
+    let gate = Gate::start();
+    let handle = router(config(&[&gate.worker]));
+    let address = gate.worker.address.to_string();
+    let waiting = || metric(&handle, "forebay_prefill_tokens{");
+    let mut client = Client::connect(handle.listen);
+    let mut ask = |body: &[u8], meanwhile: &dyn Fn()| {
+        client.send(&post("/v1/completions", body));
+        gate.holds(1);
+        meanwhile();
+        gate.open();
+        assert_eq!(client.reply().status, 200);
+        pairs::idle(&handle);
+    };
+    // The speed is not known: until the answer comes.
+    ask(ASK, &|| {
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(waiting() > 0.0);
+    });
+    assert_eq!(speed(&handle, &address), 0.0, "nobody knows when the prompt was computed");
+    // One of 16 first tokens has to show.
+    (0..30).for_each(|_| ask(ASK_ONE, &|| ()));
+    let known = speed(&handle, &address);
+    assert!(known > 0.0);
+    ask(ASK, &|| {
+        until("the prompt counts as computed", || waiting() == 0.0);
+        gate.holds(1);
+    });
+    assert_eq!(speed(&handle, &address), known);
 }

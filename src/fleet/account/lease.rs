@@ -2,6 +2,7 @@
 
 use crate::worker::{BreakerClaim, RoomLimits, RoomWanted, ShardBoard};
 use forebay_base::{NanosSinceStart, RankIndex};
+use std::time::Duration;
 
 /// What a request is expected to cost its rank, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,8 @@ pub struct Lease {
     board: ShardBoard,
     rank: RankIndex,
     cost: LeaseCost,
-    prefilling: bool,
+    /// When its prompt began to wait for its first token; `None`: it waits no longer.
+    prefill_since: Option<NanosSinceStart>,
     /// The end of a prefill makes room, not only the end of the request.
     prefill_is_bounded: bool,
     judged: bool,
@@ -72,7 +74,7 @@ impl Lease {
             board: board.clone(),
             rank,
             cost,
-            prefilling: true,
+            prefill_since: Some(now),
             prefill_is_bounded: limits.prefill_tokens_max > 0,
             judged: false,
             is_trial: claim == BreakerClaim::Trial,
@@ -89,19 +91,30 @@ impl Lease {
     /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
     /// time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
-        if let Some(left_tokens) = self.end_prefill()
+        let (since, tokens) = (self.prefill_since, self.cost.prefill_tokens);
+        if let (Some(left_tokens), Some(since)) = (self.end_prefill(), since)
             && let Some(past) = self.board.past(self.rank)
+            && tokens > 0
         {
-            past.prefill_ended(self.cost.prefill_tokens, left_tokens, now());
+            let now = now();
+            past.prefill_ended(tokens, left_tokens, now);
+            past.waited(tokens, now.since(since));
         }
+    }
+
+    /// How long it takes until the rank should have computed the prompt and what was sent to it
+    /// before; `None`: not known, or it is computed.
+    #[must_use]
+    pub fn prefill_time(&self, now: NanosSinceStart) -> Option<Duration> {
+        let past = self.board.past(self.rank)?;
+        self.prefill_since?;
+        past.prefill_time(past.prefill_left(self.board.rank(self.rank)?.prefill_tokens(), now))
     }
 
     /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
     /// rank; `None`: it waits no more since before.
     pub fn end_prefill(&mut self) -> Option<u64> {
-        if !std::mem::take(&mut self.prefilling) {
-            return None;
-        }
+        self.prefill_since.take()?;
         let left_tokens = self.board.rank(self.rank)?.sub_prefill(self.cost.prefill_tokens);
         if self.prefill_is_bounded {
             self.board.room_made(self.rank);
@@ -125,12 +138,7 @@ impl Lease {
     }
 
     /// The rank failed; its breaker opens after `failures_max` in a row.
-    pub fn judge_failure(
-        &mut self,
-        now: NanosSinceStart,
-        failures_max: u32,
-        open: std::time::Duration,
-    ) {
+    pub fn judge_failure(&mut self, now: NanosSinceStart, failures_max: u32, open: Duration) {
         self.judged = true;
         if let Some(cell) = self.board.rank(self.rank) {
             cell.failed(now, failures_max, open);
@@ -207,6 +215,22 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_takes_its_time_and_that_of_those_before_it() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let take = |ms| Lease::try_take(&board, RankIndex(0), COST, NONE, at(ms)).unwrap();
+        let millis = |lease: &Lease| lease.prefill_time(at(2_000)).map(|time| time.as_millis());
+        assert_eq!(millis(&take(0)), None, "the speed is not known");
+        take(1_000).prefill_done(|| at(1_100));
+        let mut first = take(2_000);
+        assert_eq!(millis(&first), Some(100));
+        assert_eq!(millis(&take(2_000)), Some(200));
+        first.end_prefill();
+        assert_eq!(millis(&first), None);
+        assert_eq!(state(&board), (1, 0, 130), "its place and its KV stay taken");
+    }
+
+    #[test]
     fn what_the_engine_did_not_take_was_not_written() {
         let board = ShardBoard::from(LoadBoard::new());
         let cost = LeaseCost { prefill_tokens: 100, decode_tokens: 500, kv_tokens: 200 };
@@ -258,7 +282,7 @@ mod tests {
     #[test]
     fn an_open_breaker_lets_one_trial_through() {
         let board = ShardBoard::from(LoadBoard::new());
-        let second = std::time::Duration::from_secs(1);
+        let second = Duration::from_secs(1);
         let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
         let mut first = take(0).unwrap();
         first.judge_failure(NanosSinceStart(0), 1, second);
@@ -275,7 +299,7 @@ mod tests {
     #[test]
     fn a_trial_is_given_up_only_by_the_request_that_has_it() {
         let board = ShardBoard::from(LoadBoard::new());
-        let second = std::time::Duration::from_secs(1);
+        let second = Duration::from_secs(1);
         let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
         let (older, mut fails) = (take(0).unwrap(), take(0).unwrap());
         fails.judge_failure(NanosSinceStart(0), 1, second);

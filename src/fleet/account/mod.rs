@@ -4,6 +4,7 @@
 mod choice_counts;
 mod count;
 mod counters;
+mod first_tokens;
 mod latency;
 mod lease;
 mod metric;
@@ -14,6 +15,7 @@ pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
 pub use count::Count;
 pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
+pub use first_tokens::FirstTokens;
 pub use latency::{Stage, StageHistograms};
 pub use lease::{Lease, LeaseCost};
 pub use metric::{Metric, MetricKind};

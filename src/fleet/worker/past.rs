@@ -3,9 +3,17 @@
 
 use forebay_base::NanosSinceStart;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The speed is that of so much time in which prompts were computed.
 const SPEED_NS: f32 = 30e9;
+/// A faster wait moves the speed of waits by this part of the way, a slower one by that: most waits
+/// have a queue in them.
+const FASTER: f32 = 1.0 / 4.0;
+const SLOWER: f32 = 1.0 / 40.0;
+/// Times are kept in these steps, of 2^16 ns. 32 bits of them last for three days, and no queue
+/// stands as long.
+const STEP_BITS: u32 = 16;
 
 /// One rank's past. Ranks lie side by side: a choice reads them all.
 #[derive(Debug, Default)]
@@ -15,12 +23,14 @@ pub struct RankPast {
     written_tokens: AtomicU64,
     /// Tokens of prompts that were found in the cache, of the same time.
     reused_tokens: AtomicU64,
-    /// When a prompt was done last, or the first of a queue came.
-    prefill_since_ns: AtomicU64,
+    /// When a prompt was done last, or the first of a queue came, in steps.
+    prefill_since: AtomicU32,
     /// Prompt tokens that the rank had to compute then.
     prefill_tokens_then: AtomicU32,
     /// Prompt tokens computed in a nanosecond, as the bits of an `f32`; 0: not known.
     prefill_speed: AtomicU32,
+    /// The same by the waits of single requests. Never faster than the rank, rather slower.
+    wait_speed: AtomicU32,
 }
 
 // Two to a line of the cache.
@@ -65,7 +75,7 @@ impl RankPast {
     pub fn prefill_began(&self, tokens: u64, now: NanosSinceStart) {
         // ordering: hints for selection; pair with nothing. Between the two the queue is that of
         // another moment.
-        self.prefill_since_ns.store(now.0, Ordering::Relaxed);
+        self.prefill_since.store(steps(now), Ordering::Relaxed);
         // ordering: as above.
         self.prefill_tokens_then.store(short(tokens), Ordering::Relaxed);
     }
@@ -78,10 +88,10 @@ impl RankPast {
         }
         // ordering: hints for selection; pair with nothing. Each time between two ends is taken by
         // one of them.
-        let since = self.prefill_since_ns.swap(now.0, Ordering::Relaxed);
+        let since = self.prefill_since.swap(steps(now), Ordering::Relaxed);
         // ordering: as above.
         self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
-        let (tokens, took_ns) = (float(tokens), float(now.since(NanosSinceStart(since))));
+        let (tokens, took_ns) = (float(tokens), float(ns_since(since, now)));
         let learn = |bits: u32| {
             let speed = f32::from_bits(bits);
             let is_first = speed == 0.0 || took_ns >= SPEED_NS;
@@ -94,6 +104,32 @@ impl RankPast {
         };
         // ordering: as above.
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
+    }
+
+    /// The first token of a prompt came so long after the request was sent.
+    pub fn waited(&self, tokens: u64, took_ns: u64) {
+        let sample = float(tokens) / float(took_ns);
+        // ordering: hints; pair with nothing. Of two waits that end together one may be lost.
+        let speed = f32::from_bits(self.wait_speed.load(Ordering::Relaxed));
+        let by = match (speed > 0.0, sample > speed) {
+            (false, _) => 1.0,
+            (true, true) => FASTER,
+            (true, false) => SLOWER,
+        };
+        let speed = speed + (sample - speed) * by;
+        if speed.is_finite() {
+            // ordering: as above.
+            self.wait_speed.store(speed.max(0.0).to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// How long the rank takes for so many prompt tokens, rather too long; `None`: not known.
+    #[must_use]
+    pub fn prefill_time(&self, tokens: u64) -> Option<Duration> {
+        // ordering: a hint; pairs with nothing.
+        let speed = f32::from_bits(self.wait_speed.load(Ordering::Relaxed));
+        let seconds = float(tokens) / (speed * 1e9);
+        if speed > 0.0 { Duration::try_from_secs_f32(seconds).ok() } else { None }
     }
 
     /// Prompt tokens that the rank computes in a second, as first tokens have told, at least 1;
@@ -113,8 +149,10 @@ impl RankPast {
     /// The rank is another one now.
     pub fn forget(&self) {
         self.sub(u64::MAX, u64::MAX);
-        // ordering: a hint for selection; pairs with nothing.
-        self.prefill_speed.store(0, Ordering::Relaxed);
+        for speed in [&self.prefill_speed, &self.wait_speed] {
+            // ordering: a hint for selection; pairs with nothing.
+            speed.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Of so many prompt tokens that no first token has come of, those that are still to be
@@ -133,9 +171,8 @@ impl RankPast {
         // ordering: as above.
         let then = self.prefill_tokens_then.load(Ordering::Relaxed).min(short(tokens));
         // ordering: as above.
-        let since = self.prefill_since_ns.load(Ordering::Relaxed);
-        let (queue, done) =
-            (float(u64::from(then)), speed * float(now.since(NanosSinceStart(since))));
+        let since = self.prefill_since.load(Ordering::Relaxed);
+        let (queue, done) = (float(u64::from(then)), speed * float(ns_since(since, now)));
         if queue < 1.0 || done < 1.0 {
             return tokens;
         }
@@ -156,6 +193,17 @@ impl RankPast {
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 const fn float(number: u64) -> f32 {
     number.cast_signed() as f32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it wraps")]
+const fn steps(at: NanosSinceStart) -> u32 {
+    (at.0 >> STEP_BITS) as u32
+}
+
+/// 0 where clocks of shards differ.
+fn ns_since(since: u32, now: NanosSinceStart) -> u64 {
+    let steps = steps(now).wrapping_sub(since);
+    u64::from(if steps.cast_signed() < 0 { 0 } else { steps }) << STEP_BITS
 }
 
 fn short(tokens: u64) -> u32 {
@@ -192,6 +240,36 @@ mod tests {
         assert_eq!(past.prefill_left(0, at(104)), 0);
         assert_eq!(past.prefill_left(100, at(104)), 97, "most of the queue was given up");
         assert_eq!(past.prefill_left(u64::MAX, at(104)), u64::MAX - 2_400);
+    }
+
+    #[test]
+    fn the_times_of_two_queues_are_days_apart() {
+        let past = rank();
+        let day = 24 * 3_600;
+        for days in [0, 1, 3, 4, 30] {
+            past.prefill_began(4_000, at(100 + days * day));
+            let left = [100, 104].map(|second| past.prefill_left(4_000, at(second + days * day)));
+            assert_eq!(left, [4_000, 1_600], "{days} days");
+        }
+    }
+
+    #[test]
+    fn waits_without_a_queue_tell_how_long_a_prompt_takes() {
+        let past = RankPast::default();
+        let millis = || past.prefill_time(1_000).map(|time| time.as_millis());
+        assert_eq!(millis(), None);
+        past.waited(1_000, SECOND);
+        assert_eq!(millis(), Some(1_000));
+        // One of five finds no queue.
+        for turn in 0..1_000 {
+            past.waited(1_000, if turn % 5 == 0 { SECOND } else { 4 * SECOND });
+        }
+        assert!((1_050..1_400).contains(&millis().unwrap()), "{:?}", millis());
+        past.waited(u64::MAX, 0);
+        past.waited(0, u64::MAX);
+        assert!(millis() > Some(1_000));
+        past.forget();
+        assert_eq!(millis(), None, "another engine");
     }
 
     /// A rank that stands still while its queue grows.

@@ -1,0 +1,66 @@
+//! Prompts whose first tokens do not show: their answers come whole.
+
+use super::Lease;
+use forebay_base::NanosSinceStart;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Part of the way by which one request moves the share.
+const STEP: f32 = 1.0 / 256.0;
+/// Where fewer first tokens show, a rank that took too much would be noticed too late.
+const SHARE_MIN: f32 = 1.0 / 16.0;
+
+/// The share of first tokens that show, of the last requests. The same for all ranks: one that had
+/// its prompts taken off would look free beside another.
+#[derive(Debug, Default)]
+pub struct FirstTokens {
+    shown_share: Cell<f32>,
+}
+
+impl FirstTokens {
+    /// Counts a request that is sent. How long its prompt waits for its rank, if only time can
+    /// tell.
+    #[must_use]
+    pub fn time_unseen(
+        &self,
+        shows: bool,
+        lease: &Lease,
+        now: NanosSinceStart,
+    ) -> Option<Duration> {
+        let share = self.shown_share.get();
+        self.shown_share.set(share + (f32::from(u8::from(shows)) - share) * STEP);
+        if shows || share < SHARE_MIN { None } else { lease.prefill_time(now) }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use crate::account::LeaseCost;
+    use crate::worker::{LoadBoard, RoomLimits, ShardBoard};
+    use forebay_base::RankIndex;
+
+    fn lease(board: &ShardBoard, ms: u64) -> Lease {
+        let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
+        Lease::try_take(board, RankIndex(0), cost, RoomLimits::default(), at(ms)).unwrap()
+    }
+
+    fn at(ms: u64) -> NanosSinceStart {
+        NanosSinceStart(ms * 1_000_000)
+    }
+
+    #[test]
+    fn prompts_pass_by_time_where_some_first_tokens_show() {
+        let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
+        let time = |shows, ms| tokens.time_unseen(shows, &lease(&board, ms), at(ms));
+        let one_in = |n: u32| (1..=2_000).filter(|at| time(at % n == 0, 1_000).is_some()).count();
+        assert_eq!(one_in(5), 0, "the speed is not known");
+        lease(&board, 0).prefill_done(|| at(100));
+        assert_eq!(one_in(5), 1_600, "each that does not show");
+        let millis = time(false, 1_000).map(|time| time.as_millis());
+        assert_eq!((millis, time(true, 1_000)), (Some(100), None));
+        assert!(one_in(50) < 500, "until it is known that most do not");
+        assert_eq!(one_in(50), 0);
+    }
+}
