@@ -160,9 +160,10 @@ catalogue! {
         RANK_BUSY = Gauge "rank_busy" ["worker", "dp_rank"];
         /// Requests that ended on a rank, with any result.
         RANK_ENDED = Counter "rank_ended_total" ["worker", "dp_rank"];
-        /// Prompt tokens sent and not answered yet.
+        /// Prompt tokens sent to a rank and not computed yet, by first tokens and by time.
         PREFILL_TOKENS = Gauge "prefill_tokens" ["worker", "dp_rank"];
-        /// Prompt tokens that a rank computes in a second, by the first tokens of streams.
+        /// Prompt tokens that a rank computes in a second, by first tokens. Answers without a
+        /// stream have none, and make it less.
         PREFILL_TOKENS_PER_SECOND = Gauge "prefill_tokens_per_second" ["worker", "dp_rank"];
         /// Tokens held by requests in flight.
         DECODE_TOKENS = Gauge "decode_tokens" ["worker", "dp_rank"];

@@ -175,13 +175,13 @@ mod tests {
         let (load, past) = (RankLoad::default(), RankPast::default());
         load.add_prefill(1_000);
         past.prefill_began(1_000, NanosSinceStart(0));
-        past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000));
-        let queued = |ns| {
-            let now = NanosSinceStart(ns);
+        past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000_000));
+        let queued = |ms: u64| {
+            let now = NanosSinceStart(ms * 1_000_000);
             let seen = RankNow { load: &load, past: &past, report: None, now };
             predicted_work(seen, &work(70), |_| ReportWeight::FULL).queued_tokens
         };
-        assert_eq!([1_000_000, 1_500_000, 2_000_000].map(queued), [1_000, 615, 400]);
+        assert_eq!([1_000, 1_500, 2_000].map(queued), [1_000, 615, 400]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::dispatch::{has_no_room, retry_after_s};
 use forebay_router::request::{Chosen, Failed, may_be_blamed};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 /// Where the request goes.
 pub(super) struct Attempt<'a> {
@@ -63,8 +63,10 @@ pub(super) async fn run(
     let going = Going { plan: &plan, endpoint, facts };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease).filter(|_| paired.is_none());
-    let exchange = exchange(shard.sending(), conn, slot, going, paired.as_mut());
-    let result = beside(exchange, passes_at, &mut lease).await;
+    let result = {
+        let exchange = pin!(exchange(shard.sending(), conn, slot, going, paired.as_mut()));
+        beside(exchange, passes_at, &mut lease).await
+    };
     let answering = match result {
         Ok(answering) => answering,
         Err(error) => {
@@ -94,8 +96,7 @@ pub(super) async fn run(
     };
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
     head_came(shard, slot, going, &mut lease, is_kept);
-    let paired_with = paired.as_ref();
-    let pulse = pulse.as_ref();
+    let (paired_with, pulse) = (paired.as_ref(), pulse.as_ref());
     let accounted = Accounted { going, lease, pulse, predicted, paired: paired_with };
     let relayed = match slot.answer.head.status {
         // Apart: each connection would hold the place for it, and few become a tunnel.
@@ -134,20 +135,22 @@ fn passes_at(
     going: Going<'_>,
     lease: &Lease,
 ) -> Option<NanosSinceStart> {
+    if !going.endpoint.is_inference() || going.endpoint == Endpoint::WebSocket {
+        return None;
+    }
     let (shows, now) = (going.shows_first_token(&slot.request), shard.env.now());
-    let time = shard.workers.first_tokens.time_unseen(shows, lease, now)?;
-    Some(now.plus(time))
+    let first_tokens = shard.workers.first_tokens(going.facts.model)?;
+    Some(now.plus(first_tokens.time_unseen(shows, lease, now)?))
 }
 
 /// Waits for the beginning of an answer. From `passes_at` on its prompt counts as computed.
-async fn beside<T>(
-    answer: impl Future<Output = T>,
+fn beside<'a, T>(
+    mut answer: Pin<&'a mut impl Future<Output = T>>,
     passes_at: Option<NanosSinceStart>,
-    lease: &mut Lease,
-) -> T {
-    let mut answer = pin!(answer);
+    lease: &'a mut Lease,
+) -> impl Future<Output = T> {
     let mut passes = passes_at.map(|at| (at, Timer::new()));
-    poll_fn(|cx| {
+    poll_fn(move |cx| {
         if let Some((at, timer)) = &mut passes
             && timer.poll_until(*at, cx).is_ready()
         {
@@ -156,7 +159,6 @@ async fn beside<T>(
         }
         answer.as_mut().poll(cx)
     })
-    .await
 }
 
 /// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells

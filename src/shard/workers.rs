@@ -3,8 +3,8 @@
 use super::env::Env;
 use super::pulse::EnginePulse;
 use crate::relay::UpstreamKey;
-use forebay_base::limits::{RANKS_MAX, WORKERS_MAX};
-use forebay_base::{RankIndex, WorkerIndex};
+use forebay_base::limits::{MODELS_MAX, RANKS_MAX, WORKERS_MAX};
+use forebay_base::{ModelIndex, RankIndex, WorkerIndex};
 use forebay_fleet::account::{Count, FirstTokens};
 use forebay_fleet::worker::{FleetSnapshot, RankLoad, ShardBoard};
 use forebay_router::request::engine_refused;
@@ -54,20 +54,26 @@ pub(super) struct Workers {
     shown: Box<[Cell<u32>]>,
     /// What answers show, by [`RankIndex`].
     pulses: Box<[EnginePulse]>,
-    pub(super) first_tokens: FirstTokens,
+    /// By [`ModelIndex`]; those past [`MODELS_MAX`] share the last.
+    first_tokens: Box<[FirstTokens]>,
 }
 
 impl Workers {
     pub(super) fn new(board: ShardBoard) -> Self {
         let [heard, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
         let pulses = (0..RANKS_MAX).map(|_| EnginePulse::default()).collect();
-        let first_tokens = FirstTokens::default();
+        let first_tokens = (0..=MODELS_MAX).map(|_| FirstTokens::default()).collect();
         Self { fleet: RefCell::default(), board, heard, shown, pulses, first_tokens }
     }
 
     /// The fleet of this moment. The count that it takes is this shard's own.
     pub(super) fn fleet(&self) -> Rc<ShardFleet> {
         Rc::clone(&self.fleet.borrow())
+    }
+
+    /// Which share of a model's first tokens show.
+    pub(super) fn first_tokens(&self, model: ModelIndex) -> Option<&FirstTokens> {
+        self.first_tokens.get(model.index().min(MODELS_MAX))
     }
 
     /// A byte of an answer has come from the worker.

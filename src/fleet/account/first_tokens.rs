@@ -10,8 +10,8 @@ const STEP: f32 = 1.0 / 256.0;
 /// Where fewer first tokens show, a rank that took too much would be noticed too late.
 const SHARE_MIN: f32 = 1.0 / 16.0;
 
-/// The share of first tokens that show, of the last requests. The same for all ranks: one that had
-/// its prompts taken off would look free beside another.
+/// The share of first tokens that show, of the last requests for a model. The same for all ranks:
+/// one that had its prompts taken off would look free beside another.
 #[derive(Debug, Default)]
 pub struct FirstTokens {
     shown_share: Cell<f32>,
