@@ -62,7 +62,7 @@ pub(super) async fn run(
     }
     let going = Going { plan: &plan, endpoint, facts };
     let pulse = pulse(shard, slot, going, paired.is_some());
-    let passes_at = passes_at(shard, slot, going, &lease).filter(|_| paired.is_none());
+    let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
     let result = {
         let exchange = pin!(exchange(shard.sending(), conn, slot, going, paired.as_mut()));
         beside(exchange, passes_at, &mut lease).await
@@ -128,14 +128,16 @@ pub(super) async fn run(
     }
 }
 
-/// When the prompt should be computed, if its first token will not show.
+/// When the prompt should be computed, if its first token will not show. Of a pair the end of the
+/// prefill leg shows it.
 fn passes_at(
     shard: &Shard,
     slot: &Slot,
     going: Going<'_>,
     lease: &Lease,
+    is_paired: bool,
 ) -> Option<NanosSinceStart> {
-    if !going.endpoint.is_inference() || going.endpoint == Endpoint::WebSocket {
+    if is_paired || !going.endpoint.is_inference() || going.endpoint == Endpoint::WebSocket {
         return None;
     }
     let (shows, now) = (going.shows_first_token(&slot.request), shard.env.now());

@@ -19,11 +19,12 @@ pub(super) struct Going<'a> {
 
 impl Going<'_> {
     /// Does the first byte of its answer come with the first token? Other answers come whole, when
-    /// their last token is made; streams of responses begin before the first.
+    /// their last token is made. Streams of `/v1/responses` begin before the first.
     pub(super) const fn shows_first_token(&self, request: &ApiRequest) -> bool {
         let Self { endpoint, facts, .. } = self;
         let is_one = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
-        request.stream || is_one || facts.output_tokens <= 1
+        let is_stream = request.stream && !matches!(endpoint, Endpoint::Responses);
+        is_stream || is_one || facts.output_tokens <= 1
     }
 }
 

@@ -62,6 +62,28 @@ fn an_answer_with_an_error_tells_nothing() {
     }
 }
 
+/// An engine answers it with an event at once, and computes the prompt then.
+#[test]
+fn the_first_event_of_a_stream_of_responses_is_no_first_token() {
+    let worker = Worker::start(|_, stream| {
+        std::thread::sleep(Duration::from_millis(5));
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9";
+        write!(stream, "{head}\r\n\r\ndata: 1\n\n").is_ok()
+    });
+    let handle = router(config(&[&worker]));
+    let mut client = Client::connect(handle.listen);
+    let streams: [(_, &[u8], _); 2] = [
+        ("/v1/responses", br#"{"model":"m","input":"hi","stream":true}"#, false),
+        ("/v1/completions", br#"{"model":"m","prompt":"hi","stream":true}"#, true),
+    ];
+    for (path, body, tells) in streams {
+        client.send(&post(path, body));
+        assert_eq!(client.reply().status, 200);
+        pairs::idle(&handle);
+        assert_eq!(speed(&handle, &worker.address.to_string()) > 0.0, tells, "{path}");
+    }
+}
+
 #[test]
 fn the_prompt_of_an_answer_that_comes_whole_waits_as_long_as_it_should_take() {
     let gate = Gate::start();
