@@ -3,7 +3,7 @@
 
 use crate::rig::{
     Client, PATIENCE, Reply, admin, admin_post, any_port, metric, port_for_later, post, router,
-    samples, until, usable,
+    truth, until, usable,
 };
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
@@ -138,24 +138,24 @@ pub(crate) fn follow(handle: &ServerHandle, engines: &[&EngineHandle]) -> u64 {
 
 /// Waits until the router has received every event that the engines have sent, and applied it.
 pub(crate) fn settle(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
-    let busy = |engine: &&EngineHandle| {
-        engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0)
-    };
-    until("the engines are idle", || !engines.iter().any(busy));
     hear_all(handle, engines, lost);
     until("every operation is applied", || applied(handle) == applied(handle));
 }
 
-/// Waits until every batch is received, but for so many. A feed that had to begin again is told
-/// batches twice: then more are received than were sent.
+/// Waits until the engines are idle and every batch is received, but for so many. A feed that had
+/// to begin again is told batches twice: then more are received than were sent.
 pub(crate) fn hear_all(handle: &ServerHandle, engines: &[&EngineHandle], lost: u64) {
+    let busy = |engine: &&EngineHandle| {
+        engine.stats().iter().any(|rank| rank.requests.running + rank.requests.waiting > 0)
+    };
+    until("the engines are idle", || !engines.iter().any(busy));
     let start = Instant::now();
     loop {
         let missing = sent(engines).wrapping_sub(received(handle)).wrapping_sub(lost);
         if missing.cast_signed() <= 0 {
             return;
         }
-        let seen = || samples(handle, "forebay_kv_").join("\n");
+        let seen = || truth::samples(handle.admin, "forebay_kv_").join("\n");
         assert!(start.elapsed() < PATIENCE, "{missing} batches are missing:\n{}", seen());
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -33,12 +33,6 @@ pub(crate) fn usable(handle: &ServerHandle) -> usize {
     admin(handle, "/workers").text().matches("\"up\"").count()
 }
 
-/// Lines of the metrics that start with `name`.
-pub(crate) fn samples(handle: &ServerHandle, name: &str) -> Vec<String> {
-    let text = admin(handle, "/metrics").text();
-    text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
-}
-
 /// Sum of all samples whose line starts with `name`.
 pub(crate) fn metric(handle: &ServerHandle, name: &str) -> f64 {
     truth::metric(handle.admin, name)

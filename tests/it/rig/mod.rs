@@ -19,7 +19,7 @@ pub(crate) mod truth;
 pub(crate) mod websocket;
 pub(crate) mod worker;
 
-pub(crate) use admin::{admin, any_port, metric, port_for_later, samples, usable};
+pub(crate) use admin::{admin, any_port, metric, port_for_later, usable};
 pub(crate) use certificates::{Certificates, Pair};
 pub(crate) use client::{Client, Reply};
 pub(crate) use gate::Gate;

@@ -116,11 +116,16 @@ pub(crate) fn get(view: SocketAddr, path: &str) -> Reply {
     client.reply()
 }
 
+/// Lines of the metrics that start with `name`.
+pub(crate) fn samples(view: SocketAddr, name: &str) -> Vec<String> {
+    let text = get(view, "/metrics").text();
+    text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()
+}
+
 /// Sum of all samples whose line starts with `name`.
 pub(crate) fn metric(view: SocketAddr, name: &str) -> f64 {
-    let text = get(view, "/metrics").text();
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    let lines = samples(view, name);
+    lines.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 /// What `/workers` says about the feed of a rank.
