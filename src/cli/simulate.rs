@@ -84,10 +84,11 @@ struct FleetArgs {
     /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
     #[arg(long, value_name = "N", default_value_t = 0)]
     host_blocks: usize,
-    /// How long requests and steps of a rank take, as `tools/fit_engine` writes it [default: an
-    /// H100 with a model of 8 billion parameters]
+    /// How long requests and steps of a rank take, as `tools/fit_engine` writes it; of several
+    /// files the ranks have one each, in turn [default: an H100 with a model of 8 billion
+    /// parameters]
     #[arg(long, value_name = "FILE", conflicts_with = "prefill_tokens_per_s")]
-    engine: Option<PathBuf>,
+    engine: Vec<PathBuf>,
     /// Prompt tokens that a rank computes per second, as of `forebay engine`, instead of an H100;
     /// decoding takes no time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -146,7 +147,7 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         load_percent: args.load,
         blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
         seed: args.seed,
-        engine: engine(&args.fleet)?,
+        engines: engines(&args.fleet)?,
         config: config(args.fleet.config.as_deref())?,
     };
     let clock = Clock::start();
@@ -184,12 +185,15 @@ fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String
     }
 }
 
-/// What the ranks are like.
-fn engine(fleet: &FleetArgs) -> Result<ModelSpeed, String> {
+/// What the ranks are like, in turn.
+fn engines(fleet: &FleetArgs) -> Result<Vec<ModelSpeed>, String> {
     if let Some(speed) = fleet.prefill_tokens_per_s {
-        return Ok(ModelSpeed::of_prompts(f64::from(speed)));
+        return Ok(vec![ModelSpeed::of_prompts(f64::from(speed))]);
     }
-    let Some(file) = &fleet.engine else { return Ok(ModelSpeed::default()) };
+    fleet.engine.iter().map(|file| engine(file)).collect()
+}
+
+fn engine(file: &Path) -> Result<ModelSpeed, String> {
     let failed = |reason: &dyn fmt::Display| format!("--engine {}: {reason}", file.display());
     let unread = |error| failed(&format!("{error}; name a file that tools/fit_engine wrote"));
     let read = File::open(file).and_then(|file| read_text(file, ENGINE_FILE_BYTES_MAX));

@@ -1,5 +1,6 @@
 //! The fleet of a run, as the control plane would have found it.
 
+use crate::plan::SimPlan;
 use crate::trace::Trace;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
@@ -15,50 +16,37 @@ use std::sync::Arc;
 /// Of all keys of a run.
 pub(crate) const SEED: KeySeed = KeySeed(1);
 
-/// What the ranks of a fleet are like.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RankShape {
-    pub(crate) blocks: usize,
-    pub(crate) host_blocks: usize,
-    /// The first so many ranks compute prompts for the others; 0: each serves whole requests.
-    pub(crate) prefill_ranks: usize,
-    pub(crate) sequences_max: u32,
-}
-
-impl RankShape {
-    fn role(&self, rank: RankIndex) -> Role {
-        match self.prefill_ranks {
-            0 => Role::Both,
-            prefill_ranks if rank.index() < prefill_ranks => Role::Prefill,
-            _ => Role::Decode,
-        }
+fn role(plan: &SimPlan, rank: RankIndex) -> Role {
+    match plan.prefill_ranks {
+        0 => Role::Both,
+        prefill_ranks if rank.index() < prefill_ranks => Role::Prefill,
+        _ => Role::Decode,
     }
 }
 
 /// Where the index has what a rank could bring back from its host.
-fn host_number(rank: RankIndex, shape: RankShape) -> Option<RankIndex> {
+fn host_number(rank: RankIndex, plan: &SimPlan) -> Option<RankIndex> {
     let number = RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(rank.index())?);
-    number.filter(|_| shape.host_blocks > 0)
+    number.filter(|_| plan.blocks.host > 0)
 }
 
-/// So many ranks that serve one model, and the root of its blocks.
+/// The ranks of the plan, which serve one model, and the root of its blocks.
 pub(crate) fn fleet(
     trace: &Trace,
-    ranks: usize,
-    shape: RankShape,
+    plan: &SimPlan,
     config: &Arc<Config>,
 ) -> (Arc<FleetSnapshot>, BlockKey) {
     let block_size_tokens = trace.block_tokens;
     let name = RootName { model: "m", block_size_tokens, ..RootName::default() };
     let root = BlockKey::root(SEED, &name);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    let numbers = || (0..ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
-    let kv_block_count = shape.blocks as u32;
+    let numbers = || (0..plan.ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
+    let kv_block_count = plan.device_blocks(trace) as u32;
     let kv_tokens = u64::from(kv_block_count) * u64::from(block_size_tokens);
     let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
     // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
-    let room = RoomLimits {
-        places_max: config.flow.rank_concurrency_max.unwrap_or(shape.sequences_max),
+    let room = |running_max| RoomLimits {
+        places_max: config.flow.rank_concurrency_max.unwrap_or(running_max),
         kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
         prefill_tokens_max: u64::from(config.flow.queue.prefill_tokens_max),
     };
@@ -69,15 +57,15 @@ pub(crate) fn fleet(
         address: nowhere,
         block_size_tokens,
         kv_block_count,
-        running_max: shape.sequences_max,
+        running_max: plan.speed(rank.index()).sequences_max,
         kv_feed_live: true,
-        role: shape.role(rank),
-        kv_transfer: (shape.role(rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
+        role: role(plan, rank),
+        kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         kv_flow: None,
         topology: None,
-        room,
+        room: room(plan.speed(rank.index()).sequences_max),
         pool: PoolIndex(0),
-        tiers: TierRanks { host: host_number(rank, shape), ..TierRanks::default() },
+        tiers: TierRanks { host: host_number(rank, plan), ..TierRanks::default() },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
     };
     let worker = |rank: RankIndex| Worker {

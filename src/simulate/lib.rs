@@ -5,6 +5,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `world` | the order of events; open this file first |
+//! | `plan` | what a run simulates: ranks, load, seed |
 //! | `routers` | one router, or replicas in front of the same ranks |
 //! | `shipped` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
@@ -28,6 +29,7 @@ mod generate;
 mod held;
 mod host_tier;
 mod kv_cache;
+mod plan;
 mod rivals;
 mod routers;
 mod series;
@@ -39,6 +41,7 @@ mod trace_file;
 mod world;
 
 pub use generate::Scenario;
+pub use plan::{BlockRoom, SimPlan};
 pub use rivals::{Rival, Rule};
 pub use routers::{LentClock, RouterUse};
 pub use series::{RunSeries, TtftPoint};
@@ -46,7 +49,7 @@ pub use speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{BlockRoom, Onlooker, PolicyRun, SimPlan, run, simulate};
+pub use world::{Onlooker, PolicyRun, run, simulate};
 
 #[cfg(test)]
 mod tests;

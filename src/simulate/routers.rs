@@ -3,8 +3,8 @@
 //! their queues. Each replica hears all KV events. Guesses of prompts on their way are a replica's
 //! own.
 
-use crate::fleet::RankShape;
 use crate::kv_cache::CacheChange;
+use crate::plan::SimPlan;
 use crate::rivals::{RivalState, Rule};
 use crate::shipped::{PlacedAs, Shipped, TraceAsked};
 use crate::trace::Trace;
@@ -49,20 +49,9 @@ struct RouterSide {
     rival: Option<RivalState>,
 }
 
-/// What all routers of a run have in common.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RouterPlan<'a> {
-    pub(crate) replicas: usize,
-    pub(crate) ranks: usize,
-    pub(crate) shape: RankShape,
-    pub(crate) rule: Rule,
-    pub(crate) seed: u64,
-    pub(crate) config: &'a Config,
-}
-
 impl<'a> Routers<'a> {
-    pub(crate) fn new(trace: &Trace, plan: RouterPlan<'_>, clock: LentClock<'a>) -> Self {
-        let RouterPlan { replicas, ranks, shape, rule, seed, config } = plan;
+    pub(crate) fn new(trace: &Trace, plan: &SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
+        let SimPlan { replicas, ranks, seed, ref config, .. } = *plan;
         let side = |number: usize| {
             let seed = seed.wrapping_add(number as u64);
             let (policy, rival) = match rule {
@@ -70,7 +59,7 @@ impl<'a> Routers<'a> {
                 Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, seed))),
             };
             let config = Config { policy, ..config.clone() };
-            RouterSide { shipped: Shipped::new(trace, ranks, shape, config, seed), rival }
+            RouterSide { shipped: Shipped::new(trace, plan, config, seed), rival }
         };
         Self {
             sides: (0..replicas.max(1)).map(side).collect(),

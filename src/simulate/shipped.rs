@@ -1,8 +1,9 @@
 //! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
 //! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
 
-use crate::fleet::{RankShape, SEED, fleet};
+use crate::fleet::{SEED, fleet};
 use crate::kv_cache::CacheChange;
+use crate::plan::SimPlan;
 use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
@@ -107,15 +108,9 @@ pub(crate) struct TraceAsked<'a> {
 }
 
 impl Shipped {
-    pub(crate) fn new(
-        trace: &Trace,
-        ranks: usize,
-        shape: RankShape,
-        config: Config,
-        seed: u64,
-    ) -> Self {
+    pub(crate) fn new(trace: &Trace, plan: &SimPlan, config: Config, seed: u64) -> Self {
         let config = Arc::new(config);
-        let (fleet, root) = fleet(trace, ranks, shape, &config);
+        let (fleet, root) = fleet(trace, plan, &config);
         let board = ShardBoard::from(LoadBoard::new());
         fleet.set_queues(&board);
         let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };

@@ -32,7 +32,8 @@ pub struct PolicySummary {
     pub times: TimeFigures,
     /// Share of the requests whose first token came within twice its own prefill and 10 ms.
     pub goodput: f64,
-    /// The most prompt tokens that a rank computed, in parts of the mean.
+    /// The most work that a rank had with prompts, in parts of the mean: tokens that it computed,
+    /// weighed by its speed.
     pub load_max_over_mean: f64,
     /// Share of the time, until the last request came, in which steps ran.
     pub busy: f64,

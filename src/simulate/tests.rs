@@ -153,6 +153,22 @@ fn one_rank_computes_and_another_answers() {
 }
 
 #[test]
+fn ranks_have_their_speeds_in_turn() {
+    let engines = [2_000.0, 1_000.0].map(ModelSpeed::of_prompts).to_vec();
+    let plan = SimPlan { ranks: 3, engines, load_percent: 50.0, ..SimPlan::default() };
+    assert_eq!(
+        [0, 1, 2].map(|rank| plan.speed(rank).prefill_ns(1_600)),
+        [800_000_000, 1_600_000_000, 800_000_000]
+    );
+    assert_eq!(plan.alone_ns(1_600), 960_000_000, "5,000 tokens a second in all");
+    assert_eq!(SimPlan { ranks: 1, ..plan.clone() }.alone_ns(1_600), 800_000_000);
+    let trace = Scenario::Shared.trace(2).first(400);
+    let in_turn = simulate(&trace, &plan, "round_robin".parse().unwrap());
+    // As many tokens each: the slow one has half of the work.
+    assert!((1.4..1.6).contains(&in_turn.load_max_over_mean), "{in_turn:?}");
+}
+
+#[test]
 fn pairs_serve_everything_and_prompts_stay_on_the_prefill_ranks() {
     let trace = Scenario::Shared.trace(2).first(400);
     let both = SimPlan { ranks: 4, load_percent: 60.0, ..SimPlan::default() };
@@ -228,7 +244,7 @@ fn an_engine_file_says_what_requests_and_steps_take() {
     assert_eq!(engine.transfer, ModelSpeed::default().transfer);
     assert_eq!(engine.prefill_ns(1_000), 4_000_000);
     let trace = trace(&mooncake(0, 1_000, 3, &[1, 2]));
-    let plan = SimPlan { ranks: 1, engine, ..SimPlan::default() };
+    let plan = SimPlan { ranks: 1, engines: vec![engine], ..SimPlan::default() };
     let times = simulate(&trace, &plan, Rule::all()[0].1).times;
     assert_eq!(times.ttft_ms_mean, 6.0, "the prompt's step, and the time beside steps");
     assert_eq!(times.tpot_ms_mean, 3.001);
@@ -253,7 +269,7 @@ fn faults_of_an_engine_file_name_their_key() {
     // What is allowed ends too, however slow it is.
     let engine = ModelSpeed::from_toml("[step]\nattention_ns = 1e12").unwrap();
     let trace = trace(&mooncake(0, 100_000, 300, &[1, 2]));
-    let plan = SimPlan { ranks: 1, engine, ..SimPlan::default() };
+    let plan = SimPlan { ranks: 1, engines: vec![engine], ..SimPlan::default() };
     assert_eq!(simulate(&trace, &plan, Rule::all()[0].1).requests, 1);
 }
 

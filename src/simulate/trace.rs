@@ -97,6 +97,12 @@ impl TraceRequest {
 }
 
 impl Trace {
+    /// The mean length of the prompts, at least 1 token.
+    pub(crate) fn mean_input_tokens(&self) -> u32 {
+        let tokens: u64 = self.requests.iter().map(|request| u64::from(request.input_tokens)).sum();
+        tokens.checked_div(self.requests.len() as u64).map_or(1, |mean| mean.max(1) as u32)
+    }
+
     /// A trace of these requests. Adds the blocks that answers make, and sessions where a request
     /// extends another one.
     pub(crate) fn new(block_tokens: u32, requests: Vec<TraceRequest>, names: BlockNames) -> Self {

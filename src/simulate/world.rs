@@ -2,76 +2,26 @@
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
 use crate::engine::{EngineJob, EngineNews, ModelEngine};
-use crate::fleet::RankShape;
 use crate::kv_cache::{CacheChange, KvCache};
+use crate::plan::SimPlan;
 use crate::rivals::Rule;
-use crate::routers::{LentClock, RouterPlan, RouterUse, Routers};
+use crate::routers::{LentClock, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
 use crate::shipped::{PlacedAs, TraceAsked};
-use crate::speed::ModelSpeed;
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_config::Config;
 use forebay_fleet::account::{FirstTokens, Lease};
 use forebay_fleet::worker::LoadReading;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A KV cache holds so many parts of the fleet's distinct blocks, unless a plan says otherwise.
-const CACHED_PART: usize = 4;
 /// From a change in a cache until the index has it.
 const EVENT_DELAY_NS: u64 = 3_000_000;
 /// Between two load reports of a rank.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
 /// Between two messages of a replica, with NATS: as of an idle one.
 const TELL_INTERVAL_NS: u64 = 20_000_000;
-
-/// Blocks that a rank has room for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BlockRoom {
-    /// On the device; `None`: a quarter of the distinct blocks for the fleet, at least the longest
-    /// prompt.
-    pub device: Option<usize>,
-    /// On the host; 0: blocks that leave the device are gone.
-    pub host: usize,
-}
-
-/// What a run simulates.
-#[derive(Clone, Debug)]
-pub struct SimPlan {
-    /// Ranks of the fleet; at most `RANKS_MAX`.
-    pub ranks: usize,
-    /// So many of these compute prompts for the others; 0: each serves whole requests.
-    pub prefill_ranks: usize,
-    /// Routers in front of them.
-    pub replicas: usize,
-    /// Prompts offered, in percent of what the fleet computes without a cache.
-    pub load_percent: f64,
-    /// Blocks that a rank has room for.
-    pub blocks: BlockRoom,
-    /// Of ties, and of arrivals that the trace gives in coarse steps.
-    pub seed: u64,
-    /// What the engines of the ranks are like.
-    pub engine: ModelSpeed,
-    /// What the routers are like, their policy aside.
-    pub config: Config,
-}
-
-impl Default for SimPlan {
-    fn default() -> Self {
-        Self {
-            ranks: 8,
-            prefill_ranks: 0,
-            replicas: 1,
-            load_percent: 80.0,
-            blocks: BlockRoom::default(),
-            seed: 1,
-            engine: ModelSpeed::default(),
-            config: Config::default(),
-        }
-    }
-}
 
 /// What happens at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,25 +128,19 @@ struct Requests {
 
 impl<'a> World<'a> {
     fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
-        let quarter = trace.distinct_blocks() / CACHED_PART / plan.ranks.max(1);
-        let blocks = plan.blocks.device.unwrap_or(quarter).max(trace.longest_blocks() + 1);
-        let host_blocks = plan.blocks.host;
-        let (sequences_max, prefill_ranks) = (plan.engine.sequences_max, plan.prefill_ranks);
-        let shape = RankShape { blocks, host_blocks, prefill_ranks, sequences_max };
-        let SimPlan { replicas, ranks, seed, .. } = *plan;
-        let config = &plan.config;
-        let routers = RouterPlan { replicas, ranks, shape, rule, seed, config };
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
             ttft_ns: None,
             token_ns: None,
-            alone_ns: plan.engine.prefill_ns(request.input_tokens),
+            alone_ns: plan.alone_ns(request.input_tokens),
         });
-        let engine = |_| ModelEngine::new(plan.engine, KvCache::new(blocks, host_blocks));
+        let blocks = plan.device_blocks(trace);
+        let cache = || KvCache::new(blocks, plan.blocks.host);
+        let engine = |rank| ModelEngine::new(plan.speed(rank), cache());
         Self {
             trace,
             plan,
-            routers: Routers::new(trace, routers, clock),
+            routers: Routers::new(trace, plan, rule, clock),
             ranks: SimRanks {
                 engines: (0..plan.ranks).map(engine).collect(),
                 waiting: vec![0; plan.ranks],
@@ -378,7 +322,7 @@ impl<'a> World<'a> {
             return;
         }
         let ttft = now - self.requests.started_ns[at];
-        self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns());
+        self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns(id));
         if let Some(lease) = &mut self.requests.leases[at]
             && self.trace.shows_first_token(id)
         {
@@ -386,9 +330,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// By so much the client sees each token later.
-    const fn beside_steps_ns(&self) -> u64 {
-        self.plan.engine.request_ns as u64
+    /// By so much the client sees each token of a request later.
+    fn beside_steps_ns(&self, id: u32) -> u64 {
+        let rank = self.requests.leases[id as usize].as_ref().map(Lease::rank);
+        rank.map_or(0, |rank| self.plan.speed(rank.index()).request_ns as u64)
     }
 
     /// The prefill rank is done, and the decode rank goes on.
@@ -412,7 +357,7 @@ impl<'a> World<'a> {
     fn ended(&mut self, id: u32, now: u64) {
         let at = id as usize;
         let gaps = u64::from(self.trace.requests[at].output_tokens.saturating_sub(1));
-        let beside_steps_ns = self.beside_steps_ns();
+        let beside_steps_ns = self.beside_steps_ns(id);
         let outcome = &mut self.requests.outcomes[at];
         let first_ns = outcome.ttft_ns.map(|ttft| self.requests.started_ns[at] + ttft);
         let last_ns = now + beside_steps_ns;
@@ -470,7 +415,7 @@ impl<'a> World<'a> {
         // Prompts are computed by some of the ranks, or by all.
         let SimPlan { ranks, prefill_ranks, .. } = *self.plan;
         let computing = if prefill_ranks > 0 { prefill_ranks } else { ranks };
-        let computed = || totals().take(computing).map(|totals| totals.computed_tokens);
+        let computed = totals().take(computing).map(|totals| totals.computed_tokens);
         let cached: u64 = totals().map(|totals| totals.cached_tokens).sum();
         let prompts = self.trace.requests.iter().zip(&self.requests.outcomes);
         let served = prompts.filter(|(_, outcome)| outcome.ttft_ns.is_some());
@@ -479,8 +424,12 @@ impl<'a> World<'a> {
         let loaded: u64 = totals().map(|totals| totals.loaded_tokens).sum();
         summary.hits.host_hit_rate = loaded as f64 / tokens.max(1) as f64;
         summary.preempted = totals().map(|totals| totals.preempted).sum();
-        let mean = computed().sum::<u64>() as f64 / computing.max(1) as f64;
-        summary.load_max_over_mean = computed().max().unwrap_or(0) as f64 / mean.max(1.0);
+        let prompt_tokens = self.trace.mean_input_tokens();
+        let work = computed
+            .enumerate()
+            .map(|(rank, tokens)| tokens as f64 * self.plan.slowness(rank, prompt_tokens));
+        let (most, all) = work.fold((0.0, 0.0), |(most, all), work| (work.max(most), all + work));
+        summary.load_max_over_mean = most / (all / computing.max(1) as f64).max(1.0);
         let busy: u64 = totals().map(|totals| totals.busy_ns).sum();
         let all = self.requests.last_arrival_ns.max(1) as f64 * ranks as f64;
         summary.busy = busy as f64 / all;
