@@ -352,6 +352,7 @@ impl Explainer {
                 "running_tokens": parts.running_tokens,
                 "held_tokens": parts.held_tokens,
                 "reported_tokens": parts.reported_tokens,
+                "slower_tokens": parts.slower_tokens,
             },
             "state": state(worker.state),
             "draining": worker.state.is_draining(),

@@ -84,9 +84,8 @@ struct FleetArgs {
     /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
     #[arg(long, value_name = "N", default_value_t = 0)]
     host_blocks: usize,
-    /// How long requests and steps of a rank take, as `tools/fit_engine` writes it; of several
-    /// files the ranks have one each, in turn [default: an H100 with a model of 8 billion
-    /// parameters]
+    /// Speed of a rank, from `tools/fit_engine`; of several files each rank has one, in turn
+    /// [default: an H100 with an 8B model]
     #[arg(long, value_name = "FILE", conflicts_with = "prefill_tokens_per_s")]
     engine: Vec<PathBuf>,
     /// Prompt tokens that a rank computes per second, as of `forebay engine`, instead of an H100;
@@ -134,6 +133,10 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     if usize::from(args.fleet.workers) > ranks_max {
         let what = format!("with --host-blocks, give at most {ranks_max}");
         return Err(format!("--workers {}: {what}", args.fleet.workers));
+    }
+    let (kinds, workers) = (args.fleet.engine.len(), args.fleet.workers);
+    if kinds > usize::from(workers) {
+        return Err(format!("--engine: {kinds} files for --workers {workers}. Leave some out"));
     }
     let rules = rules(&args.policy)?;
     check_pairs(&args.fleet, &rules)?;

@@ -48,6 +48,9 @@ pub struct CostParts {
     /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with
     /// the report's age.
     pub reported_tokens: u64,
+    /// What these take longer there than on a rank of mean speed: the evicted and the delay do not,
+    /// and running requests by half. Less than 0 on a faster rank.
+    pub slower_tokens: i64,
 }
 
 impl CostParts {
@@ -60,9 +63,19 @@ impl CostParts {
         let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
         // Saturating: what engines report may be any number, and a sum that ran over would make the
         // fullest rank the cheapest.
-        let total = RankCost(own.saturating_add(self.reported_tokens));
-        debug_assert!(total.0 >= self.queued_tokens.max(self.uncached_tokens), "parts are missing");
-        total
+        let all = own.saturating_add(self.reported_tokens);
+        debug_assert!(all >= self.queued_tokens.max(self.uncached_tokens), "parts are missing");
+        RankCost(all.saturating_add_signed(self.slower_tokens))
+    }
+
+    /// What takes longer on a slower rank. Running requests count by half: their steps wait for
+    /// the memory of a rank, and ranks differ in that about half as much. What the delay and lost
+    /// blocks cost others does not depend on this rank.
+    #[inline]
+    fn by_speed(&self) -> u64 {
+        let prompts = self.queued_tokens.saturating_add(self.uncached_tokens);
+        let beside = self.held_tokens.saturating_add(self.reported_tokens);
+        prompts.saturating_add(beside).saturating_add(self.running_tokens / 2)
     }
 }
 
@@ -111,7 +124,7 @@ pub fn predicted_work(
     let evicted_tokens =
         work.prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
     let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
-    CostParts {
+    let parts = CostParts {
         queued_tokens: past.prefill_left(load.prefill_tokens(), now).saturating_add(elsewhere),
         uncached_tokens: work.uncached_tokens,
         evicted_tokens,
@@ -122,7 +135,13 @@ pub fn predicted_work(
             0 => 0,
             tokens => weight_of(report).of(tokens),
         }),
+        slower_tokens: 0,
+    };
+    let speeds = work.prices.speeds();
+    if !speeds.differ() {
+        return parts;
     }
+    CostParts { slower_tokens: speeds.longer(parts.by_speed(), past), ..parts }
 }
 
 /// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
@@ -182,6 +201,30 @@ mod tests {
             predicted_work(seen, &work(70), |_| ReportWeight::FULL).queued_tokens
         };
         assert_eq!([1_000, 1_500, 2_000].map(queued), [1_000, 615, 400]);
+    }
+
+    #[test]
+    fn what_a_rank_computes_takes_as_long_as_the_rank_is_slow() {
+        let second = NanosSinceStart(1_000_000_000);
+        let pasts = [3_000, 1_000].map(|tokens| {
+            let past = RankPast::default();
+            (0..32).for_each(|_| past.waited(tokens, second.0));
+            past
+        });
+        let load = RankLoad::default();
+        load.add_prefill(500);
+        load.add_decode(6_400);
+        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
+        let prices = Prices::of_token(3).with_speeds(pasts.iter());
+        let cost = pasts.each_ref().map(|past| {
+            let seen = RankNow { load: &load, past, report: None, now: second };
+            let parts =
+                predicted_work(seen, &RankWork { prices, ..work(84) }, |_| ReportWeight::FULL);
+            assert_eq!((parts.held_tokens, parts.delay_tokens), (100, 168));
+            (parts.slower_tokens, parts.total().0)
+        });
+        // 500 + 84 + 100 + 16, a third less and as much again.
+        assert_eq!(cost, [(-233, 651), (700, 1_584)]);
     }
 
     #[test]
@@ -282,6 +325,7 @@ mod tests {
             running_tokens: 32,
             held_tokens: 100,
             reported_tokens: 32,
+            slower_tokens: 0,
         };
         assert_eq!((parts, parts.total()), (expected, RankCost(734)));
     }

@@ -19,6 +19,7 @@ mod reach;
 mod route;
 mod session;
 mod sources;
+mod speeds;
 mod tiers;
 mod told;
 mod usable;

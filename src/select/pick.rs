@@ -147,7 +147,7 @@ impl PickRequest<'_> {
     #[inline(always)]
     pub(super) fn cost_up_to(&self, rank: RankIndex, tokens: u64, most: RankCost) -> RankCost {
         // Beside a rank with most of the prompt, the loads of the others are not looked at.
-        let least = RankCost(tokens.saturating_add(self.prices.delay(tokens)));
+        let least = RankCost(self.prices.least(tokens));
         if least > most {
             return least;
         }
@@ -403,6 +403,7 @@ mod tests {
         fn the_cheapest_is_chosen_whoever_holds_the_prompt(
             held_bytes in proptest::collection::vec(0_u32..40_000, 6),
             queued in proptest::collection::vec(0_u64..20_000, 6),
+            tokens_per_ms in proptest::collection::vec(1_u64..100, 6),
             times in 1_u64..10,
             leg in proptest::sample::select(vec![Leg::Whole, Leg::Prefill, Leg::Decode]),
             (policy, anchor) in proptest::sample::select(vec![
@@ -417,6 +418,11 @@ mod tests {
                 overlaps.set(rank, Overlap { blocks: 1, bytes: bytes.saturating_sub(10_000) });
                 board.rank(rank).unwrap().add_prefill(tokens);
             }
+            for (&rank, &tokens) in ranks.iter().zip(&tokens_per_ms) {
+                let past = board.past(rank).unwrap();
+                (0..32).for_each(|_| past.waited(tokens, 1_000_000));
+            }
+            let pasts = ranks.iter().filter_map(|rank| board.past(*rank));
             let request = PickRequest {
                 leg,
                 ranks: &ranks,
@@ -425,7 +431,7 @@ mod tests {
                 now: NanosSinceStart(0),
                 overlaps: &overlaps,
                 fleet: &FleetSnapshot::default(),
-                prices: Prices::of_token(times),
+                prices: Prices::of_token(times).with_speeds(pasts),
                 prompt: PromptSize::new(30_000, 4.0),
                 session: SessionKey::of(b"a session"),
                 anchor,

@@ -1,8 +1,10 @@
 //! What computing and keeping prompt tokens costs a fleet. A token that some rank holds already
 //! need not be computed at all; elsewhere it delays every request behind it. What it pushes out of
-//! a cache is computed again, if it is asked for again.
+//! a cache is computed again, if it is asked for again. And the same tokens take longer on a slower
+//! rank.
 
 use super::Policy;
+use super::speeds::{RankSpeeds, SpeedsSeen};
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankPast, Role, WorkerState};
 
@@ -19,7 +21,7 @@ const WRITTEN_TOKENS_MAX: u64 = 1 << 40;
 const EVICTING_TOKENS_MAX: u64 = 1 << 40;
 
 /// What tokens cost at one moment, in units of 1/1,024 token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// Of a token to compute: 1 on an idle fleet, at most [`FREE_PARTS`]. See [`price`].
     token: u64,
@@ -28,6 +30,7 @@ pub struct Prices {
     least_written: u64,
     /// The tokens found in caches over those written to them, at most 1 on each rank.
     reuse: u64,
+    speeds: RankSpeeds,
 }
 
 /// What the caches of a fleet have lately seen, as far as their size is known.
@@ -46,12 +49,21 @@ struct CachesSeen {
 
 impl Prices {
     /// On an idle fleet, with no cache written to more than another.
-    pub const LEAST: Self = Self { token: ONE, least_written: u64::MAX, reuse: ONE };
+    pub const LEAST: Self =
+        Self { token: ONE, least_written: u64::MAX, reuse: ONE, speeds: RankSpeeds::EQUAL };
 
     /// A token to compute costs so many.
     #[cfg(test)]
     pub(super) const fn of_token(times: u64) -> Self {
         Self { token: times * ONE, ..Self::LEAST }
+    }
+
+    /// The same among ranks with this past.
+    #[cfg(test)]
+    pub(super) fn with_speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast> + Clone) -> Self {
+        let mut seen = SpeedsSeen::default();
+        pasts.clone().for_each(|past| seen.see(past));
+        Self { speeds: seen.speeds(pasts), ..self }
     }
 
     /// At this moment, for requests that these ranks serve. Only `kv` and
@@ -66,26 +78,40 @@ impl Prices {
         if !matches!(policy, Policy::Kv | Policy::Session) {
             return Self::LEAST;
         }
-        let (mut all, mut free, mut caches) = (0_u64, 0_u64, CachesSeen::default());
+        let (mut all, mut free) = (0_u64, 0_u64);
+        let (mut caches, mut speeds) = (CachesSeen::default(), SpeedsSeen::default());
         for &index in ranks {
             let Some((rank, worker)) = fleet.rank(index) else { continue };
             let (Some(load), Some(past)) = (board.rank(index), board.past(index)) else { continue };
             if rank.role != Role::Decode && worker.state == WorkerState::Up {
                 all += 1;
                 free += u64::from(load.prefill_tokens() == 0 && load.prefill_elsewhere() == 0);
-                caches.see(past, fleet.kv_capacity_tokens(index));
+                caches.see(past, rank.kv_capacity_tokens());
+                speeds.see(past);
             }
         }
         let token = price(all, free);
         debug_assert!((ONE..=FREE_PARTS * ONE).contains(&token), "{token} is no price");
         // What is found in caches is known where prompts are matched.
         let reuse = if policy == Policy::Kv { caches.reuse() } else { ONE };
-        Self { token, least_written: caches.least_written(), reuse }
+        let speeds = speeds.speeds(ranks.iter().filter_map(|rank| board.past(*rank)));
+        Self { token, least_written: caches.least_written(), reuse, speeds }
     }
 
     /// What computing so many tokens costs beyond the tokens themselves.
     pub(super) const fn delay(self, tokens: u64) -> u64 {
         tokens.saturating_mul(self.token - ONE) / ONE
+    }
+
+    /// How fast the ranks are beside each other.
+    #[inline]
+    pub(super) const fn speeds(self) -> RankSpeeds {
+        self.speeds
+    }
+
+    /// Computing so many tokens costs at least as much, on any rank.
+    pub(super) fn least(self, tokens: u64) -> u64 {
+        self.speeds.least(tokens).saturating_add(self.delay(tokens))
     }
 
     /// What so many new tokens push out of a cache that will be asked for again. The share of the

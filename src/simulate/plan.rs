@@ -32,7 +32,7 @@ pub struct SimPlan {
     pub blocks: BlockRoom,
     /// Of ties, and of arrivals that the trace gives in coarse steps.
     pub seed: u64,
-    /// What the engines of the ranks are like: the ranks have them in turn. None: the default.
+    /// What the engines of the ranks are like: the ranks have them in turn. Empty: the default.
     pub engines: Vec<ModelSpeed>,
     /// What the routers are like, their policy aside.
     pub config: Config,
@@ -67,14 +67,16 @@ impl SimPlan {
     }
 
     /// Time that an idle rank takes for a whole prompt of which it holds nothing. Of ranks of
-    /// unequal speed: the time in which each would be done with its part of many such prompts.
+    /// unequal speed: that of a rank of mean speed, among those that compute prompts.
     pub(crate) fn alone_ns(&self, prompt_tokens: u32) -> u64 {
-        let kinds = self.engines.len().clamp(1, self.ranks.max(1));
+        let computing = if self.prefill_ranks > 0 { self.prefill_ranks } else { self.ranks };
+        let computing = computing.max(1);
+        let kinds = self.engines.len().clamp(1, computing);
         let rates = (0..kinds).map(|kind| {
-            let ranks = (self.ranks.max(1) - kind).div_ceil(kinds);
+            let ranks = (computing - kind).div_ceil(kinds);
             ranks as f64 / self.speed(kind).prefill_ns(prompt_tokens).max(1) as f64
         });
-        (self.ranks.max(1) as f64 / rates.sum::<f64>()).round() as u64
+        (computing as f64 / rates.sum::<f64>()).round() as u64
     }
 
     /// Time that the rank takes for a prompt of so many tokens, in parts of the fleet's.

@@ -30,7 +30,8 @@ pub struct PolicySummary {
     /// Times to the first token and between tokens.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Share of the requests whose first token came within twice its own prefill and 10 ms.
+    /// Share of the requests whose first token came within twice its own prefill and 10 ms. Of
+    /// ranks of unequal speed, the prefill is that of a rank of mean speed.
     pub goodput: f64,
     /// The most work that a rank had with prompts, in parts of the mean: tokens that it computed,
     /// weighed by its speed.

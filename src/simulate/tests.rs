@@ -337,18 +337,32 @@ fn requests_without_a_stream_cost_little_beside_streams() {
     assert!(whole < half - 0.01, "{whole} and {half}: and where nothing tells the speed, late");
 }
 
+#[test]
+fn slow_ranks_get_what_they_can_compute() {
+    let trace = Scenario::Documents.trace(1).first(1_600);
+    let engines = [20_000.0, 5_000.0].map(ModelSpeed::of_prompts).to_vec();
+    let plan = SimPlan { ranks: 4, engines, ..SimPlan::default() };
+    let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
+    let (kv, lmetric) = (run("kv"), run("lmetric"));
+    assert!(kv.times.ttft_ms_mean < 0.9 * lmetric.times.ttft_ms_mean, "{kv:?} {lmetric:?}");
+}
+
 /// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
 #[test]
 fn fixed_seeds_have_the_figures_of_the_file() {
     let mut found = String::new();
+    let unequal = [40_000.0, 10_000.0].map(ModelSpeed::of_prompts);
     for name in ["chats", "shared", "agents", "documents"] {
         let trace = name.parse::<Scenario>().unwrap().trace(1).first(400);
-        for load_percent in [30.0, 120.0] {
-            let plan = SimPlan { ranks: 4, load_percent, ..SimPlan::default() };
+        let cases: [(f64, &[ModelSpeed], &str); 3] =
+            [(30.0, &[], ""), (120.0, &[], ""), (80.0, &unequal, ", unequal ranks")];
+        for (load_percent, engines, of) in cases {
+            let engines = engines.to_vec();
+            let plan = SimPlan { ranks: 4, load_percent, engines, ..SimPlan::default() };
             let run = simulate(&trace, &plan, "kv".parse().unwrap());
             let (ttft, hits) = (run.times, run.hits.hit_rate);
             found += &format!(
-                "{name} {load_percent} %: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
+                "{name} {load_percent} %{of}: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
                  goodput {:.3}, max/mean {:.2}, refused {}\n",
                 ttft.ttft_ms_mean,
                 ttft.ttft_ms_p99,

@@ -181,8 +181,8 @@ fn a_prompt_in_a_query_is_explained_with_the_parts_of_its_cost() {
     assert_eq!(idle["cost_parts"]["reported_tokens"], 0, "{answer}");
     assert_eq!(strange["report"]["foreign_requests"], 8);
     for rank in [strange, idle] {
-        let sum: u64 =
-            rank["cost_parts"].as_object().unwrap().values().map(|p| p.as_u64().unwrap()).sum();
+        let sum: i64 =
+            rank["cost_parts"].as_object().unwrap().values().map(|p| p.as_i64().unwrap()).sum();
         assert_eq!(rank["cost"], sum, "{answer}");
     }
     let chat = "/debug/overlap?model=sim&cache_salt=s&messages=[%7B%22role%22:%22user%22,%22content%22:%22hi%22%7D]";

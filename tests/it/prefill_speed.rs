@@ -4,10 +4,12 @@ use crate::rig::pairs::{self, ready_pair};
 use crate::rig::stub::Stub;
 use crate::rig::stub_pages::Pages;
 use crate::rig::token_engine::{CHAT, Engine, ask, body, continued, keeping};
-use crate::rig::{ASK, Client, Gate, Worker, config, metric, post, router, until};
+use crate::rig::{ASK, Client, Gate, Worker, admin, config, metric, post, router, until};
+use forebay::config::{Config, Policy};
 use forebay::server::ServerHandle;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Its only token is the first.
@@ -114,4 +116,39 @@ fn the_prompt_of_an_answer_that_comes_whole_waits_as_long_as_it_should_take() {
         gate.holds(1);
     });
     assert_eq!(speed(&handle, &address), known);
+}
+
+/// Decision 0107.
+#[test]
+fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
+    let served = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let [fast, slow] = [(0, 1), (1, 30)].map(|(number, millis): (usize, _)| {
+        let served = Arc::clone(&served[number]);
+        Worker::start(move |_, stream| {
+            std::thread::sleep(Duration::from_millis(millis));
+            served.fetch_add(1, Ordering::Relaxed);
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{{}}").is_ok()
+        })
+    });
+    let handle = router(Config { policy: Policy::Kv, ..config(&[&fast, &slow]) });
+    let mut client = Client::connect(handle.listen);
+    let mut ask = |times| {
+        for _ in 0..times {
+            client.send(&post("/v1/completions", ASK_ONE));
+            assert_eq!(client.reply().status, 200);
+        }
+        served.each_ref().map(|served| served.load(Ordering::Relaxed))
+    };
+    let [_, before] = ask(120);
+    assert!(before >= 32, "{before}: until enough is known, it is one of two");
+    let [_, after] = ask(40);
+    assert!(after <= before + 3, "{before} {after}: one now and then");
+    until("the slow rank costs more", || {
+        // Its speed may be half forgotten.
+        ask(1);
+        let explained = admin(&handle, "/debug/overlap?model=m&prompt=hi");
+        let explained: serde_json::Value = serde_json::from_slice(&explained.body).unwrap();
+        let slower = |at: usize| explained["ranks"][at]["cost_parts"]["slower_tokens"].as_i64();
+        slower(1).unwrap() > slower(0).unwrap()
+    });
 }

@@ -38,8 +38,7 @@ impl CacheWrites {
                 // What came before the first look is of the life that the look finds.
                 None => {}
                 Some(life) if life == worker.cache_generation => {
-                    let fades = |tokens| faded(tokens, elapsed_ns);
-                    past.sub(fades(past.written_tokens()), fades(past.reused_tokens()));
+                    past.fade(|all| faded(all, elapsed_ns));
                 }
                 Some(_) => past.forget(),
             }
@@ -47,11 +46,11 @@ impl CacheWrites {
     }
 }
 
-/// Of so many tokens, those that fade in that time.
-fn faded(tokens: u64, elapsed_ns: u64) -> u64 {
-    let part = u128::from(tokens) * u128::from(elapsed_ns.min(FADE_NS)) / u128::from(FADE_NS);
-    debug_assert!(part <= u128::from(tokens), "more fades than there is");
-    u64::try_from(part).unwrap_or(tokens)
+/// Of so many, those that fade in that time.
+fn faded(all: u32, elapsed_ns: u64) -> u32 {
+    let part = u128::from(all) * u128::from(elapsed_ns.min(FADE_NS)) / u128::from(FADE_NS);
+    debug_assert!(part <= u128::from(all), "more fades than there is");
+    u32::try_from(part).unwrap_or(all)
 }
 
 #[cfg(test)]

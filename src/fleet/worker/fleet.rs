@@ -185,6 +185,15 @@ pub struct Rank {
     pub seat: SessionSeat,
 }
 
+impl Rank {
+    /// KV tokens that the rank can hold; 0: not known.
+    #[must_use]
+    #[inline]
+    pub const fn kv_capacity_tokens(&self) -> u64 {
+        self.kv_block_count as u64 * self.block_size_tokens as u64
+    }
+}
+
 /// Numbers under which the index knows what a rank could bring back from its lower tiers, and what
 /// its windows hold: like ranks of their own, but counted from
 /// [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) down, so that none is ever a rank. `None` while
@@ -409,9 +418,7 @@ impl FleetSnapshot {
     /// KV tokens that a rank can hold; 0: not known.
     #[must_use]
     pub fn kv_capacity_tokens(&self, index: RankIndex) -> u64 {
-        self.ranks
-            .get(index.index())
-            .map_or(0, |rank| u64::from(rank.kv_block_count) * u64::from(rank.block_size_tokens))
+        self.ranks.get(index.index()).map_or(0, Rank::kv_capacity_tokens)
     }
 
     /// The queue that requests for a rank wait in.

@@ -2,7 +2,7 @@
 //! its KV cache, and what was found there again. All of it is a hint for the choice of a rank.
 
 use forebay_base::NanosSinceStart;
-use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
+use forebay_ring::sync::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The speed is that of so much time in which prompts were computed.
@@ -11,9 +11,18 @@ const SPEED_NS: f32 = 30e9;
 /// have a queue in them.
 const FASTER: f32 = 1.0 / 4.0;
 const SLOWER: f32 = 1.0 / 40.0;
+/// A wait of so many tokens has half of that part: a step of the engine takes a while however short
+/// the prompt is.
+const SHORT_TOKENS: f32 = 2_000.0;
 /// No wait counts as more than so many times as fast as those before it: the engine may have held a
 /// prompt that nobody knew it held.
 const FASTER_MAX: f32 = 2.0;
+/// A speed is known well enough for comparing ranks by so many waits. Fewer are chance.
+const WAITS_MIN: u32 = 32;
+/// More are not counted, so that a rank without waits is soon unknown.
+const WAITS_MAX: u32 = 2 * WAITS_MIN;
+/// Waits are counted in parts of one: few would not fade.
+const ONE_WAIT: u32 = 1 << 12;
 /// Times are kept in these steps, of 2^14 ns. 31 bits of them last for nine hours, and no queue
 /// stands as long.
 const STEP_BITS: u32 = 14;
@@ -22,10 +31,10 @@ const STEP_BITS: u32 = 14;
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub struct RankPast {
-    /// KV tokens written lately, see [`super::CacheWrites`].
-    written_tokens: AtomicU64,
+    /// KV tokens written lately, see [`super::CacheWrites`]; no more than the word holds.
+    written_tokens: AtomicU32,
     /// Tokens of prompts that were found in the cache, of the same time.
-    reused_tokens: AtomicU64,
+    reused_tokens: AtomicU32,
     /// When a prompt was done last, or the first of a queue came, in steps.
     prefill_since: AtomicU32,
     /// Prompt tokens that the rank had to compute then.
@@ -34,6 +43,9 @@ pub struct RankPast {
     prefill_speed: AtomicU32,
     /// The same by the waits of single requests: rather too slow, since a queue makes waits longer.
     wait_speed: AtomicU32,
+    /// How many such waits there were lately, each counted as [`ONE_WAIT`]. They fade like the
+    /// tokens.
+    waits: AtomicU32,
 }
 
 // Two to a line of the cache.
@@ -43,20 +55,20 @@ const _: () = assert!(size_of::<RankPast>() == 32);
 impl RankPast {
     /// A request writes so many KV tokens, and finds so many in the cache.
     pub fn add(&self, written_tokens: u64, reused_tokens: u64) {
-        // ordering: hints for selection; pair with nothing.
-        self.written_tokens.fetch_add(written_tokens, Ordering::Relaxed);
-        // ordering: as above.
-        self.reused_tokens.fetch_add(reused_tokens, Ordering::Relaxed);
+        more(&self.written_tokens, short(written_tokens), u32::MAX);
+        more(&self.reused_tokens, short(reused_tokens), u32::MAX);
     }
 
     /// Takes tokens off again, as far as they are there.
     pub fn sub(&self, written_tokens: u64, reused_tokens: u64) {
-        for (word, tokens) in
-            [(&self.written_tokens, written_tokens), (&self.reused_tokens, reused_tokens)]
-        {
-            let less = |before: u64| Some(before.saturating_sub(tokens));
-            // ordering: as in `add`.
-            let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        less(&self.written_tokens, |_| short(written_tokens));
+        less(&self.reused_tokens, |_| short(reused_tokens));
+    }
+
+    /// Takes from each count what fades of it.
+    pub(super) fn fade(&self, fades: impl Fn(u32) -> u32) {
+        for word in [&self.written_tokens, &self.reused_tokens, &self.waits] {
+            less(word, &fades);
         }
     }
 
@@ -64,14 +76,14 @@ impl RankPast {
     #[must_use]
     pub fn written_tokens(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
-        self.written_tokens.load(Ordering::Relaxed)
+        u64::from(self.written_tokens.load(Ordering::Relaxed))
     }
 
     /// Tokens of prompts that they found in the cache.
     #[must_use]
     pub fn reused_tokens(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
-        self.reused_tokens.load(Ordering::Relaxed)
+        u64::from(self.reused_tokens.load(Ordering::Relaxed))
     }
 
     /// The first prompt of a queue comes, of which the rank has so many tokens to compute.
@@ -111,27 +123,43 @@ impl RankPast {
 
     /// The first token of a prompt came so long after the request was sent.
     pub fn waited(&self, tokens: u64, took_ns: u64) {
-        let sample = float(tokens) / float(took_ns);
-        // ordering: hints; pair with nothing. Of two waits that end together one may be lost.
-        let speed = f32::from_bits(self.wait_speed.load(Ordering::Relaxed));
+        more(&self.waits, ONE_WAIT, WAITS_MAX * ONE_WAIT);
+        let (tokens, took_ns) = (float(tokens), float(took_ns));
+        let sample = tokens / took_ns;
+        // Of two waits that end together one may be lost.
+        let speed = self.wait_speed();
         let by = match (speed > 0.0, sample > speed) {
             (false, _) => 1.0,
-            (true, true) => FASTER,
-            (true, false) => SLOWER,
+            (true, true) => FASTER * tokens / (tokens + SHORT_TOKENS),
+            (true, false) => SLOWER * tokens / (tokens + SHORT_TOKENS),
         };
         let most = if speed > 0.0 { speed * FASTER_MAX } else { f32::INFINITY };
         let speed = speed + (sample.min(most) - speed) * by;
         if speed.is_finite() {
-            // ordering: as above.
+            // ordering: a hint; pairs with nothing.
             self.wait_speed.store(speed.max(0.0).to_bits(), Ordering::Relaxed);
         }
+    }
+
+    /// Prompt tokens that the rank computes in a nanosecond, by the waits of single requests; 0:
+    /// not known well enough.
+    #[must_use]
+    #[inline]
+    pub fn known_speed(&self) -> f32 {
+        // ordering: a hint; pairs with nothing.
+        let waits = self.waits.load(Ordering::Relaxed);
+        if waits < WAITS_MIN * ONE_WAIT { 0.0 } else { self.wait_speed() }
+    }
+
+    fn wait_speed(&self) -> f32 {
+        // ordering: a hint; pairs with nothing.
+        f32::from_bits(self.wait_speed.load(Ordering::Relaxed))
     }
 
     /// How long the rank takes for so many prompt tokens, rather too long; `None`: not known.
     #[must_use]
     pub fn prefill_time(&self, tokens: u64) -> Option<Duration> {
-        // ordering: a hint; pairs with nothing.
-        let speed = f32::from_bits(self.wait_speed.load(Ordering::Relaxed));
+        let speed = self.wait_speed();
         let seconds = float(tokens) / (speed * 1e9);
         if speed > 0.0 { Duration::try_from_secs_f32(seconds).ok() } else { None }
     }
@@ -152,7 +180,7 @@ impl RankPast {
 
     /// The rank is another one now.
     pub fn forget(&self) {
-        self.sub(u64::MAX, u64::MAX);
+        self.fade(|all| all);
         for speed in [&self.prefill_speed, &self.wait_speed] {
             // ordering: a hint for selection; pairs with nothing.
             speed.store(0, Ordering::Relaxed);
@@ -191,6 +219,20 @@ impl RankPast {
         let left = (left as u32).min(then);
         tokens - u64::from(then - left)
     }
+}
+
+fn more(word: &AtomicU32, by: u32, most: u32) {
+    // ordering: a hint for selection; pairs with nothing.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
+        Some(all.saturating_add(by).min(most))
+    });
+}
+
+fn less(word: &AtomicU32, by: impl Fn(u32) -> u32) {
+    // ordering: as in `more`.
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
+        Some(all.saturating_sub(by(all)))
+    });
 }
 
 /// Signed, since processors have one instruction for that. No time and no queue has 64 bits.
@@ -270,6 +312,11 @@ mod tests {
         }
         assert!((1_050..1_400).contains(&millis().unwrap()), "{:?}", millis());
         let before = millis().unwrap();
+        for _ in 0..100 {
+            past.waited(10, SECOND / 10);
+        }
+        assert!(millis().unwrap() < before * 6 / 5, "a short prompt says little");
+        let before = millis().unwrap();
         past.waited(1_000_000, 1);
         assert!(millis().unwrap() > before * 3 / 4, "the prompt was in the cache");
         past.waited(u64::MAX, 0);
@@ -277,6 +324,24 @@ mod tests {
         assert!(millis().is_some());
         past.forget();
         assert_eq!(millis(), None, "another engine");
+    }
+
+    #[test]
+    fn few_waits_tell_no_speed() {
+        let past = RankPast::default();
+        let known = |times| {
+            (0..times).for_each(|_| past.waited(1_000, SECOND));
+            past.known_speed() > 0.0
+        };
+        assert_eq!([31, 1].map(known), [false, true]);
+        past.fade(|waits| waits / 600);
+        assert!(!known(0), "one more is needed now and then");
+        assert!(known(1));
+        past.forget();
+        assert!(!known(1));
+        assert!(known(1_000));
+        (0..500).for_each(|_| past.fade(|waits| waits / 600));
+        assert!(!known(0), "for eight minutes it had no prompt");
     }
 
     /// A rank that stands still while its queue grows.

@@ -1,0 +1,154 @@
+//! How fast the ranks of a choice compute prompts, beside each other. The same tokens take longer
+//! on a slower rank.
+
+use forebay_fleet::worker::RankPast;
+
+/// Ranks count as equal while the fastest is at most so many times as fast as the slowest: the
+/// waits of equal ranks differ as much.
+const ALIKE_UP_TO: f32 = 1.5;
+/// Else a rank within this factor of the mean counts as the mean.
+const EQUAL_UP_TO: f32 = 1.25;
+/// No rank counts as slower or faster than the mean by more.
+const TIMES_MAX: i64 = 4;
+/// Ratios of speeds are in units of this.
+const ONE: i64 = 1_024;
+/// More than a rank has in its queue.
+const TOKENS_MAX: u64 = 1 << 40;
+
+/// What is known of the ranks' speeds at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RankSpeeds {
+    /// Prompt tokens in a nanosecond; 0: all ranks are about as fast.
+    mean: f32,
+}
+
+/// The ranks that were looked at. Speeds are kept as bits: of numbers above 0 these have the same
+/// order, and are compared at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpeedsSeen {
+    /// Less one, so that an unknown speed is not the least.
+    least: u32,
+    most: u32,
+}
+
+impl Default for SpeedsSeen {
+    fn default() -> Self {
+        Self { least: u32::MAX, most: 0 }
+    }
+}
+
+impl SpeedsSeen {
+    #[inline]
+    pub(super) fn see(&mut self, past: &RankPast) {
+        let bits = past.known_speed().to_bits();
+        self.least = self.least.min(bits.wrapping_sub(1));
+        self.most = self.most.max(bits);
+    }
+
+    /// The speeds of the same ranks.
+    #[inline]
+    pub(super) fn speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast>) -> RankSpeeds {
+        let (least, most) = (f32::from_bits(self.least.wrapping_add(1)), f32::from_bits(self.most));
+        if most > least * ALIKE_UP_TO { RankSpeeds::unequal(pasts) } else { RankSpeeds::EQUAL }
+    }
+}
+
+impl RankSpeeds {
+    pub(super) const EQUAL: Self = Self { mean: 0.0 };
+
+    #[cold]
+    fn unequal<'a>(pasts: impl Iterator<Item = &'a RankPast>) -> Self {
+        let known = pasts.map(RankPast::known_speed).filter(|speed| *speed > 0.0);
+        let (sum, count) = known.fold((0.0, 0.0), |(sum, count), speed| (sum + speed, count + 1.0));
+        let mean: f32 = sum / count;
+        Self { mean: if mean.is_finite() { mean } else { 0.0 } }
+    }
+
+    /// Do they differ at all?
+    #[inline]
+    pub(super) fn differ(self) -> bool {
+        self.mean > 0.0
+    }
+
+    /// What so many tokens take longer on that rank than on the mean of all, in tokens; less than 0
+    /// where they take less.
+    pub(super) fn longer(self, tokens: u64, past: &RankPast) -> i64 {
+        let speed = past.known_speed();
+        if !self.differ() || speed == 0.0 {
+            return 0;
+        }
+        let times = self.mean / speed;
+        if (1.0 / EQUAL_UP_TO..=EQUAL_UP_TO).contains(&times) {
+            return 0;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "an estimate; too large is the largest"
+        )]
+        let times = ((times * ONE as f32) as i64).clamp(ONE / TIMES_MAX, ONE * TIMES_MAX);
+        tokens.min(TOKENS_MAX).cast_signed() * (times - ONE) / ONE
+    }
+
+    /// So many tokens take at least as long as that on any rank.
+    pub(super) fn least(self, tokens: u64) -> u64 {
+        if self.differ() { tokens.min(TOKENS_MAX) / TIMES_MAX.cast_unsigned() } else { tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A rank that computes so many tokens a second.
+    fn rank(tokens: u64) -> RankPast {
+        let past = RankPast::default();
+        (0..32).for_each(|_| past.waited(tokens, SECOND));
+        past
+    }
+
+    fn speeds(ranks: &[RankPast]) -> RankSpeeds {
+        let mut seen = SpeedsSeen::default();
+        ranks.iter().for_each(|rank| seen.see(rank));
+        seen.speeds(ranks.iter())
+    }
+
+    fn longer(tokens_per_s: &[u64]) -> Vec<i64> {
+        let ranks: Vec<RankPast> = tokens_per_s.iter().map(|tokens| rank(*tokens)).collect();
+        let speeds = speeds(&ranks);
+        ranks.iter().map(|rank| speeds.longer(1_000, rank)).collect()
+    }
+
+    #[test]
+    fn a_token_counts_more_on_a_slow_rank() {
+        assert_eq!(longer(&[3_000, 1_000]), [-333, 1_000], "a mean of 2,000");
+        assert_eq!(longer(&[2_000; 8]), [0; 8]);
+        assert_eq!(longer(&[1_700, 2_500]), [0, 0], "waits of equal ranks differ as much");
+        assert_eq!(longer(&[2_000, 2_100, 1_900, 8_000]), [750, 666, 841, -562]);
+        assert_eq!(longer(&[20_000, 1]), [-500, 3_000], "no more than four times");
+    }
+
+    #[test]
+    fn a_rank_of_unknown_speed_is_like_the_mean() {
+        let ranks = [rank(3_000), rank(1_000), RankPast::default()];
+        let speeds = speeds(&ranks);
+        let longer = [0, 1, 2].map(|at: usize| speeds.longer(1_000, &ranks[at]));
+        assert_eq!(longer, [-333, 1_000, 0]);
+        assert_eq!(self::speeds(&ranks[2..]), RankSpeeds::EQUAL);
+    }
+
+    #[test]
+    fn no_number_is_too_large_and_none_is_below_the_least() {
+        let ranks = [rank(1 << 40), rank(1)];
+        let speeds = speeds(&ranks);
+        assert!(speeds.differ());
+        for tokens in [0, 1, 1_000, u64::MAX] {
+            for past in &ranks {
+                let longer = speeds.longer(tokens, past);
+                let all = tokens.saturating_add_signed(longer);
+                assert!(all >= speeds.least(tokens), "{tokens} {all}");
+            }
+        }
+    }
+}
