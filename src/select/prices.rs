@@ -30,6 +30,7 @@ pub struct Prices {
     least_written: u64,
     /// The tokens found in caches over those written to them, at most 1 on each rank.
     reuse: u64,
+    /// Of the ranks, as far as they differ.
     speeds: RankSpeeds,
 }
 
@@ -127,7 +128,7 @@ impl Prices {
 
 impl CachesSeen {
     fn see(&mut self, past: &RankPast, capacity_tokens: u64) {
-        let written_tokens = past.written_tokens().min(WRITTEN_TOKENS_MAX);
+        let written_tokens = past.written_tokens();
         let Some(share) = share(written_tokens, capacity_tokens) else { return };
         // As many as have not been written lately: nobody knows of the others yet.
         let unknown_tokens = capacity_tokens.saturating_sub(written_tokens);

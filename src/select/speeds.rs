@@ -45,7 +45,7 @@ impl SpeedsSeen {
         self.most = self.most.max(bits);
     }
 
-    /// The speeds of the same ranks.
+    /// Among ranks with this past: those that were looked at, and others that serve the model.
     #[inline]
     pub(super) fn speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast>) -> RankSpeeds {
         let (least, most) = (f32::from_bits(self.least.wrapping_add(1)), f32::from_bits(self.most));
