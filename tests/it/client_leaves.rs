@@ -1,6 +1,8 @@
 //! A client that leaves takes its request with it, at once.
 
-use crate::rig::{ASK, Client, PATIENCE, Worker, config, metric, post, router, until};
+use crate::rig::{
+    ASK, Client, PATIENCE, Worker, config, metric, post, router, until, write_until_cut,
+};
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -73,12 +75,7 @@ fn a_client_that_does_not_read_stops_the_worker_from_being_read() {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 1000000000\r\n\r\n")
             .unwrap();
-        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-        let mut total = 0;
-        while let Ok(count) = stream.write(&[b'x'; 65_536]) {
-            total += count;
-        }
-        let _ = sender.send(total);
+        let _ = sender.send(write_until_cut(stream));
         false
     });
     let mut config = config(&[&worker]);

@@ -4,7 +4,7 @@
 use crate::rig::websocket::{accepting, echo, speaking, switch, upgrade};
 use crate::rig::{
     Certificates, Client, PATIENCE, Pair, TlsFront, Worker, admin_post, config, metric, router,
-    until,
+    until, write_until_cut,
 };
 use forebay::config::{Config, UpstreamTlsConfig, WorkerConfig};
 use forebay::server::ServerHandle;
@@ -145,16 +145,6 @@ fn half_an_end_is_passed_on_and_the_rest_follows() {
     assert_eq!(metric(&handle, "forebay_cut_mid_stream_total"), 0.0);
 }
 
-/// Writes until nothing is taken for half a second; how much that was.
-fn fill(stream: &mut std::net::TcpStream) -> usize {
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut total = 0;
-    while let Ok(count) = stream.write(&[b'x'; 65_536]) {
-        total += count;
-    }
-    total
-}
-
 /// What sockets of loopback hold, and a few chunks of the router.
 const HELD_MAX: usize = 16 << 20;
 
@@ -163,8 +153,7 @@ fn a_client_that_does_not_read_stops_the_worker_and_is_cut() {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     let worker = speaking(move |stream| {
-        tell.lock().unwrap().send(fill(stream)).unwrap();
-        std::thread::sleep(Duration::from_secs(1));
+        tell.lock().unwrap().send(write_until_cut(stream)).unwrap();
     });
     let mut config = config(&[&worker]);
     config.timeouts.write = Duration::from_millis(900);
@@ -187,7 +176,7 @@ fn a_worker_that_does_not_read_stops_the_client_and_is_cut() {
     config.timeouts.stream_idle = Duration::from_millis(900);
     let handle = router(config);
     let mut client = open(&handle);
-    assert!(fill(&mut client.stream) < HELD_MAX);
+    assert!(write_until_cut(&mut client.stream) < HELD_MAX);
     until("it has ended", || ended(&handle));
     assert_eq!(metric(&handle, "forebay_cut_mid_stream_total"), 1.0);
     drop(go);

@@ -32,6 +32,8 @@ pub(crate) use worker::{Seen, Worker};
 
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::{ServerHandle, start};
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// How long any wait of a test may take before it fails. Long, since the machine may be busy.
@@ -66,6 +68,19 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "gave up waiting: {what}");
         // A thread that asks without a pause takes its core from the router that it waits for.
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writes until the router cuts the connection; how many bytes it took.
+pub(crate) fn write_until_cut(stream: &mut TcpStream) -> usize {
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut total = 0;
+    loop {
+        match stream.write(&[b'x'; 65_536]) {
+            Ok(count) => total += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return total,
+        }
     }
 }
 
