@@ -54,8 +54,8 @@ impl Binder<'_> {
         output_tokens: u32,
         candidates: &mut Candidates,
     ) -> Option<RankIndex> {
-        let choose = |binder: &mut Self, request: &PickRequest<'_>, _, all: &mut Candidates| {
-            binder.choose(request, all)
+        let choose = |binder: &mut Self, request: &PickRequest<'_>, output_tokens, all: &mut _| {
+            binder.choose_with_room(request, output_tokens, all)
         };
         self.place(request, output_tokens, candidates, choose)
     }
@@ -67,7 +67,7 @@ impl Binder<'_> {
         candidates: &mut Candidates,
         take: impl Fn(&mut Self, &PickRequest<'_>, u32, &mut Candidates) -> Option<T>,
     ) -> Option<T> {
-        candidates.retain(|rank| self.has_room(rank, || lease_cost(request, rank, output_tokens)));
+        self.keep_with_room(request, output_tokens, candidates);
         if request.leg == Leg::Decode {
             return self.place_pair(request, output_tokens, candidates, take);
         }
@@ -98,7 +98,7 @@ impl Binder<'_> {
         }
         candidates.take_up(|_, rank| fleet.is_whole_only(rank));
         let whole = PickRequest { leg: Leg::Whole, ..*request };
-        candidates.retain(|rank| self.has_room(rank, || lease_cost(&whole, rank, output_tokens)));
+        self.keep_with_room(&whole, output_tokens, candidates);
         if let Some(placed) = take(self, &whole, output_tokens, candidates) {
             return Some(placed);
         }
@@ -112,6 +112,27 @@ impl Binder<'_> {
         take(self, request, output_tokens, candidates)
     }
 
+    /// Leaves out the ranks without room where [`Self::choose_with_room`] does not look for it.
+    fn keep_with_room(
+        &self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &mut Candidates,
+    ) {
+        if !self.looks_for_room(request) {
+            candidates
+                .retain(|rank| self.has_room(rank, || lease_cost(request, rank, output_tokens)));
+        }
+    }
+
+    /// Is there a look for room where a rank would be the best? Others choose blindly, or of two,
+    /// or have the session's own rank among those with room. The decode ranks of a pair are looked
+    /// at before: several times they are chosen from.
+    const fn looks_for_room(&self, request: &PickRequest<'_>) -> bool {
+        matches!(self.policy, Policy::Kv | Policy::LeastLoaded)
+            && !matches!(request.leg, Leg::Decode)
+    }
+
     /// A lease on the best of the candidates that gives one.
     fn take(
         &mut self,
@@ -120,7 +141,7 @@ impl Binder<'_> {
         candidates: &mut Candidates,
     ) -> Option<Lease> {
         loop {
-            let rank = self.choose(request, candidates)?;
+            let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
             let limits = self.fleet.room(rank);
@@ -140,12 +161,38 @@ impl Binder<'_> {
         request: &PickRequest<'_>,
         candidates: &Candidates,
     ) -> Option<RankIndex> {
+        self.choose_of(request, candidates, |_, _| true)
+    }
+
+    /// The one that it prefers of those with room. Only the few that would be the best so far are
+    /// looked at for that.
+    fn choose_with_room(
+        &mut self,
+        request: &PickRequest<'_>,
+        output_tokens: u32,
+        candidates: &Candidates,
+    ) -> Option<RankIndex> {
+        let looks = self.looks_for_room(request);
+        let (fleet, board, now) = (self.fleet, self.board, self.now);
+        self.choose_of(request, candidates, |request, rank| {
+            let wanted = || lease_cost(request, rank, output_tokens);
+            !looks || has_room(fleet, board, now, rank, wanted)
+        })
+    }
+
+    fn choose_of(
+        &mut self,
+        request: &PickRequest<'_>,
+        candidates: &Candidates,
+        may_take: impl Fn(&PickRequest<'_>, RankIndex) -> bool,
+    ) -> Option<RankIndex> {
         let ranks = candidates.ranks();
         let anchor = request.anchor_among(self.policy, ranks);
         let request = PickRequest { ranks, anchor, ..*request };
         let (policy, fleet) = (self.policy, self.fleet);
         pick_by(policy, &request, self.turn, self.random, |rank, most| {
-            weight(policy, fleet, &request, candidates, rank, most)
+            let weight = weight(policy, fleet, &request, candidates, rank, most);
+            (weight <= most && may_take(&request, rank)).then_some(weight)
         })
     }
 
@@ -257,13 +304,24 @@ impl Binder<'_> {
     #[must_use]
     #[inline]
     pub fn has_room(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
-        let Some(load) = self.board.rank(rank) else { return false };
-        let limits = self.fleet.room(rank);
-        // What a request wants costs a division for each rank, and few have such a limit.
-        let is_asked = limits.kv_tokens_max > 0;
-        let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
-        load.busy_until() <= self.now && load.has_room(load.room_at(limits, self.now), wanted)
+        has_room(self.fleet, self.board, self.now, rank, cost)
     }
+}
+
+#[inline]
+fn has_room(
+    fleet: &FleetSnapshot,
+    board: &ShardBoard,
+    now: NanosSinceStart,
+    rank: RankIndex,
+    cost: impl FnOnce() -> LeaseCost,
+) -> bool {
+    let Some(load) = board.rank(rank) else { return false };
+    let limits = fleet.room(rank);
+    // What a request wants costs a division for each rank, and few have such a limit.
+    let is_asked = limits.kv_tokens_max > 0;
+    let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
+    load.busy_until() <= now && load.has_room(load.room_at(limits, now), wanted)
 }
 
 #[inline(always)]

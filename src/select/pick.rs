@@ -75,16 +75,19 @@ pub fn pick(
     turn: &mut RoundRobin,
     random: &mut fastrand::Rng,
 ) -> Option<RankIndex> {
-    pick_by(policy, request, turn, random, |rank, most| request.weight(policy, rank, most))
+    pick_by(policy, request, turn, random, |rank, most| {
+        Some(request.weight(policy, rank, most)).filter(|weight| *weight <= most)
+    })
 }
 
-/// The same, where more is to be weighed than the rank itself.
+/// The same, where more is to be weighed than the rank itself. `weight` is `None` of a rank that
+/// costs more than asked for, or that is not to be taken.
 pub(super) fn pick_by(
     policy: Policy,
     request: &PickRequest<'_>,
     turn: &mut RoundRobin,
     random: &mut fastrand::Rng,
-    weight: impl Fn(RankIndex, RankCost) -> RankCost,
+    weight: impl Fn(RankIndex, RankCost) -> Option<RankCost>,
 ) -> Option<RankIndex> {
     let ranks = request.ranks;
     match policy {
@@ -208,19 +211,21 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
     }
 }
 
-/// The cheapest; among equals each has the same chance (reservoir sampling).
+/// The cheapest of those that have a cost; among equals each has the same chance (reservoir
+/// sampling).
 fn cheapest(
     request: &PickRequest<'_>,
     ranks: &[RankIndex],
     random: &mut fastrand::Rng,
-    cost: impl Fn(RankIndex, RankCost) -> RankCost,
+    cost: impl Fn(RankIndex, RankCost) -> Option<RankCost>,
 ) -> Option<RankIndex> {
     let mut best: Option<(RankIndex, RankCost)> = None;
     let mut ties = 1_u32;
     for &rank in ranks {
-        let this = cost(rank, best.map_or(RankCost::MAX, |(_, least)| least));
+        let most = best.map_or(RankCost::MAX, |(_, least)| least);
+        let Some(this) = cost(rank, most) else { continue };
+        debug_assert!(this <= most, "{rank:?} costs more than asked for");
         match best {
-            Some((_, least)) if this > least => {}
             Some((other, least)) if this == least => {
                 if let Some(is_nearer) = request.is_nearer(rank, other) {
                     if is_nearer {
@@ -240,7 +245,6 @@ fn cheapest(
             }
         }
     }
-    debug_assert_eq!(best.is_none(), ranks.is_empty(), "every rank has a cost");
     best.map(|(rank, _)| rank)
 }
 
