@@ -7,7 +7,7 @@
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast};
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay_select::{Prices, RankNow, RankWork, predicted_work};
+use forebay_select::{Prices, RankCost, RankNow, RankWork, predicted_work};
 use std::time::Duration;
 
 /// Panics when a rule above is broken.
@@ -59,6 +59,7 @@ fn weigh(reading: &LoadReading) {
             uncached_tokens: 10,
             prices: Prices::LEAST,
             kv_capacity_tokens: 0,
+            most: RankCost::MAX,
         };
         let (load, past) = (RankLoad::default(), RankPast::default());
         let (report, now) = (reports.newest(rank), NanosSinceStart(age_ns));

@@ -75,7 +75,7 @@ impl Candidates {
         for &index in &model.ranks {
             if serves(index)
                 && near(index)
-                && meets(fleet, index, pin)
+                && pin.is_none_or(|pin| meets(fleet, index, pin))
                 && is_usable(fleet, board, index, seeking.tried, now)
             {
                 ranks.push(index);

@@ -95,6 +95,8 @@ pub struct RankWork {
     pub prices: Prices,
     /// KV tokens that the rank can hold; 0: not known.
     pub kv_capacity_tokens: u64,
+    /// A cost above this need not be computed to its end.
+    pub most: RankCost,
 }
 
 /// One rank at one moment, by the leases on it.
@@ -113,35 +115,43 @@ pub struct RankNow<'a> {
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself. How
 /// much a report counts is asked for only where it adds something.
 #[must_use]
-#[inline]
+#[inline(always)]
 pub fn predicted_work(
     seen: RankNow<'_>,
     work: &RankWork,
     weight_of: impl FnOnce(&LoadReport) -> ReportWeight,
 ) -> CostParts {
     let RankNow { load, past, report, now } = seen;
-    let elsewhere = load.prefill_elsewhere();
-    let evicted_tokens =
-        work.prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
-    let computed_tokens = work.uncached_tokens.saturating_add(evicted_tokens);
-    let parts = CostParts {
+    let (prices, elsewhere) = (work.prices, load.prefill_elsewhere());
+    let first = CostParts {
         queued_tokens: past.prefill_left(load.prefill_tokens(), now).saturating_add(elsewhere),
         uncached_tokens: work.uncached_tokens,
-        evicted_tokens,
-        delay_tokens: work.prices.delay(computed_tokens),
+        delay_tokens: prices.delay(work.uncached_tokens),
         running_tokens: u64::from(load.in_flight()) * RUNNING_REQUEST_TOKENS,
+        ..CostParts::default()
+    };
+    let differ = prices.speeds().differ();
+    // Divisions come below, and most ranks are dearer than the best without them. A fast rank may
+    // be cheaper than that.
+    if !differ && first.total() > work.most {
+        return first;
+    }
+    let evicted_tokens =
+        prices.evicted(work.uncached_tokens, past.written_tokens(), work.kv_capacity_tokens);
+    let parts = CostParts {
+        evicted_tokens,
+        delay_tokens: prices.delay(work.uncached_tokens.saturating_add(evicted_tokens)),
         held_tokens: crowding(load.decode_tokens(), work),
         reported_tokens: report.map_or(0, |report| match beyond_leases(report, elsewhere) {
             0 => 0,
             tokens => weight_of(report).of(tokens),
         }),
-        slower_tokens: 0,
+        ..first
     };
-    let speeds = work.prices.speeds();
-    if !speeds.differ() {
+    if !differ {
         return parts;
     }
-    CostParts { slower_tokens: speeds.longer(parts.by_speed(), past), ..parts }
+    CostParts { slower_tokens: prices.speeds().longer(parts.by_speed(), past), ..parts }
 }
 
 /// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
@@ -180,6 +190,7 @@ mod tests {
             uncached_tokens,
             prices: Prices::LEAST,
             kv_capacity_tokens: 0,
+            most: RankCost::MAX,
         }
     }
 

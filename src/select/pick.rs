@@ -131,13 +131,13 @@ impl PickRequest<'_> {
     /// What policy `kv` minimises.
     #[must_use]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
-        self.cost_of(rank, self.tokens_to_compute(rank))
+        self.cost_of(rank, self.tokens_to_compute(rank), RankCost::MAX)
     }
 
     /// What it is made of; `None` for a rank that cannot be.
     #[must_use]
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
-        self.parts_of(rank, self.tokens_to_compute(rank))
+        self.parts_of(rank, self.tokens_to_compute(rank), RankCost::MAX)
     }
 
     #[inline]
@@ -154,22 +154,24 @@ impl PickRequest<'_> {
         if least > most {
             return least;
         }
-        let cost = self.cost_of(rank, tokens);
+        let cost = self.cost_of(rank, tokens, most);
         debug_assert!(cost >= least, "{rank:?} costs less than what it computes");
         cost
     }
 
-    fn cost_of(&self, rank: RankIndex, tokens: u64) -> RankCost {
-        self.parts_of(rank, tokens).map_or(RankCost::MAX, |parts| parts.total())
+    #[inline(always)]
+    fn cost_of(&self, rank: RankIndex, tokens: u64, most: RankCost) -> RankCost {
+        self.parts_of(rank, tokens, most).map_or(RankCost::MAX, |parts| parts.total())
     }
 
-    #[inline]
-    fn parts_of(&self, rank: RankIndex, uncached_tokens: u64) -> Option<CostParts> {
+    #[inline(always)]
+    fn parts_of(&self, rank: RankIndex, uncached_tokens: u64, most: RankCost) -> Option<CostParts> {
         let work = RankWork {
             prompt_tokens: self.prompt.tokens(),
             uncached_tokens,
             prices: self.prices,
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
+            most,
         };
         let (load, past) = (self.board.rank(rank)?, self.board.past(rank)?);
         let seen = RankNow { load, past, report: self.reports.newest(rank), now: self.now };
@@ -407,7 +409,9 @@ mod tests {
         fn the_cheapest_is_chosen_whoever_holds_the_prompt(
             held_bytes in proptest::collection::vec(0_u32..40_000, 6),
             queued in proptest::collection::vec(0_u64..20_000, 6),
+            decoded in proptest::collection::vec(0_u64..500_000, 6),
             tokens_per_ms in proptest::collection::vec(1_u64..100, 6),
+            are_alike in proptest::bool::ANY,
             times in 1_u64..10,
             leg in proptest::sample::select(vec![Leg::Whole, Leg::Prefill, Leg::Decode]),
             (policy, anchor) in proptest::sample::select(vec![
@@ -418,12 +422,13 @@ mod tests {
         ) {
             let (board, mut overlaps) = (LoadBoard::new(), Overlaps::new(6));
             let ranks: Vec<RankIndex> = (0..6).map(RankIndex).collect();
-            for (&rank, (&bytes, &tokens)) in ranks.iter().zip(held_bytes.iter().zip(&queued)) {
-                overlaps.set(rank, Overlap { blocks: 1, bytes: bytes.saturating_sub(10_000) });
-                board.rank(rank).unwrap().add_prefill(tokens);
-            }
-            for (&rank, &tokens) in ranks.iter().zip(&tokens_per_ms) {
-                let past = board.past(rank).unwrap();
+            for (at, &rank) in ranks.iter().enumerate() {
+                let bytes = held_bytes[at].saturating_sub(10_000);
+                overlaps.set(rank, Overlap { blocks: 1, bytes });
+                let (load, past) = (board.rank(rank).unwrap(), board.past(rank).unwrap());
+                load.add_prefill(queued[at]);
+                load.add_decode(decoded[at]);
+                let tokens = if are_alike { 50 } else { tokens_per_ms[at] };
                 (0..32).for_each(|_| past.waited(tokens, 1_000_000));
             }
             let pasts = ranks.iter().filter_map(|rank| board.past(*rank));

@@ -223,6 +223,6 @@ fn pair(
 
 /// May the rank answer it?
 fn is_usable_for(asked: &RouteRequest<'_>, rank: RankIndex) -> bool {
-    meets(asked.fleet, rank, asked.pin)
+    asked.pin.is_none_or(|pin| meets(asked.fleet, rank, pin))
         && is_usable(asked.fleet, asked.request.board, rank, asked.tried, asked.request.now)
 }

@@ -8,9 +8,8 @@ pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
 }
 
-/// Is the rank one of those that the request is pinned to, if it is?
-pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Option<Pin>) -> bool {
-    let Some(pin) = pin else { return true };
+/// Is the rank one of those that the pin leaves?
+pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
     let Some((rank, worker)) = fleet.rank(index) else { return false };
     match pin {
         Pin::Number(number) => rank.dp_rank == number,
