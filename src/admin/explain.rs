@@ -2,9 +2,7 @@
 //! what each rank would cost, and which one would get it. Runs the stages that shards run (parse,
 //! render, index, select) on a thread of its own (`explaining`), with its own working memory; reads
 //! the load board, the reports and the index, and changes none of them: no lease, no trial of a
-//! breaker.
-//!
-//! What a shard knows and this does not: whose turn it is in `round_robin`.
+//! breaker. It does not know whose turn it is in `round_robin`.
 
 use super::workers::{report, state};
 use axum::body::Bytes;
@@ -364,6 +362,7 @@ impl Explainer {
             "in_flight": load.in_flight(),
             "prefill_tokens": load.prefill_tokens(),
             "prefill_tokens_per_s": sources.board.past(index)?.prefill_tokens_per_s(),
+            "wait_tokens_per_s": sources.board.past(index)?.wait_tokens_per_s(),
             "decode_tokens": load.decode_tokens(),
             "report": report(index, sources.reports, sources.now),
         }))

@@ -212,7 +212,7 @@ fn stalled(stalled: &[bool], text: &mut MetricsText) {
 type RankReader = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
 
 /// Gauges of each rank.
-pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 9] = [
+pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 10] = [
     (&catalogue::IN_FLIGHT, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| u64::from(load.in_flight()))
     }),
@@ -221,6 +221,9 @@ pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 9] = [
     }),
     (&catalogue::PREFILL_TOKENS_PER_SECOND, |sources, rank| {
         sources.fleet.board.past(rank)?.prefill_tokens_per_s()
+    }),
+    (&catalogue::WAIT_TOKENS_PER_SECOND, |sources, rank| {
+        sources.fleet.board.past(rank)?.wait_tokens_per_s()
     }),
     (&catalogue::DECODE_TOKENS, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| load.decode_tokens())

@@ -105,6 +105,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "queue": queue(index, sources),
         "prefill_tokens": load.prefill_tokens(),
         "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
+        "wait_tokens_per_s": sources.fleet.board.past(index)?.wait_tokens_per_s(),
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),

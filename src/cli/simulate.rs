@@ -314,6 +314,8 @@ fn table(runs: &[(String, PolicyRun)], rate: u64, out: &mut impl Write) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Command, CommandLine};
+    use clap::Parser;
 
     #[test]
     fn a_file_gives_the_costs_and_its_faults_name_their_line() {
@@ -328,5 +330,14 @@ mod tests {
         let fault = read("[kv]\nhost_credit = 55\n").unwrap_err();
         assert!(fault.contains("forebay.toml:2:"), "{fault}");
         assert_eq!(config(None).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn each_engine_file_needs_a_rank() {
+        let line = "forebay simulate --trace generate:chats --engine a --engine b --workers 1";
+        let parsed = CommandLine::try_parse_from(line.split(' ')).unwrap();
+        let Command::Simulate(args) = parsed.command else { panic!("{parsed:?}") };
+        let fault = simulated(&args, &mut Vec::new()).unwrap_err();
+        assert_eq!(fault, "--engine: 2 files for --workers 1. Leave some out");
     }
 }

@@ -7,6 +7,7 @@ use crate::rig::token_engine::{CHAT, Engine, ask, body, continued, keeping};
 use crate::rig::{ASK, Client, Gate, Worker, admin, config, metric, post, router, until};
 use forebay::config::{Config, Policy};
 use forebay::server::ServerHandle;
+use serde_json::Value;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -139,16 +140,27 @@ fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
         }
         served.each_ref().map(|served| served.load(Ordering::Relaxed))
     };
+    let explained = || {
+        let explained = admin(&handle, "/debug/overlap?model=m&prompt=hi");
+        let explained: Value = serde_json::from_slice(&explained.body).unwrap();
+        [0, 1].map(|at| explained["ranks"][at].clone())
+    };
+    let speeds = |ranks: &[Value; 2]| ranks.each_ref().map(|r| r["wait_tokens_per_s"].as_u64());
+    assert_eq!(speeds(&explained()), [None, None]);
     let [_, before] = ask(120);
     assert!(before >= 32, "{before}: until enough is known, it is one of two");
     let [_, after] = ask(40);
     assert!(after <= before + 3, "{before} {after}: one now and then");
+    let shown = |worker: &Worker| {
+        let name = format!(r#"forebay_wait_tokens_per_second{{worker="{}""#, worker.address);
+        metric(&handle, &name)
+    };
     until("the slow rank costs more", || {
         // Its speed may be half forgotten.
         ask(1);
-        let explained = admin(&handle, "/debug/overlap?model=m&prompt=hi");
-        let explained: serde_json::Value = serde_json::from_slice(&explained.body).unwrap();
-        let slower = |at: usize| explained["ranks"][at]["cost_parts"]["slower_tokens"].as_i64();
-        slower(1).unwrap() > slower(0).unwrap()
+        let ranks = explained();
+        let slower = ranks.each_ref().map(|rank| rank["cost_parts"]["slower_tokens"].as_i64());
+        let [fast_speed, slow_speed] = speeds(&ranks);
+        slower[1] > slower[0] && fast_speed > slow_speed && shown(&slow) > 0.0
     });
 }

@@ -169,13 +169,14 @@ impl RankPast {
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> Option<u64> {
         // ordering: a figure for people; pairs with nothing.
-        let speed = f32::from_bits(self.prefill_speed.load(Ordering::Relaxed));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "no speed is below 0, and a figure that is too large is the largest"
-        )]
-        (speed > 0.0).then_some(((speed * 1e9) as u64).max(1))
+        per_second(f32::from_bits(self.prefill_speed.load(Ordering::Relaxed)))
+    }
+
+    /// The speed that ranks are compared by, as [`Self::known_speed`], in a second and at least 1;
+    /// `None`: not known well enough.
+    #[must_use]
+    pub fn wait_tokens_per_s(&self) -> Option<u64> {
+        per_second(self.known_speed())
     }
 
     /// The rank is another one now.
@@ -219,6 +220,16 @@ impl RankPast {
         let left = (left as u32).min(then);
         tokens - u64::from(then - left)
     }
+}
+
+/// Of a speed in a nanosecond, for people.
+fn per_second(speed: f32) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "no speed is below 0, and a figure that is too large is the largest"
+    )]
+    (speed > 0.0).then_some(((speed * 1e9) as u64).max(1))
 }
 
 fn more(word: &AtomicU32, by: u32, most: u32) {
