@@ -160,7 +160,8 @@ fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
         ask(1);
         let ranks = explained();
         let slower = ranks.each_ref().map(|rank| rank["cost_parts"]["slower_tokens"].as_i64());
-        let [fast_speed, slow_speed] = speeds(&ranks);
-        slower[1] > slower[0] && fast_speed > slow_speed && shown(&slow) > 0.0
+        let [Some(fast_speed), Some(slow_speed)] = speeds(&ranks) else { return false };
+        let are_shown = shown(&fast) > shown(&slow) && shown(&slow) > 0.0;
+        slower[1].unwrap() > slower[0].unwrap() && fast_speed > slow_speed && are_shown
     });
 }

@@ -71,14 +71,16 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Writes until the router cuts the connection; how many bytes it took.
+/// Writes until the router cuts the connection; how many bytes it took. Fails where it takes
+/// nothing, and does not cut either.
 pub(crate) fn write_until_cut(stream: &mut TcpStream) -> usize {
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE / 2)).unwrap();
     let mut total = 0;
     loop {
         match stream.write(&[b'x'; 65_536]) {
             Ok(count) => total += count,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it is not cut"),
             Err(_) => return total,
         }
     }
