@@ -165,8 +165,8 @@ catalogue! {
         /// Prompt tokens that a rank computes in a second, by first tokens. Answers without a
         /// stream have none, and make it less.
         PREFILL_TOKENS_PER_SECOND = Gauge "prefill_tokens_per_second" ["worker", "dp_rank"];
-        /// Prompt tokens over the wait for their first token; none below 32 waits. Policies `kv`
-        /// and `session` compare unequal ranks by it.
+        /// Prompt tokens over the wait for their first token; none below 32 recent waits. Policies
+        /// `kv` and `session` compare unequal ranks by it.
         WAIT_TOKENS_PER_SECOND = Gauge "wait_tokens_per_second" ["worker", "dp_rank"];
         /// Tokens held by requests in flight.
         DECODE_TOKENS = Gauge "decode_tokens" ["worker", "dp_rank"];

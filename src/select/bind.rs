@@ -191,8 +191,13 @@ impl Binder<'_> {
         let request = PickRequest { ranks, anchor, ..*request };
         let (policy, fleet) = (self.policy, self.fleet);
         pick_by(policy, &request, self.turn, self.random, |rank, most| {
+            // Of a full fleet no rank is weighed: until one may be taken, that is asked first.
+            let is_first = most == RankCost::MAX;
+            if is_first && !may_take(&request, rank) {
+                return None;
+            }
             let weight = weight(policy, fleet, &request, candidates, rank, most);
-            (weight <= most && may_take(&request, rank)).then_some(weight)
+            (weight <= most && (is_first || may_take(&request, rank))).then_some(weight)
         })
     }
 

@@ -183,6 +183,7 @@ mod tests {
     use super::*;
     use forebay_base::RankIndex;
     use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
+    use proptest::prelude::*;
 
     fn work(uncached_tokens: u64) -> RankWork {
         RankWork {
@@ -339,5 +340,40 @@ mod tests {
             slower_tokens: 0,
         };
         assert_eq!((parts, parts.total()), (expected, RankCost(734)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_not_computed_to_its_end_costs_more_than_asked_for(
+            (queued, decoded) in (0_u64..5_000, 0_u64..500_000),
+            (written, capacity) in (0_u64..2_000, prop_oneof![Just(0_u64), 1_000_u64..200_000]),
+            (foreign, kv_permille) in (0_u32..20, 0_u16..=1_000),
+            (uncached, times, most) in (0_u64..5_000, 1_u64..10, 0_u64..30_000),
+            speeds in prop_oneof![Just([10, 10]), Just([10, 30]), Just([30, 10])],
+        ) {
+            let (load, now) = (RankLoad::default(), NanosSinceStart(1_000_000));
+            load.add_prefill(queued);
+            load.add_decode(decoded);
+            let pasts = speeds.map(|tokens| {
+                let past = RankPast::default();
+                (0..32).for_each(|_| past.waited(tokens, 1_000_000));
+                past.add(written, written);
+                past
+            });
+            let mut reading = LoadReading { running: foreign, ..LoadReading::default() };
+            reading.kv_permille = Some(kv_permille);
+            let report = LoadReport::new(RankIndex(0), now, &reading, OwnLoad::default());
+            let prices = Prices::of_token(times).with_an_unused_cache().with_speeds(pasts.iter());
+            let parts = |most| {
+                let whole = work(uncached);
+                let work = RankWork { kv_capacity_tokens: capacity, prices, most, ..whole };
+                let seen = RankNow { load: &load, past: &pasts[0], report: Some(&report), now };
+                predicted_work(seen, &work, |_| ReportWeight::FULL)
+            };
+            let (whole, most) = (parts(RankCost::MAX), RankCost(most));
+            let some = parts(most);
+            prop_assert!(whole == some || (whole.total() > most && some.total() > most));
+            prop_assert!(some.total() <= whole.total());
+        }
     }
 }

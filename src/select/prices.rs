@@ -59,6 +59,12 @@ impl Prices {
         Self { token: times * ONE, ..Self::LEAST }
     }
 
+    /// The same where some cache was not written to at all.
+    #[cfg(test)]
+    pub(super) const fn with_an_unused_cache(self) -> Self {
+        Self { least_written: 0, ..self }
+    }
+
     /// The same among ranks with this past.
     #[cfg(test)]
     pub(super) fn with_speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast> + Clone) -> Self {

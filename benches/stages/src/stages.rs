@@ -39,7 +39,7 @@ pub(crate) trait Operation {
 type Stage = (&'static str, fn() -> Box<dyn Operation>);
 
 /// In the order of the path; 1k and 8k are bytes of the body.
-pub(crate) const STAGES: [Stage; 14] = [
+pub(crate) const STAGES: [Stage; 15] = [
     ("head", head),
     ("scan_1k", || scan_of(1_024)),
     ("scan_8k", || scan_of(8_192)),
@@ -49,6 +49,7 @@ pub(crate) const STAGES: [Stage; 14] = [
     ("walk_8k", || walk_of(8_192)),
     ("select", || select_of(Choice::of_known())),
     ("select_new", || select_of(Choice::of_new())),
+    ("select_full", || select_of(Choice::of_full())),
     ("lease", lease),
     ("encode", encode),
     ("body_whole", || body_of(vec![whole_answer()])),
@@ -152,7 +153,8 @@ struct Choice {
     matched: Matched,
     /// Instead of what was matched: nothing.
     held_nowhere: Option<Overlaps>,
-    best: RankIndex,
+    /// `None`: no rank has room.
+    best: Option<RankIndex>,
     _leases: Vec<Lease>,
 }
 
@@ -162,13 +164,21 @@ impl Choice {
         let world = World::new(8_192);
         let (board, reports, leases) = loads(&world.fleet);
         let (matched, _) = world.matched();
-        Self { world, board, reports, matched, held_nowhere: None, best: HOLDER, _leases: leases }
+        let best = Some(HOLDER);
+        Self { world, board, reports, matched, held_nowhere: None, best, _leases: leases }
     }
 
     /// For a prompt that no rank knows.
     fn of_new() -> Self {
         let none = Overlaps::new(usize::from(RANK_COUNT));
-        Self { held_nowhere: Some(none), best: RankIndex(0), ..Self::of_known() }
+        Self { held_nowhere: Some(none), best: Some(RankIndex(0)), ..Self::of_known() }
+    }
+
+    /// On a fleet whose ranks have a place each, which is taken.
+    fn of_full() -> Self {
+        let mut choice = Self { best: None, ..Self::of_known() };
+        choice.world.fleet.ranks.iter_mut().for_each(|rank| rank.room.places_max = 1);
+        choice
     }
 
     fn request(&self) -> PickRequest<'_> {
@@ -214,7 +224,7 @@ fn select_of(choice: Choice) -> Box<dyn Operation> {
         assert!(found.is_ok());
         let _ = binder.keep_able(&request, OUTPUT_TOKENS, candidates);
         let chosen = binder.would_bind(&request, OUTPUT_TOKENS, candidates);
-        assert_eq!(chosen, Some(choice.best));
+        assert_eq!(chosen, choice.best);
     };
     operation(state, |_| (), run)
 }
