@@ -115,7 +115,7 @@ pub struct RankNow<'a> {
 /// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself. How
 /// much a report counts is asked for only where it adds something.
 #[must_use]
-#[inline(always)]
+#[inline]
 pub fn predicted_work(
     seen: RankNow<'_>,
     work: &RankWork,

@@ -159,12 +159,12 @@ impl PickRequest<'_> {
         cost
     }
 
-    #[inline(always)]
+    #[inline]
     fn cost_of(&self, rank: RankIndex, tokens: u64, most: RankCost) -> RankCost {
         self.parts_of(rank, tokens, most).map_or(RankCost::MAX, |parts| parts.total())
     }
 
-    #[inline(always)]
+    #[inline]
     fn parts_of(&self, rank: RankIndex, uncached_tokens: u64, most: RankCost) -> Option<CostParts> {
         let work = RankWork {
             prompt_tokens: self.prompt.tokens(),
