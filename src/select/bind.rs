@@ -161,7 +161,7 @@ impl Binder<'_> {
         request: &PickRequest<'_>,
         candidates: &Candidates,
     ) -> Option<RankIndex> {
-        self.choose_of(request, candidates, |_, _| true)
+        self.choose_of(request, candidates, |_| true)
     }
 
     /// The one that it prefers of those with room. Only the few that would be the best so far are
@@ -174,7 +174,7 @@ impl Binder<'_> {
     ) -> Option<RankIndex> {
         let looks = self.looks_for_room(request);
         let (fleet, board, now) = (self.fleet, self.board, self.now);
-        self.choose_of(request, candidates, |request, rank| {
+        self.choose_of(request, candidates, |rank| {
             let wanted = || lease_cost(request, rank, output_tokens);
             !looks || has_room(fleet, board, now, rank, wanted)
         })
@@ -184,7 +184,7 @@ impl Binder<'_> {
         &mut self,
         request: &PickRequest<'_>,
         candidates: &Candidates,
-        may_take: impl Fn(&PickRequest<'_>, RankIndex) -> bool,
+        may_take: impl Fn(RankIndex) -> bool,
     ) -> Option<RankIndex> {
         let ranks = candidates.ranks();
         let anchor = request.anchor_among(self.policy, ranks);
@@ -193,11 +193,11 @@ impl Binder<'_> {
         pick_by(policy, &request, self.turn, self.random, |rank, most| {
             // Of a full fleet no rank is weighed: until one may be taken, that is asked first.
             let is_first = most == RankCost::MAX;
-            if is_first && !may_take(&request, rank) {
+            if is_first && !may_take(rank) {
                 return None;
             }
             let weight = weight(policy, fleet, &request, candidates, rank, most);
-            (weight <= most && (is_first || may_take(&request, rank))).then_some(weight)
+            (weight <= most && (is_first || may_take(rank))).then_some(weight)
         })
     }
 
