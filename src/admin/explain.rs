@@ -12,7 +12,7 @@ use forebay_config::{Config, Policy};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted,
+    Asker, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted,
     SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
@@ -72,6 +72,14 @@ struct Case<'a> {
     leg: Leg,
     prompt: PromptSize,
     session: Option<SessionKey>,
+}
+
+impl Case<'_> {
+    /// A request of no caller that has failed anywhere.
+    fn asker(&self) -> Asker {
+        let named = self.sources.fleet.model(&self.model.name);
+        Asker { caller: u32::MAX, model: named.map_or(ModelIndex(0), |(index, _)| index) }
+    }
 }
 
 impl Explainer {
@@ -179,6 +187,7 @@ impl Explainer {
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
         let request = PickRequest {
+            asker: case.asker(),
             leg: case.leg,
             ranks: self.candidates.ranks(),
             board: case.sources.board,
@@ -241,7 +250,7 @@ impl Explainer {
 
     fn collect(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> bool {
         let ExplainSources { fleet, board, now, .. } = *case.sources;
-        let seeking = Seeking { leg: case.leg, near, ..Seeking::default() };
+        let seeking = Seeking { asker: case.asker(), leg: case.leg, near, pin: None, tried: &[] };
         self.candidates.collect(fleet, case.model, board, seeking, now).is_ok()
     }
 
@@ -357,7 +366,7 @@ impl Explainer {
             "kv_events": rank.kv_feed_live,
             "failures": load.failures(),
             "breaker_open": load.is_open(),
-            "breaker_admits": load.breaker_admits(sources.now),
+            "breaker_admits": load.breaker_admits(sources.now, None),
             "has_room": has_room(index, sources),
             "in_flight": load.in_flight(),
             "prefill_tokens": load.prefill_tokens(),
@@ -409,10 +418,9 @@ enum Unmatched {
 
 fn has_room(rank: RankIndex, sources: &ExplainSources<'_>) -> bool {
     let limits = sources.fleet.room(rank);
-    sources
-        .board
-        .rank(rank)
-        .is_some_and(|load| load.has_room(load.room_at(limits, sources.now), RoomWanted::default()))
+    sources.board.rank(rank).is_some_and(|load| {
+        load.has_room(load.room_at(limits, None, sources.now), RoomWanted::default())
+    })
 }
 
 fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) -> bool {

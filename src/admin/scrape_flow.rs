@@ -65,7 +65,7 @@ pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
     (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
     (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
-    (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until() > now)),
+    (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until(None) > now)),
 ];
 
 fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
@@ -146,7 +146,7 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::RankIndex;
+    use forebay_base::{ModelIndex, RankIndex};
     use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
@@ -176,9 +176,9 @@ mod tests {
             load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }).is_some()
         );
         assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }).is_some());
-        board.give_back(RankIndex(1), 5, true);
+        board.give_back(RankIndex(1), 5, Some(ModelIndex(0)));
         load.set_elsewhere(3, 100);
-        load.refused(NanosSinceStart(0), NanosSinceStart(0).plus(second));
+        load.refused(ModelIndex(0), NanosSinceStart(0));
         assert!(board.in_flight().enter(9));
         let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
         let queue = board.queue(QueueIndex(0)).unwrap();

@@ -5,7 +5,7 @@ use super::roles;
 use super::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{
-    Dialect, EjectReason, FleetSnapshot, LoadReports, Rank, Worker, WorkerState,
+    Dialect, EjectReason, FleetSnapshot, Held, LoadReports, Rank, Worker, WorkerState,
 };
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
@@ -101,7 +101,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "places_elsewhere": load.places_elsewhere(),
         "kv_tokens": load.kv_tokens(),
         "ended": load.ended(),
-        "busy_ms": load.busy_until().since(sources.fleet.now).div_ceil(1_000_000),
+        "busy_ms": load.busy_until(None).since(sources.fleet.now).div_ceil(1_000_000),
         "queue": queue(index, sources),
         "prefill_tokens": load.prefill_tokens(),
         "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
@@ -109,9 +109,23 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "decode_tokens": load.decode_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
+        "held": load.held().map(|held| held_against(held, sources.fleet.now)),
         "ejected": load.ejected().map(EjectReason::name),
         "report": report(index, &sources.fleet.loads.reports(), sources.fleet.now),
     }))
+}
+
+/// What is held against a rank, for whose requests, and until when.
+fn held_against(held: Held, now: NanosSinceStart) -> Value {
+    let Held { score, status, is_one_model, is_one_caller, until, pauses } = held;
+    json!({
+        "score": score,
+        "status": status,
+        "callers": if is_one_caller { "one" } else { "all" },
+        "models": if is_one_model { "one" } else { "all" },
+        "paused_ms": until.since(now).div_ceil(1_000_000),
+        "pauses": pauses,
+    })
 }
 
 /// The queue for the rank; others may share it. Null without queues.

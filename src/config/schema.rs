@@ -225,13 +225,13 @@ table! {
 }
 
 table! {
-    /// The passive breaker of each rank: it opens by what the rank's own requests show.
+    /// The passive breaker of each rank: it opens when the rank fails more than its siblings.
     #[derive(Copy)]
     pub struct BreakerConfig in "breaker." {
-        /// Failures in a row that open it.
+        /// Failures after which a rank that does worse than its siblings is tried by single requests.
         failures: u32 = 3, { range: 1..=1_000 };
-        /// Time without requests before a trial request.
-        open: Duration = Duration::from_secs(2), { range: 1..=u64::MAX };
+        /// First pause after a failed trial. Each further one is four times as long, up to 16 s.
+        open: Duration = Duration::from_millis(50), { range: 1..=u64::MAX };
     }
 }
 

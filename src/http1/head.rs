@@ -227,6 +227,13 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
+    /// Has the client sent credentials for the worker?
+    #[must_use]
+    pub fn has_credentials(&self) -> bool {
+        let is_one = |kind| matches!(kind, FieldKind::Authorization | FieldKind::ApiKey);
+        self.fields.iter().any(|field| is_one(field.kind))
+    }
+
     /// Path as a route sees it: `/` when the absolute form has none.
     #[must_use]
     pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {

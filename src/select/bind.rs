@@ -4,9 +4,9 @@
 use super::pick::pick_by;
 use super::sources::{PrefillSource, Sources};
 use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Lease, LeaseCost};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, RoomWanted, ShardBoard};
 
 /// What a binding is made with.
@@ -120,8 +120,11 @@ impl Binder<'_> {
         candidates: &mut Candidates,
     ) {
         if !self.looks_for_room(request) {
-            candidates
-                .retain(|rank| self.has_room(rank, || lease_cost(request, rank, output_tokens)));
+            candidates.retain(|rank| {
+                self.has_room(rank, request.asker.model, || {
+                    lease_cost(request, rank, output_tokens)
+                })
+            });
         }
     }
 
@@ -144,8 +147,9 @@ impl Binder<'_> {
             let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
-            let limits = self.fleet.room(rank);
-            if let Some(lease) = Lease::try_take(self.board, rank, cost, limits, self.now) {
+            let (asker, limits) = (request.asker, self.fleet.room(rank));
+            let wanted = LeaseWanted { rank, asker, cost, limits };
+            if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
             }
@@ -174,9 +178,10 @@ impl Binder<'_> {
     ) -> Option<RankIndex> {
         let looks = self.looks_for_room(request);
         let (fleet, board, now) = (self.fleet, self.board, self.now);
+        let model = request.asker.model;
         self.choose_of(request, candidates, |rank| {
             let wanted = || lease_cost(request, rank, output_tokens);
-            !looks || has_room(fleet, board, now, rank, wanted)
+            !looks || has_room(fleet, board, now, (rank, Some(model)), wanted)
         })
     }
 
@@ -215,7 +220,8 @@ impl Binder<'_> {
             candidates.sources.weigh(self.fleet, |rank| {
                 let wanted = || lease_cost(&prefill, rank, output_tokens);
                 PrefillSource {
-                    is_full: self.is_waited_for(rank) || !self.has_room(rank, wanted),
+                    is_full: self.is_waited_for(rank)
+                        || !self.has_room(rank, prefill.asker.model, wanted),
                     weight: prefill.weight(self.policy, rank, RankCost::MAX),
                 }
             });
@@ -280,8 +286,9 @@ impl Binder<'_> {
                 .saturating_add(held)
                 .saturating_sub(self.fleet.room(rank).kv_tokens_max)
         };
-        let has_place =
-            |&rank: &RankIndex| is_free(rank) && self.has_room(rank, LeaseCost::default);
+        let has_place = |&rank: &RankIndex| {
+            is_free(rank) && self.has_room(rank, request.asker.model, LeaseCost::default)
+        };
         candidates
             .ranks()
             .iter()
@@ -305,11 +312,22 @@ impl Binder<'_> {
         !is_spare && self.is_waited_for(rank)
     }
 
-    /// May the rank take the request, as far as one can see? Taking the lease decides.
+    /// Has the rank room for a request of the model? Taking the lease decides.
     #[must_use]
     #[inline]
-    pub fn has_room(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
-        has_room(self.fleet, self.board, self.now, rank, cost)
+    pub fn has_room(
+        &self,
+        rank: RankIndex,
+        model: ModelIndex,
+        cost: impl FnOnce() -> LeaseCost,
+    ) -> bool {
+        has_room(self.fleet, self.board, self.now, (rank, Some(model)), cost)
+    }
+
+    /// Has the rank room for a request of each of its models?
+    #[must_use]
+    pub fn has_room_for_all(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
+        has_room(self.fleet, self.board, self.now, (rank, None), cost)
     }
 }
 
@@ -318,7 +336,7 @@ fn has_room(
     fleet: &FleetSnapshot,
     board: &ShardBoard,
     now: NanosSinceStart,
-    rank: RankIndex,
+    (rank, model): (RankIndex, Option<ModelIndex>),
     cost: impl FnOnce() -> LeaseCost,
 ) -> bool {
     let Some(load) = board.rank(rank) else { return false };
@@ -326,7 +344,7 @@ fn has_room(
     // What a request wants costs a division for each rank, and few have such a limit.
     let is_asked = limits.kv_tokens_max > 0;
     let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
-    load.busy_until() <= now && load.has_room(load.room_at(limits, now), wanted)
+    load.busy_until(model) <= now && load.has_room(load.room_at(limits, model, now), wanted)
 }
 
 #[inline(always)]

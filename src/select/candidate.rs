@@ -2,10 +2,10 @@
 //! tried before.
 
 use super::sources::Sources;
-use super::usable::{is_up, is_usable, meets};
+use super::usable::{Usable, is_up, meets};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
+use forebay_fleet::worker::{Asker, FleetSnapshot, Leg, LoadBoard, Model};
 
 /// Ranks that may take the request; reused, keeps its capacity.
 #[derive(Debug, Default)]
@@ -18,8 +18,10 @@ pub struct Candidates {
 }
 
 /// What a rank is sought for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Seeking<'a> {
+    /// The caller and the model of the request: pauses of ranks may speak of these alone.
+    pub asker: Asker,
     /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole
     /// requests only: it then takes the pair's place (`select/route.rs` says when).
     pub leg: Leg,
@@ -53,6 +55,8 @@ impl Candidates {
         now: NanosSinceStart,
     ) -> Result<(), NoCandidate> {
         let Self { ranks, sources, .. } = self;
+        let Seeking { asker, tried, .. } = seeking;
+        let usable = Usable { fleet, board, asker, tried, now };
         ranks.clear();
         sources.clear();
         // Half of a pair on a worker that is gone, or that has another role now, is none.
@@ -61,7 +65,7 @@ impl Candidates {
             return Err(NoCandidate::NoneHealthy);
         }
         if seeking.leg == Leg::Decode {
-            sources.collect(fleet, model, board, seeking.tried, now);
+            sources.collect(model, usable);
         }
         let serves = |index: RankIndex| match seeking.leg {
             Leg::Decode => {
@@ -72,14 +76,13 @@ impl Candidates {
         };
         let near = |index: RankIndex| seeking.near.is_none_or(|near| fleet.are_near(index, near));
         let pin = seeking.pin.filter(|_| seeking.leg != Leg::Prefill);
-        for &index in &model.ranks {
-            if serves(index)
-                && near(index)
-                && pin.is_none_or(|pin| meets(fleet, index, pin))
-                && is_usable(fleet, board, index, seeking.tried, now)
-            {
-                ranks.push(index);
-            }
+        let fits = |index: RankIndex| {
+            serves(index) && near(index) && pin.is_none_or(|pin| meets(fleet, index, pin))
+        };
+        let all = || model.ranks.iter().copied();
+        ranks.extend(all().filter(|&index| fits(index) && usable.holds(index)));
+        if ranks.is_empty() && pin.is_none() && seeking.near.is_none() {
+            ranks.extend(all().filter(|&index| fits(index) && usable.reopen(index)));
         }
         debug_assert!(ranks.is_sorted(), "ranks of a model are in index order");
         if ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }

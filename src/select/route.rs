@@ -12,7 +12,7 @@
 //! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
 //!   compute prompts; ranks that only serve whole requests may always.
 
-use super::usable::{is_usable, meets};
+use super::usable::{Usable, meets};
 use super::{Candidates, PickRequest};
 use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
@@ -142,6 +142,17 @@ impl NoPair {
 pub fn route(
     asked: &RouteRequest<'_>,
     candidates: &mut Candidates,
+    mut can_split: impl FnMut(&KvTransfer) -> bool,
+) -> Result<Route, NoPair> {
+    decide(asked, candidates, &mut can_split).or_else(|why| match asked.reopen() {
+        true => decide(asked, candidates, &mut can_split),
+        false => Err(why),
+    })
+}
+
+fn decide(
+    asked: &RouteRequest<'_>,
+    candidates: &mut Candidates,
     can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<Route, NoPair> {
     let (fleet, model) = (asked.fleet, asked.model);
@@ -179,7 +190,7 @@ impl Whole {
     fn of(asked: &RouteRequest<'_>) -> Self {
         let mut whole = Self { uncached_least: None, has_own_ranks: false };
         for &rank in &asked.model.ranks {
-            if asked.fleet.serves(rank, Leg::Whole) && is_usable_for(asked, rank) {
+            if asked.fleet.serves(rank, Leg::Whole) && asked.is_usable(rank) {
                 let uncached = asked.request.uncached_tokens(rank);
                 let least = whole.uncached_least.map_or(uncached, |least| least.min(uncached));
                 whole.uncached_least = Some(least);
@@ -196,7 +207,7 @@ fn pair(
     candidates: &mut Candidates,
     mut can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<(), NoPair> {
-    let (fleet, model, request) = (asked.fleet, asked.model, &asked.request);
+    let (fleet, model) = (asked.fleet, asked.model);
     let kv_transfer = |rank: &RankIndex| fleet.ranks.get(rank.index())?.kv_transfer.as_ref();
     let mut known = None;
     for kv_transfer in model.ranks.iter().filter_map(kv_transfer) {
@@ -208,10 +219,10 @@ fn pair(
         known = Some(kind);
     }
     let sources = &mut candidates.sources;
-    sources.collect(fleet, model, request.board, asked.tried, request.now);
+    sources.collect(model, asked.usable());
     let mut why = NoPair::NoDecode;
     for &rank in &model.ranks {
-        if fleet.serves(rank, Leg::Decode) && is_usable_for(asked, rank) {
+        if fleet.serves(rank, Leg::Decode) && asked.is_usable(rank) {
             if sources.reach(fleet, rank) {
                 return Ok(());
             }
@@ -221,8 +232,21 @@ fn pair(
     Err(why)
 }
 
-/// May the rank answer it?
-fn is_usable_for(asked: &RouteRequest<'_>, rank: RankIndex) -> bool {
-    asked.pin.is_none_or(|pin| meets(asked.fleet, rank, pin))
-        && is_usable(asked.fleet, asked.request.board, rank, asked.tried, asked.request.now)
+impl<'a> RouteRequest<'a> {
+    fn usable(&self) -> Usable<'a> {
+        let PickRequest { board, asker, now, .. } = self.request;
+        Usable { fleet: self.fleet, board, asker, tried: self.tried, now }
+    }
+
+    /// May the rank answer it?
+    fn is_usable(&self, rank: RankIndex) -> bool {
+        self.pin.is_none_or(|pin| meets(self.fleet, rank, pin)) && self.usable().holds(rank)
+    }
+
+    /// Closes the breakers of all ranks of the model: without them no rank is left. False: there
+    /// were none.
+    fn reopen(&self) -> bool {
+        let ranks = self.model.ranks.iter().filter(|_| self.pin.is_none());
+        ranks.filter(|&&rank| self.usable().reopen(rank)).count() > 0
+    }
 }

@@ -61,6 +61,7 @@ mod tests {
     use super::*;
     use crate::{Prices, PromptSize, RoundRobin, pick};
     use forebay_base::NanosSinceStart;
+    use forebay_fleet::worker::test_support::ASKER;
     use forebay_fleet::worker::{LoadBoard, LoadReports, Rank, SessionSeat, test_support};
     use forebay_index::Overlaps;
     use std::time::Duration;
@@ -89,6 +90,7 @@ mod tests {
         seed: u64,
     ) -> RankIndex {
         let request = PickRequest {
+            asker: ASKER,
             leg: Leg::Whole,
             ranks: &ALL,
             fleet,

@@ -3,9 +3,9 @@
 //! part: one part in a fleet without labels.
 
 use super::RankCost;
-use super::usable::is_usable;
-use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model};
+use super::usable::Usable;
+use forebay_base::RankIndex;
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 
 /// Usable prefill ranks; reused, keeps its capacity.
 #[derive(Debug, Default)]
@@ -41,21 +41,17 @@ impl Sources {
     }
 
     /// Collects the prefill ranks of the model that may take a leg.
-    pub(super) fn collect(
-        &mut self,
-        fleet: &FleetSnapshot,
-        model: &Model,
-        board: &LoadBoard,
-        tried: &[RankIndex],
-        now: NanosSinceStart,
-    ) {
+    pub(super) fn collect(&mut self, model: &Model, usable: Usable<'_>) {
         self.clear();
-        for &rank in &model.ranks {
-            if fleet.serves(rank, Leg::Prefill) && is_usable(fleet, board, rank, tried, now) {
-                self.ranks.push(rank);
-                if !self.parts.iter().any(|part| fleet.are_alike(part.of, rank)) {
-                    self.parts.push(NetworkPart { of: rank, best: PrefillSource::UNKNOWN });
-                }
+        let fleet = usable.fleet;
+        let all = || model.ranks.iter().copied().filter(|&rank| fleet.serves(rank, Leg::Prefill));
+        self.ranks.extend(all().filter(|&rank| usable.holds(rank)));
+        if self.ranks.is_empty() {
+            self.ranks.extend(all().filter(|&rank| usable.reopen(rank)));
+        }
+        for &rank in &self.ranks {
+            if !self.parts.iter().any(|part| fleet.are_alike(part.of, rank)) {
+                self.parts.push(NetworkPart { of: rank, best: PrefillSource::UNKNOWN });
             }
         }
     }

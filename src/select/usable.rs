@@ -2,7 +2,7 @@
 
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, WorkerState};
+use forebay_fleet::worker::{Asker, FleetSnapshot, LoadBoard, RankLoad, WorkerState};
 
 pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
@@ -22,19 +22,45 @@ pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
     }
 }
 
-/// Up, not tried, its breaker not open: may the rank take anything at all?
-pub(super) fn is_usable(
-    fleet: &FleetSnapshot,
-    board: &LoadBoard,
-    index: RankIndex,
-    tried: &[RankIndex],
-    now: NanosSinceStart,
-) -> bool {
-    let Some((rank, worker)) = fleet.rank(index) else { return false };
-    // A retry goes to another worker: the ranks of one worker share its fate.
-    let tried_worker =
-        tried.iter().any(|&t| fleet.rank(t).is_some_and(|(r, _)| r.worker == rank.worker));
-    worker.state == WorkerState::Up
-        && !tried_worker
-        && board.rank(index).is_some_and(|load| load.breaker_admits(now))
+/// A request that looks for a rank: what a rank must not have done to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usable<'a> {
+    pub(super) fleet: &'a FleetSnapshot,
+    pub(super) board: &'a LoadBoard,
+    pub(super) asker: Asker,
+    /// Ranks that failed the request; their workers are left out.
+    pub(super) tried: &'a [RankIndex],
+    pub(super) now: NanosSinceStart,
+}
+
+impl Usable<'_> {
+    /// Up, not tried, not paused for requests like this one: may the rank take the request at all?
+    /// A request that has failed elsewhere is no trial: it would fail twice.
+    pub(super) fn holds(&self, index: RankIndex) -> bool {
+        let admits = |load: &RankLoad| {
+            load.breaker_admits(self.now, Some(self.asker))
+                && (self.tried.is_empty() || !load.is_open_for(self.asker))
+        };
+        self.is_left(index) && self.board.rank(index).is_some_and(admits)
+    }
+
+    /// Up, and not tried.
+    fn is_left(&self, index: RankIndex) -> bool {
+        let Some((rank, worker)) = self.fleet.rank(index) else { return false };
+        // A retry goes to another worker: the ranks of one worker share its fate.
+        let tried_worker = self
+            .tried
+            .iter()
+            .any(|&t| self.fleet.rank(t).is_some_and(|(r, _)| r.worker == rank.worker));
+        worker.state == WorkerState::Up && !tried_worker
+    }
+
+    /// Every rank that could take the request is paused: all are opened, since a model is never
+    /// left without its last rank. A request that has failed somewhere, or that is for one rank
+    /// alone, opens none: the others of the model have other ranks.
+    pub(super) fn reopen(&self, index: RankIndex) -> bool {
+        self.tried.is_empty()
+            && self.is_left(index)
+            && self.board.rank(index).is_some_and(RankLoad::reopen)
+    }
 }

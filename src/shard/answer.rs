@@ -23,9 +23,11 @@ use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
+use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{AnswerMeaning, Credentials, Judgement};
 
 /// A worker whose answer's head has come.
 pub(super) struct Answering {
@@ -44,8 +46,8 @@ pub(super) struct Accounted<'a> {
     pub(super) paired: Option<&'a Paired<'a>>,
 }
 
-/// Takes in the head of an answer, and judges the rank by it. `is_kept`: another rank may go on
-/// with it.
+/// Takes in the head of an answer, and judges the rank by an error. An answer is a success when it
+/// has come to its end. `is_kept`: another rank may go on with it.
 pub(super) fn head_came(
     shard: &Shard,
     slot: &mut Slot,
@@ -53,6 +55,7 @@ pub(super) fn head_came(
     lease: &mut Lease,
     is_kept: bool,
 ) {
+    judge_head(shard, slot, going, lease);
     // Nothing is sent a second time from here on, but the rest of a stream.
     if !is_kept {
         shard.io.recycle(std::mem::take(&mut slot.message));
@@ -63,27 +66,47 @@ pub(super) fn head_came(
         shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
         slot.answer.status = Some(slot.answer.head.status);
     }
-    if slot.answer.head.status == 404 {
-        // It may serve other models since a restart.
-        shard.workers.suspect(going.plan.worker);
-    }
-    if !(200..300).contains(&slot.answer.head.status) {
-        // Nothing was computed, and the time of the answer says nothing of the rank's speed.
-        lease.end_prefill();
-    }
-    if matches!(slot.answer.head.status, 500 | 502 | 504..=599) {
-        // A failure of the engine itself. 503 and 4xx say "busy" or "your fault", which is no
-        // illness.
-        judge::mark_failed(&shard.env, lease);
-    } else {
-        lease.judge_success();
-    }
     let place = KeptPlace {
         rank: going.plan.rank,
         model: going.facts.model,
         tenant: slot.told.whom.tenant,
     };
     slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
+}
+
+fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
+    let status = slot.answer.head.status;
+    if !(200..300).contains(&status) {
+        // Nothing was computed, and the time of the answer says nothing of the rank's speed.
+        lease.end_prefill();
+    }
+    match meaning(slot, going.plan) {
+        AnswerMeaning::Failed(scope, weight) => {
+            if weight == FailureWeight::Refused {
+                lease.judge_taken();
+            }
+            judge::mark_failed(shard, lease, Judgement::Failure { scope, weight, status });
+            // The worker may serve other models since a restart, or expect another key.
+            let load = shard.workers.board.rank(lease.rank());
+            if status == 404 || load.is_some_and(RankLoad::is_open) {
+                shard.workers.suspect(going.plan.worker);
+            }
+        }
+        // A tunnel ends when one of its ends wants it to: that shows nothing of the rank.
+        _ if status == 101 => lease.judge_success(),
+        _ => lease.judge_taken(),
+    }
+}
+
+/// What the answer whose head is parsed in the slot means.
+pub(super) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
+    let credentials = match plan.authorization {
+        Some(_) => Credentials::Router,
+        None if slot.told.whom.has_key() => Credentials::None,
+        None if slot.head.has_credentials() => Credentials::Client,
+        None => Credentials::None,
+    };
+    AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
 }
 
 /// Relays the answer whose head is parsed in the slot.
@@ -102,7 +125,7 @@ pub(super) async fn answer(
     }
     let Answering { mut upstream, sent } = answering;
     let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
-    let Going { plan, endpoint, facts } = going;
+    let Going { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
     let own = OwnFields::of(slot, plan, found, paired, &mut digits);
@@ -114,6 +137,7 @@ pub(super) async fn answer(
     let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
+            lease.share_trial();
             if shows_first_token {
                 lease.prefill_done(|| env.now());
             } else {
@@ -135,6 +159,7 @@ pub(super) async fn answer(
     let scan = passed.scan.as_deref();
     slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
     let relayed = relayed?;
+    judge_end(slot, &mut lease);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
     if paired.is_none() {
@@ -145,6 +170,13 @@ pub(super) async fn answer(
         io.keep(env, upstream);
     }
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// The answer has come to its end.
+pub(super) fn judge_end(slot: &Slot, lease: &mut Lease) {
+    if (200..300).contains(&slot.answer.head.status) {
+        lease.judge_success();
+    }
 }
 
 /// Fields that the router adds to an answer. Each is compared with every field of the worker's.

@@ -1,6 +1,6 @@
 //! dispatch, relay: one attempt to get an answer from one rank.
 
-use super::answer::{Accounted, Answering, answer, head_came};
+use super::answer::{Accounted, Answering, answer, head_came, meaning};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::env::Env;
@@ -17,17 +17,18 @@ use super::standing;
 use super::state::{Sending, Shard};
 use super::{tunnel, websocket};
 use crate::ingress::Conn;
-use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
-use forebay_base::NanosSinceStart;
+use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_fleet::account::{Count, Lease, Stage};
-use forebay_fleet::mailbox::RequestFacts;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::account::{Count, FailedTrial, Lease, Stage};
+use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
+use forebay_fleet::worker::Failure;
 use forebay_http1::{BodyFraming, FieldKind};
 use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
+use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::dispatch::{has_no_room, retry_after_s};
-use forebay_router::request::{Chosen, Failed, may_be_blamed};
+use forebay_router::request::{AnswerMeaning, Chosen, Failed, may_be_blamed};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 
@@ -39,8 +40,26 @@ pub(super) struct Attempt<'a> {
     /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
     /// KV events tell.
     pub(super) predicted: Option<Predicted>,
-    /// Another rank that had been sent it has failed it before.
+    /// What became of the request before.
+    pub(super) before: Before,
+}
+
+/// What other ranks have made of a request.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// A rank that had been sent the request has failed it.
     pub(super) is_retry: bool,
+    /// That rank and its failure, where it was alone with the request.
+    pub(super) failed_at: Option<(RankIndex, RelayError)>,
+    /// A trial that failed.
+    pub(super) trial: Option<FailedTrial>,
+}
+
+impl Before {
+    /// A rank that has failed the request in the same way.
+    fn failed_alike(&self, error: RelayError) -> Option<RankIndex> {
+        self.failed_at.filter(|(_, before)| *before == error).map(|(rank, _)| rank)
+    }
 }
 
 /// Sends the request and relays the answer; the leases go back when this returns, whatever
@@ -51,7 +70,7 @@ pub(super) async fn run(
     slot: &mut Slot,
     attempt: Attempt<'_>,
 ) -> Result<After, Failed> {
-    let Attempt { endpoint, facts, chosen, mut predicted, is_retry } = attempt;
+    let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
     let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
@@ -60,7 +79,7 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let going = Going { plan: &plan, endpoint, facts };
+    let going = Going { plan: &plan, endpoint, facts, is_trial: lease.is_trial() };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
     let result = {
@@ -69,31 +88,9 @@ pub(super) async fn run(
     };
     let answering = match result {
         Ok(answering) => answering,
-        Err(error) => {
-            shard.io.note_lack_of_sockets(&shard.env, error);
-            if let Some(trace) = &mut slot.told.trace {
-                trace.failed(error.describe(), shard.env.now());
-            }
-            // It may be prefill that is gone, with the KV. Who fails it again without that prefill
-            // is ill.
-            let is_owed = is_retry || !pair::may_lack_kv(paired.as_ref(), error);
-            if is_owed && may_be_blamed(endpoint, error) {
-                judge::failed(shard, &mut lease, &plan, paired.as_mut(), error);
-            }
-            // Back before the refusal is noted: what the rank had then is its limit for a while,
-            // and this request is not part of it.
-            drop(lease);
-            if error == RelayError::EngineBusy {
-                shard.workers.engine_refused(
-                    &shard.env,
-                    plan.rank,
-                    slot.answer.retry_after_s.take(),
-                );
-            }
-            let has_rest = slot.pair.keeping.is_rest();
-            return Err(Failed { has_rest, ..pair::abandoned(shard, paired, plan.rank, error) });
-        }
+        Err(error) => return Err(failed(shard, slot, going, (lease, paired, &before), error)),
     };
+    settle_trial(shard, slot, before.trial);
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
     head_came(shard, slot, going, &mut lease, is_kept);
     let (paired_with, pulse) = (paired.as_ref(), pulse.as_ref());
@@ -117,7 +114,7 @@ pub(super) async fn run(
         }
         Err(error) => {
             if may_be_blamed(endpoint, error) {
-                judge::broke_off(shard, &plan, error);
+                judge::broke_off(shard, &plan, (facts.asker(), going.is_trial), error);
             }
             let failed = pair::abandoned(shard, paired, plan.rank, error);
             if matches!(slot.pair.keeping, Keeping::Off) {
@@ -125,6 +122,58 @@ pub(super) async fn run(
             }
             Box::pin(rest::broke_off(shard, conn, slot, failed)).await
         }
+    }
+}
+
+/// An attempt that ended before a byte of an answer was passed on: who is to blame, and what the
+/// request does next. The lease goes back.
+fn failed(
+    shard: &Shard,
+    slot: &mut Slot,
+    Going { plan, endpoint, facts, .. }: Going<'_>,
+    (mut lease, mut paired, before): (Lease, Option<Paired<'_>>, &Before),
+    error: RelayError,
+) -> Failed {
+    shard.io.note_lack_of_sockets(&shard.env, error);
+    if let Some(trace) = &mut slot.told.trace {
+        trace.failed(error.describe(), shard.env.now());
+    }
+    // It may be prefill that is gone, with the KV. A rank that fails the request again without that
+    // prefill is ill.
+    let is_owed = before.is_retry || !pair::may_lack_kv(paired.as_ref(), error);
+    if is_owed && may_be_blamed(endpoint, error) {
+        let others = (paired.as_mut(), before.failed_alike(error));
+        judge::failed(shard, &mut lease, plan, others, error);
+    }
+    let trial = match (error, meaning(slot, plan)) {
+        (RelayError::TrialFailed, AnswerMeaning::Failed(scope, weight)) => {
+            let (asker, status) = (facts.asker(), slot.answer.head.status);
+            Some(lease.judge_open(Failure { asker, scope, weight, status }))
+        }
+        _ => None,
+    };
+    // Back before the refusal is noted: what the rank had then is its limit for a while, and this
+    // request is not part of it.
+    drop(lease);
+    if error == RelayError::EngineBusy {
+        shard.workers.engine_refused(&shard.env, plan.rank, facts.model);
+    }
+    let abandoned = pair::abandoned(shard, paired, plan.rank, error);
+    Failed {
+        has_rest: slot.pair.keeping.is_rest(),
+        trial,
+        retry_after_s: slot.answer.retry_after_s.take(),
+        answer: slot.answer.refused.take().or(abandoned.answer),
+        ..abandoned
+    }
+}
+
+/// Another rank answers the request of a failed trial: who is to blame shows now.
+fn settle_trial(shard: &Shard, slot: &Slot, trial: Option<FailedTrial>) {
+    if let Some(trial) = trial
+        && (200..300).contains(&slot.answer.head.status)
+    {
+        judge::served_elsewhere(shard, &trial);
     }
 }
 
@@ -237,9 +286,10 @@ async fn exchange(
                 workers.hear(plan.worker);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                if has_no_room(slot.answer.head.status) {
-                    return Err(busy(sending, slot, Answering { upstream, sent }));
-                }
+                let answering = Answering { upstream, sent };
+                let is_alone = paired.is_none();
+                let Answering { mut upstream, sent } =
+                    accept(sending, conn, slot, going, (answering, is_alone)).await?;
                 websocket::check_answer(slot, &upstream.input)?;
                 rest::check_answer(slot, plan, paired.is_some())?;
                 if paired.is_some() || may_leave {
@@ -311,6 +361,38 @@ fn may_leave(env: &Env, slot: &Slot, is_paired: bool) -> bool {
 fn down<'a>(sending: Sending<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch<'a> {
     let down = DownWatch::new(sending.env, sending.workers, plan.worker);
     if may_leave { down.leaving(plan.rank) } else { down }
+}
+
+/// Ends the attempt where another rank may do better than this answer. The answer is kept: if no
+/// other rank is left, the client gets it.
+async fn accept(
+    sending: Sending<'_>,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    going: Going<'_>,
+    (answering, is_alone): (Answering, bool),
+) -> Result<Answering, RelayError> {
+    let is_alone = is_alone && !slot.pair.keeping.is_rest();
+    let error = match meaning(slot, going.plan) {
+        AnswerMeaning::NoRoom => return Err(busy(sending, slot, answering)),
+        AnswerMeaning::CallerLimited if !is_alone => return Err(busy(sending, slot, answering)),
+        AnswerMeaning::CallerLimited => RelayError::CallerLimited,
+        AnswerMeaning::Failed(..) if going.is_trial && is_alone => RelayError::TrialFailed,
+        _ => return Ok(answering),
+    };
+    let Answering { mut upstream, sent } = answering;
+    let head = &slot.answer.head;
+    let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
+    let retry_after = value(FieldKind::RetryAfter);
+    let content_type = value(FieldKind::ContentType).and_then(|kind| String::from_utf8(kind).ok());
+    let idle_max = sending.env.config().timeouts.stream_idle;
+    let gathered = gather(conn, &mut upstream, head, idle_max).await?;
+    if gathered.upstream_reusable && sent {
+        sending.io.keep(sending.env, upstream);
+    }
+    let (status, body) = (head.status, gathered.body);
+    slot.answer.refused = Some(EngineAnswer { status, body, content_type, retry_after });
+    Err(error)
 }
 
 /// Notes when the engine will have room.

@@ -14,6 +14,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal,
 
 use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
+use std::net::IpAddr;
 
 /// When the request came, and where it has to go.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub(super) struct Came {
     pub(super) read_at: NanosSinceStart,
     /// The rank that keeps what the request is about.
     pub(super) kept_at: Option<RankIndex>,
+    /// The client's address, as far as it is known.
+    pub(super) address: IpAddr,
 }
 
 /// The model a request asks for. Endpoints that engines serve without a model name get the first
@@ -100,7 +103,11 @@ pub(super) fn read(
     let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
     Ok(RequestFacts {
         model: model_index,
-        caller: Caller { session: slot.told.session, ..hints.caller },
+        caller: Caller {
+            session: slot.told.session,
+            source: source(slot, came.address),
+            ..hints.caller
+        },
         arrived_at: came.read_at,
         deadline,
         client_deadline,
@@ -108,6 +115,20 @@ pub(super) fn read(
         tried: Vec::new(),
         output_tokens: output_tokens(slot.request.max_tokens),
     })
+}
+
+/// A number for the tenant that a key shows, else for the client's address: for a network of 64
+/// bits of IPv6, since a client has all addresses of one.
+fn source(slot: &Slot, address: IpAddr) -> u32 {
+    /// 2^64 divided by the golden ratio: the upper half of a product depends on all bits.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let whom = &slot.told.whom;
+    let number = match address.to_canonical() {
+        _ if whom.has_key() => u64::try_from(whom.tenant.index()).unwrap_or(0) << 32,
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or(0),
+    };
+    u32::try_from(number.wrapping_add(1).wrapping_mul(SPREAD) >> 32).unwrap_or(0)
 }
 
 /// The rank that a request asks for.

@@ -1,70 +1,101 @@
-//! account: tells breakers of a failed attempt, and the control plane. Whose fault an attempt is
-//! stands in `src/router/request/blame.rs`.
+//! account: holds failures against ranks, and reports them to the control plane. What an attempt
+//! means for its rank stands in `src/router/request/blame.rs` and `meaning.rs`.
 
-use super::env::Env;
 use super::pair::Paired;
 use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::account::Lease;
+use forebay_fleet::account::{FailedTrial, Lease};
+use forebay_fleet::worker::{Asker, BreakerRules, Failure};
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::Judgement;
+use forebay_router::request::{Judgement, hold_against};
 
-/// Tells the breakers of an attempt that failed before a byte of its answer was passed on.
+/// Judges the ranks of an attempt that failed before a byte of its answer was passed on. `alike`: a
+/// rank that has failed the request in the same way.
 pub(super) fn failed(
     shard: &Shard,
     lease: &mut Lease,
     plan: &SendPlan,
-    paired: Option<&mut Paired<'_>>,
+    (paired, alike): (Option<&mut Paired<'_>>, Option<RankIndex>),
     error: RelayError,
 ) {
     let Some(paired) = paired else {
+        if let Some(first) = alike.filter(|_| error.blames_worker() && !error.is_ranks_own()) {
+            return forgive(shard, first);
+        }
         if let Some(judgement) = Judgement::of_error(error) {
-            tell(shard, lease, plan.worker, judgement);
+            judge(shard, lease, plan.worker, judgement);
         }
         return;
     };
     let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
-    match paired.known(error).judged(&shard.workers.board, prefill, plan.rank) {
-        // Its lease is with its leg.
-        Some((rank, _)) if rank == prefill => rank_failed(shard, rank, worker),
-        Some((_, judgement)) => tell(shard, lease, plan.worker, judgement),
-        None => {}
+    let known = paired.known(error);
+    let Some((rank, judgement)) = known.judged(&shard.workers.board, prefill, plan.rank) else {
+        return;
+    };
+    if !known.is_shown() {
+        return judge(shard, lease, plan.worker, judgement);
     }
+    let worker = if rank == prefill { worker } else { plan.worker };
+    hold(shard, (rank, lease.asker()), judgement, true);
+    shard.worker_failed(worker);
 }
 
-/// Tells the breaker of a lease's rank.
-pub(super) fn tell(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judgement: Judgement) {
+/// Judges the rank of a lease.
+pub(super) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judgement: Judgement) {
     match judgement {
         Judgement::Success => lease.judge_success(),
-        Judgement::Refusal => lease.judge_refusal(),
-        Judgement::Failure => {
-            mark_failed(&shard.env, lease);
+        Judgement::Refusal => {
+            if let Some(load) = shard.workers.board.rank(lease.rank()) {
+                load.answered();
+            }
+        }
+        Judgement::Failure { .. } => {
+            mark_failed(shard, lease, judgement);
             shard.worker_failed(worker);
         }
     }
 }
 
-/// The worker broke off in the middle of an answer.
-pub(super) fn broke_off(shard: &Shard, plan: &SendPlan, error: RelayError) {
+/// The worker broke off in the middle of an answer. `is_trial`: the answer was that of a trial.
+pub(super) fn broke_off(
+    shard: &Shard,
+    plan: &SendPlan,
+    (asker, is_trial): (Asker, bool),
+    error: RelayError,
+) {
     if error.blames_worker() {
-        rank_failed(shard, plan.rank, plan.worker);
+        let judgement = Judgement::failure(error.is_ranks_own());
+        hold(shard, (plan.rank, asker), judgement, is_trial);
+        shard.worker_failed(plan.worker);
     }
 }
 
-fn rank_failed(shard: &Shard, rank: RankIndex, worker: WorkerIndex) {
-    if shard.env.config().health.enabled
-        && let Some(load) = shard.workers.board.rank(rank)
-    {
-        let breaker = &shard.env.config().breaker;
-        load.failed(shard.env.now(), breaker.failures, breaker.open);
-    }
-    shard.worker_failed(worker);
+/// Another rank has served the request of a failed trial: the tried rank is to blame.
+pub(super) fn served_elsewhere(shard: &Shard, trial: &FailedTrial) {
+    let (rank, Failure { asker, scope, weight, status }) = trial.served_elsewhere();
+    hold(shard, (rank, asker), Judgement::Failure { scope, weight, status }, true);
 }
 
-/// Tells the rank's breaker; without health checks nothing is ever marked.
-pub(super) fn mark_failed(env: &Env, lease: &mut Lease) {
-    if env.config().health.enabled {
-        let breaker = &env.config().breaker;
-        lease.judge_failure(env.now(), breaker.failures, breaker.open);
+/// Holds a failure against the rank of a lease.
+pub(super) fn mark_failed(shard: &Shard, lease: &mut Lease, judgement: Judgement) {
+    lease.judge_failure();
+    hold(shard, (lease.rank(), lease.asker()), judgement, lease.is_trial());
+}
+
+/// Without health checks nothing is held against a rank.
+fn hold(shard: &Shard, (rank, asker): (RankIndex, Asker), judgement: Judgement, is_trial: bool) {
+    let config = shard.env.config();
+    if config.health.enabled {
+        let (fleet, board) = (shard.workers.fleet(), &shard.workers.board);
+        let rules = BreakerRules { failures: config.breaker.failures, open: config.breaker.open };
+        let shown = (rank, asker, judgement, is_trial);
+        hold_against(&fleet, board, shown, rules, shard.env.now());
+    }
+}
+
+/// The request is to blame, not the rank that failed it first.
+fn forgive(shard: &Shard, rank: RankIndex) {
+    if let Some(load) = shard.workers.board.rank(rank) {
+        load.forgive();
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Going<'a> {
     pub(super) plan: &'a SendPlan,
     pub(super) endpoint: Endpoint,
     pub(super) facts: &'a RequestFacts,
+    /// The request tries a rank that may be paused.
+    pub(super) is_trial: bool,
 }
 
 impl Going<'_> {

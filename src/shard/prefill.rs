@@ -19,9 +19,9 @@ use forebay_fleet::mailbox::{
     EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket,
 };
 use forebay_fleet::worker::KvTransfer;
-use forebay_http1::{FieldKind, HeadLimits, Method, ResponseHead};
+use forebay_http1::{HeadLimits, Method, ResponseHead};
 use forebay_router::dispatch::RelayError;
-use forebay_router::dispatch::{has_no_room, retry_after_s};
+use forebay_router::dispatch::has_no_room;
 use forebay_router::request::Judgement;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -159,18 +159,18 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     {
         abort::tell(shard, call);
     }
-    let rank = leg.lease.rank();
+    let (rank, asker) = (leg.lease.rank(), leg.lease.asker());
     shard.io.recycle(std::mem::take(&mut leg.call.body));
     drop(leg);
-    if let PrefillEnded::Failed(PrefillFault::Busy(after)) = &ended {
-        shard.workers.engine_refused(&shard.env, rank, *after);
+    if matches!(ended, PrefillEnded::Failed(PrefillFault::Busy)) {
+        shard.workers.engine_refused(&shard.env, rank, asker.model);
     }
     ended
 }
 
 fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
     if let Some(judgement) = Judgement::of_leg(ended, leg.kv_transfer.prefill_waits_for_decode()) {
-        judge::tell(shard, &mut leg.lease, leg.worker, judgement);
+        judge::judge(shard, &mut leg.lease, leg.worker, judgement);
     }
 }
 
@@ -233,15 +233,13 @@ async fn answered(
     let Sending { env, io, workers } = sending;
     let (Answering { mut upstream, sent }, status) = (answering, response.status);
     if !(200..300).contains(&status) {
-        let after =
-            response.value_of(FieldKind::RetryAfter, &upstream.input).and_then(retry_after_s);
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
             io.keep(env, upstream);
         }
         return Ok(match status {
-            status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy(after)),
-            400..=499 => PrefillEnded::Refused(EngineAnswer { status, body: gathered.body }),
+            status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy),
+            400..=499 => PrefillEnded::Refused(EngineAnswer::json(status, gathered.body)),
             _ => {
                 let words = Accusation::in_words(&leg.kv_transfer, &gathered.body);
                 PrefillEnded::Failed(match words {
@@ -279,11 +277,11 @@ async fn answered(
 /// one in a stream as well.
 fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillEnded {
     if let Some((status, body)) = wrong.refusal() {
-        return PrefillEnded::Refused(EngineAnswer { status, body });
+        return PrefillEnded::Refused(EngineAnswer::json(status, body));
     }
     PrefillEnded::Failed(match wrong {
         KvTransferError::Engine { status: Some(status), .. } if has_no_room(*status) => {
-            PrefillFault::Busy(None)
+            PrefillFault::Busy
         }
         KvTransferError::Engine { status: Some(_), message } => {
             match Accusation::in_words(kv_transfer, message.as_bytes()) {
@@ -318,17 +316,20 @@ fn fault(error: RelayError) -> PrefillFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::{NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use forebay_fleet::account::{Lease, LeaseCost};
+    use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
     use forebay_fleet::mailbox::LegCall;
-    use forebay_fleet::worker::{LoadBoard, RoomLimits, ShardBoard};
+    use forebay_fleet::worker::{Asker, LoadBoard, RoomLimits, ShardBoard};
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]
     fn the_body_of_a_leg_is_sent_from_where_it_is() {
         let (board, now) = (ShardBoard::from(LoadBoard::new()), NanosSinceStart(0));
         let cost = LeaseCost::default();
-        let lease = Lease::try_take(&board, RankIndex(0), cost, RoomLimits::default(), now);
+        let asker = Asker { caller: 0, model: ModelIndex(0) };
+        let limits = RoomLimits::default();
+        let wanted = LeaseWanted { rank: RankIndex(0), asker, cost, limits };
+        let lease = Lease::try_take(&board, wanted, now);
         let leg = PrefillLeg {
             ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },
             lease: lease.unwrap(),

@@ -80,13 +80,16 @@ pub(super) async fn by_engine(
     }
     let keep_alive = slot.head.keep_alive && !env.draining.is_set();
     let mut out = conn.buffer();
+    let retry_after = answer.retry_after.as_deref().map(|after| (header::RETRY_AFTER, after));
+    let [a, b, c, d, e] = slot.own_fields();
+    let fields = [a, b, c, d, e, retry_after.unwrap_or_default()];
     let response = OwnResponse {
         status: answer.status,
-        content_type: "application/json",
+        content_type: answer.content_type.as_deref().unwrap_or("application/json"),
         body: &answer.body,
         keep_alive,
         head_only: false,
-        extra: &slot.own_fields(),
+        extra: &fields,
     };
     encode_own(&response, &mut out);
     conn.wait_at_most(env.config().timeouts.write);

@@ -1,7 +1,7 @@
 //! The path of one request, stage by stage. Each stage's module has the details.
 
 use super::adapter;
-use super::attempt::{self, Attempt};
+use super::attempt::{self, Attempt, Before};
 use super::facts::{self, Came};
 use super::keeping::Keeping;
 use super::labels::Labels;
@@ -166,8 +166,8 @@ async fn stages(
         slot.pair.keeping =
             Keeping::of(endpoint, slot.body(), &mut admitted, held_bytes, model_index);
     }
-    let facts =
-        facts::read(&shard.env, slot, &fleet, model_index, Came { head_at, read_at, kept_at });
+    let came = Came { head_at, read_at, kept_at, address: conn.client.address };
+    let facts = facts::read(&shard.env, slot, &fleet, model_index, came);
     let facts = facts.map_err(Stop::Refused)?;
     {
         let ratios = &shard.routing.stages.borrow().matching.ratios;
@@ -251,6 +251,8 @@ async fn drive(
             // dispatch, relay
             Action::Send(chosen) => {
                 labels.rank = Some(chosen.lease.rank());
+                let (is_retry, failed_at) = (flow.is_retry(), flow.failed_at());
+                let before = Before { is_retry, failed_at, trial: flow.take_trial() };
                 let (facts, endpoint) = (flow.facts(), flow.endpoint());
                 let predicted = {
                     let (fleet, model_index) = (shard.workers.fleet(), facts.model);
@@ -274,8 +276,7 @@ async fn drive(
                     trace.held(bytes, predicted.map(Predicted::tokens));
                 }
                 shard.routing.text.give(&shard.io, slot.prompt.let_go());
-                let is_retry = flow.is_retry();
-                let attempt = Attempt { endpoint, facts, chosen, predicted, is_retry };
+                let attempt = Attempt { endpoint, facts, chosen, predicted, before };
                 let ran = attempt::run(shard, conn, slot, attempt).await;
                 pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
                 match ran {

@@ -3,7 +3,7 @@
 //! the way of a request. Decides nothing about ranks: that is the machine's
 //! ([`forebay_router::request`]).
 
-use super::answer::{Accounted, Answering, OwnFields, Passed, used, wanted};
+use super::answer::{Accounted, Answering, OwnFields, Passed, judge_end, used, wanted};
 use super::down::DownWatch;
 use super::env::Env;
 use super::keeping::{Keeping, KeptStream};
@@ -96,7 +96,7 @@ async fn relay_on(
     Accounted { going, mut lease, pulse, predicted, .. }: Accounted<'_>,
 ) -> Result<After, RelayError> {
     let Sending { env, io, workers } = shard.sending();
-    let Going { plan, endpoint, facts } = going;
+    let Going { plan, endpoint, facts, .. } = going;
     kept.engine = Some(plan.engine.dialect);
     let KeptStream { transcript, look_at, scan: cost, .. } = kept;
     let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
@@ -114,6 +114,7 @@ async fn relay_on(
         if events.is_empty() {
             return passed.hear(env);
         }
+        lease.share_trial();
         lease.prefill_done(|| env.now());
         passed.take(env, io, events);
     };
@@ -135,6 +136,7 @@ async fn relay_on(
     slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
     *cost = passed.scan.take();
     let relayed = relayed?;
+    judge_end(slot, &mut lease);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         slot.told.noted.usage.set(told);

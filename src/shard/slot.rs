@@ -10,6 +10,7 @@ use crate::ingress::Conn;
 use crate::relay::Early;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::SessionConfig;
+use forebay_fleet::mailbox::EngineAnswer;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{FieldKind, RequestHead, ResponseHead, bytes_of, header};
@@ -89,6 +90,8 @@ pub(super) struct AnswerSlot {
     pub(super) head: ResponseHead,
     /// What an engine that had no room asked for.
     pub(super) retry_after_s: Option<u64>,
+    /// The answer of a rank that another rank may better.
+    pub(super) refused: Option<EngineAnswer>,
     /// What the client has before there is an answer.
     pub(super) early: Early,
     /// What the page is told that sends the request, if anything.
@@ -117,6 +120,7 @@ impl ToldSlot {
 impl AnswerSlot {
     fn forget(&mut self) {
         self.limits.clear();
+        self.refused = None;
         self.usage.set(None);
         self.head_at = None;
         self.status = None;

@@ -145,8 +145,8 @@ impl Workers {
     }
 
     /// The engine of a rank had no room. Called after the lease was given back.
-    pub(super) fn engine_refused(&self, env: &Env, rank: RankIndex, retry_after_s: Option<u64>) {
+    pub(super) fn engine_refused(&self, env: &Env, rank: RankIndex, model: ModelIndex) {
         env.count(Count::EngineRefusals);
-        engine_refused(&self.fleet(), &self.board, rank, env.now(), retry_after_s);
+        engine_refused(&self.fleet(), &self.board, rank, model, env.now());
     }
 }

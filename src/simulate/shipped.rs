@@ -9,11 +9,11 @@ use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;
-use forebay_fleet::account::Lease;
+use forebay_fleet::account::{Lease, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::worker::{
-    CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad,
-    RoomLimits, SessionKey, ShardBoard, TierRanks,
+    Asker, CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
+    OwnLoad, RoomLimits, SessionKey, ShardBoard, TierRanks,
 };
 use forebay_index::{
     BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, SliceWriter, index,
@@ -178,7 +178,9 @@ impl Shipped {
             kv_tokens: uncached,
         };
         let board = &self.stages.loads.board;
-        Lease::try_take(board, rank, cost, RoomLimits::default(), asked.now)
+        let asker = Asker { caller: 0, model: MODEL };
+        let wanted = LeaseWanted { rank, asker, cost, limits: RoomLimits::default() };
+        Lease::try_take(board, wanted, asked.now)
     }
 
     /// Runs the machine of a new request.
@@ -195,7 +197,7 @@ impl Shipped {
         let session = SessionKey::of(&asked.request.session.to_le_bytes());
         let facts = RequestFacts {
             model: MODEL,
-            caller: Caller { class: 1, tenant: 0, weight: 1, session },
+            caller: Caller { class: 1, tenant: 0, weight: 1, session, source: 0 },
             arrived_at: asked.now,
             deadline: wait_deadline(&fleet, asked.now, None, first_byte_max),
             client_deadline: None,

@@ -7,7 +7,9 @@
     reason = "a test that fails must stop"
 )]
 
-use forebay::base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex};
+use forebay::base::{
+    DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
+};
 use forebay::config::KvConfig;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, Overlaps, RootName, SliceWriter, index, slice_of,
@@ -24,8 +26,8 @@ use forebay::select::{
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
-    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits, SessionSeat,
-    TierRanks,
+    Asker, FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits,
+    SessionSeat, TierRanks,
 };
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
@@ -267,6 +269,7 @@ pub(super) fn chosen(
     let mut overlaps = Overlaps::new(1_024);
     weigh_tiers(fleet, &ranks, config, found, &mut overlaps);
     let request = PickRequest {
+        asker: Asker { caller: 0, model: ModelIndex(0) },
         leg: Leg::Whole,
         ranks: &ranks,
         board: &LoadBoard::new(),

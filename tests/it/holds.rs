@@ -56,7 +56,7 @@ fn session(calls: usize) -> Vec<u8> {
 #[test]
 fn a_prompt_is_rendered_and_matched_once_however_often_its_request_is_sent() {
     let worker = Worker::start(|_, stream| {
-        stream.write_all(b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}").is_ok()
+        stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\n{}").is_ok()
     });
     let router = router(matching(&worker, |_| {}));
     let count = |name| metric(&router, name);

@@ -52,6 +52,7 @@ mod mid_stream_sglang;
 mod model_names;
 mod other_models;
 mod overload;
+mod outliers;
 mod own_answers;
 mod pair_blame;
 mod pair_faults;

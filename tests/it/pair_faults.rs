@@ -407,7 +407,7 @@ fn each_leg_is_judged_by_its_own_breaker() {
                 let reply = fleet.ask(true).reply();
                 assert!(is_decoded(&reply, true), "{flow:?} {side:?} {}", reply.text());
             }
-            assert_eq!(bad.arrivals().len(), 2, "{flow:?} {side:?}: left alone after two");
+            assert_eq!(bad.arrivals().len(), 3, "{flow:?} {side:?}: left alone after a trial");
             // Nobody is blamed for the other leg.
             for other in others {
                 assert!(other.arrivals().len() >= 6, "{flow:?} {side:?}");

@@ -4,7 +4,7 @@
 use crate::rig::pairs::{ask, idle, pair_config, ready, reason};
 use crate::rig::stub::{Step, Stub, answer, reply_bytes};
 use crate::rig::stub_pages::Pages;
-use crate::rig::{Reply, admin, metric, router, until, usable};
+use crate::rig::{Client, Reply, admin, admin_post, metric, router, until, usable};
 use forebay::config::Config;
 use forebay::server::ServerHandle;
 use std::time::Duration;
@@ -294,12 +294,14 @@ fn a_transfer_that_is_none_is_a_502_in_the_words_of_the_api() {
 fn what_cannot_be_split_is_refused_for_want_of_who_serves_it_whole() {
     let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
     let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
-    let mut config = pair_config(&workers, "");
-    config.breaker.failures = 1;
-    let router = ready(config, &workers);
-    decode.always(vec![Step::Send(reply_bytes(500, "", b"{}"))]);
+    let router = ready(pair_config(&workers, ""), &workers);
     let several = r#"{"model":"m","prompt":["a","b"]}"#;
-    assert_eq!(ask(&router, "/v1/completions", several).reply().status, 500);
+    let name = decode.url().trim_start_matches("http://").to_owned();
+    let mut client = Client::connect(router.admin);
+    client.send(&admin_post(&format!("/workers/{name}/drain"), b""));
+    assert_eq!(client.reply().status, 200);
+    let is_drained = || ask(&router, "/v1/completions", several).reply().status != 200;
+    until("the decode worker is drained", is_drained);
     let reply = ask(&router, "/v1/completions", several).reply();
     assert!(is_refused(&reply), "{}{}", reply.head, reply.text());
 }

@@ -1,7 +1,8 @@
 //! What the client sees when a worker fails at each phase.
 
-use crate::rig::{ASK, Client, Worker, config, metric, post, router};
+use crate::rig::{ASK, Client, Worker, admin, config, metric, post, router, until};
 use forebay::config::{EngineKind, QueueMode};
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -140,65 +141,112 @@ fn an_answer_that_is_not_http_is_a_502() {
     assert_eq!(client.reply().status, 502);
 }
 
-#[test]
-fn an_engine_without_room_is_left_alone_as_long_as_it_asks() {
-    let worker = Worker::start(|_, stream| {
-        stream
-            .write_all(
-                b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 2\r\n\r\n{}",
-            )
-            .is_ok()
-    });
-    let mut config = config(&[&worker]);
-    config.flow.queue.mode = QueueMode::Off;
-    let router = router(config);
-    let mut client = Client::connect(router.listen);
-    for _ in 0..3 {
-        client.send(&post("/v1/completions", ASK));
-        let reply = client.reply();
-        assert_eq!(reply.status, 429);
-        // What is left of it, and up to half more by chance.
-        let after: u64 = reply.field("retry-after").unwrap().parse().unwrap();
-        assert!((6..=11).contains(&after), "{after}");
-        assert!(reply.field("x-forebay-reason").is_some(), "the answer is the router's own");
-    }
-    assert_eq!(worker.seen.try_iter().count(), 1, "asked once, not again");
-}
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\nretry-after-ms: 7000\r\ncontent-length: 2\r\n\r\n{}";
 
+/// I2: how long an engine asks for is for the client. The rank is tried again after milliseconds.
 #[test]
-fn who_is_refused_by_the_only_engine_again_and_again_hears_when_to_come_back() {
-    let worker = Worker::start(|_, stream| {
-        stream.write_all(b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}").is_ok()
-    });
+fn the_client_of_a_full_engine_waits_as_long_as_the_engine_asks() {
+    let worker = Worker::start(|_, stream| stream.write_all(FULL).is_ok());
     let router = router(config(&[&worker]));
     let mut client = Client::connect(router.listen);
     client.send(&post("/v1/completions", ASK));
     let reply = client.reply();
-    assert_eq!(reply.status, 429);
     let reason = reply.field("x-forebay-reason").unwrap_or("");
-    assert!(reason.starts_with("rejected-"), "{reason}");
-    assert!(reply.field("retry-after").is_some(), "{}", reply.head);
+    assert_eq!((reply.status, reason), (429, "rejected-busy"));
+    // And up to half more by chance.
+    let after: u64 = reply.field("retry-after").unwrap().parse().unwrap();
+    assert!((7..=11).contains(&after), "{after}");
+    assert!(worker.seen.try_iter().count() > 1, "asked again meanwhile");
+}
+
+/// I2, F1: a worker that limits one caller serves the others at once, and the caller gets the
+/// worker's own answer.
+#[test]
+fn a_worker_that_limits_one_caller_serves_the_others() {
+    const LIMITED: &str = r#"{"error":{"message":"Rate limit reached for key A"}}"#;
+    for engine in [EngineKind::Openai, EngineKind::Vllm] {
+        for mode in [QueueMode::Pool, QueueMode::Off] {
+            let worker = Worker::start(|seen, stream| {
+                if !seen.head.contains("Bearer A") {
+                    let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                    return stream.write_all(ok).is_ok();
+                }
+                let length = LIMITED.len();
+                let head = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 60\r\ncontent-type: a/b";
+                write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{LIMITED}").is_ok()
+            });
+            let mut config = config(&[&worker]);
+            config.workers[0].engine = Some(engine);
+            config.flow.queue.mode = mode;
+            let router = router(config);
+            let mut client = Client::connect(router.listen);
+            let mut asked = |key: &str| {
+                let head = format!("POST /v1/completions?{key} HTTP/1.1\r\nhost: router");
+                let fields =
+                    format!("authorization: Bearer {key}\r\ncontent-length: {}", ASK.len());
+                client.send(&[format!("{head}\r\n{fields}\r\n\r\n").as_bytes(), ASK].concat());
+                client.reply()
+            };
+            for _ in 0..2 {
+                let limited = asked("A");
+                assert_eq!((limited.status, limited.text()), (429, LIMITED.into()));
+                let fields = [limited.field("retry-after"), limited.field("content-type")];
+                assert_eq!(fields, [Some("60"), Some("a/b")]);
+                assert_eq!([(); 3].map(|()| asked("B").status), [200; 3], "{engine:?} {mode:?}");
+            }
+        }
+    }
+}
+
+/// I2: what a worker refuses of one model says nothing of another.
+#[test]
+fn a_model_without_room_leaves_the_others_of_its_worker_alone() {
+    let worker = Worker::start(|seen, stream| {
+        let is_loading = String::from_utf8_lossy(&seen.body).contains("\"loading\"");
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(if is_loading { FULL } else { ok }).is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.workers[0].models = vec!["loading".into(), "m".into()];
+    config.flow.queue.mode = QueueMode::Off;
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    let mut asked = |body: &str| {
+        client.send(&post("/v1/completions", body.as_bytes()));
+        let reply = client.reply();
+        (reply.status, reply.text())
+    };
+    for _ in 0..20 {
+        assert_eq!(asked(r#"{"model":"loading","prompt":"a"}"#).0, 429);
+        assert_eq!(asked(r#"{"model":"m","prompt":"a"}"#), (200, "{}".into()));
+    }
 }
 
 /// C9: vLLM refuses for all ranks of a server.
 #[test]
 fn a_server_without_room_is_left_alone_with_all_its_ranks() {
     for (engine, asked) in [(EngineKind::Vllm, 1), (EngineKind::Sglang, 4)] {
-        let full = Worker::start(|_, stream| {
-            let head = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 30\r\ncontent-length: 2\r\n\r\n{}";
-            stream.write_all(head.as_bytes()).is_ok()
-        });
+        let full = Worker::start(|_, stream| stream.write_all(FULL).is_ok());
         let good = Worker::json("{}");
         let mut config = config(&[&full, &good]);
         config.workers[0].engine = Some(engine);
         config.workers[0].ranks = Some(4);
         let router = router(config);
         let mut client = Client::connect(router.listen);
-        for _ in 0..6 {
+        let held = || {
+            let workers: Value = serde_json::from_slice(&admin(&router, "/workers").body).unwrap();
+            let ranks = workers["workers"][0]["ranks"].as_array().unwrap().clone();
+            ranks.iter().filter(|rank| rank["busy_ms"] != 0).count()
+        };
+        let (mut seen, mut most) = (0, 0);
+        until("the full server is asked", || {
             client.send(&post("/v1/completions", ASK));
             assert_eq!(client.reply().status, 200);
-        }
-        assert_eq!(full.seen.try_iter().count(), asked, "{engine:?}");
+            (seen, most) = (seen + full.seen.try_iter().count(), most.max(held()));
+            seen >= asked
+        });
+        assert!(engine != EngineKind::Vllm || most == 4, "{most} ranks are held");
     }
 }
 

@@ -269,7 +269,7 @@ mod ring_models {
 }
 
 mod room_models {
-    use forebay_base::{NanosSinceStart, PoolIndex};
+    use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
     use forebay_fleet::worker::{OpenedBy, RankLoad, RoomLimits, RoomWanted, Windows};
     use forebay_ring::sync::{Arc, AtomicU32, Ordering};
     use loom::thread;
@@ -325,16 +325,16 @@ mod room_models {
             }
             let refused = |load: &RankLoad| {
                 load.release(WANTED.kv_tokens);
-                load.refused(NOW, NOW);
+                load.refused(ModelIndex(0), NOW);
             };
             let theirs = Arc::clone(&load);
             let other = thread::spawn(move || refused(&theirs));
             refused(&load);
             other.join().unwrap();
-            assert_eq!(load.places_now(NOW), Some(1));
+            assert_eq!(load.places_now(None, NOW), Some(1));
             load.release(WANTED.kv_tokens);
             let take = move |load: &RankLoad| {
-                load.try_acquire(load.room_at(limits, NOW), WANTED).is_some()
+                load.try_acquire(load.room_at(limits, None, NOW), WANTED).is_some()
             };
             let theirs = Arc::clone(&load);
             let other = thread::spawn(move || take(&theirs));

@@ -5,7 +5,7 @@ use super::request::{PrefillLeg, State};
 use super::shard::SimShard;
 use super::world::{Checked, World};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
-use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::{QUEUE_CLASSES, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
@@ -14,6 +14,9 @@ use forebay_fleet::worker::{
 };
 use forebay_router::queue::KEPT_MAX;
 use forebay_select::PromptSize;
+
+/// A model of no request: only what speaks of all models speaks of this one.
+const NO_MODEL: ModelIndex = ModelIndex(60);
 
 /// A rank that is kept for a request of a queue.
 pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
@@ -40,13 +43,14 @@ impl World {
     }
 
     /// Limits are exact at the moment that a lease is taken.
-    fn check_room(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Checked {
+    fn check_room(&self, fleet: &FleetSnapshot, rank: RankIndex, model: ModelIndex) -> Checked {
+        let model = Some(model);
         let (limits, load) = (fleet.room(rank), self.board.rank(rank).unwrap());
         let taken = load.in_flight() + load.places_elsewhere();
         if limits.places_max > 0 && taken > limits.places_max {
             return Err(format!("{rank:?}: {taken} in flight, limit {}", limits.places_max));
         }
-        if let Some(most) = load.places_now(self.now)
+        if let Some(most) = load.places_now(model, self.now)
             && taken > most.max(1)
         {
             return Err(format!("{rank:?}: {taken} in flight, its engine refused beyond {most}"));
@@ -55,7 +59,7 @@ impl World {
         if limits.kv_tokens_max > 0 && tokens > limits.kv_tokens_max && load.in_flight() > 1 {
             return Err(format!("{rank:?}: {tokens} KV tokens, limit {}", limits.kv_tokens_max));
         }
-        if load.busy_until() > self.now {
+        if load.busy_until(model) > self.now {
             return Err(format!("{rank:?} had refused, and got a request"));
         }
         Ok(())
@@ -71,7 +75,7 @@ impl World {
         (leg, near): (Leg, Option<RankIndex>),
     ) -> Checked {
         let (rank, flow) = (lease.rank(), self.requests[id].flow.as_ref().unwrap());
-        self.check_room(fleet, rank)?;
+        self.check_room(fleet, rank, lease.asker().model)?;
         let RequestFacts { model, pin, tried, .. } = flow.facts();
         let way = Way { model: model.index(), leg, near, pin: *pin, tried };
         if !way.leads_to(fleet, rank, &|_| true) {
@@ -175,7 +179,8 @@ impl World {
             }
         }
         for (waiter, rank) in &granted {
-            self.check_room(fleet, *rank)?;
+            // Other models may have taken places since: only a refusal of all models is exact here.
+            self.check_room(fleet, *rank, NO_MODEL)?;
             let was_short = kept.iter().any(|(_, ticket, _)| *ticket == waiter.ticket);
             self.check_order(home, fleet, (waiter, was_short), *rank)?;
             self.check_kept(fleet, waiter, *rank, kept)?;
@@ -278,7 +283,13 @@ impl World {
                 && Way::of(waiter).leads_to(fleet, rank, &|source| !is_shut(source))
                 && !is_shut(rank)
         });
-        if led && !stale { Err(format!("{waiter:?} was sent on for nothing")) } else { Ok(()) }
+        // Its ranks may have been opened since, for another that has no rank left.
+        let was_shut = waiter.facts.pin.is_some() || !waiter.facts.tried.is_empty();
+        if led && !stale && !was_shut {
+            Err(format!("{waiter:?} was sent on for nothing"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Nobody is refused beside a rank that has nothing to do, or a queue in which nobody waits.
@@ -286,7 +297,7 @@ impl World {
         for &rank in &fleet.pool(pool).unwrap().ranks {
             let load = self.board.rank(rank).unwrap();
             let is_up = fleet.rank(rank).unwrap().1.state == WorkerState::Up;
-            if !is_up || !load.breaker_admits(self.now) || load.busy_until() > self.now {
+            if !is_up || !load.breaker_admits(self.now, None) || load.busy_until(None) > self.now {
                 continue;
             }
             let queue = fleet.queue_of(rank).map(|queue| self.board.queue(queue).unwrap());
@@ -386,8 +397,8 @@ impl World {
                     fleet.ranks[source.index()].role == Role::Prefill && is_shut(source)
                 });
             if self.board.home(queue) == at
-                && (load.busy_until() > self.now
-                    || load.places_now(self.now).is_some()
+                && (load.busy_until(None) > self.now
+                    || load.places_now(None, self.now).is_some()
                     || is_shut(rank)
                     || lacks_prefill)
             {
@@ -521,10 +532,17 @@ impl World {
         ways
     }
 
+    /// Is the rank not paused for the request? One that has failed elsewhere is no trial.
+    fn is_open_to(&self, waiter: &Waiter, rank: RankIndex) -> bool {
+        let (load, asker) = (self.board.rank(rank).unwrap(), waiter.facts.asker());
+        load.breaker_admits(self.now, Some(asker))
+            && (waiter.facts.tried.is_empty() || !load.is_open_for(asker))
+    }
+
     fn ways_anywhere(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {
-        let admits = |rank: RankIndex| self.board.rank(rank).unwrap().breaker_admits(self.now);
+        let usable = |rank: RankIndex| self.is_open_to(waiter, rank);
         let leads =
-            |&rank: &RankIndex| Way::of(waiter).leads_to(fleet, rank, &admits) && admits(rank);
+            |&rank: &RankIndex| Way::of(waiter).leads_to(fleet, rank, &usable) && usable(rank);
         all_ranks(fleet).filter(leads).collect()
     }
 
@@ -537,8 +555,9 @@ impl World {
 
     fn has_room(&self, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
         let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-        load.has_room(load.room_at(limits, self.now), wanted(waiter, rank))
-            && load.busy_until() <= self.now
+        let model = Some(waiter.facts.model);
+        load.has_room(load.room_at(limits, model, self.now), wanted(waiter, rank))
+            && load.busy_until(model) <= self.now
     }
 
     /// Everybody was answered once, and nothing is left anywhere.

@@ -3,7 +3,6 @@
 
 use super::plan::MS;
 use super::request::{Answer, Paired, PrefillLeg, State};
-use super::tasks::{BREAKER_FAILURES, BREAKER_OPEN};
 use super::world::{Checked, Event, World};
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::Lease;
@@ -27,7 +26,7 @@ impl World {
             None if hangs(self) && self.random.bool() => timed_out(),
             None if hangs(self) => PrefillEnded::Failed(PrefillFault::Transfer(String::new())),
             None => PrefillEnded::Done(None),
-            Some(RelayError::EngineBusy) => PrefillEnded::Failed(PrefillFault::Busy(None)),
+            Some(RelayError::EngineBusy) => PrefillEnded::Failed(PrefillFault::Busy),
             Some(RelayError::ConnectFailed) => PrefillEnded::Failed(PrefillFault::ConnectFailed),
             Some(_) => broken(),
         };
@@ -111,7 +110,7 @@ impl World {
         };
         let judged = known.judged(&self.board, prefill, decode);
         if judged.is_some_and(|(rank, _)| rank == prefill) {
-            self.board.rank(prefill).unwrap().failed(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+            self.hold_against(id, prefill, Judgement::failure(false), true);
         }
         self.cancel(paired.leg);
         let heard = judged.filter(|(rank, _)| *rank == decode).map(|(_, heard)| heard);

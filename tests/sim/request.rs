@@ -145,7 +145,13 @@ impl Request {
             shard: random.usize(..plan.shards),
             facts: RequestFacts {
                 model: ModelIndex::try_from_index(random.usize(..models)).unwrap(),
-                caller: Caller { class: random.u8(..4), tenant, weight, session },
+                caller: Caller {
+                    class: random.u8(..4),
+                    tenant,
+                    weight,
+                    session,
+                    source: random.u32(..3),
+                },
                 arrived_at: NanosSinceStart(at),
                 deadline: NanosSinceStart(u64::MAX),
                 client_deadline,

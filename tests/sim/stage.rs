@@ -143,7 +143,13 @@ impl Stage {
     pub(crate) fn ask(&mut self, ask: &Ask) -> (RequestFlow, Action) {
         let facts = RequestFacts {
             model: ModelIndex(ask.model),
-            caller: Caller { class: ask.class, tenant: ask.tenant, weight: 1, session: None },
+            caller: Caller {
+                class: ask.class,
+                tenant: ask.tenant,
+                weight: 1,
+                session: None,
+                source: 0,
+            },
             arrived_at: ask.arrived_at,
             deadline: NanosSinceStart(u64::MAX),
             client_deadline: ask.client_deadline,

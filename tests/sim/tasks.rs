@@ -6,12 +6,12 @@ use super::world::{Checked, Event, World};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::{MeshMessage, RequestFacts, Verdict, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, QueueWanted};
+use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueWanted};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
     Action, Chosen, Failed, Judgement, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
-    engine_refused, wait_deadline,
+    engine_refused, hold_against, wait_deadline,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -296,9 +296,10 @@ impl World {
         let rank = lease.rank();
         match heard {
             Some(Judgement::Success) => lease.judge_success(),
-            Some(Judgement::Refusal) => lease.judge_refusal(),
-            Some(Judgement::Failure) => {
-                lease.judge_failure(self.now, BREAKER_FAILURES, BREAKER_OPEN);
+            Some(Judgement::Refusal) => self.board.rank(rank).unwrap().answered(),
+            Some(judgement @ Judgement::Failure { .. }) => {
+                lease.judge_failure();
+                self.hold_against(id, rank, judgement, lease.is_trial());
             }
             None => {}
         }
@@ -309,9 +310,23 @@ impl World {
         shard.receive_reports();
         shard.stages.relieve_model(&shard.fleet, request.facts.model, self.now);
         if heard == Some(Judgement::Refusal) {
-            engine_refused(&shard.fleet, &self.board, rank, self.now, None);
+            engine_refused(&shard.fleet, &self.board, rank, request.facts.model, self.now);
         }
         self.check_windows();
+    }
+
+    /// By the fleet that the request's shard knows.
+    pub(crate) fn hold_against(
+        &self,
+        id: usize,
+        rank: RankIndex,
+        judgement: Judgement,
+        is_trial: bool,
+    ) {
+        let request = &self.requests[id];
+        let rules = BreakerRules { failures: BREAKER_FAILURES, open: BREAKER_OPEN };
+        let shown = (rank, request.facts.asker(), judgement, is_trial);
+        hold_against(&self.shards[request.shard].fleet, &self.board, shown, rules, self.now);
     }
 
     /// What will come of something that is sent to a rank.

@@ -5,9 +5,10 @@ use super::inputs::{chat_body, request_head, streamed_answer, whole_answer};
 use super::world::{
     BYTES_PER_TOKEN, HOLDER, MODEL, NOW, RANK_COUNT, World, fleet, loads, model_text,
 };
+use crate::world::ASKER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::{Lease, LeaseCost};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
 use forebay_http1::{
@@ -183,6 +184,7 @@ impl Choice {
 
     fn request(&self) -> PickRequest<'_> {
         PickRequest {
+            asker: ASKER,
             leg: Leg::Whole,
             ranks: &[],
             board: &self.board,
@@ -234,8 +236,10 @@ fn lease() -> Box<dyn Operation> {
     let fleet = fleet(None);
     let (board, _, leases) = loads(&fleet);
     let cost = LeaseCost { prefill_tokens: 200, decode_tokens: 2_304, kv_tokens: 456 };
+    let limits = fleet.room(HOLDER);
+    let wanted = LeaseWanted { rank: HOLDER, asker: ASKER, cost, limits };
     let run = move |_: &mut Vec<Lease>| {
-        let taken = Lease::try_take(black_box(&board), HOLDER, cost, fleet.room(HOLDER), NOW);
+        let taken = Lease::try_take(black_box(&board), wanted, NOW);
         let mut lease = taken.unwrap();
         lease.prefill_done(|| NOW);
         lease.judge_success();
@@ -324,7 +328,7 @@ fn flow() -> Box<dyn Operation> {
     stages.matching.matched = matched;
     let facts = RequestFacts {
         model: MODEL,
-        caller: Caller { class: 1, tenant: 0, weight: 1, session: None },
+        caller: Caller { class: 1, tenant: 0, weight: 1, session: None, source: 0 },
         arrived_at: NOW,
         deadline: NanosSinceStart(u64::MAX),
         client_deadline: None,

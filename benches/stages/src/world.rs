@@ -3,11 +3,11 @@
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseCost};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelText,
-    OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard, TierRanks, Worker,
-    WorkerState,
+    Asker, Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
+    ModelText, OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard, TierRanks,
+    Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, RootName, SliceWriter, index,
@@ -22,6 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A request of one caller for the only model.
+pub(crate) const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
 pub(crate) const MODEL: ModelIndex = ModelIndex(0);
 pub(crate) const NOW: NanosSinceStart = NanosSinceStart(60_000_000_000);
 /// The rank that holds most of the prompt.
@@ -144,7 +146,9 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
         let cost =
             LeaseCost { prefill_tokens: tokens, decode_tokens: 2 * tokens, kv_tokens: 2 * tokens };
         for _ in 0..=number % 4 {
-            leases.push(Lease::try_take(&board, rank, cost, fleet.room(rank), NOW).unwrap());
+            let limits = fleet.room(rank);
+            let wanted = LeaseWanted { rank, asker: ASKER, cost, limits };
+            leases.push(Lease::try_take(&board, wanted, NOW).unwrap());
         }
         past.prefill_began(tokens, NanosSinceStart(NOW.0 - 1_000_000));
         let reading = LoadReading {

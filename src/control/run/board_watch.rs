@@ -1,6 +1,7 @@
 //! What the control plane makes of the load board as time passes.
 
 use super::super::ejection::Ejection;
+use super::outliers::Outliers;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
@@ -9,6 +10,7 @@ use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
 pub(super) struct BoardWatch {
     pub(super) drain_rates: DrainRates,
     pub(super) ejection: Ejection,
+    pub(super) outliers: Outliers,
     cache_writes: CacheWrites,
 }
 

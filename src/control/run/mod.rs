@@ -14,6 +14,7 @@ mod kept;
 mod live;
 mod note_reading;
 mod noting;
+mod outliers;
 mod reporting;
 mod signs;
 mod sleeping;
@@ -245,6 +246,7 @@ impl Control {
                     self.load_adapters(now);
                     self.keep_workers();
                     self.eject(now);
+                    self.name_outliers();
                     self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();

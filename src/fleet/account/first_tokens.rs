@@ -37,13 +37,16 @@ impl FirstTokens {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-    use crate::account::LeaseCost;
-    use crate::worker::{LoadBoard, RoomLimits, ShardBoard};
-    use forebay_base::RankIndex;
+    use crate::account::{LeaseCost, LeaseWanted};
+    use crate::worker::{Asker, LoadBoard, RoomLimits, ShardBoard};
+    use forebay_base::{ModelIndex, RankIndex};
 
     fn lease(board: &ShardBoard, ms: u64) -> Lease {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
-        Lease::try_take(board, RankIndex(0), cost, RoomLimits::default(), at(ms)).unwrap()
+        let asker = Asker { caller: 0, model: ModelIndex(0) };
+        let limits = RoomLimits::default();
+        Lease::try_take(board, LeaseWanted { rank: RankIndex(0), asker, cost, limits }, at(ms))
+            .unwrap()
     }
 
     fn at(ms: u64) -> NanosSinceStart {

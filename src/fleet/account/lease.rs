@@ -1,6 +1,8 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
-use crate::worker::{BreakerClaim, RoomLimits, RoomWanted, ShardBoard};
+use crate::worker::{
+    Asker, BreakerClaim, Failure, FailureScope, RoomLimits, RoomWanted, ShardBoard,
+};
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
@@ -28,11 +30,25 @@ impl LeaseCost {
     }
 }
 
+/// What a lease is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseWanted {
+    /// The rank.
+    pub rank: RankIndex,
+    /// The caller and the model of the request.
+    pub asker: Asker,
+    /// What the request is expected to cost the rank.
+    pub cost: LeaseCost,
+    /// What the rank may be given.
+    pub limits: RoomLimits,
+}
+
 /// One place on one rank. Dropping it returns everything.
 #[derive(Debug)]
 pub struct Lease {
     board: ShardBoard,
     rank: RankIndex,
+    asker: Asker,
     cost: LeaseCost,
     /// When its prompt began to wait for its first token; `None`: it waits no longer.
     prefill_since: Option<NanosSinceStart>,
@@ -41,6 +57,8 @@ pub struct Lease {
     judged: bool,
     /// It is the trial of a breaker that is half open.
     is_trial: bool,
+    /// The next request may try the rank already.
+    trial_shared: bool,
     /// The engine took the request.
     served: bool,
 }
@@ -48,19 +66,15 @@ pub struct Lease {
 impl Lease {
     /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
     #[must_use]
-    pub fn try_take(
-        board: &ShardBoard,
-        rank: RankIndex,
-        cost: LeaseCost,
-        limits: RoomLimits,
-        now: NanosSinceStart,
-    ) -> Option<Self> {
+    pub fn try_take(board: &ShardBoard, wanted: LeaseWanted, now: NanosSinceStart) -> Option<Self> {
+        let LeaseWanted { rank, asker, cost, limits } = wanted;
         let (cell, past) = (board.rank(rank)?, board.past(rank)?);
         let reused_tokens = cost.reused_tokens();
-        let kv_tokens = cell.try_acquire(cell.room_at(limits, now), cost.room_wanted())?;
+        let room = cell.room_at(limits, Some(asker.model), now);
+        let kv_tokens = cell.try_acquire(room, cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
-        let Some(claim) = cell.claim(now) else {
-            board.give_back(rank, cost.kv_tokens, false);
+        let Some(claim) = cell.claim(now, asker) else {
+            board.give_back(rank, cost.kv_tokens, None);
             return None;
         };
         // Before it counts: another shard would take the time without work for that of its prompt.
@@ -73,13 +87,27 @@ impl Lease {
         Some(Self {
             board: board.clone(),
             rank,
+            asker,
             cost,
             prefill_since: Some(now),
             prefill_is_bounded: limits.prefill_tokens_max > 0,
             judged: false,
             is_trial: claim == BreakerClaim::Trial,
+            trial_shared: false,
             served: false,
         })
+    }
+
+    /// The caller and the model of the request.
+    #[must_use]
+    pub const fn asker(&self) -> Asker {
+        self.asker
+    }
+
+    /// Does this request try a rank that may be paused?
+    #[must_use]
+    pub const fn is_trial(&self) -> bool {
+        self.is_trial
     }
 
     /// The rank this lease is on.
@@ -111,6 +139,22 @@ impl Lease {
         past.prefill_time(past.prefill_left(self.board.rank(self.rank)?.prefill_tokens(), now))
     }
 
+    /// The answer has begun: the next request may try the rank too, before this one ends.
+    pub fn share_trial(&mut self) {
+        if self.is_trial && !self.trial_shared {
+            self.trial_shared = true;
+            if let Some(cell) = self.board.rank(self.rank) {
+                cell.trial_abandoned();
+            }
+        }
+    }
+
+    /// The trial failed. Whether the rank is to blame shows when another rank answers.
+    pub fn judge_open(&mut self, failure: Failure) -> FailedTrial {
+        self.judged = true;
+        FailedTrial { board: self.board.clone(), rank: self.rank, failure }
+    }
+
     /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
     /// rank; `None`: it waits no more since before.
     pub fn end_prefill(&mut self) -> Option<u64> {
@@ -122,26 +166,50 @@ impl Lease {
         Some(left_tokens)
     }
 
-    /// The rank took the request and answered; its breaker closes, and what ends with this lease is
-    /// work done.
+    /// The rank served the request: what is held against the rank gets less, and what ends with
+    /// this lease is work done.
     pub fn judge_success(&mut self) {
-        self.served = true;
-        self.judge_refusal();
-    }
-
-    /// The rank answered that it has no room; its breaker closes.
-    pub fn judge_refusal(&mut self) {
+        self.judge_taken();
         self.judged = true;
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.succeeded();
+            cell.succeeded(self.asker);
         }
     }
 
-    /// The rank failed; its breaker opens after `failures_max` in a row.
-    pub fn judge_failure(&mut self, now: NanosSinceStart, failures_max: u32, open: Duration) {
+    /// The rank took the request and answered, with an error too: what ends with this lease is work
+    /// done.
+    pub const fn judge_taken(&mut self) {
+        self.served = true;
+    }
+
+    /// The rank failed the request: a trial is over. What the failure means is for
+    /// [`LoadBoard::hold_against`](crate::worker::LoadBoard::hold_against).
+    pub const fn judge_failure(&mut self) {
         self.judged = true;
+    }
+}
+
+/// A trial that an engine answered with an error, until it shows whether the rank or the request is
+/// to blame. Dropped, the next request tries the rank.
+#[derive(Debug)]
+pub struct FailedTrial {
+    board: ShardBoard,
+    rank: RankIndex,
+    failure: Failure,
+}
+
+impl FailedTrial {
+    /// The rank, and its failure if another rank has served the request.
+    #[must_use]
+    pub const fn served_elsewhere(&self) -> (RankIndex, Failure) {
+        (self.rank, Failure { scope: FailureScope::Model, ..self.failure })
+    }
+}
+
+impl Drop for FailedTrial {
+    fn drop(&mut self) {
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.failed(now, failures_max, open);
+            cell.trial_abandoned();
         }
     }
 }
@@ -155,10 +223,12 @@ impl Drop for Lease {
         if let Some(cell) = self.board.rank(self.rank) {
             cell.sub_decode(self.cost.decode_tokens);
             // Of an ejected rank the head of an answer decides nothing.
-            if self.is_trial && (!self.judged || cell.ejected().is_some()) {
+            let is_open = !self.judged || cell.ejected().is_some();
+            if self.is_trial && !self.trial_shared && is_open {
                 cell.trial_abandoned();
             }
-            self.board.give_back(self.rank, self.cost.kv_tokens, self.served);
+            let served = self.served.then_some(self.asker.model);
+            self.board.give_back(self.rank, self.cost.kv_tokens, served);
         }
     }
 }
@@ -166,13 +236,34 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::LoadBoard;
+    use crate::worker::{BreakerRules, FailureWeight, LoadBoard};
+    use forebay_base::ModelIndex;
 
+    const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
     const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
 
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
     const THREE: RoomLimits =
         RoomLimits { places_max: 3, kv_tokens_max: 2 * 130, prefill_tokens_max: 0 };
+
+    fn take_with(
+        board: &ShardBoard,
+        cost: LeaseCost,
+        limits: RoomLimits,
+        now: NanosSinceStart,
+    ) -> Option<Lease> {
+        let wanted = LeaseWanted { rank: RankIndex(0), asker: ASKER, cost, limits };
+        Lease::try_take(board, wanted, now)
+    }
+
+    /// The rank fails a request, and is paused: its sibling does well.
+    fn fail(board: &LoadBoard, mut lease: Lease, open: Duration) {
+        lease.judge_failure();
+        let weight = FailureWeight::Failed;
+        let failure = Failure { asker: ASKER, scope: FailureScope::Caller, weight, status: 500 };
+        let (siblings, rules) = (std::iter::once(RankIndex(1)), BreakerRules { failures: 1, open });
+        board.hold_against(lease.rank(), (failure, true), siblings, rules, NanosSinceStart(0));
+    }
 
     fn state(board: &LoadBoard) -> (u32, u64, u64) {
         let cell = board.rank(RankIndex(0)).unwrap();
@@ -182,8 +273,7 @@ mod tests {
     #[test]
     fn everything_comes_back_on_drop() {
         let board = ShardBoard::from(LoadBoard::new());
-        let mut lease =
-            Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
+        let mut lease = take_with(&board, COST, NONE, NanosSinceStart(0)).unwrap();
         assert_eq!(state(&board), (1, 100, 130));
         let asked = std::cell::Cell::new(0);
         let now = || NanosSinceStart(asked.replace(asked.get() + 1));
@@ -199,7 +289,7 @@ mod tests {
     fn the_rank_is_as_fast_as_its_first_tokens_come() {
         let board = ShardBoard::from(LoadBoard::new());
         let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
-        let take = |ms| Lease::try_take(&board, RankIndex(0), COST, NONE, at(ms)).unwrap();
+        let take = |ms| take_with(&board, COST, NONE, at(ms)).unwrap();
         let past = board.past(RankIndex(0)).unwrap();
         let left = |ms| past.prefill_left(state(&board).1, at(ms));
         // 100 tokens in 100 ms.
@@ -218,7 +308,7 @@ mod tests {
     fn a_prompt_takes_its_time_and_that_of_those_before_it() {
         let board = ShardBoard::from(LoadBoard::new());
         let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
-        let take = |ms| Lease::try_take(&board, RankIndex(0), COST, NONE, at(ms)).unwrap();
+        let take = |ms| take_with(&board, COST, NONE, at(ms)).unwrap();
         let millis = |lease: &Lease| lease.prefill_time(at(2_000)).map(|time| time.as_millis());
         assert_eq!(millis(&take(0)), None, "the speed is not known");
         take(1_000).prefill_done(|| at(1_100));
@@ -234,8 +324,7 @@ mod tests {
     fn what_the_engine_did_not_take_was_not_written() {
         let board = ShardBoard::from(LoadBoard::new());
         let cost = LeaseCost { prefill_tokens: 100, decode_tokens: 500, kv_tokens: 200 };
-        let take =
-            || Lease::try_take(&board, RankIndex(0), cost, NONE, NanosSinceStart(0)).unwrap();
+        let take = || take_with(&board, cost, NONE, NanosSinceStart(0)).unwrap();
         let past = board.past(RankIndex(0)).unwrap();
         let mut served = take();
         drop(take());
@@ -245,7 +334,7 @@ mod tests {
         // Over the limit it takes what is left, and still finds nothing.
         let limits = RoomLimits { kv_tokens_max: 150, ..NONE };
         let cost = LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300 };
-        let mut large = Lease::try_take(&board, RankIndex(0), cost, limits, NanosSinceStart(0));
+        let mut large = take_with(&board, cost, limits, NanosSinceStart(0));
         large.as_mut().unwrap().judge_success();
         assert_eq!((past.written_tokens(), past.reused_tokens()), (350, 300));
     }
@@ -259,13 +348,7 @@ mod tests {
                     scope.spawn(|| {
                         let mut peak = 0;
                         for _ in 0..20_000 {
-                            let lease = Lease::try_take(
-                                &board,
-                                RankIndex(0),
-                                COST,
-                                THREE,
-                                NanosSinceStart(0),
-                            );
+                            let lease = take_with(&board, COST, THREE, NanosSinceStart(0));
                             peak = peak.max(state(&board).0);
                             drop(lease);
                         }
@@ -283,10 +366,8 @@ mod tests {
     fn an_open_breaker_lets_one_trial_through() {
         let board = ShardBoard::from(LoadBoard::new());
         let second = Duration::from_secs(1);
-        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
-        let mut first = take(0).unwrap();
-        first.judge_failure(NanosSinceStart(0), 1, second);
-        drop(first);
+        let take = |at| take_with(&board, COST, NONE, NanosSinceStart(at));
+        fail(&board, take(0).unwrap(), second);
         assert!(take(10).is_none(), "open");
         let trial = take(2_000_000_000).unwrap();
         assert!(take(2_000_000_000).is_none(), "one trial at a time");
@@ -300,10 +381,9 @@ mod tests {
     fn a_trial_is_given_up_only_by_the_request_that_has_it() {
         let board = ShardBoard::from(LoadBoard::new());
         let second = Duration::from_secs(1);
-        let take = |at| Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(at));
-        let (older, mut fails) = (take(0).unwrap(), take(0).unwrap());
-        fails.judge_failure(NanosSinceStart(0), 1, second);
-        drop(fails);
+        let take = |at| take_with(&board, COST, NONE, NanosSinceStart(at));
+        let older = take(0).unwrap();
+        fail(&board, take(0).unwrap(), second);
         let trial = take(2_000_000_000).unwrap();
         drop(older);
         assert!(take(2_000_000_000).is_none(), "the client of another request has left");
@@ -315,22 +395,15 @@ mod tests {
     fn only_what_the_engine_took_is_an_end() {
         let board = ShardBoard::from(LoadBoard::new());
         let load = board.rank(RankIndex(0)).unwrap();
-        let take =
-            || Lease::try_take(&board, RankIndex(0), COST, NONE, NanosSinceStart(0)).unwrap();
-        let asked = NanosSinceStart(30_000_000_000);
-        load.refused(NanosSinceStart(0), asked);
+        let take = || take_with(&board, COST, NONE, NanosSinceStart(0)).unwrap();
+        load.refused(ASKER.model, NanosSinceStart(0));
+        let held = load.busy_until(None);
+        assert_ne!(held, NanosSinceStart(0));
         drop(take());
-        let mut refused = take();
-        refused.judge_refusal();
-        drop(refused);
-        assert_eq!(
-            (load.ended(), load.busy_until()),
-            (0, asked),
-            "the engine is left alone as it asked"
-        );
+        assert_eq!((load.ended(), load.busy_until(None)), (0, held), "the hold goes on");
         let mut served = take();
         served.judge_success();
         drop(served);
-        assert_eq!((load.ended(), load.busy_until()), (1, NanosSinceStart(0)));
+        assert_eq!((load.ended(), load.busy_until(None)), (1, NanosSinceStart(0)));
     }
 }

@@ -17,6 +17,6 @@ pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
 pub use first_tokens::FirstTokens;
 pub use latency::{Stage, StageHistograms};
-pub use lease::{Lease, LeaseCost};
+pub use lease::{FailedTrial, Lease, LeaseCost, LeaseWanted};
 pub use metric::{Metric, MetricKind};
 pub use not_continued::NotContinued;

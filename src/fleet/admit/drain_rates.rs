@@ -101,7 +101,7 @@ mod tests {
             for _ in 0..count {
                 let load = board.rank(RankIndex(rank)).unwrap();
                 assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
-                board.give_back(RankIndex(rank), 0, true);
+                board.give_back(RankIndex(rank), 0, Some(forebay_base::ModelIndex(0)));
             }
         };
         end(2, 1_000);

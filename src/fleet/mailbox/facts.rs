@@ -1,7 +1,7 @@
 //! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
 //! passed on and never copied field by field.
 
-use crate::worker::{Dialect, SessionKey};
+use crate::worker::{Asker, Dialect, SessionKey};
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 
 /// Who asks, and with which right to a place in line.
@@ -15,6 +15,10 @@ pub struct Caller {
     pub weight: u32,
     /// The session that the request belongs to, if its client names one.
     pub session: Option<SessionKey>,
+    /// Failures are held against ranks for requests of the same source alone, until requests of a
+    /// second source fail there: a hash of the tenant that a key shows, else of the client's
+    /// address.
+    pub source: u32,
 }
 
 /// The ranks that may answer a request, where not all may.
@@ -47,4 +51,12 @@ pub struct RequestFacts {
     pub tried: Vec<RankIndex>,
     /// Output tokens that it is expected to make.
     pub output_tokens: u32,
+}
+
+impl RequestFacts {
+    /// The caller and the model, as far as blame goes.
+    #[must_use]
+    pub const fn asker(&self) -> Asker {
+        Asker { caller: self.caller.source, model: self.model }
+    }
 }

@@ -77,15 +77,27 @@ pub enum PrefillEnded {
 pub struct EngineAnswer {
     /// Status.
     pub status: u16,
-    /// Body, JSON as engines send it.
+    /// Body as the engine sent it.
     pub body: Vec<u8>,
+    /// Its type; JSON where the engine sent none.
+    pub content_type: Option<String>,
+    /// `Retry-After` as the engine sent it.
+    pub retry_after: Option<Vec<u8>>,
+}
+
+impl EngineAnswer {
+    /// A body of JSON, without a word of when to come back.
+    #[must_use]
+    pub const fn json(status: u16, body: Vec<u8>) -> Self {
+        Self { status, body, content_type: None, retry_after: None }
+    }
 }
 
 /// Why a prefill leg failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrefillFault {
-    /// The engine had no room (429, 503, 529); with its `Retry-After` in seconds.
-    Busy(Option<u64>),
+    /// The engine had no room (429, 503, 529).
+    Busy,
     /// The connection was refused, or the host is unreachable. Nothing was sent.
     ConnectFailed,
     /// The router's host had no socket for a connection. Nothing was sent.

@@ -5,7 +5,7 @@ use super::{QueueCell, RankLoad, RankPast, Windows};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, QueueIndex, RankIndex};
 use forebay_ring::Bell;
 use std::sync::Arc;
 
@@ -79,17 +79,17 @@ impl LoadBoard {
         &self.in_flight
     }
 
-    /// Gives a place and its tokens back, and tells whoever waits for one. `served`: the engine had
-    /// taken the request, so it has room now that it had not before; that of one which it refused,
-    /// or never saw, says nothing.
-    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: bool) {
+    /// Gives a place and its tokens back, and wakes the home of the rank's queue. `served`: the
+    /// model of a request that the engine had taken, so that there is room now that was not there
+    /// before. The place of a request that the engine refused, or never saw, shows nothing.
+    pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: Option<ModelIndex>) {
         if let Some(cell) = self.rank(rank) {
             // The place is back before waiters are told: the home would look and find nothing.
             cell.release(kv_tokens);
             // A refused attempt is no end. Counted as such, a full pool looked fast, and
             // `Retry-After` was at its least.
-            if served {
-                cell.has_ended();
+            if let Some(model) = served {
+                cell.has_ended(model);
             }
             self.room_made(rank);
         }

@@ -1,13 +1,129 @@
-//! The passive breaker of one rank, as words of its cell of the load board. Closed: traffic flows.
-//! Open: none until `open_until`. Half open: one trial. Any shard writes it, whoever saw the
-//! outcome of a request. The control plane ejects a rank by the same words, and alone closes them
-//! then ([`super::EjectReason`]).
+//! The breaker of one rank: passive outlier detection, as words of the rank's cell of the load
+//! board. Each shard writes the words when it sees how a request ended. The control plane ejects a
+//! rank by the same words, and alone closes them then ([`super::EjectReason`]).
+//!
+//! | state | requests that the failures speak of | next state |
+//! |---|---|---|
+//! | closed | all | half open, when the rank fails more than its siblings |
+//! | half open | one trial at a time | closed by successes, paused by a failed trial |
+//! | paused | none | half open, when the pause ends |
+//!
+//! * **Score.** Each failure adds its weight, each success halves the score.
+//! * **Witnesses.** The failures of one caller, or of one model, concern requests of that caller or
+//!   that model alone. A second caller or model that fails there widens that.
+//! * **Siblings.** A rank leaves the state *closed* only while a sibling does better, and the best
+//!   of them never does: see [`LoadBoard::hold_against`].
+//! * **Trials.** A trial that an engine answers with an error goes to a sibling, and the client
+//!   gets that answer. Served there, the rank is to blame: it is paused. Failed there too, the
+//!   request is to blame, and the next request is the trial.
+//! * **Pauses** grow with each one, until the rank has served [`STREAK_MAX`] requests in a row. The
+//!   first success closes the breaker of a rank that was not paused. A rank that was paused has to
+//!   serve more trials, so that a rank that fails now and then gets trials alone.
 
 use super::{LoadBoard, RankLoad};
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::limits::MODELS_MAX;
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::time::Duration;
+
+/// Each pause is so many times the one before.
+const PAUSE_GROWTH: u32 = 4;
+/// Longest pause, unless the first one is longer.
+const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// Pauses that are counted.
+const LEVEL_MAX: u32 = 15;
+/// Trials in a row that a rank has to serve for each of its pauses before it serves all again.
+const TRIALS_PER_LEVEL: u32 = 4;
+/// Successes in a row that make the next pause the first again.
+const STREAK_MAX: u32 = 16;
+/// A rank is worse than its best sibling when its score is so many times as high.
+const WORSE_FACTOR: u32 = 3;
+/// The parts of the word `history`: successes in a row since the last failure, pauses (the level)
+/// above this bit, doubts above the next.
+const LEVEL_BIT: u32 = 8;
+const DOUBTS_BIT: u32 = 16;
+const ONE_DOUBT: u32 = 1 << DOUBTS_BIT;
+const STREAK_MASK: u32 = (1 << LEVEL_BIT) - 1;
+const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
+const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX < 1 << (DOUBTS_BIT - LEVEL_BIT));
+
+/// Who asks for what: the caller and the model of a request, as far as blame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// A hash of the tenant, or of the client's address where clients have no keys.
+    pub caller: u32,
+    /// The model that the request is for.
+    pub model: ModelIndex,
+}
+
+/// How much a failure weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureWeight {
+    /// The rank refused the request as wrong (4xx). Callers make most of these themselves.
+    Refused = 1,
+    /// The rank failed.
+    Failed = 2,
+}
+
+/// What a failure speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureScope {
+    /// The request alone: others of its caller may fail too.
+    Caller,
+    /// The model on the rank: the same request was served by another rank.
+    Model,
+    /// The rank: no request could have caused the failure.
+    Rank,
+}
+
+/// A failure of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The request that shows the failure.
+    pub asker: Asker,
+    /// What the failure speaks of.
+    pub scope: FailureScope,
+    /// How much it weighs.
+    pub weight: FailureWeight,
+    /// Status of the answer; 0 without one.
+    pub status: u16,
+}
+
+/// When a rank is paused, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct BreakerRules {
+    /// Failures after which a rank may be paused.
+    pub failures: u32,
+    /// The first pause.
+    pub open: Duration,
+}
+
+/// On what terms a request has its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerClaim {
+    /// No pause covers the request.
+    Free,
+    /// It is half open, and this is its trial.
+    Trial,
+}
+
+/// What is held against a rank, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Weights of failures, less what successes took off.
+    pub score: u32,
+    /// Status of the last failure; 0 for one without an answer.
+    pub status: u16,
+    /// True if all failures are of one model.
+    pub is_one_model: bool,
+    /// True if all failures are of one caller.
+    pub is_one_caller: bool,
+    /// End of the pause; 0: no pause.
+    pub until: NanosSinceStart,
+    /// Pauses since the rank last worked for a while.
+    pub pauses: u32,
+}
 
 impl LoadBoard {
     /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what
@@ -22,139 +138,348 @@ impl LoadBoard {
             Greater => Some(first),
         }
     }
-}
 
-/// On what terms a request has its rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerClaim {
-    /// The breaker is closed.
-    Free,
-    /// It is half open, and this is its trial.
-    Trial,
+    /// Counts a failure of a rank, and tries the rank by single requests if it does worse than
+    /// `siblings`: other ranks that are up and serve the same model and leg.
+    ///
+    /// The rule: a rank is worse when its score has reached [`BreakerRules::failures`] failures,
+    /// and exceeds that by [`WORSE_FACTOR`] times the score of its best sibling. The best of all is
+    /// opened. So a rank without siblings always serves; requests that fail everywhere close no
+    /// rank; a rank that fails what others serve is left out after few failures.
+    ///
+    /// `is_trial`: the failed request tried the rank, and the rank is to blame. A failure that
+    /// speaks of the rank needs no trial. Both pause the rank.
+    pub fn hold_against(
+        &self,
+        rank: RankIndex,
+        (failure, is_trial): (Failure, bool),
+        siblings: impl Iterator<Item = RankIndex>,
+        rules: BreakerRules,
+        now: NanosSinceStart,
+    ) {
+        let Some(load) = self.rank(rank) else { return };
+        let score = load.count_failure(failure);
+        let best = siblings
+            .filter(|sibling| *sibling != rank)
+            .filter_map(|sibling| Some((sibling, self.rank(sibling)?)))
+            .filter(|(_, load)| load.ejected().is_none())
+            .min_by_key(|(_, load)| (load.failures(), load.is_open()));
+        // After a pause one failure is enough, until the rank has served for a while.
+        let failures = if load.level() == 0 { rules.failures } else { 1 };
+        let enough = failures.saturating_mul(FailureWeight::Failed as u32);
+        let worse = best.filter(|(_, best)| {
+            score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best.failures()))
+        });
+        let Some((sibling, best)) = worse else {
+            if load.reopen() {
+                self.room_made(rank);
+            }
+            return;
+        };
+        if is_trial || failure.scope == FailureScope::Rank {
+            load.pause(rules.open, now);
+        } else if !load.is_open() {
+            load.half_open(now);
+        }
+        if best.reopen() {
+            self.room_made(sibling);
+        }
+    }
 }
 
 impl RankLoad {
-    /// May a request go there now? In half-open state exactly one caller gets `true`; its outcome
-    /// decides.
+    /// May a request go there now? In half-open state exactly one request gets `true`; its outcome
+    /// decides. Without an `asker`: is the rank open to some callers?
     #[must_use]
-    pub fn breaker_admits(&self, now: NanosSinceStart) -> bool {
-        // ordering: one word, monotone between successes; pairs with the store in `failed`.
+    pub fn breaker_admits(&self, now: NanosSinceStart, asker: Option<Asker>) -> bool {
+        // ordering: one word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        open_until == 0 || (now.0 >= open_until && !self.trial_taken())
+        open_until == 0
+            || (now.0 >= open_until && !self.trial_taken())
+            || (self.ejected().is_none() && !self.covers(asker))
+    }
+
+    /// Is the rank paused or half open for requests like this one?
+    #[must_use]
+    pub fn is_open_for(&self, asker: Asker) -> bool {
+        self.is_open() && (self.ejected().is_some() || self.covers(Some(asker)))
     }
 
     /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
-    /// somebody else has it.
+    /// another request has the trial.
     #[must_use]
-    pub fn claim(&self, now: NanosSinceStart) -> Option<BreakerClaim> {
-        // ordering: pairs with `failed`; a stale 0 sends one request more, which is retried
-        // elsewhere.
+    pub fn claim(&self, now: NanosSinceStart, asker: Asker) -> Option<BreakerClaim> {
+        // ordering: pairs with `pause`; a stale 0 sends one request more.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        if open_until == 0 {
+        if open_until == 0 || (self.ejected().is_none() && !self.covers(Some(asker))) {
             return Some(BreakerClaim::Free);
         }
         // ordering: the swap picks one winner; nothing else is published through it.
-        let won = now.0 >= open_until && self.trial.swap(1, Ordering::Relaxed) == 0;
+        let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
         won.then_some(BreakerClaim::Trial)
     }
 
-    /// The rank answered (any answer that is not its own failure): closed again.
-    pub fn succeeded(&self) {
-        // ordering: a hint; pairs with `doubted`.
-        if self.failures() != 0 || self.is_open() || self.doubts.load(Ordering::Relaxed) != 0 {
-            // ordering: independent words, each a hint; pairs with `breaker_admits`.
-            self.failures.store(0, Ordering::Relaxed);
-            // ordering: as above.
-            self.doubts.store(0, Ordering::Relaxed);
-            // The head of an answer may come from a server whose engine stands still.
-            if self.ejected().is_none() {
+    /// The rank served a request. What speaks of another model alone stays.
+    #[inline]
+    pub fn succeeded(&self, asker: Asker) {
+        // ordering: a hint; pairs with `count_failure`, `pause` and `doubted`.
+        if self.failures() != 0 || self.is_open() || self.history.load(Ordering::Relaxed) != 0 {
+            self.count_success(asker);
+        }
+    }
+
+    fn count_success(&self, asker: Asker) {
+        let witness = self.witness();
+        if self.failures() != 0 && !witness.model.covers(Tag::of_model(asker.model)) {
+            return;
+        }
+        // One success after a flood of failures shows as much as one after a few.
+        let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
+        // ordering: independent words, each a hint; of two successes at once the later one counts.
+        self.failures.store(left, Ordering::Relaxed);
+        let (level, mut streak) = (self.level(), 0);
+        self.change_history(|word| {
+            let word = word & !DOUBTS_MASK;
+            streak = (word & STREAK_MASK) + 1;
+            if word >> LEVEL_BIT == 0 || streak >= STREAK_MAX { 0 } else { word + 1 }
+        });
+        // The head of an answer may come from a server whose engine stands still.
+        if self.ejected().is_none() && self.is_open() {
+            if streak >= level.saturating_mul(TRIALS_PER_LEVEL).min(STREAK_MAX) {
                 self.close();
+            } else {
+                self.trial_abandoned();
             }
         }
     }
 
-    /// The rank failed: refused, reset, timed out or 5xx of its own. Opens after `failures_max` in
-    /// a row.
-    pub fn failed(&self, now: NanosSinceStart, failures_max: u32, open: Duration) {
+    /// The rank answered that it has no room: the rank is not what two ranks failed by together.
+    pub fn answered(&self) {
+        self.change_history(|word| word & !DOUBTS_MASK);
+    }
+
+    fn change_history(&self, mut change: impl FnMut(u32) -> u32) {
+        // ordering: a word of its own, read as a hint; the read-modify-write keeps its parts.
+        let _ = self.history.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some(change(word)).filter(|changed| *changed != word)
+        });
+    }
+
+    fn level(&self) -> u32 {
+        // ordering: a hint; pairs with `change_history`.
+        (self.history.load(Ordering::Relaxed) & !DOUBTS_MASK) >> LEVEL_BIT
+    }
+
+    /// Adds a failure; the score with it.
+    fn count_failure(&self, failure: Failure) -> u32 {
+        let weight = failure.weight as u32;
         // ordering: a count; the read-modify-write makes it exact.
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        if failures >= failures_max {
-            // ordering: pairs with `breaker_admits`; one word, a late reader sends one request
-            // more.
-            // At least 1, since 0 means closed. Not before the end of an ejection.
-            self.open_until_ns.fetch_max(now.plus(open).0.max(1), Ordering::Relaxed);
-            // A trial that failed is over: the next half-open state has a new one.
-            // ordering: as above.
-            self.trial.store(0, Ordering::Relaxed);
+        let before = self.failures.fetch_add(weight, Ordering::Relaxed);
+        let Asker { caller, model } = failure.asker;
+        let (caller, model) = match failure.scope {
+            FailureScope::Caller => (Tag::of_caller(caller), Tag::of_model(model)),
+            FailureScope::Model => (Tag::SEVERAL, Tag::of_model(model)),
+            FailureScope::Rank => (Tag::SEVERAL, Tag::SEVERAL),
+        };
+        let seen = self.witness();
+        let status = failure.status;
+        // What a paused rank was blamed for stays until the rank has served for a while.
+        let witness = match before {
+            0 if self.level() == 0 => Witness { caller, model, status },
+            _ => {
+                Witness { caller: seen.caller.with(caller), model: seen.model.with(model), status }
+            }
+        };
+        // ordering: one word, a hint; pairs with `covers`.
+        self.witnesses.store(witness.word(), Ordering::Relaxed);
+        // The streak of successes ends, the level stays.
+        self.change_history(|word| word & !STREAK_MASK);
+        before.saturating_add(weight)
+    }
+
+    /// A failure that was the request's own, as a sibling has shown: it is taken off again.
+    pub fn forgive(&self) {
+        let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed as u32));
+        // ordering: a count; the read-modify-write makes it exact.
+        let before = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if before.is_ok_and(|before| before <= FailureWeight::Failed as u32) {
+            let _ = self.reopen();
         }
     }
 
-    /// The trial ended without an outcome (client left): the next request may try. Only for who has
-    /// claimed it.
-    pub fn trial_abandoned(&self) {
-        // ordering: pairs with the swap in `claim`.
-        self.trial.store(0, Ordering::Relaxed);
+    /// Single requests try the rank from now on.
+    fn half_open(&self, now: NanosSinceStart) {
+        // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
+        // At least 1, since 0 means closed.
+        self.open_until_ns.fetch_max(now.0.max(1), Ordering::Relaxed);
+        // ordering: as above.
+        self.trial.store(false, Ordering::Relaxed);
     }
 
-    /// Failures in a row.
+    /// Begins a pause, unless one is running. Failures during a pause are of requests from before.
+    fn pause(&self, first: Duration, now: NanosSinceStart) {
+        // ordering: a hint; pairs with the store below.
+        if self.open_until_ns.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        let level = self.level();
+        let long = first.saturating_mul(PAUSE_GROWTH.saturating_pow(level));
+        let until = now.plus(long.min(PAUSE_MAX.max(first)));
+        self.change_history(|word| word & DOUBTS_MASK | (level + 1).min(LEVEL_MAX) << LEVEL_BIT);
+        // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
+        // At least 1, since 0 means closed. Not before the end of an ejection.
+        self.open_until_ns.fetch_max(until.0.max(1), Ordering::Relaxed);
+        // A trial that failed is over: the next half-open state has a new one.
+        // ordering: as above.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// Closes the breaker of a rank that is the best there is. False: it was closed, or the rank is
+    /// ejected.
+    #[must_use]
+    pub fn reopen(&self) -> bool {
+        let is_paused = self.is_open() && self.ejected().is_none();
+        if is_paused {
+            self.close();
+        }
+        is_paused
+    }
+
+    /// The trial ended without an outcome: the client left, or the request was to blame. The next
+    /// request may try. Only for the request that has claimed it.
+    pub fn trial_abandoned(&self) {
+        // ordering: pairs with the swap in `claim`.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// The score: weights of failures, less what successes took off.
     #[must_use]
     pub fn failures(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// True while the breaker is open or half open.
+    /// True while the breaker is paused or half open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         // ordering: statistic; pairs with nothing.
         self.open_until_ns.load(Ordering::Relaxed) != 0
     }
 
+    /// What is held against the rank; `None`: nothing.
+    #[must_use]
+    pub fn held(&self) -> Option<Held> {
+        let score = self.failures();
+        let Witness { caller, model, status } = self.witness();
+        (score > 0 || self.level() > 0).then(|| Held {
+            score,
+            status,
+            is_one_model: model != Tag::SEVERAL,
+            is_one_caller: caller != Tag::SEVERAL,
+            // ordering: statistic; pairs with nothing.
+            until: NanosSinceStart(self.open_until_ns.load(Ordering::Relaxed)),
+            pauses: self.level(),
+        })
+    }
+
     /// It failed together with another rank. How often that had happened in a row before.
     fn doubted(&self) -> u32 {
-        // ordering: a count; pairs with the store in `succeeded`.
-        self.doubts.fetch_add(1, Ordering::Relaxed)
+        // ordering: a count; pairs with the store in `change_history`.
+        self.history.fetch_add(ONE_DOUBT, Ordering::Relaxed) >> DOUBTS_BIT
     }
 
     pub(super) fn close(&self) {
         // ordering: independent words, each a hint; pairs with `breaker_admits`.
         self.open_until_ns.store(0, Ordering::Relaxed);
         // ordering: as above.
-        self.trial.store(0, Ordering::Relaxed);
+        self.trial.store(false, Ordering::Relaxed);
     }
 
     /// Has a request claimed the trial?
     #[must_use]
     pub fn trial_taken(&self) -> bool {
         // ordering: a hint; `claim` decides.
-        self.trial.load(Ordering::Relaxed) != 0
+        self.trial.load(Ordering::Relaxed)
+    }
+
+    fn witness(&self) -> Witness {
+        // ordering: a hint; pairs with the store in `count_failure`.
+        Witness::of(self.witnesses.load(Ordering::Relaxed))
+    }
+
+    /// Do the failures speak of requests like this one?
+    fn covers(&self, asker: Option<Asker>) -> bool {
+        let Witness { caller, model, .. } = self.witness();
+        let Some(asker) = asker else { return caller == Tag::SEVERAL };
+        model.covers(Tag::of_model(asker.model)) && caller.covers(Tag::of_caller(asker.caller))
+    }
+}
+
+/// A short name of one caller or one model, or the word for several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(u32);
+
+impl Tag {
+    const BITS: u32 = 11;
+    pub(super) const SEVERAL: Self = Self((1 << Self::BITS) - 1);
+
+    /// Callers share tags: then the failures of one are held against the requests of the other.
+    const fn of_caller(caller: u32) -> Self {
+        Self(caller % Self::SEVERAL.0)
+    }
+
+    pub(super) const fn of_model(model: ModelIndex) -> Self {
+        // The index is below `MODELS_MAX`, so each model has a tag of its own.
+        Self(model.0 as u32 % Self::SEVERAL.0)
+    }
+
+    pub(super) const fn of(bits: u32) -> Self {
+        Self(bits & Self::SEVERAL.0)
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both are the same, or several.
+    pub(super) fn with(self, other: Self) -> Self {
+        if self == other { self } else { Self::SEVERAL }
+    }
+
+    pub(super) fn covers(self, other: Self) -> bool {
+        self == Self::SEVERAL || self == other
+    }
+}
+
+const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
+
+/// The callers and models whose requests failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Witness {
+    caller: Tag,
+    model: Tag,
+    /// Status of the last failure, 0 to 999.
+    status: u16,
+}
+
+impl Witness {
+    const STATUS_BITS: u32 = u32::BITS - 2 * Tag::BITS;
+
+    fn word(self) -> u32 {
+        let status = u32::from(self.status).min((1 << Self::STATUS_BITS) - 1);
+        (self.caller.bits() << Tag::BITS | self.model.bits()) << Self::STATUS_BITS | status
+    }
+
+    fn of(word: u32) -> Self {
+        let status = word & ((1 << Self::STATUS_BITS) - 1);
+        Self {
+            caller: Tag::of(word >> (Self::STATUS_BITS + Tag::BITS)),
+            model: Tag::of(word >> Self::STATUS_BITS),
+            status: u16::try_from(status).unwrap_or(0),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One rank hangs. Whom its partner works with besides, tells.
-    #[test]
-    fn of_two_that_fail_together_the_one_that_works_with_others_is_well() {
-        let board = LoadBoard::new();
-        let [ill, well, other] = [RankIndex(0), RankIndex(1), RankIndex(2)];
-        let answers = |rank| board.rank(rank).unwrap().succeeded();
-        assert_eq!(board.doubt(ill, well), None);
-        assert_eq!(board.doubt(well, ill), None, "they have nobody else");
-        answers(well);
-        assert_eq!(board.doubt(ill, well), Some(ill));
-        assert_eq!(board.doubt(well, ill), Some(ill));
-        answers(well);
-        assert_eq!(board.doubt(other, ill), Some(ill), "whoever it is with");
-        assert_eq!(board.doubt(other, well), Some(other), "it has not answered since");
-        answers(ill);
-        answers(other);
-        answers(well);
-        assert_eq!(board.doubt(ill, well), None, "all is forgotten");
-        assert_eq!(board.doubt(RankIndex(u16::MAX), well), None);
-        let cell = board.rank(ill).unwrap();
-        assert_eq!((cell.failures(), cell.is_open()), (0, false), "a doubt is no failure");
-    }
-}
+#[path = "breaker_tests.rs"]
+mod tests;

@@ -21,15 +21,15 @@ impl RoomLimits {
 mod tests {
     use super::RoomLimits;
     use crate::worker::{RankLoad, RoomWanted};
-    use forebay_base::NanosSinceStart;
+    use forebay_base::{ModelIndex, NanosSinceStart};
 
     #[test]
     fn a_closed_room_takes_nobody_and_the_widest_takes_all() {
         let (load, wanted) = (RankLoad::default(), RoomWanted::default());
         assert!(!load.has_room(RoomLimits::CLOSED, wanted));
         assert_eq!(load.try_acquire(RoomLimits::CLOSED, wanted), None);
-        load.refused(NanosSinceStart(0), NanosSinceStart(1));
-        assert_eq!(load.room_at(RoomLimits::CLOSED, NanosSinceStart(1)), RoomLimits::CLOSED);
+        load.refused(ModelIndex(0), NanosSinceStart(0));
+        assert_eq!(load.room_at(RoomLimits::CLOSED, None, NanosSinceStart(1)), RoomLimits::CLOSED);
         let widest = RoomLimits { places_max: RoomLimits::PLACES_MAX, ..RoomLimits::default() };
         assert!(load.try_acquire(widest, wanted).is_some());
         assert!(load.has_room(widest, wanted) && !load.has_room(RoomLimits::CLOSED, wanted));

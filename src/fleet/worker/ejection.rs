@@ -5,8 +5,10 @@ use super::RankLoad;
 use forebay_base::NanosSinceStart;
 use forebay_ring::sync::Ordering;
 
-// As many as the board counts by.
-const _: () = assert!(EjectReason::ALL.len() == 2);
+/// The counts of all reasons share a word. A full count stays as it is.
+const COUNT_BITS: u32 = 16;
+const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
+const _: () = assert!(EjectReason::ALL.len() as u32 * COUNT_BITS <= u32::BITS);
 const SLOW: u32 = 1;
 const STALLED: u32 = 2;
 /// A request tries a rank that stood still.
@@ -47,19 +49,21 @@ impl RankLoad {
         // without it.
         self.ejection.store(word, Ordering::Relaxed);
         // ordering: as above; the next half-open state has a new trial.
-        self.trial.store(0, Ordering::Relaxed);
+        self.trial.store(false, Ordering::Relaxed);
         self.keep_ejected(until);
-        if let Some(count) = self.ejected.get(reason as usize) {
-            // ordering: statistic; pairs with nothing.
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        let more = |counts: u32| {
+            let is_full = count_of(counts, reason) == COUNT_MAX;
+            (!is_full).then_some(counts + (1 << (COUNT_BITS * reason as u32)))
+        };
+        // ordering: statistic; pairs with nothing.
+        let _ = self.ejections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// How often the rank was ejected for that reason.
     #[must_use]
     pub fn ejection_count(&self, reason: EjectReason) -> u32 {
         // ordering: statistic; pairs with nothing.
-        self.ejected.get(reason as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+        count_of(self.ejections.load(Ordering::Relaxed), reason)
     }
 
     /// To be called again while the rank is ejected: an answer that came at the same moment may
@@ -76,16 +80,11 @@ impl RankLoad {
         self.ejection.store(STALLED_TRIED, Ordering::Relaxed);
     }
 
-    /// The rank is ejected no more. A breaker that has failures of its own goes on with a trial.
+    /// The rank is ejected no more. Failures still count: the next one may pause the rank.
     pub fn readmit(&self) {
         // ordering: a hint; pairs with `ejected`.
         self.ejection.store(0, Ordering::Relaxed);
-        if self.failures() == 0 {
-            self.close();
-        } else {
-            // A trial of the ejection would stand for ever.
-            self.trial_abandoned();
-        }
+        self.close();
     }
 
     /// Why the rank is ejected, if it is.
@@ -107,41 +106,63 @@ impl RankLoad {
     }
 }
 
+fn count_of(counts: u32, reason: EjectReason) -> u32 {
+    (counts >> (COUNT_BITS * reason as u32)) & COUNT_MAX
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::BreakerClaim;
+    use super::super::{
+        Asker, BreakerClaim, BreakerRules, Failure, FailureScope, FailureWeight, LoadBoard,
+    };
     use super::*;
+    use forebay_base::{ModelIndex, RankIndex};
     use std::time::Duration;
+
+    const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
+
+    /// A failure of the first rank, beside a sibling that does well.
+    fn fail(board: &LoadBoard, failures: u32) {
+        let weight = FailureWeight::Failed;
+        let failure = Failure { asker: ASKER, scope: FailureScope::Rank, weight, status: 500 };
+        let rules = BreakerRules { failures, open: Duration::from_nanos(10) };
+        let siblings = std::iter::once(RankIndex(1));
+        board.hold_against(RankIndex(0), (failure, true), siblings, rules, NanosSinceStart(5));
+    }
 
     const UNTIL: NanosSinceStart = NanosSinceStart(1_000);
 
     #[test]
     fn heads_of_answers_do_not_bring_an_ejected_rank_back() {
-        let load = RankLoad::default();
+        let board = LoadBoard::new();
+        let load = board.rank(RankIndex(0)).unwrap();
         load.eject(EjectReason::Stalled, UNTIL);
-        assert!(load.is_stalled() && !load.breaker_admits(NanosSinceStart(999)));
-        load.succeeded();
-        load.failed(NanosSinceStart(5), 1, Duration::from_nanos(10));
-        assert!(!load.breaker_admits(NanosSinceStart(999)), "nor is the pause cut short");
+        assert!(load.is_stalled() && !load.breaker_admits(NanosSinceStart(999), Some(ASKER)));
+        load.succeeded(ASKER);
+        fail(&board, 1);
+        assert!(
+            !load.breaker_admits(NanosSinceStart(999), Some(ASKER)),
+            "nor is the pause cut short"
+        );
         load.let_try();
         assert_eq!((load.is_stalled(), load.ejected()), (false, Some(EjectReason::Stalled)));
-        assert_eq!(load.claim(UNTIL), Some(BreakerClaim::Trial));
-        load.succeeded();
-        assert_eq!(load.claim(UNTIL), None, "one at a time, whatever its head says");
+        assert_eq!(load.claim(UNTIL, ASKER), Some(BreakerClaim::Trial));
+        load.succeeded(ASKER);
+        assert_eq!(load.claim(UNTIL, ASKER), None, "one at a time, whatever its head says");
         load.readmit();
-        assert_eq!((load.ejected(), load.claim(UNTIL)), (None, Some(BreakerClaim::Free)));
+        assert_eq!((load.ejected(), load.claim(UNTIL, ASKER)), (None, Some(BreakerClaim::Free)));
     }
 
     #[test]
-    fn a_breaker_with_failures_of_its_own_stays_half_open() {
-        let load = RankLoad::default();
+    fn a_rank_that_comes_back_is_paused_by_its_next_failure() {
+        let board = LoadBoard::new();
+        let load = board.rank(RankIndex(0)).unwrap();
         load.eject(EjectReason::Slow, UNTIL);
-        assert_eq!(load.claim(UNTIL), Some(BreakerClaim::Trial));
-        load.failed(NanosSinceStart(0), 9, Duration::from_nanos(10));
+        (0..3).for_each(|_| fail(&board, 3));
         load.readmit();
-        assert_eq!((load.claim(UNTIL), load.claim(UNTIL)), (Some(BreakerClaim::Trial), None));
-        load.succeeded();
-        assert_eq!(load.claim(UNTIL), Some(BreakerClaim::Free));
+        assert_eq!(load.claim(NanosSinceStart(6), ASKER), Some(BreakerClaim::Free));
+        fail(&board, 3);
+        assert_eq!(load.claim(NanosSinceStart(6), ASKER), None);
     }
 
     #[test]
@@ -150,8 +171,8 @@ mod tests {
         load.eject(EjectReason::Slow, UNTIL);
         assert_eq!(EjectReason::ALL.map(|reason| load.ejection_count(reason)), [0, 1]);
         load.close();
-        assert!(load.breaker_admits(NanosSinceStart(0)));
+        assert!(load.breaker_admits(NanosSinceStart(0), None));
         load.keep_ejected(UNTIL);
-        assert!(!load.breaker_admits(NanosSinceStart(0)));
+        assert!(!load.breaker_admits(NanosSinceStart(0), None));
     }
 }

@@ -3,7 +3,8 @@
 //! and tokens; the other words say who may change them.
 
 use super::RankSigns;
-use forebay_base::{NanosSinceStart, QueueIndex};
+use super::refusal::RefusalNote;
+use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
@@ -48,15 +49,21 @@ pub struct RankLoad {
     signs: RankSigns,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
     spare: AtomicBool,
+    /// The model that [`Self::refused`] speaks of, and refusals in a row: see `Refusals`.
+    refusals: AtomicU32,
+    /// Weights of failures, less what successes took off.
     pub(super) failures: AtomicU32,
+    /// The callers and the model of the failures.
+    pub(super) witnesses: AtomicU32,
+    /// Successes in a row, pauses, and failures of this and another rank of which either may be the
+    /// cause.
+    pub(super) history: AtomicU32,
     pub(super) open_until_ns: AtomicU64,
-    pub(super) trial: AtomicU32,
-    /// Failures of it and another rank in a row of which either may be the cause.
-    pub(super) doubts: AtomicU32,
+    pub(super) trial: AtomicBool,
     /// Why it is ejected. Written by the control plane.
     pub(super) ejection: AtomicU32,
-    /// How often it was, by the number of the reason.
-    pub(super) ejected: [AtomicU32; 2],
+    /// How often it was, for each reason.
+    pub(super) ejections: AtomicU32,
 }
 
 // One line of the cache, or the pair that a core fetches together.
@@ -98,12 +105,14 @@ impl Default for RankLoad {
             queue: AtomicU32::new(NO_QUEUE),
             signs: RankSigns::default(),
             spare: AtomicBool::new(false),
+            refusals: AtomicU32::new(0),
             failures: AtomicU32::new(0),
+            witnesses: AtomicU32::new(0),
+            history: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
-            trial: AtomicU32::new(0),
-            doubts: AtomicU32::new(0),
+            trial: AtomicBool::new(false),
             ejection: AtomicU32::new(0),
-            ejected: Default::default(),
+            ejections: AtomicU32::new(0),
         }
     }
 }
@@ -199,12 +208,24 @@ impl RankLoad {
         &self.signs
     }
 
-    /// The engine refused work for lack of room: it gets none until then, or until one of our
-    /// requests there ends; and from now on no more at once than it has, see [`Self::places_now`].
-    /// Called after the refused request has given its place back.
-    pub fn refused(&self, now: NanosSinceStart, until: NanosSinceStart) {
-        // ordering: a hint; whoever reads an old value is refused once more.
-        self.busy_until_ns.fetch_max(until.0, Ordering::Relaxed);
+    /// The engine refused a request for a model for lack of room. The rank gets no request for that
+    /// model until the hold ends, or one of our requests there does, and from now on no more at
+    /// once than it has, see [`Self::places_now`]. Called after the refused request has given its
+    /// place back.
+    ///
+    /// Each further hold is twice as long. A refusal for a second model holds all models: an engine
+    /// that is full refuses each.
+    pub fn refused(&self, model: ModelIndex, now: NanosSinceStart) {
+        // ordering: a hint; pairs with `busy_until`.
+        let is_held = self.busy_until_ns.load(Ordering::Relaxed) > now.0;
+        let is_recent = self.places_after_refusal(now).is_some();
+        // ordering: a word of its own, a hint; pairs with `is_refused_for`.
+        let before = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
+        let next = before.with(model, is_recent, is_held);
+        // ordering: as above.
+        self.refusals.store(next.word(), Ordering::Relaxed);
+        // ordering: a hint; a request that reads an old value is refused once more.
+        self.busy_until_ns.fetch_max(now.plus(next.hold()).0, Ordering::Relaxed);
         let note = |word: u64| {
             // ordering: read after the refused request's own place is back, which the same thread
             // gave; others that will be refused too may still be in it, and lower it in their turn.
@@ -221,20 +242,39 @@ impl RankLoad {
         let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
+    /// Does the engine's last refusal speak of requests for the model? `None` asks for any.
+    fn is_refused_for(&self, model: Option<ModelIndex>) -> bool {
+        // ordering: a hint; pairs with `refused`.
+        let note = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
+        model.is_none_or(|model| note.speaks_of(model))
+    }
+
+    fn places_after_refusal(&self, now: NanosSinceStart) -> Option<u32> {
+        // ordering: one word, read as a limit; a reader of an old value may be refused once more.
+        places_after(self.refused.load(Ordering::Relaxed), now)
+    }
+
     /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no
     /// limit of this kind. What it had when it refused, so that each end lets one through and not
     /// all who wait; after a while without a refusal one more, then 3, 7, 15 and so on: what it had
     /// may be less than it can take, and nothing else would tell.
     #[must_use]
-    pub fn places_now(&self, now: NanosSinceStart) -> Option<u32> {
-        // ordering: one word, read as a limit; whoever reads an old value may be refused once more.
-        places_after(self.refused.load(Ordering::Relaxed), now)
+    #[inline]
+    pub fn places_now(&self, model: Option<ModelIndex>, now: NanosSinceStart) -> Option<u32> {
+        let places = self.places_after_refusal(now)?;
+        self.is_refused_for(model).then_some(places)
     }
 
-    /// Limits with what the engine's refusals make of them at this moment.
+    /// Limits with what the engine's refusals make of them at this moment, for a model or for any.
     #[must_use]
-    pub fn room_at(&self, limits: RoomLimits, now: NanosSinceStart) -> RoomLimits {
-        let Some(places) = self.places_now(now) else { return limits };
+    #[inline]
+    pub fn room_at(
+        &self,
+        limits: RoomLimits,
+        model: Option<ModelIndex>,
+        now: NanosSinceStart,
+    ) -> RoomLimits {
+        let Some(places) = self.places_now(model, now) else { return limits };
         let most = if limits.places_max == 0 { RoomLimits::PLACES_MAX } else { limits.places_max };
         // Signed, as in `share`. At least 1: an engine that refused when idle is tried again.
         let least = places.cast_signed().min(most.cast_signed()).cast_unsigned();
@@ -243,22 +283,29 @@ impl RankLoad {
         room
     }
 
-    /// A request that the engine had taken has ended, so there is room again.
-    pub(super) fn has_ended(&self) {
+    /// A request that the engine had taken has ended, so there is room again for its model.
+    pub(super) fn has_ended(&self, model: ModelIndex) {
         // ordering: statistic; pairs with nothing.
         self.ended.fetch_add(1, Ordering::Relaxed);
         // ordering: hints; pair with `refused`.
-        if self.busy_until_ns.load(Ordering::Relaxed) != 0 {
+        if self.busy_until_ns.load(Ordering::Relaxed) != 0 && self.is_refused_for(Some(model)) {
             // ordering: as above.
             self.busy_until_ns.store(0, Ordering::Relaxed);
+            // ordering: as above.
+            let note = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
+            // ordering: as above.
+            self.refusals.store(note.without_count().word(), Ordering::Relaxed);
         }
     }
 
-    /// Until when the engine is left alone; in the past: not at all.
+    /// Until when the engine gets no request for a model, or for any; in the past: it gets all.
     #[must_use]
-    pub fn busy_until(&self) -> NanosSinceStart {
+    #[inline]
+    pub fn busy_until(&self, model: Option<ModelIndex>) -> NanosSinceStart {
         // ordering: a hint; pairs with `refused`.
-        NanosSinceStart(self.busy_until_ns.load(Ordering::Relaxed))
+        let until = self.busy_until_ns.load(Ordering::Relaxed);
+        let speaks = until != 0 && self.is_refused_for(model);
+        NanosSinceStart(if speaks { until } else { 0 })
     }
 
     /// What other replicas have there. Only the control plane calls it, and
@@ -402,6 +449,8 @@ mod tests {
     use forebay_base::RankIndex;
 
     const RANK: RankIndex = RankIndex(0);
+    const MODEL: ModelIndex = ModelIndex(0);
+    const ANY: Option<ModelIndex> = None;
 
     fn wanted(kv_tokens: u64) -> RoomWanted {
         RoomWanted { kv_tokens, prefill_tokens: 0 }
@@ -418,7 +467,7 @@ mod tests {
         assert_eq!(load.try_acquire(limits, wanted(0)), Some(0));
         assert_eq!(load.try_acquire(limits, wanted(0)), None, "places");
         for tokens in [60, 40, 0] {
-            board.give_back(RANK, tokens, true);
+            board.give_back(RANK, tokens, Some(MODEL));
         }
         assert_eq!((load.in_flight(), load.kv_tokens(), load.ended()), (0, 0, 3));
         load.add_prefill(50);
@@ -449,41 +498,78 @@ mod tests {
         let limits = RoomLimits { places_max: 64, ..RoomLimits::default() };
         let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
         let take = |ms, most: usize| {
-            let one =
-                |_: &usize| load.try_acquire(load.room_at(limits, at(ms)), wanted(0)).is_some();
+            let one = |_: &usize| {
+                load.try_acquire(load.room_at(limits, ANY, at(ms)), wanted(0)).is_some()
+            };
             (0..most).take_while(one).count()
         };
         assert_eq!(take(10, 100), 64);
         // The engine takes four and refuses the rest, all at about the same time.
         for _ in 0..60 {
-            board.give_back(RANK, 0, false);
-            load.refused(at(10), at(210));
+            board.give_back(RANK, 0, None);
+            load.refused(MODEL, at(10));
         }
         assert_eq!(
-            (load.places_now(at(10)), load.busy_until(), take(11, 9)),
-            (Some(4), at(210), 0)
+            (load.places_now(ANY, at(10)), load.busy_until(ANY), take(11, 9)),
+            (Some(4), at(60), 0)
         );
-        board.give_back(RANK, 0, true);
-        assert_eq!((load.busy_until(), take(30, 9)), (NanosSinceStart(0), 1), "one end, one more");
+        board.give_back(RANK, 0, Some(MODEL));
+        assert_eq!((load.busy_until(ANY), take(30, 9)), (NanosSinceStart(0), 1), "one end, one");
         assert_eq!((take(209, 9), take(210, 9)), (0, 1), "one tries");
-        board.give_back(RANK, 0, false);
-        load.refused(at(215), at(415));
-        assert_eq!((take(414, 9), load.places_now(at(415))), (0, Some(5)), "and is refused");
+        board.give_back(RANK, 0, None);
+        load.refused(MODEL, at(215));
+        assert_eq!((take(414, 9), load.places_now(ANY, at(415))), (0, Some(5)), "and is refused");
         // It has become larger: 1, 2, 4 ... more each time, until nothing is left of it.
         let more = [415, 615, 815, 1_015].map(|ms| take(ms, 99));
         assert_eq!(more, [1, 2, 4, 8]);
-        assert_eq!((load.places_now(at(60_000)), take(60_000, 99)), (None, 64 - 19));
+        assert_eq!((load.places_now(ANY, at(60_000)), take(60_000, 99)), (None, 64 - 19));
         assert_eq!(load.ended(), 1, "what was refused is no end");
     }
 
     #[test]
     fn an_engine_that_refuses_with_nothing_to_do_is_tried_with_one() {
         let load = RankLoad::default();
-        load.refused(NanosSinceStart(5), NanosSinceStart(6));
+        load.refused(MODEL, NanosSinceStart(5));
         let room = |ms: u64| {
-            load.room_at(RoomLimits::default(), NanosSinceStart(ms * 1_000_000)).places_max
+            let now = NanosSinceStart(ms * 1_000_000);
+            load.room_at(RoomLimits::default(), ANY, now).places_max
         };
         assert_eq!([room(0), room(201), room(401)], [1, 1, 3]);
+    }
+
+    /// I2: a refusal of one model leaves the other models of the rank alone, until these are
+    /// refused as well.
+    #[test]
+    fn a_refusal_speaks_of_its_model_until_another_model_is_refused() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let (loading, served, at) = (ModelIndex(1), ModelIndex(2), NanosSinceStart(1_000_000));
+        let is_held = |model| (load.busy_until(Some(model)) > at, load.places_now(Some(model), at));
+        assert!(load.try_acquire(RoomLimits::default(), wanted(0)).is_some());
+        load.refused(loading, at);
+        assert_eq!((is_held(loading), is_held(served)), ((true, Some(1)), (false, None)));
+        board.give_back(RANK, 0, Some(served));
+        assert_eq!(is_held(loading), (true, Some(1)), "an answer of another model is no room");
+        load.refused(served, at);
+        assert_eq!((is_held(loading).0, is_held(served).0), (true, true), "the engine is full");
+    }
+
+    #[test]
+    fn holds_grow_while_an_engine_refuses_each_request() {
+        let board = LoadBoard::new();
+        let load = board.rank(RANK).unwrap();
+        let mut now = NanosSinceStart(0);
+        let mut holds = Vec::new();
+        for _ in 0..8 {
+            load.refused(MODEL, now);
+            holds.push(load.busy_until(ANY).since(now) / 1_000_000);
+            now = load.busy_until(ANY);
+        }
+        assert_eq!(holds, [50, 100, 200, 400, 800, 1_600, 1_600, 1_600]);
+        assert!(load.try_acquire(RoomLimits::default(), wanted(0)).is_some());
+        board.give_back(RANK, 0, Some(MODEL));
+        load.refused(MODEL, now);
+        assert_eq!(load.busy_until(ANY).since(now) / 1_000_000, 50, "one was served between");
     }
 
     #[test]

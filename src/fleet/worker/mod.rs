@@ -14,6 +14,7 @@ mod notes;
 mod past;
 pub mod pools;
 mod queue_cell;
+mod refusal;
 mod report;
 mod session;
 mod shard_board;
@@ -23,7 +24,7 @@ pub mod test_support;
 mod window;
 
 pub use board::LoadBoard;
-pub use breaker::BreakerClaim;
+pub use breaker::{Asker, BreakerClaim, BreakerRules, Failure, FailureScope, FailureWeight, Held};
 pub use cache_writes::CacheWrites;
 pub use ejection::EjectReason;
 pub use fleet::{

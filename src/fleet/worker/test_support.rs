@@ -1,12 +1,15 @@
 //! What tests of several modules share.
 
 use super::{
-    Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
+    Asker, Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
     WorkerState, pools,
 };
-use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
+use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;
+
+/// A request of one caller for the first model.
+pub const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
 
 /// A model of the first pool, on these ranks.
 pub fn model(name: &str, ranks: &[u16]) -> Model {

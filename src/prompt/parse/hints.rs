@@ -80,6 +80,7 @@ impl HintRules {
                 tenant: self.tenant,
                 weight: self.weight.max(1),
                 session: None,
+                source: 0,
             },
             deadline: sent.deadline(),
             told_priority: (granted != in_body).then_some(granted),
@@ -180,7 +181,7 @@ mod tests {
     fn who_asks_for_nothing_gets_the_usual() {
         let hints = read(&usual(), "", None);
         let usual = RequestHints {
-            caller: Caller { class: 1, tenant: 0, weight: 1, session: None },
+            caller: Caller { class: 1, tenant: 0, weight: 1, session: None, source: 0 },
             deadline: None,
             told_priority: None,
         };

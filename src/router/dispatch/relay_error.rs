@@ -47,6 +47,10 @@ pub enum RelayError {
     DownMidStream,
     /// The engine answered that it has no room (429, 503, 529).
     EngineBusy,
+    /// The worker refused the caller for now (429). Its other callers are served.
+    CallerLimited,
+    /// A request that tried a rank that may be ill was answered with an error.
+    TrialFailed,
     /// The engine refused the rest of a stream that another one had begun.
     RestRefused,
     /// The worker's streams go on at other workers, by the operator's word.
@@ -79,6 +83,8 @@ impl RelayError {
                 | Self::NoKvTransfer
                 | Self::PrefillFailed
                 | Self::EngineBusy
+                | Self::CallerLimited
+                | Self::TrialFailed
                 | Self::RestRefused
         )
     }
@@ -110,6 +116,13 @@ impl RelayError {
         matches!(self, Self::ClosedBeforeHead)
     }
 
+    /// True if nothing of a request can have caused the failure.
+    #[must_use]
+    pub const fn is_ranks_own(self) -> bool {
+        self.is_unsent()
+            || matches!(self, Self::DownBeforeHead | Self::DownMidStream | Self::Stalled)
+    }
+
     /// True if the worker is at fault, not the client.
     #[must_use]
     pub const fn blames_worker(self) -> bool {
@@ -119,6 +132,8 @@ impl RelayError {
                 | Self::OutOfSockets
                 | Self::ClientStalled
                 | Self::EngineBusy
+                | Self::CallerLimited
+                | Self::TrialFailed
                 | Self::RestRefused
                 | Self::Moved
                 | Self::PrefillFailed
@@ -157,6 +172,8 @@ impl RelayError {
             Self::FailedMidStream => "it said that it failed",
             Self::StreamIdle => "the answer stopped in the middle",
             Self::EngineBusy => "it has no room",
+            Self::CallerLimited => "it takes nothing more of this caller for now",
+            Self::TrialFailed => "it answered the request that tried it with an error",
             Self::RestRefused => "it refused the rest of the stream",
             Self::Moved => "it was emptied, and no other worker took the stream",
             Self::ClientGone => "the client left",

@@ -5,7 +5,7 @@
 
 use super::bounds::{is_at_low_water, is_full};
 use super::enter::{Entry, Turned};
-use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Pool, QueueFull, WorkerState};
@@ -40,9 +40,9 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
         |rank| fleet.queue_of(rank).is_none_or(|queue| is_full(fleet, board, pool, queue));
     match fleet.config.flow.queue.mode {
         // Of one queue nobody has to ask twice.
-        QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, rank)),
+        QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, pool, rank)),
         QueueMode::Endpoint | QueueMode::Off => {
-            usable.all(|rank| is_full(rank) && !takes(binder, rank))
+            usable.all(|rank| is_full(rank) && !takes(binder, pool, rank))
         }
     }
 }
@@ -81,7 +81,7 @@ fn has_free_places(fleet: &FleetSnapshot, board: &LoadBoard, pool: &Pool) -> boo
     places.saturating_sub(taken) * FREE_PLACES_PART >= places
 }
 
-/// Up, and its breaker is not open.
+/// Up, and not paused for all.
 fn is_usable(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -89,15 +89,23 @@ fn is_usable(
     rank: RankIndex,
 ) -> bool {
     fleet.rank(rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
-        && board.rank(rank).is_some_and(|load| load.breaker_admits(now))
+        && board.rank(rank).is_some_and(|load| load.breaker_admits(now, None))
 }
 
-/// Has the rank room for one more like those that it has, and nobody waits for it?
-fn takes(binder: &Binder<'_>, rank: RankIndex) -> bool {
+/// Has the rank room for one more like those that it has, of some model of the pool, and nobody
+/// waits for it? An engine may refuse one of its models alone.
+fn takes(binder: &Binder<'_>, pool: PoolIndex, rank: RankIndex) -> bool {
     let Some(load) = binder.board.rank(rank) else { return false };
     // By those that it has, not by the one that was turned away: one large prompt would close the
     // pool to all.
     let kv_tokens = load.kv_tokens() / u64::from(load.in_flight().max(1));
     let usual = LeaseCost { kv_tokens, ..LeaseCost::default() };
-    !binder.is_awaited(rank) && binder.has_room(rank, || usual)
+    !binder.is_awaited(rank)
+        && models_of(binder.fleet, pool).any(|model| binder.has_room(rank, model, || usual))
+}
+
+fn models_of(fleet: &FleetSnapshot, pool: PoolIndex) -> impl Iterator<Item = ModelIndex> {
+    let of_pool = move |model: &Model| model.pool == pool || model.prefill_pool == Some(pool);
+    let models = fleet.models.iter().enumerate().filter(move |(_, model)| of_pool(model));
+    models.filter_map(|(index, _)| u16::try_from(index).ok().map(ModelIndex))
 }

@@ -205,8 +205,9 @@ impl Queue {
         for rank in ranks {
             if let Some(load) = binder.board.rank(rank) {
                 // Of a place that comes free later those who wait hear first.
-                let is_left =
-                    || !is_awaited(awaited, rank) && binder.has_room(rank, LeaseCost::default);
+                let is_left = || {
+                    !is_awaited(awaited, rank) && binder.has_room_for_all(rank, LeaseCost::default)
+                };
                 // A rank without a place is not left: when its place comes free, a newcomer would
                 // have it before the home looks.
                 load.set_spare(self.line.is_empty() || is_left());
@@ -248,8 +249,13 @@ fn place(
     lay_out(waiter, overlaps);
     let request = asked(waiter, binder, model, overlaps);
     let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
-        let seeking =
-            Seeking { leg: waiter.leg, near: waiter.near, pin: facts.pin, tried: &facts.tried };
+        let seeking = Seeking {
+            asker: facts.asker(),
+            leg: waiter.leg,
+            near: waiter.near,
+            pin: facts.pin,
+            tried: &facts.tried,
+        };
         let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
         candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
         let is_large = binder.keep_able(&request, facts.output_tokens, candidates);
@@ -268,7 +274,7 @@ fn place(
     // computed.
     if offer.may_decline && waiter.leg != Leg::Decode {
         candidates.retain(|rank| {
-            binder.has_room(rank, || lease_cost(&request, rank, facts.output_tokens))
+            binder.has_room(rank, facts.model, || lease_cost(&request, rank, facts.output_tokens))
         });
         let offered = least_uncached(candidates, &request);
         if offered.saturating_sub(least) > declined_tokens(&request)
@@ -316,6 +322,7 @@ fn asked<'a>(
     overlaps: &'a Overlaps,
 ) -> PickRequest<'a> {
     PickRequest {
+        asker: waiter.facts.asker(),
         leg: waiter.leg,
         ranks: &[],
         board: binder.board,
@@ -357,8 +364,8 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
         let limits = fleet.room(rank);
         let most = limits.prefill_tokens_max;
         binder.board.rank(rank).is_some_and(|load| {
-            load.busy_until() > binder.now
-                || load.places_now(binder.now).is_some()
+            load.busy_until(None) > binder.now
+                || load.places_now(None, binder.now).is_some()
                 || load.is_open()
                 // What began before there was this limit tells nobody of its first byte.
                 || most > 0 && load.prefill_tokens() >= most

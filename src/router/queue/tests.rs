@@ -32,7 +32,7 @@ fn waiter(slot: u32) -> Waiter {
         joined_at: NanosSinceStart(0),
         facts: RequestFacts {
             model: ModelIndex(0),
-            caller: Caller { class: 1, tenant: 0, weight: 1, session: None },
+            caller: Caller { class: 1, tenant: 0, weight: 1, session: None, source: 0 },
             arrived_at: NanosSinceStart(0),
             deadline: NEVER,
             client_deadline: None,

@@ -7,18 +7,25 @@ use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
-use forebay_fleet::worker::LoadBoard;
+use forebay_fleet::worker::{FailureScope, FailureWeight, LoadBoard};
 use forebay_prompt::parse::Endpoint;
 
-/// What the breaker of a rank hears of an attempt.
+/// What an attempt shows of its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The rank has answered.
+    /// The rank has served the request.
     Success,
     /// The rank has no room. It answers, so it is not ill.
     Refusal,
-    /// The rank failed the request.
-    Failure,
+    /// The rank failed the request, or refused it as wrong.
+    Failure {
+        /// What the failure speaks of.
+        scope: FailureScope,
+        /// How much it weighs.
+        weight: FailureWeight,
+        /// Status of the answer; 0 without one.
+        status: u16,
+    },
 }
 
 impl Judgement {
@@ -26,10 +33,17 @@ impl Judgement {
     #[must_use]
     pub fn of_error(error: RelayError) -> Option<Self> {
         match error {
-            error if error.blames_worker() => Some(Self::Failure),
+            error if error.blames_worker() => Some(Self::failure(error.is_ranks_own())),
             RelayError::EngineBusy => Some(Self::Refusal),
             _ => None,
         }
+    }
+
+    /// Of a rank that failed without an answer.
+    #[must_use]
+    pub const fn failure(is_ranks_own: bool) -> Self {
+        let scope = if is_ranks_own { FailureScope::Rank } else { FailureScope::Caller };
+        Self::Failure { scope, weight: FailureWeight::Failed, status: 0 }
     }
 
     /// Of the rank of a prefill leg. `prefill_waits`: its answer comes when decode has the KV.
@@ -44,16 +58,21 @@ impl Judgement {
                 | PrefillFault::OutOfSockets
                 | PrefillFault::Cancelled,
             ) => None,
-            PrefillEnded::Failed(
-                PrefillFault::Broken(_)
-                | PrefillFault::ConnectFailed
-                | PrefillFault::ConnectTimedOut
-                | PrefillFault::TimedOut,
-            ) => Some(Self::Failure),
-            PrefillEnded::Failed(PrefillFault::Busy(_)) => Some(Self::Refusal),
-            PrefillEnded::Done(_)
-            | PrefillEnded::Refused(_)
-            | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => Some(Self::Success),
+            PrefillEnded::Failed(PrefillFault::ConnectFailed | PrefillFault::ConnectTimedOut) => {
+                Some(Self::failure(true))
+            }
+            PrefillEnded::Failed(PrefillFault::Broken(_) | PrefillFault::TimedOut) => {
+                Some(Self::failure(false))
+            }
+            PrefillEnded::Failed(PrefillFault::Busy) => Some(Self::Refusal),
+            PrefillEnded::Refused(answer) => Some(Self::Failure {
+                scope: FailureScope::Caller,
+                weight: FailureWeight::Refused,
+                status: answer.status,
+            }),
+            PrefillEnded::Done(_) | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => {
+                Some(Self::Success)
+            }
         }
     }
 }
@@ -140,6 +159,13 @@ impl FailedPair<'_> {
         }
     }
 
+    /// Has one leg, or what both do with others, shown which of them is to blame? Then the rank
+    /// needs no trial.
+    #[must_use]
+    pub fn is_shown(self) -> bool {
+        self.error == RelayError::PrefillFailed || self.fault() != Fault::Decode
+    }
+
     /// The rank whose breaker hears of the failure, and what it hears. The home of the prefill leg
     /// has judged what is that leg's own.
     #[must_use]
@@ -156,7 +182,7 @@ impl FailedPair<'_> {
             Fault::Either => board.doubt(prefill, decode)?,
         };
         if rank == prefill || self.error == RelayError::PrefillFailed {
-            return Some((rank, Judgement::Failure));
+            return Some((rank, Judgement::failure(false)));
         }
         Some((rank, Judgement::of_error(self.error)?))
     }
@@ -173,7 +199,7 @@ impl Failed {
                 Self { answer: Some(answer.clone()), ..failed(RelayError::PrefillFailed, None) }
             }
             Some(PrefillEnded::Failed(fault)) => match fault {
-                PrefillFault::Busy(_) => failed(RelayError::EngineBusy, None),
+                PrefillFault::Busy => failed(RelayError::EngineBusy, None),
                 PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
                 PrefillFault::OutOfSockets => failed(RelayError::OutOfSockets, None),
                 PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
@@ -226,11 +252,9 @@ mod tests {
         assert_eq!(by_prefill(PrefillFault::NoDecode(String::new())), Fault::Decode);
         assert_eq!(by_prefill(PrefillFault::Transfer(String::new())), Fault::Either);
         assert_eq!(by_prefill(PrefillFault::TimedOut), Fault::Either);
-        for own in [
-            PrefillFault::Broken(String::new()),
-            PrefillFault::ConnectTimedOut,
-            PrefillFault::Busy(None),
-        ] {
+        for own in
+            [PrefillFault::Broken(String::new()), PrefillFault::ConnectTimedOut, PrefillFault::Busy]
+        {
             assert_eq!(by_prefill(own), Fault::Nobody, "its home has judged it");
         }
         let said = |accusation, leg| {

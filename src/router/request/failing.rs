@@ -6,7 +6,7 @@ use super::flow::{InHand, REFUSALS_MAX, RequestFlow, gone, model};
 use super::moving::pin_of_rest;
 use super::scene::Scene;
 use super::stages::Stages;
-use super::stop::{self, Failed};
+use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::Count;
@@ -22,6 +22,9 @@ impl RequestFlow {
     ) -> Action {
         let (rank, with, error) = (failed.rank, failed.with, failed.error);
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
+        if matches!(error, RelayError::CallerLimited | RelayError::TrialFailed) {
+            return self.answered_with_error(now, failed, scene);
+        }
         if failed.answer.is_some() {
             return Action::End(stop::stop(scene.fleet, failed));
         }
@@ -62,7 +65,22 @@ impl RequestFlow {
             self.facts.tried.push(rank);
             self.facts.tried.extend(with);
             self.tries.spared = with;
+            self.tries.failed_at = (!self.tries.is_pair).then_some((rank, error));
         }
+        self.place(now, InHand::default(), scene)
+    }
+
+    /// The worker has answered with an error that may be its own: another worker is asked, and this
+    /// is no attempt. If none is left, the client gets the answer.
+    fn answered_with_error(
+        &mut self,
+        now: NanosSinceStart,
+        failed: Failed,
+        scene: &mut Scene<'_>,
+    ) -> Action {
+        self.facts.tried.push(failed.rank);
+        self.tries.trial = failed.trial;
+        self.failed = failed.answer.map(Stop::Engine);
         self.place(now, InHand::default(), scene)
     }
 

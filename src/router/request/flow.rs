@@ -18,9 +18,10 @@
 use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 use super::scene::{Scene, Seeker};
 use super::stop::{self, Stop};
+use crate::dispatch::RelayError;
 use crate::queue::{Entry, QueuePlace, Sought, Turned};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
-use forebay_fleet::account::{Count, Lease};
+use forebay_fleet::account::{Count, FailedTrial, Lease};
 use forebay_fleet::mailbox::{RequestFacts, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, WorkerState};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
@@ -65,6 +66,10 @@ pub(super) struct Tries {
     /// The last rank that failed it, if that may not be to blame: asked again when no other is
     /// left.
     pub(super) spared: Option<RankIndex>,
+    /// The rank that failed the last attempt that was sent, without the help of another, and how.
+    pub(super) failed_at: Option<(RankIndex, RelayError)>,
+    /// The trial of a rank that failed, until another rank has answered.
+    pub(super) trial: Option<FailedTrial>,
     /// The last attempt was that of a pair of ranks.
     pub(super) is_pair: bool,
 }
@@ -134,6 +139,18 @@ impl RequestFlow {
     #[must_use]
     pub const fn is_retry(&self) -> bool {
         self.tries.failed_count > 0
+    }
+
+    /// The rank that failed the last attempt that was sent, if it was alone with the request, and
+    /// how.
+    #[must_use]
+    pub const fn failed_at(&self) -> Option<(RankIndex, RelayError)> {
+        self.tries.failed_at
+    }
+
+    /// The trial of a rank that failed: the attempt that begins shows what the failure speaks of.
+    pub const fn take_trial(&mut self) -> Option<FailedTrial> {
+        self.tries.trial.take()
     }
 
     /// Takes what has happened, and says what to do.

@@ -33,7 +33,8 @@ impl Stages {
         let Self { rules, loads: Loads { board, reports }, matching, turn, random, .. } = self;
         let Matching { candidates, .. } = matching;
         let pin = Some(pin_of_rest(facts.pin, dialect));
-        let seeking = Seeking { leg: Leg::Whole, near: None, pin, tried: &facts.tried };
+        let seeking =
+            Seeking { asker: facts.asker(), leg: Leg::Whole, near: None, pin, tried: &facts.tried };
         if candidates.collect(fleet, model, board, seeking, now).is_err() {
             return false;
         }
@@ -43,6 +44,6 @@ impl Stages {
         candidates
             .ranks()
             .iter()
-            .any(|&rank| binder.has_room(rank, || cost) && !binder.is_waited_for(rank))
+            .any(|&rank| binder.has_room(rank, facts.model, || cost) && !binder.is_waited_for(rank))
     }
 }

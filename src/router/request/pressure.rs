@@ -3,6 +3,7 @@
 
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
+use crate::dispatch::RelayError;
 use crate::queue::{Turned, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
@@ -11,24 +12,21 @@ use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull}
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
-/// An engine that had no room is left alone so long, or until one of our requests there ends.
-const ENGINE_BUSY: Duration = Duration::from_millis(200);
-/// However long it asks for.
-const ENGINE_BUSY_MAX: Duration = Duration::from_mins(1);
+/// However long an engine asks for, a client is sent away for no longer.
+const ASKED_MAX: Duration = Duration::from_mins(1);
 
-/// The engine of a rank had no room, and with it none of the ranks that share its limit. Called
-/// after the lease was given back: the end of any other of our requests there ends this too.
+/// The engine of a rank had no room for a request for the model, and with it none of the ranks that
+/// share its limit. Called after the lease was given back: the end of another of our requests there
+/// ends this too.
 pub fn engine_refused(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
     rank: RankIndex,
+    model: ModelIndex,
     now: NanosSinceStart,
-    retry_after_s: Option<u64>,
 ) {
-    let asked = retry_after_s.map_or(ENGINE_BUSY, Duration::from_secs);
-    let until = now.plus(asked.clamp(ENGINE_BUSY, ENGINE_BUSY_MAX));
     for load in fleet.ranks_full_with(rank).filter_map(|rank| board.rank(rank)) {
-        load.refused(now, until);
+        load.refused(model, now);
     }
 }
 
@@ -179,7 +177,13 @@ impl Stages {
         now: NanosSinceStart,
         failed: Failed,
     ) -> Stop {
-        self.ended(fleet, pool, now, stop::stop(fleet, failed))
+        let asked = failed.retry_after_s.filter(|_| failed.error == RelayError::EngineBusy);
+        let asked =
+            asked.map(|seconds| self.later_by_chance(Duration::from_secs(seconds).min(ASKED_MAX)));
+        match (stop::stop(fleet, failed), asked) {
+            (Stop::Refused(refusal), Some(after)) => Stop::Refused(refusal.with_retry_after(after)),
+            (stop, _) => self.ended(fleet, pool, now, stop),
+        }
     }
 
     /// Adds when to come back, as far as that is known: by the drain rate, and not before an engine
@@ -218,7 +222,7 @@ impl Stages {
         now: NanosSinceStart,
     ) -> Option<Duration> {
         let left = |rank: &RankIndex| {
-            let until = self.loads.board.rank(*rank).map(|load| load.busy_until());
+            let until = self.loads.board.rank(*rank).map(|load| load.busy_until(None));
             until.map_or(0, |until| until.since(now))
         };
         // The soonest, and nothing if one is not left alone: a client may come back for it now.

@@ -10,9 +10,7 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
-use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, SessionKey,
-};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
@@ -73,8 +71,7 @@ impl Scene<'_> {
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
         let (policy, ratio) = (rules.policy, ratios.of(facts.model));
-        let session = facts.caller.session;
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, session };
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked =
@@ -121,8 +118,8 @@ impl Scene<'_> {
             drain_rates,
             ..
         } = &mut *self.stages;
-        let (policy, session) = (rules.policy, facts.caller.session);
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, session };
+        let policy = rules.policy;
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
         let request = view.request(self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
@@ -147,7 +144,7 @@ struct LoadView<'a> {
     reports: &'a LoadReports,
     matched: &'a Matched,
     ratio: f32,
-    session: Option<SessionKey>,
+    facts: &'a RequestFacts,
 }
 
 impl<'a> LoadView<'a> {
@@ -157,6 +154,7 @@ impl<'a> LoadView<'a> {
         let matched_bytes = self.matched.prompt_bytes();
         let bytes = if matched_bytes == 0 { text_bytes } else { matched_bytes };
         PickRequest {
+            asker: self.facts.asker(),
             leg: Leg::Whole,
             ranks: &[],
             fleet: self.fleet,
@@ -166,7 +164,7 @@ impl<'a> LoadView<'a> {
             now,
             overlaps: self.matched.overlaps(),
             prompt: PromptSize::new(bytes, self.ratio),
-            session: self.session,
+            session: self.facts.caller.session,
             anchor: None,
         }
     }

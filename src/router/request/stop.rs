@@ -3,6 +3,7 @@
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Obstacle;
+use forebay_fleet::account::FailedTrial;
 use forebay_fleet::mailbox::EngineAnswer;
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_prompt::parse::{Reason, Refusal};
@@ -36,8 +37,12 @@ pub struct Failed {
     pub error: RelayError,
     /// For people, where the error alone says too little.
     pub why: Option<String>,
-    /// What an engine said is wrong with the request: its client hears that.
+    /// What an engine said is wrong with the request: the client gets that.
     pub answer: Option<EngineAnswer>,
+    /// The trial of a rank that failed: another rank shows whether the request is to blame.
+    pub trial: Option<FailedTrial>,
+    /// When an engine without room has asked to be asked again, in seconds.
+    pub retry_after_s: Option<u64>,
     /// Its client has the beginning of a stream, and another rank can go on with that.
     pub has_rest: bool,
     /// The engines that can, where not all can.
@@ -48,7 +53,17 @@ impl Failed {
     /// The failure of one rank, about which no more is known.
     #[must_use]
     pub const fn of(rank: RankIndex, error: RelayError) -> Self {
-        Self { rank, with: None, error, why: None, answer: None, has_rest: false, only: None }
+        Self {
+            rank,
+            with: None,
+            error,
+            why: None,
+            answer: None,
+            trial: None,
+            retry_after_s: None,
+            has_rest: false,
+            only: None,
+        }
     }
 }
 

@@ -1,0 +1,77 @@
+//! Ranks that fail what their siblings serve: named in the log once, with what to look at.
+
+use super::Control;
+use forebay_base::RankIndex;
+use forebay_fleet::worker::Held;
+use std::collections::BTreeSet;
+use tracing::{info, warn};
+
+/// Pauses after which a rank is named: a rank that has failed by chance serves again before.
+const PAUSES_NAMED: u32 = 2;
+
+/// The ranks that the log has named.
+#[derive(Debug, Default)]
+pub(super) struct Outliers {
+    named: BTreeSet<RankIndex>,
+}
+
+impl Control {
+    /// Names ranks that are paused again and again, and ranks that serve again.
+    pub(super) fn name_outliers(&mut self) {
+        let Self { board_watch, setup, snapshot, .. } = self;
+        let named = &mut board_watch.outliers.named;
+        named.retain(|&rank| snapshot.has(rank));
+        for (index, rank, worker) in snapshot.present() {
+            let Some(load) = setup.board.rank(index) else { continue };
+            let (held, dp_rank) = (load.held(), rank.dp_rank.0);
+            match held.filter(|held| held.pauses >= PAUSES_NAMED) {
+                Some(held) if named.insert(index) => {
+                    let Held { status, pauses, .. } = held;
+                    let has_key = worker.api_key.is_some();
+                    warn!(
+                        worker = &*worker.name,
+                        dp_rank,
+                        status,
+                        pauses,
+                        help = help(status, has_key),
+                        "the rank fails requests that others serve: it gets single requests until \
+                         it serves them"
+                    );
+                }
+                None if held.is_none() && named.remove(&index) => {
+                    info!(worker = &*worker.name, dp_rank, "the rank serves requests again");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What to look at, by the status that the rank answers.
+const fn help(status: u16, has_key: bool) -> &'static str {
+    match status {
+        401 | 403 if has_key => {
+            "it refuses the key of the router: compare `api_key` of the worker with its `--api-key`"
+        }
+        401 | 403 => {
+            "it refuses keys that others take: compare the `--api-key` of the workers, or set \
+             `api_key` of the worker"
+        }
+        404 => "it does not serve the model or the path: compare GET /v1/models of the workers",
+        300..=499 => "it refuses requests that others take: compare the flags of the workers",
+        0 => "it does not answer: read its log",
+        _ => "read its log",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::help;
+
+    #[test]
+    fn the_help_names_a_key_or_a_flag() {
+        assert!(help(401, true).contains("`api_key`") && help(403, false).contains("`--api-key`"));
+        assert!(help(400, false).contains("flags") && help(404, true).contains("/v1/models"));
+        assert_eq!(help(500, false), "read its log");
+    }
+}

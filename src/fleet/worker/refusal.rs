@@ -1,0 +1,55 @@
+//! What an engine's refusals for lack of room speak of, as one word of the rank's cell: the model,
+//! and how many holds there were in a row.
+
+use super::breaker::Tag;
+use forebay_base::ModelIndex;
+use std::time::Duration;
+
+/// The first hold. Each further one is twice as long.
+const HOLD_FIRST: Duration = Duration::from_millis(50);
+/// Holds up to here are longer than the one before: 1.6 s at most.
+const HOLDS_MAX: u16 = 6;
+
+/// Refusals of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RefusalNote {
+    /// The model that was refused, or several.
+    model: Tag,
+    /// Holds in a row.
+    count: u16,
+}
+
+impl RefusalNote {
+    pub(super) fn of(word: u32) -> Self {
+        Self { model: Tag::of(word), count: u16::try_from(word >> u16::BITS).unwrap_or(HOLDS_MAX) }
+    }
+
+    pub(super) fn word(self) -> u32 {
+        u32::from(self.count) << u16::BITS | self.model.bits()
+    }
+
+    /// One refusal more. `is_recent`: the refusals before still count. `is_held`: the refused
+    /// request was sent before the hold that is running.
+    pub(super) fn with(self, model: ModelIndex, is_recent: bool, is_held: bool) -> Self {
+        let model = Tag::of_model(model);
+        if !is_recent {
+            return Self { model, count: 1 };
+        }
+        let count = if is_held { self.count } else { self.count.saturating_add(1).min(HOLDS_MAX) };
+        Self { model: self.model.with(model), count: count.max(1) }
+    }
+
+    /// A request was served: the next hold is the first again.
+    pub(super) const fn without_count(self) -> Self {
+        Self { count: 0, ..self }
+    }
+
+    pub(super) fn speaks_of(self, model: ModelIndex) -> bool {
+        self.model.covers(Tag::of_model(model))
+    }
+
+    /// Length of the hold.
+    pub(super) fn hold(self) -> Duration {
+        HOLD_FIRST.saturating_mul(1 << self.count.saturating_sub(1).min(HOLDS_MAX - 1))
+    }
+}

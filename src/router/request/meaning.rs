@@ -1,0 +1,88 @@
+//! What the status of a worker's answer means, and for what: the rank, the model on it, or the
+//! caller. What follows for a rank depends on its siblings too: see
+//! [`LoadBoard::hold_against`](forebay_fleet::worker::LoadBoard::hold_against).
+//!
+//! | status | workers of type `openai` | other types |
+//! |---|---|---|
+//! | 101, 2xx | served | served |
+//! | 429, the client's credentials were sent | the caller is limited | the caller is limited |
+//! | 429 | the caller is limited | no room for the model |
+//! | 503, 529 | no room for the model | no room for the model |
+//! | 401, 403, the router's own key was sent | the rank failed | the rank failed |
+//! | other 3xx and 4xx | the rank refused the request | the rank refused the request |
+//! | other 5xx | the rank failed the request | the rank failed the request |
+
+use crate::dispatch::has_no_room;
+use forebay_fleet::worker::{Dialect, FailureScope, FailureWeight};
+
+/// Whose credentials a worker was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Those of the client, as it sent them.
+    Client,
+    /// The key that the configuration has for the worker.
+    Router,
+    /// None.
+    None,
+}
+
+/// What an answer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerMeaning {
+    /// The rank serves the request.
+    Served,
+    /// The rank has no room for the model.
+    NoRoom,
+    /// The worker takes nothing more of this caller for now.
+    CallerLimited,
+    /// The rank failed or refused the request.
+    Failed(FailureScope, FailureWeight),
+}
+
+impl AnswerMeaning {
+    /// Of an answer with this status.
+    #[must_use]
+    pub fn of(status: u16, dialect: Dialect, credentials: Credentials) -> Self {
+        let is_about_caller = dialect == Dialect::Openai || credentials == Credentials::Client;
+        match status {
+            429 if is_about_caller => Self::CallerLimited,
+            status if has_no_room(status) => Self::NoRoom,
+            401 | 403 if credentials == Credentials::Router => {
+                Self::Failed(FailureScope::Rank, FailureWeight::Failed)
+            }
+            300..=499 => Self::Failed(FailureScope::Caller, FailureWeight::Refused),
+            500.. => Self::Failed(FailureScope::Caller, FailureWeight::Failed),
+            _ => Self::Served,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Credentials::{Client, None, Router};
+    use Dialect::{Openai, Sglang, Vllm};
+
+    #[test]
+    fn each_status_speaks_of_one_thing() {
+        let of = AnswerMeaning::of;
+        let failed = AnswerMeaning::Failed;
+        for credentials in [Client, Router, None] {
+            for dialect in [Openai, Vllm, Sglang] {
+                let of = |status| of(status, dialect, credentials);
+                assert!([101, 200, 204].map(of).iter().all(|m| *m == AnswerMeaning::Served));
+                assert_eq!([503, 529].map(of), [AnswerMeaning::NoRoom; 2]);
+                let refused = failed(FailureScope::Caller, FailureWeight::Refused);
+                assert_eq!([302, 400, 404, 422].map(of), [refused; 4]);
+                let error = failed(FailureScope::Caller, FailureWeight::Failed);
+                assert_eq!([500, 502, 504, 599].map(of), [error; 4]);
+            }
+        }
+        let own = failed(FailureScope::Rank, FailureWeight::Failed);
+        assert_eq!([of(401, Vllm, Router), of(403, Openai, Router)], [own; 2]);
+        let limited = AnswerMeaning::CallerLimited;
+        assert_eq!([Client, Router, None].map(|whose| of(429, Openai, whose)), [limited; 3]);
+        assert_eq!([of(429, Vllm, Client), of(429, Sglang, Client)], [limited; 2]);
+        assert_eq!([of(429, Vllm, Router), of(429, Sglang, None)], [AnswerMeaning::NoRoom; 2]);
+    }
+}

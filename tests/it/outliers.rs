@@ -1,0 +1,139 @@
+//! Whose fault a failure is: ranks that fail what others serve are avoided and named, requests that
+//! fail everywhere cost nobody anything.
+
+use crate::rig::{ASK, Client, Worker, admin, config, post, router, until};
+use forebay::config::{Config, EngineKind};
+use forebay::server::ServerHandle;
+use serde_json::Value;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+
+/// Answers each request with `status`, except requests for 200: these after `wait`.
+fn worker(status: Arc<AtomicUsize>, wait: Duration) -> Worker {
+    Worker::start(move |seen, stream| {
+        if seen.head.starts_with("GET ") {
+            let list = r#"{"data":[{"id":"m"}]}"#;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}", list.len());
+            return write!(stream, "{head}\r\n\r\n{list}").is_ok();
+        }
+        let is_poison = String::from_utf8_lossy(&seen.body).contains("poison");
+        match status.load(Ordering::Relaxed) {
+            200 if !is_poison => {
+                std::thread::sleep(wait);
+                stream.write_all(OK).is_ok()
+            }
+            status => {
+                let status = if is_poison { 500 } else { status };
+                write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\n{{}}").is_ok()
+            }
+        }
+    })
+}
+
+fn of_status(status: usize, wait_ms: u64) -> Worker {
+    worker(Arc::new(AtomicUsize::new(status)), Duration::from_millis(wait_ms))
+}
+
+/// With all defaults but the workers.
+fn watching(workers: &[&Worker]) -> Config {
+    let mut config = config(workers);
+    config.health.enabled = true;
+    config.policy = forebay::config::Policy::Kv;
+    for worker in &mut config.workers {
+        (worker.engine, worker.models) = (Some(EngineKind::Vllm), vec!["m".into()]);
+    }
+    config
+}
+
+fn ready(config: Config) -> ServerHandle {
+    let count = config.workers.len();
+    let handle = router(config);
+    until("all workers are up", || crate::rig::usable(&handle) >= count);
+    handle
+}
+
+fn status_of(handle: &ServerHandle, request: &[u8]) -> u16 {
+    let mut client = Client::connect(handle.listen);
+    client.send(request);
+    client.reply().status
+}
+
+/// Statuses of requests in an open loop.
+fn open_loop(handle: &ServerHandle, count: usize, gap: Duration) -> Vec<u16> {
+    let statuses = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                let status = status_of(handle, &post("/v1/completions", ASK));
+                statuses.lock().unwrap().push(status);
+            });
+            std::thread::sleep(gap);
+        }
+    });
+    statuses.into_inner().unwrap()
+}
+
+/// F4, I3: 124 of 160 requests failed at a worker that refuses the key.
+#[test]
+fn a_worker_that_fails_fast_is_avoided() {
+    for status in [400, 401, 404, 500] {
+        let (bad, good) = (of_status(status, 0), of_status(200, 60));
+        let handle = ready(watching(&[&bad, &good]));
+        let statuses = open_loop(&handle, 100, Duration::from_millis(20));
+        let failed = statuses.iter().filter(|status| **status != 200).count();
+        assert!(failed <= 10, "{status}: {failed} of 100 failed");
+    }
+}
+
+/// F2, I2: one client with requests that engines answer with 500, four at a time.
+#[test]
+fn requests_that_fail_everywhere_shut_nobody_out() {
+    for count in [1, 2, 4] {
+        let workers: Vec<_> = (0..count).map(|_| of_status(200, 30)).collect();
+        let handle = ready(watching(&workers.iter().collect::<Vec<_>>()));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let poison = post("/v1/completions", br#"{"model":"m","prompt":"poison"}"#);
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert_eq!(status_of(&handle, &poison), 500);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }
+            let statuses = open_loop(&handle, 100, Duration::from_millis(15));
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(statuses, [200; 100], "{count} workers");
+        });
+    }
+}
+
+/// A rank that is paused and well again serves within a moment, and `/workers` shows both.
+#[test]
+fn what_is_held_against_a_rank_is_shown_and_ends() {
+    let status = Arc::new(AtomicUsize::new(401));
+    let bad = worker(Arc::clone(&status), Duration::ZERO);
+    let good = of_status(200, 20);
+    let handle = ready(watching(&[&bad, &good]));
+    let held = || {
+        let workers: Value = serde_json::from_slice(&admin(&handle, "/workers").body).unwrap();
+        let all = workers["workers"].as_array().unwrap().iter();
+        let bad = all.clone().find(|one| one["name"] == bad.address.to_string().as_str());
+        bad.unwrap()["ranks"][0]["held"].clone()
+    };
+    let ask = || status_of(&handle, &post("/v1/completions", ASK));
+    until("the worker is paused", || {
+        ask();
+        held()["pauses"].as_u64().is_some_and(|pauses| pauses >= 2)
+    });
+    assert_eq!((&held()["status"], &held()["models"]), (&401.into(), &"one".into()));
+    status.store(200, Ordering::Relaxed);
+    let begin = Instant::now();
+    until("nothing is held against it", || ask() == 200 && held() == Value::Null);
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
