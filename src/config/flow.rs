@@ -51,7 +51,7 @@ table! {
         /// Where requests wait.
         mode: QueueMode = QueueMode::Pool,
             { reloadable: false, flag: flag("Back pressure", "queue-mode", "MODE") };
-        /// Requests that one queue holds.
+        /// Requests that one queue holds. Tenants below their share may pass it.
         depth_max: u32 = 1_024, {
             range: 1..=1 << 16,
             flag: flag("Back pressure", "queue-depth-max", "N"),
@@ -157,7 +157,8 @@ words! {
 table! {
     /// One table per tenant: what its requests may have together. `api_keys` says who is one.
     pub struct TenantConfig in "tenant." {
-        /// As keys and `queue.tenant_header` name it. `*` stands for all without a table, together.
+        /// As keys and `queue.tenant_header` name it. `*` stands for those without a table: for
+        /// each with its weight, for all together with its limits.
         name: String = String::new(), { absent: "required" };
         /// Share of a class beside other tenants.
         weight: u32 = 1, { range: 1..=1_000 };

@@ -347,6 +347,7 @@ fn work(
 mod tests {
     use super::*;
     use crate::runtime::wake_pair;
+    use forebay_fleet::tenant::TenantPart;
     use forebay_index;
     use forebay_index::KeySeed;
     use std::sync::mpsc;
@@ -373,7 +374,7 @@ mod tests {
         left(30);
         left(20);
         assert_eq!(offload.out_count(), 3);
-        let mut next = in_flight.admit().unwrap();
+        let mut next = in_flight.admit(TenantPart::ONLY).unwrap();
         assert!(next.hold_body(51).is_err(), "50 bytes wait to be dropped");
         next.hold_body(50).unwrap();
         assert!(!offload.is_stuck(clock.now()));

@@ -3,16 +3,20 @@
 
 use super::env::Env;
 use super::routing::RoutingState;
+use super::state::Shard;
 use super::workers::Workers;
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::worker::ShardBoard;
 use forebay_prompt::parse::{Endpoint, Refusal};
-use forebay_router::request::{Stop, in_flight_full};
+use forebay_router::request::{Newcomer, Stop, in_flight_full};
 use std::time::Duration;
 
 /// Told to clients where nothing is known of when there is room: short, because a place may free
 /// any moment.
 const BACK_AFTER: Duration = Duration::from_secs(1);
+
+/// Of requests in flight.
+const NO_LIMIT: u32 = 0;
 
 /// A request counted among those in flight in all shards (`limits.router_in_flight_max`).
 #[derive(Debug)]
@@ -27,19 +31,25 @@ impl Drop for Entered {
 /// The rejection window and the router's own limit, on the head alone. The model is not known yet:
 /// only what closes all pools refuses here.
 pub(super) fn before_body(
-    workers: &Workers,
-    routing: &RoutingState,
+    shard: &Shard,
     endpoint: Endpoint,
     now: NanosSinceStart,
-    is_drawn: &mut Option<bool>,
+    newcomer: &mut Newcomer,
 ) -> Result<Entered, Refusal> {
-    let fleet = workers.fleet.borrow();
-    let mut stages = routing.stages.borrow_mut();
+    let fleet = shard.workers.fleet.borrow();
+    let mut stages = shard.routing.stages.borrow_mut();
     if endpoint.is_inference() {
-        stages.windows_of_all(&fleet, now, is_drawn)?;
+        stages.windows_of_all(&fleet, now, newcomer)?;
     }
-    if !stages.loads.board.in_flight().enter(fleet.config.flow.router_in_flight_max) {
-        return Err(in_flight_full());
+    let (count, most) = (stages.loads.board.in_flight(), fleet.config.flow.router_in_flight_max);
+    if !count.enter(most) {
+        // What the tenants of other shards have is not known here: a share of this shard's part.
+        let of_shard = usize::try_from(most).unwrap_or(usize::MAX) / shard.links.bells.len().max(1);
+        if !shard.intake.in_flight.has_share(newcomer.tenant, of_shard) {
+            return Err(in_flight_full());
+        }
+        let is_counted = count.enter(NO_LIMIT);
+        debug_assert!(is_counted, "refused without a limit");
     }
     Ok(Entered(stages.loads.board.clone()))
 }

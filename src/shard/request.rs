@@ -20,10 +20,13 @@ use crate::relay::Early;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::admit::Admitted;
+use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
 use forebay_prompt::parse::{Endpoint, Refusal, Whom, route};
 use forebay_router::dispatch::RelayError;
-use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop, in_flight_full};
+use forebay_router::request::{
+    Action, Newcomer, RequestEvent, RequestFlow, Scene, Stop, in_flight_full,
+};
 
 /// What the head of a request says.
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +116,8 @@ async fn stages(
     identify(shard, conn, slot).map_err(Stop::BeforeBody)?;
     // admit: the rejection window and the exact limits, before any of the body is read.
     identity::admit(shard, conn, slot).map_err(Stop::BeforeBody)?;
-    let mut is_drawn = None;
-    let (_entered, mut admitted) = admit(shard, slot, asks, &mut is_drawn)?;
+    let mut newcomer = Newcomer::of(part(shard, slot));
+    let (_entered, mut admitted) = admit(shard, slot, asks, &mut newcomer)?;
     quota::enter(shard, slot, endpoint).map_err(Stop::BeforeBody)?;
     // ingress: the whole body. parse: one scan of it.
     let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
@@ -153,7 +156,7 @@ async fn stages(
     {
         let mut stages = shard.routing.stages.borrow_mut();
         stages
-            .window_of(&fleet, model.pool, shard.env.now(), &mut is_drawn)
+            .window_of(&fleet, model.pool, shard.env.now(), &mut newcomer)
             .map_err(Stop::Refused)?;
         // Only for requests that get past the window: refused ones earn no retries.
         stages.sends.retry.deposit();
@@ -181,7 +184,7 @@ async fn stages(
     // select, queue, dispatch, relay: again with another worker while no byte has reached the
     // client.
     let body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
-    let mut flow = RequestFlow::new(facts, endpoint, body_bytes, is_drawn);
+    let mut flow = RequestFlow::new(facts, endpoint, body_bytes, newcomer);
     drive(shard, conn, slot, labels, &mut flow).await
 }
 
@@ -194,24 +197,24 @@ fn identify(shard: &Shard, conn: &Conn, slot: &mut Slot) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// What a request takes part with, where tenants share.
+fn part(shard: &Shard, slot: &Slot) -> TenantPart {
+    let fleet = shard.workers.fleet.borrow();
+    slot.told.whom.part(&fleet.tenants, &fleet.config.flow.queue)
+}
+
 /// Admits a request on its head.
 fn admit(
     shard: &Shard,
     slot: &Slot,
     asks: Asks,
-    is_drawn: &mut Option<bool>,
+    newcomer: &mut Newcomer,
 ) -> Result<(Entered, Admitted), Stop> {
     readable(&slot.head).map_err(|error| Stop::BeforeBody(error.into()))?;
-    let entered = pressure::before_body(
-        &shard.workers,
-        &shard.routing,
-        asks.endpoint,
-        asks.head_at,
-        is_drawn,
-    );
+    let entered = pressure::before_body(shard, asks.endpoint, asks.head_at, newcomer);
     let entered = entered.map_err(Stop::BeforeBody)?;
     let full = |_| Stop::BeforeBody(in_flight_full());
-    Ok((entered, shard.intake.in_flight.admit().map_err(full)?))
+    Ok((entered, shard.intake.in_flight.admit(newcomer.tenant).map_err(full)?))
 }
 
 /// Only a body without a content coding can be scanned.

@@ -11,6 +11,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
+use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
     Asker, CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
     OwnLoad, RoomLimits, SessionKey, ShardBoard, TierRanks,
@@ -23,8 +24,8 @@ use forebay_prompt::render::RenderThread;
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
-    Action, Chosen, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages, Taken,
-    Wait, WaitEnd, wait_deadline,
+    Action, Chosen, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
+    Taken, Wait, WaitEnd, wait_deadline,
 };
 use forebay_select::{MatchRequest, Prompt, ToldPaths, output_tokens};
 use std::sync::Arc;
@@ -185,10 +186,10 @@ impl Shipped {
 
     /// Runs the machine of a new request.
     pub(crate) fn place(&mut self, asked: TraceAsked<'_>) -> PlacedAs {
-        let mut is_drawn = None;
+        let mut newcomer = Newcomer::of(TenantPart::ONLY);
         let fleet = Arc::clone(&self.fleet);
         let pool = fleet.models[MODEL.index()].pool;
-        if self.stages.let_in(&fleet, pool, asked.now, &mut is_drawn).is_err() {
+        if self.stages.let_in(&fleet, pool, asked.now, &mut newcomer).is_err() {
             return PlacedAs::Refused;
         }
         self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, asked.now);
@@ -207,7 +208,7 @@ impl Shipped {
             output_tokens: output_tokens(None),
         };
         let body_bytes = u64::from(asked.request.input_tokens * TOKEN_BYTES);
-        let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, is_drawn);
+        let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, newcomer);
         let going = FlowAndPrompt { request: asked.id, flow, prompt };
         self.step(going, asked.now, RequestEvent::Ready, None)
     }

@@ -35,6 +35,7 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/breaker.rs",
     "fleet/worker/ejection.rs",
     "fleet/worker/queue_cell.rs",
+    "fleet/worker/queue_tenants.rs",
     "fleet/worker/past.rs",
     "fleet/worker/signs.rs",
     "fleet/worker/window.rs",

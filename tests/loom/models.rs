@@ -146,6 +146,27 @@ mod ring_models {
         });
     }
 
+    /// The tenant that has a full queue asks for more while another one comes: that one gets its
+    /// share, the first no more, and nothing is left of either.
+    #[test]
+    fn shares_of_a_full_queue_are_exact() {
+        loom::model(|| {
+            let limits = QueueLimits { depth_max: 1, bytes_max: 0, tokens_max: 0 };
+            let wanted = |tenant| QueueWanted { tenant, weight: 1, ..QueueWanted::default() };
+            let cell = Arc::new(QueueCell::default());
+            cell.join(limits, wanted(0)).unwrap();
+            let queue = Arc::clone(&cell);
+            let greedy = thread::spawn(move || {
+                assert!(queue.join(limits, wanted(0)).is_err(), "it has all, or twice its share");
+            });
+            cell.join(limits, wanted(1)).unwrap();
+            greedy.join().unwrap();
+            assert_eq!((cell.waiting(), cell.waiting_of(0), cell.waiting_of(1)), (2, 1, 1));
+            cell.leave(wanted(0));
+            assert!(!cell.is_below_share(limits, 1, 1), "no other tenant is left");
+        });
+    }
+
     #[test]
     fn doorbell_never_loses_a_wake() {
         loom::model(|| {

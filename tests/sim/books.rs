@@ -16,6 +16,8 @@ pub(crate) struct Books {
     pub(crate) delivered: BTreeSet<Ticket>,
     /// Requests counted into a queue, by queue.
     pub(crate) waiting: BTreeMap<QueueIndex, Sum>,
+    /// The same, by queue and tenant.
+    pub(crate) of_tenant: BTreeMap<(QueueIndex, u64), Sum>,
     pub(crate) tickets: BTreeMap<Ticket, usize>,
     /// Who stands in a home's line, and whose.
     pub(crate) at_home: BTreeMap<Ticket, (usize, Waiter)>,
@@ -44,17 +46,21 @@ impl Books {
     }
 
     pub(crate) fn join(&mut self, queue: QueueIndex, wanted: QueueWanted) {
-        let sum = self.waiting.get_mut(&queue).unwrap();
-        sum.requests += 1;
-        sum.bytes += wanted.bytes;
-        sum.tokens += wanted.tokens;
+        let of_tenant = self.of_tenant.entry((queue, wanted.tenant)).or_default();
+        for sum in [self.waiting.get_mut(&queue).unwrap(), of_tenant] {
+            sum.requests += 1;
+            sum.bytes += wanted.bytes;
+            sum.tokens += wanted.tokens;
+        }
     }
 
     pub(crate) fn leave(&mut self, queue: QueueIndex, wanted: QueueWanted) {
-        let sum = self.waiting.get_mut(&queue).unwrap();
-        sum.requests -= 1;
-        sum.bytes -= wanted.bytes;
-        sum.tokens -= wanted.tokens;
+        let of_tenant = self.of_tenant.get_mut(&(queue, wanted.tenant)).unwrap();
+        for sum in [self.waiting.get_mut(&queue).unwrap(), of_tenant] {
+            sum.requests -= 1;
+            sum.bytes -= wanted.bytes;
+            sum.tokens -= wanted.tokens;
+        }
     }
 
     /// A home has granted.

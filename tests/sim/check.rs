@@ -14,12 +14,38 @@ use forebay_fleet::worker::{
 };
 use forebay_router::queue::KEPT_MAX;
 use forebay_select::PromptSize;
+use std::collections::BTreeMap;
 
 /// A model of no request: only what speaks of all models speaks of this one.
 const NO_MODEL: ModelIndex = ModelIndex(60);
 
 /// A rank that is kept for a request of a queue.
 pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
+
+/// A home before it looked.
+pub(crate) struct Before {
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) levels: BTreeMap<QueueIndex, Levels>,
+}
+
+/// Levels of what asked for each class: at best, and at worst. A home may have dropped requests
+/// past their deadline, of which the simulator knows no more than that.
+#[derive(Clone, Copy)]
+pub(crate) struct Levels {
+    best: [u64; QUEUE_CLASSES as usize],
+    worst: [u64; QUEUE_CLASSES as usize],
+}
+
+/// Weights of the tenants of a run.
+pub(crate) const TENANT_WEIGHTS: [u32; 3] = [1, 3, 0];
+
+fn weight_of(tenant: u64) -> u64 {
+    u64::from(TENANT_WEIGHTS[usize::try_from(tenant).unwrap()].max(1))
+}
+
+fn asked(waiter: &Waiter) -> usize {
+    usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1))
+}
 
 impl World {
     /// The production words are what the simulator has counted itself.
@@ -133,10 +159,27 @@ impl World {
         }
     }
 
-    pub(crate) fn check_bounds(&self, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
+    /// A queue holds more than its bounds only of a tenant that has no more than its share.
+    pub(crate) fn check_bounds(
+        &self,
+        fleet: &FleetSnapshot,
+        queue: QueueIndex,
+        tenant: u64,
+    ) -> Checked {
         let (limits, cell) = (&fleet.config.flow.queue, self.board.queue(queue).unwrap());
         let bytes_max = u64::try_from(limits.bytes_max).unwrap();
-        if cell.waiting() > limits.depth_max || cell.waiting_bytes() > bytes_max {
+        let waiting = |tenant: &u64| self.books.of_tenant.get(&(queue, *tenant)).copied();
+        let own = waiting(&tenant).unwrap();
+        let present = (0..TENANT_WEIGHTS.len() as u64)
+            .filter(|other| waiting(other).is_some_and(|sum| sum.requests > 0));
+        let weights: u64 = present.map(weight_of).sum();
+        let exceeds = |all: u64, held: u64, max: u64| {
+            all > max && own.requests > 1 && held * weights > max * weight_of(tenant)
+        };
+        let (places, depth_max) = (u64::from(own.requests), u64::from(limits.depth_max));
+        if exceeds(cell.waiting().into(), places, depth_max)
+            || exceeds(cell.waiting_bytes(), own.bytes, bytes_max)
+        {
             return Err(format!("{queue:?} holds {} of {}", cell.waiting(), limits.depth_max));
         }
         Ok(())
@@ -147,7 +190,7 @@ impl World {
         home: usize,
         fleet: &FleetSnapshot,
         verdicts: &[(Ticket, Verdict)],
-        kept: &[Kept],
+        before: &Before,
     ) -> Checked {
         let mut granted: Vec<(Waiter, RankIndex)> = Vec::new();
         for (ticket, verdict) in verdicts {
@@ -181,15 +224,16 @@ impl World {
         for (waiter, rank) in &granted {
             // Other models may have taken places since: only a refusal of all models is exact here.
             self.check_room(fleet, *rank, NO_MODEL)?;
-            let was_short = kept.iter().any(|(_, ticket, _)| *ticket == waiter.ticket);
-            self.check_order(home, fleet, (waiter, was_short), *rank)?;
-            self.check_kept(fleet, waiter, *rank, kept)?;
+            let was_short = before.kept.iter().any(|(_, ticket, _)| *ticket == waiter.ticket);
+            let levels = before.levels[&waiter.queue];
+            self.check_order(home, fleet, (waiter, was_short), *rank, levels)?;
+            self.check_kept(fleet, waiter, *rank, before)?;
         }
         self.check_windows();
         Ok(())
     }
 
-    /// What was kept for somebody before the home looked went to him, or to one of a better class,
+    /// What was kept for somebody before the home looked went to him, or to one of a better level,
     /// or to one who was short before him: whoever is short is served in the end. `kept` is in the
     /// order in which they became so.
     fn check_kept(
@@ -197,9 +241,10 @@ impl World {
         fleet: &FleetSnapshot,
         waiter: &Waiter,
         rank: RankIndex,
-        kept: &[Kept],
+        before: &Before,
     ) -> Checked {
-        for (queue, ticket, of) in kept {
+        let levels = before.levels[&waiter.queue];
+        for (queue, ticket, of) in &before.kept {
             if *ticket == waiter.ticket {
                 return Ok(());
             }
@@ -209,7 +254,7 @@ impl World {
             let has_claim = *queue == waiter.queue
                 && *of == rank
                 && short.facts.deadline > self.now
-                && self.class_now(fleet, short) <= self.class_now(fleet, waiter)
+                && levels.worst[asked(short)] <= levels.best[asked(waiter)]
                 && self.ways(fleet, short).contains(&rank);
             if has_claim && !self.truth.promotes_otherwise {
                 return Err(format!("{waiter:?} got {rank:?}, which is kept for {short:?}"));
@@ -227,14 +272,16 @@ impl World {
         self.books.waiting.keys().flat_map(of).collect()
     }
 
-    /// Nobody is left behind who could have had the rank and comes first: of a better class by now,
-    /// or, unless requests let others go first, earlier of the same tenant, class and model.
+    /// Nobody is left behind who could have had the rank and comes first: of a better level, or,
+    /// unless requests let others go first, of the same tenant and model, and earlier of the same
+    /// class or of a better class by now.
     fn check_order(
         &self,
         home: usize,
         fleet: &FleetSnapshot,
         (waiter, was_short): (&Waiter, bool),
         rank: RankIndex,
+        levels: Levels,
     ) -> Checked {
         let left = self.books.at_home.values().filter(|(at, left)| {
             *at == home && left.queue == waiter.queue && left.facts.deadline > self.now
@@ -250,14 +297,17 @@ impl World {
         let could_have_it =
             |left: &Waiter| !is_short(left) && self.ways(fleet, left).contains(&rank);
         for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
-            let before = self.class_now(fleet, left) < self.class_now(fleet, waiter);
-            let same =
-                |of: &Waiter| (of.facts.caller.tenant, of.facts.model, of.facts.caller.class);
+            let before = levels.worst[asked(left)] < levels.best[asked(waiter)];
+            let same = |of: &Waiter| (of.facts.caller.tenant, of.facts.model);
             // Who was short goes before those of its class who came to this queue since.
             let strict = fleet.config.flow.queue.overtaken_max == 0 && !was_short;
-            let earlier = strict
-                && same(left) == same(waiter)
-                && left.facts.arrived_at < waiter.facts.arrived_at;
+            let (first, then) = (self.class_now(fleet, left), self.class_now(fleet, waiter));
+            let is_earlier =
+                asked(left) == asked(waiter) && left.facts.arrived_at < waiter.facts.arrived_at;
+            // What has not risen to the level of its class is not in turn before that.
+            let is_in_turn = levels.worst[asked(left)] <= levels.best[asked(waiter)];
+            let earlier =
+                strict && same(left) == same(waiter) && (is_earlier || is_in_turn && first < then);
             if before || earlier {
                 return Err(format!("{waiter:?} got {rank:?} before {left:?}"));
             }
@@ -265,8 +315,27 @@ impl World {
         Ok(())
     }
 
+    /// Levels in the queues of a home.
+    pub(crate) fn levels(&self, home: usize) -> BTreeMap<QueueIndex, Levels> {
+        let fleet = &self.shards[home].fleet;
+        let mut all = BTreeMap::new();
+        let none = [u64::MAX; QUEUE_CLASSES as usize];
+        for (_, waiter) in self.books.at_home.values().filter(|(at, _)| *at == home) {
+            let levels = all.entry(waiter.queue).or_insert(Levels { best: none, worst: none });
+            let risen = self.class_now(fleet, waiter);
+            let is_late = waiter.facts.deadline <= self.now;
+            for class in 0..=asked(waiter) {
+                levels.best[class] = levels.best[class].min(risen);
+                if !is_late {
+                    levels.worst[class] = levels.worst[class].min(risen);
+                }
+            }
+        }
+        all
+    }
+
     fn class_now(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> u64 {
-        let asked = u64::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
+        let asked = u64::try_from(asked(waiter)).unwrap();
         let after = u64::try_from(fleet.config.flow.queue.promote_after.as_nanos()).unwrap();
         let risen = self.now.since(waiter.facts.arrived_at).checked_div(after).unwrap_or(0);
         asked.saturating_sub(risen)

@@ -64,7 +64,7 @@ fn a_decode_rank_that_has_left_its_model_is_given_back() {
 #[test]
 fn a_decode_rank_whose_prefill_rank_is_waited_for_comes_last() {
     let mut stage = stage(QueueMode::Endpoint, "Px Py Dx Dy");
-    let one = QueueWanted { bytes: 1, tokens: 1, class: 0, tenant: 0 };
+    let one = QueueWanted { bytes: 1, tokens: 1, ..QueueWanted::default() };
     stage.board.queue(QueueIndex(0)).unwrap().join(QueueLimits::NONE, one).unwrap();
     let ask = stage.any();
     assert_eq!(stage.bind_pair(&ask).0.rank(), RankIndex(3));

@@ -1,6 +1,7 @@
 //! A request from its arrival to its answer: the machine that ships, and what the simulator keeps
 //! in place of sockets.
 
+use super::check::TENANT_WEIGHTS;
 use super::plan::{MS, Plan};
 use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
@@ -135,7 +136,7 @@ impl Request {
             })
             .collect();
         let tenant = random.u64(..3);
-        let weight = [1, 3, 0][usize::try_from(tenant).unwrap()];
+        let weight = TENANT_WEIGHTS[usize::try_from(tenant).unwrap()];
         let body = br#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
         let wanted = inspect(body, Endpoint::ChatCompletions).ok();
         assert!(wanted.is_some(), "a plain chat can be split");

@@ -8,6 +8,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
+use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, Serving, ShardBoard,
     pools, test_support,
@@ -15,7 +16,7 @@ use forebay_fleet::worker::{
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::queue::{Home, is_closed};
 use forebay_router::request::{
-    Action, Chosen, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
+    Action, Chosen, Newcomer, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
 };
 use forebay_select::Prompt;
 use std::sync::Arc;
@@ -157,7 +158,8 @@ impl Stage {
             tried: Vec::new(),
             output_tokens: 0,
         };
-        let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, None);
+        let newcomer = Newcomer::of(TenantPart { tenant: ask.tenant, weight: 1, is_only: false });
+        let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, newcomer);
         let action = self.step(&mut flow, ask.prompt_bytes, RequestEvent::Ready);
         (flow, action)
     }
@@ -199,7 +201,7 @@ impl Stage {
         self.join(asked)
     }
 
-    fn join(&mut self, (flow, action): (RequestFlow, Action)) -> Waits {
+    pub(crate) fn join(&mut self, (flow, action): (RequestFlow, Action)) -> Waits {
         let Action::Wait(waiter, wanted) = action else { panic!("{action:?}") };
         let wait = Wait::new(&waiter, wanted);
         let waits = Waits { ticket: waiter.ticket, waiter: (*waiter).clone(), wait, flow };
@@ -233,6 +235,13 @@ impl Stage {
             Action::End(Stop::Refused(refusal)) => Some(refusal.reason()),
             _ => None,
         }
+    }
+
+    /// May a request of the tenant pass the window of the first pool?
+    pub(crate) fn lets_in(&mut self, tenant: u64, is_only: bool) -> bool {
+        let mut newcomer = Newcomer::of(TenantPart { tenant, weight: 1, is_only });
+        let Self { stages, fleet, now, .. } = self;
+        stages.let_in(fleet, PoolIndex(0), *now, &mut newcomer).is_ok()
     }
 
     /// Is the only pool closed to whoever comes?

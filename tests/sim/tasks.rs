@@ -5,13 +5,14 @@ use super::request::{Answer, Fate, Running, State};
 use super::world::{Checked, Event, World};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::{MeshMessage, RequestFacts, Verdict, Waiter};
+use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
+use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueWanted};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, Chosen, Failed, Judgement, RequestEvent, RequestFlow, Scene, Stop, Wait, WaitEnd,
-    engine_refused, hold_against, wait_deadline,
+    Action, Chosen, Failed, Judgement, Newcomer, RequestEvent, RequestFlow, Scene, Stop, Wait,
+    WaitEnd, engine_refused, hold_against, wait_deadline,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -57,9 +58,11 @@ impl World {
             return self.answer(id, Answer::Draining);
         }
         let (fleet, stages) = (Arc::clone(&shard.fleet), &mut shard.stages);
-        let (mut facts, mut is_drawn) = (request.facts.clone(), None);
+        let mut facts = request.facts.clone();
+        let Caller { tenant, weight, .. } = facts.caller;
+        let mut newcomer = Newcomer::of(TenantPart { tenant, weight, is_only: false });
         let pool = fleet.models[facts.model.index()].pool;
-        if stages.let_in(&fleet, pool, now, &mut is_drawn).is_err() {
+        if stages.let_in(&fleet, pool, now, &mut newcomer).is_err() {
             return self.answer(id, Answer::Window);
         }
         stages.drain_rates.observe(&fleet, &self.board, now);
@@ -67,7 +70,7 @@ impl World {
         let first_byte_max = stages.rules.first_byte_max;
         facts.deadline = wait_deadline(&fleet, arrived_at, client_deadline, first_byte_max);
         let endpoint = Endpoint::ChatCompletions;
-        request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, is_drawn));
+        request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, newcomer));
         self.step_request(id, RequestEvent::Ready, None)
     }
 
@@ -201,7 +204,7 @@ impl World {
         self.books.join(queue, wanted);
         self.books.tickets.insert(ticket, id);
         if !step.is_moved {
-            self.check_bounds(&step.fleet, queue)?;
+            self.check_bounds(&step.fleet, queue, wanted.tenant)?;
         }
         let wait = Wait::new(&waiter, wanted);
         self.at(wait.deadline, Event::Task(id));

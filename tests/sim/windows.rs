@@ -1,10 +1,12 @@
 //! When a rejection window opens, and when it closes: single cases.
 
 use super::stage::{Ask, Stage};
-use forebay_base::DpRank;
+use forebay_base::{DpRank, PoolIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::mailbox::Pin;
+use forebay_fleet::worker::OpenedBy;
 use forebay_prompt::parse::Reason;
+use std::time::Duration;
 
 #[test]
 fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
@@ -106,6 +108,45 @@ fn a_request_for_some_of_the_ranks_closes_no_pool() {
             assert!(stage.refused(&stage.any()).is_some() || mode == QueueMode::Endpoint);
         }
     }
+}
+
+/// Issue 35: the window that one tenant's backlog opened refused all tenants.
+#[test]
+fn a_window_is_open_to_a_tenant_below_its_share() {
+    for mode in [QueueMode::Pool, QueueMode::Endpoint] {
+        let mut stage = Stage::new(mode, &[1], &[&[0]]);
+        stage.flow(|flow| flow.queue.depth_max = 4);
+        let greedy = stage.any();
+        let _running = stage.bind(&greedy);
+        let _waits: Vec<_> = (0..4).map(|_| stage.wait(&greedy)).collect();
+        assert_eq!(stage.refused(&greedy), Some(Reason::RejectedQueueFull));
+        assert!(!stage.lets_in(0, false) && stage.lets_in(1, false), "{mode:?}");
+        assert!(!stage.lets_in(1, true), "{mode:?}: without tenants it refuses all");
+        let other = Ask { tenant: 1, ..stage.any() };
+        let _others: Vec<_> = (0..2).map(|_| stage.wait(&other)).collect();
+        assert!(!stage.lets_in(1, false) && stage.lets_in(2, false), "{mode:?}");
+        let (now, until) = (stage.now, stage.now.plus(Duration::from_secs(1)));
+        stage.board.windows().open(PoolIndex(0), OpenedBy::Hand, now, until);
+        assert!(!stage.lets_in(2, false), "{mode:?}: what an operator closes is closed");
+    }
+}
+
+/// Another replica's queue is full of a tenant that this one does not know.
+#[test]
+fn a_window_of_another_replica_leaves_each_tenant_half_of_the_queue() {
+    let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
+    stage.flow(|flow| flow.queue.depth_max = 4);
+    let (now, until) = (stage.now, stage.now.plus(Duration::from_secs(1)));
+    stage.board.windows().open(PoolIndex(0), OpenedBy::Elsewhere, now, until);
+    assert!(!stage.lets_in(0, true));
+    let ask = stage.any();
+    let _running = stage.bind(&ask);
+    for _ in 0..2 {
+        assert!(stage.lets_in(0, false));
+        stage.wait(&ask);
+    }
+    assert!(!stage.lets_in(0, false));
+    assert!(stage.lets_in(1, false));
 }
 
 /// Both have waited so long that they look for another rank, and there is none.

@@ -10,6 +10,7 @@ use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, RequestFacts};
+use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
 use forebay_http1::{
     AnswerBody, DownstreamHead, HeadLimits, Method, Progress, RequestHead, ResponseHead,
@@ -21,7 +22,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
-    Action, Loads, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
+    Action, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
 use forebay_select::{
     Binder, Candidates, Matched, PickRequest, Prices, PromptSize, RoundRobin, Seeking,
@@ -347,7 +348,8 @@ fn flow() -> Box<dyn Operation> {
             split: &mut Split::default(),
             count: &|_| (),
         };
-        let mut flow = RequestFlow::new(facts.clone(), CHAT, body_bytes, None);
+        let mut flow =
+            RequestFlow::new(facts.clone(), CHAT, body_bytes, Newcomer::of(TenantPart::ONLY));
         match flow.step(NOW, RequestEvent::Ready, black_box(&mut scene)) {
             Action::Send(chosen) => assert_eq!(chosen.lease.rank(), HOLDER),
             other => panic!("{other:?}"),

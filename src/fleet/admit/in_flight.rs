@@ -1,8 +1,20 @@
-//! Exact limits of one shard: requests in flight and bytes of request bodies held. Both are counted
-//! by guards, so every path gives back what it took.
+//! Limits of one shard: requests in flight and bytes of request bodies held. Both are counted by
+//! guards, so every path gives back what it took.
+//!
+//! | limit reached | a tenant gets more |
+//! |---|---|
+//! | requests | up to its share by weight beside the tenants that have requests here |
+//! | the first seven eighths of the bytes | for one request, or up to an eighth of all |
+//! | all bytes | never: they bound the memory |
+//!
+//! With one tenant, both limits are exact.
 
+use crate::tenant::{TENANT_SLOTS, TenantPart, tenant_slot};
 use std::cell::Cell;
 use std::rc::Rc;
+
+/// This part of the bytes is kept for tenants that hold no more than that.
+const RESERVED_PART: usize = 8;
 
 /// The limits and what is taken of them.
 #[derive(Debug)]
@@ -11,6 +23,19 @@ pub struct InFlight {
     body_bytes_max: Cell<usize>,
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
+    /// One for each [`tenant_slot`].
+    tenants: Box<[TenantHeld]>,
+    /// Weights of the tenants that have requests in flight.
+    weights: Cell<u64>,
+}
+
+/// What one tenant has in flight.
+#[derive(Debug, Default)]
+struct TenantHeld {
+    requests: Cell<usize>,
+    body_bytes: Cell<usize>,
+    /// The weight that its first request came with.
+    weight: Cell<u32>,
 }
 
 /// Which limit refused.
@@ -27,6 +52,7 @@ pub enum Full {
 pub struct Admitted {
     limits: Rc<InFlight>,
     body_bytes: usize,
+    tenant: TenantPart,
 }
 
 /// Bytes that outlive their request. Dropping it gives them back.
@@ -39,8 +65,10 @@ pub struct HeldBytes {
 impl InFlight {
     /// Nothing taken.
     #[must_use]
-    pub const fn new(requests_max: usize, body_bytes_max: usize) -> Self {
+    pub fn new(requests_max: usize, body_bytes_max: usize) -> Self {
         Self {
+            tenants: (0..TENANT_SLOTS).map(|_| TenantHeld::default()).collect(),
+            weights: Cell::new(0),
             requests_max: Cell::new(requests_max),
             body_bytes_max: Cell::new(body_bytes_max),
             requests: Cell::new(0),
@@ -54,17 +82,39 @@ impl InFlight {
         self.body_bytes_max.set(body_bytes_max);
     }
 
-    /// Admits one request.
+    /// Admits one request of a tenant.
     ///
     /// # Errors
-    /// [`Full::Requests`] when the shard is full.
-    pub fn admit(self: &Rc<Self>) -> Result<Admitted, Full> {
-        if self.requests.get() >= self.requests_max.get() {
+    /// [`Full::Requests`] when the shard is full, and the tenant has its share.
+    pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<Admitted, Full> {
+        let most = self.requests_max.get();
+        if self.requests.get() >= most && !self.has_share(tenant, most) {
             return Err(Full::Requests);
         }
         self.requests.set(self.requests.get() + 1);
-        debug_assert!(self.requests.get() <= self.requests_max.get(), "admitted past the limit");
-        Ok(Admitted { limits: Rc::clone(self), body_bytes: 0 })
+        if let Some(held) = self.held(tenant) {
+            if held.requests.get() == 0 {
+                held.weight.set(tenant.weight.max(1));
+                self.weights.set(self.weights.get() + u64::from(held.weight.get()));
+            }
+            held.requests.set(held.requests.get() + 1);
+        }
+        Ok(Admitted { limits: Rc::clone(self), body_bytes: 0, tenant })
+    }
+
+    /// Would one more request of the tenant stay within its share of `requests_max`? The first
+    /// always does. A tenant that is alone here has all of it.
+    #[must_use]
+    pub fn has_share(&self, tenant: TenantPart, requests_max: usize) -> bool {
+        let Some(held) = self.held(tenant).filter(|_| !tenant.is_only) else { return false };
+        let wide = |count: usize| u128::try_from(count).unwrap_or(u128::MAX);
+        let (next, weight) = (wide(held.requests.get()) + 1, u128::from(held.weight.get()));
+        let share = wide(requests_max).saturating_mul(weight);
+        next == 1 || next.saturating_mul(self.weights.get().into()) <= share
+    }
+
+    fn held(&self, tenant: TenantPart) -> Option<&TenantHeld> {
+        self.tenants.get(tenant_slot(tenant.tenant))
     }
 
     /// Counts bytes that a request which ends leaves in memory. Nothing is refused here; the next
@@ -93,8 +143,19 @@ impl Admitted {
         // A body grows while it is read: what this request holds already is not asked for again.
         let others = self.limits.body_bytes.get().saturating_sub(self.body_bytes);
         let wanted = others.saturating_add(body_bytes);
-        if wanted > self.limits.body_bytes_max.get() {
+        let most = self.limits.body_bytes_max.get();
+        if wanted > most {
             return Err(Full::BodyBytes);
+        }
+        if let Some(held) = self.limits.held(self.tenant) {
+            let own = held.body_bytes.get().saturating_sub(self.body_bytes);
+            let own = own.saturating_add(body_bytes);
+            // Kept for tenants that hold little: all could not go past the limit, as requests may.
+            let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
+            if is_reserved && own > most / RESERVED_PART && held.requests.get() > 1 {
+                return Err(Full::BodyBytes);
+            }
+            held.body_bytes.set(own);
         }
         self.limits.body_bytes.set(wanted);
         self.body_bytes = body_bytes;
@@ -108,6 +169,15 @@ impl Drop for Admitted {
         debug_assert!(requests > 0 && bytes >= self.body_bytes, "given back twice");
         self.limits.requests.set(requests.saturating_sub(1));
         self.limits.body_bytes.set(bytes.saturating_sub(self.body_bytes));
+        let Some(held) = self.limits.held(self.tenant) else { return };
+        let (requests, bytes) = (held.requests.get(), held.body_bytes.get());
+        debug_assert!(requests > 0 && bytes >= self.body_bytes, "a tenant gave back twice");
+        held.requests.set(requests.saturating_sub(1));
+        held.body_bytes.set(bytes.saturating_sub(self.body_bytes));
+        if requests == 1 {
+            let weights = self.limits.weights.get().saturating_sub(held.weight.get().into());
+            self.limits.weights.set(weights);
+        }
     }
 }
 
@@ -123,12 +193,14 @@ impl Drop for HeldBytes {
 mod tests {
     use super::*;
 
+    const ONLY: TenantPart = TenantPart::ONLY;
+
     #[test]
     fn both_limits_are_exact_and_come_back() {
         let limits = Rc::new(InFlight::new(2, 100));
-        let mut first = limits.admit().unwrap();
-        let mut second = limits.admit().unwrap();
-        assert_eq!(limits.admit().unwrap_err(), Full::Requests);
+        let mut first = limits.admit(ONLY).unwrap();
+        let mut second = limits.admit(ONLY).unwrap();
+        assert_eq!(limits.admit(ONLY).unwrap_err(), Full::Requests);
         first.hold_body(60).unwrap();
         assert_eq!(second.hold_body(41), Err(Full::BodyBytes));
         second.hold_body(40).unwrap();
@@ -140,5 +212,45 @@ mod tests {
         second.hold_body(41).unwrap();
         drop(second);
         assert_eq!((limits.requests.get(), limits.body_bytes.get()), (0, 0));
+    }
+
+    /// Issue 35: a tenant that takes all places shuts no other tenant out.
+    #[test]
+    fn a_full_shard_admits_a_tenant_up_to_its_share() {
+        let limits = Rc::new(InFlight::new(8, 800));
+        let part = |tenant, weight| TenantPart { tenant, weight, is_only: false };
+        let all = |tenant, weight| -> Vec<Admitted> {
+            std::iter::from_fn(|| limits.admit(part(tenant, weight)).ok()).collect()
+        };
+        let greedy = all(1, 1);
+        assert_eq!(greedy.len(), 8, "alone, it has all");
+        let heavy = all(2, 3);
+        assert_eq!(heavy.len(), 6, "six of eight by weight");
+        let light = all(300, 1);
+        assert_eq!((light.len(), limits.requests()), (1, 15));
+        assert!(limits.admit(part(1, 1)).is_err());
+        drop(greedy);
+        drop(heavy);
+        assert_eq!(all(1, 1).len(), 7, "up to the limit without looking at shares");
+        drop(light);
+        assert_eq!((limits.requests(), limits.weights.get()), (0, 0));
+    }
+
+    #[test]
+    fn the_last_bytes_are_kept_for_tenants_that_hold_little() {
+        let limits = Rc::new(InFlight::new(8, 800));
+        let part = |tenant| TenantPart { tenant, weight: 1, is_only: false };
+        let mut large = limits.admit(part(1)).unwrap();
+        large.hold_body(790).unwrap();
+        large.hold_body(500).unwrap();
+        let mut second = limits.admit(part(1)).unwrap();
+        second.hold_body(200).unwrap();
+        assert_eq!(second.hold_body(201), Err(Full::BodyBytes), "700 of 800");
+        let mut small = limits.admit(part(2)).unwrap();
+        small.hold_body(100).unwrap();
+        assert_eq!(small.hold_body(101), Err(Full::BodyBytes), "never more than all");
+        drop((large, second, small));
+        assert_eq!((limits.requests(), limits.body_bytes.get(), limits.weights.get()), (0, 0, 0));
+        assert!(limits.tenants.iter().all(|held| held.body_bytes.get() == 0));
     }
 }

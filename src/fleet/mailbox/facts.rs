@@ -9,7 +9,8 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 pub struct Caller {
     /// Class in the queue; 0 is served first.
     pub class: u8,
-    /// Requests with the same number share the part of one tenant: a hash of the key.
+    /// Requests with the same number share the part of one tenant: see
+    /// [`TenantPart`](crate::tenant::TenantPart).
     pub tenant: u64,
     /// The tenant's part beside other tenants.
     pub weight: u32,

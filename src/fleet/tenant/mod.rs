@@ -7,4 +7,7 @@ mod who;
 
 pub use board::{InFlightCount, TenantBoard, TenantCell};
 pub use rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
-pub use who::{ANY_TENANT, Grant, Quota, Tenant, TenantNumbers, Tenants, TokenUsage};
+pub use who::{
+    ANY_TENANT, Grant, Quota, TENANT_SLOTS, Tenant, TenantNumbers, TenantPart, Tenants, TokenUsage,
+    tenant_slot,
+};

@@ -2,12 +2,17 @@
 //! reload; shards read them as part of the fleet.
 
 use super::rate::MinuteRate;
-use ahash::AHashMap;
+use ahash::{AHashMap, RandomState};
 use forebay_base::TenantIndex;
 use forebay_base::limits::TENANTS_MAX;
 use forebay_config::TenantConfig;
 use forebay_keys::{KeyDigest, KeyRing, StoredKey, TokenVerifier};
 use std::sync::Arc;
+
+/// Slots of a table by tenant, see [`tenant_slot`].
+pub const TENANT_SLOTS: usize = 2 * TENANTS_MAX;
+/// Tenants that only a token names have numbers from here on.
+const TOKEN_TENANTS: u64 = 1 << 63;
 
 /// Name of the `[[tenant]]` that stands for all without a table of their own.
 pub const ANY_TENANT: &str = "*";
@@ -23,6 +28,8 @@ pub struct Tenants {
     tokens: Option<Arc<TokenVerifier>>,
     /// Is there anybody to count tokens for?
     are_counted: bool,
+    /// May requests of more than one tenant come?
+    are_several: bool,
 }
 
 /// One tenant, as configured at this moment.
@@ -47,6 +54,32 @@ pub struct Quota {
     pub tokens: Option<MinuteRate>,
     /// Requests in flight; 0: no limit.
     pub in_flight_max: u32,
+}
+
+/// A tenant beside other tenants, wherever they share something: a queue, the places of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantPart {
+    /// Number of the tenant. A tenant without a `[[tenant]]` has a number of its own too, as far as
+    /// a key or a token proves its name.
+    pub tenant: u64,
+    /// Share beside other tenants.
+    pub weight: u32,
+    /// There is no other tenant: nothing is shared.
+    pub is_only: bool,
+}
+
+impl TenantPart {
+    /// Of a router that knows no tenants.
+    pub const ONLY: Self = Self { tenant: 0, weight: 1, is_only: true };
+}
+
+/// Slot of a tenant in a table of [`TENANT_SLOTS`]. Tenants that only a token names share half of
+/// the slots by hash, so that issuers of tokens bound no table.
+#[must_use]
+pub fn tenant_slot(tenant: u64) -> usize {
+    let slots = TENANTS_MAX as u64;
+    let slot = if tenant < slots { tenant } else { slots + tenant % slots };
+    usize::try_from(slot).unwrap_or(0)
 }
 
 /// Tokens that one request has used, as its engine counts them.
@@ -126,7 +159,12 @@ impl Tenants {
         }
         let tokens = before.tokens.clone();
         let are_counted = keys.is_some() || tokens.is_some() || !tables.is_empty();
-        Self { list, numbers: Arc::new(numbers), keys, tokens, are_counted }
+        let are_several = match &keys {
+            // A caller without a key is refused.
+            Some(keys) => keys.tenants.iter().any(|tenant| Some(tenant) != keys.tenants.first()),
+            None => tables.iter().any(|table| table.name != ANY_TENANT),
+        };
+        Self { list, numbers: Arc::new(numbers), keys, tokens, are_counted, are_several }
     }
 
     /// The same, and clients may show tokens that `verifier` takes.
@@ -187,6 +225,23 @@ impl Tenants {
         (self.get(number)?.billed == number).then_some(number)
     }
 
+    /// The part of a caller. `named`: the tenant that its token names.
+    #[must_use]
+    pub fn part(&self, tenant: TenantIndex, named: Option<&str>) -> TenantPart {
+        let number = match named {
+            Some(name) if tenant == TenantIndex::default() && !matches!(name, "" | ANY_TENANT) => {
+                // Not by chance: all shards count it in the same slot.
+                RandomState::with_seeds(1, 2, 3, 4).hash_one(name) | TOKEN_TENANTS
+            }
+            _ => u64::from(tenant.0),
+        };
+        TenantPart {
+            tenant: number,
+            weight: self.get(tenant).map_or(1, |tenant| tenant.weight),
+            is_only: !self.are_several && self.tokens.is_none(),
+        }
+    }
+
     /// The tenant with that number.
     #[must_use]
     pub fn get(&self, tenant: TenantIndex) -> Option<&Tenant> {
@@ -225,7 +280,7 @@ impl Tenant {
 impl Default for Tenants {
     fn default() -> Self {
         let (list, numbers) = (vec![Tenant::named(ANY_TENANT.into())], Arc::default());
-        Self { list, numbers, keys: None, tokens: None, are_counted: false }
+        Self { list, numbers, keys: None, tokens: None, are_counted: false, are_several: false }
     }
 }
 
@@ -294,5 +349,31 @@ mod tests {
         let late = Tenants::new(&tenants, &[table("late", 9)], None);
         assert_eq!((late.with_table(b"late"), late.all().len()), (None, TENANTS_MAX));
         assert_eq!(late.get(TenantIndex(0)).unwrap().weight, 1);
+    }
+
+    #[test]
+    fn a_part_is_of_whoever_a_key_or_a_token_proves() {
+        let none = Tenants::default();
+        let part = |tenants: &Tenants, number, named| {
+            let TenantPart { tenant, weight, is_only } = tenants.part(TenantIndex(number), named);
+            (tenant, weight, is_only)
+        };
+        assert_eq!(part(&none, 0, None), (0, 1, true));
+        let keys = ring(&[("k1", "a"), ("k2", "b")]);
+        let tenants = Tenants::new(&none, &[table("b", 5), table("*", 3)], keys);
+        let numbers = [0, 1, 2].map(|number| part(&tenants, number, None));
+        assert_eq!(numbers, [(0, 3, false), (1, 5, false), (2, 3, false)], "not all of `*`");
+        let one = Tenants::new(&tenants, &[], ring(&[("k1", "a"), ("k3", "a")]));
+        assert_eq!(part(&one, 2, None), (2, 1, true), "no other has a key");
+        // A token's tenant without a number.
+        let [named, again, other] =
+            ["acme", "acme", "other"].map(|name| part(&tenants, 0, Some(name)));
+        assert!(named == again && named.0 != other.0 && named.1 == 3);
+        assert!([named.0, other.0].map(tenant_slot).iter().all(|slot| *slot >= TENANTS_MAX));
+        assert_eq!(part(&tenants, 0, Some("")), (0, 3, false), "a token without the claim");
+        assert_eq!(part(&tenants, 2, Some("a")).0, 2, "its name has a number");
+        let slots: std::collections::BTreeSet<_> =
+            (0..TENANTS_MAX as u64).map(tenant_slot).collect();
+        assert_eq!(slots.len(), TENANTS_MAX);
     }
 }

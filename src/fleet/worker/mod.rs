@@ -13,6 +13,7 @@ mod nearness;
 mod notes;
 mod past;
 pub mod pools;
+mod queue_tenants;
 mod queue_cell;
 mod refusal;
 mod report;
@@ -35,7 +36,8 @@ pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Ro
 pub use load::{RankLoad, RoomLimits, RoomWanted};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use past::RankPast;
-pub use queue_cell::{QueueCell, QueueFull, QueueLimits, QueueWanted};
+pub use queue_cell::{QueueCell, QueueFull, QueueLimits};
+pub use queue_tenants::QueueWanted;
 pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;

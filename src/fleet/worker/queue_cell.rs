@@ -1,5 +1,5 @@
-//! What all shards know of one queue without asking its home: how many wait, and that there may be
-//! room.
+//! What all shards know of one queue without asking its home: how many wait, of which tenants, and
+//! that there may be room.
 //!
 //! Who waits is counted *before* the home hears of it, and who makes room looks at the count
 //! *after* the place is back:
@@ -12,11 +12,9 @@
 //! With both fences either the home finds the place, or who gave it back sees the waiter and rings.
 //! Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
 
+use super::queue_tenants::{QueueShare, QueueTenants, QueueWanted};
 use forebay_config::QUEUE_CLASSES;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
-
-/// Tenants are counted in so many slots, by hash. Two that share one count as one.
-const TENANT_SLOTS: usize = 32;
 
 /// One queue's words. All shards write them.
 #[derive(Debug)]
@@ -25,9 +23,9 @@ pub struct QueueCell {
     waiting_bytes: AtomicU64,
     waiting_tokens: AtomicU64,
     freed: AtomicU32,
-    /// Those who wait, by the class that they asked for, and by their tenant's slot.
+    /// Requests that wait, by the class that they asked for.
     of_class: [AtomicU32; QUEUE_CLASSES as usize],
-    of_tenants: [AtomicU32; TENANT_SLOTS],
+    tenants: QueueTenants,
 }
 
 /// What a queue may hold. In the last 0 means no limit.
@@ -61,19 +59,6 @@ impl QueueLimits {
     }
 }
 
-/// What a request takes of a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueWanted {
-    /// Bytes of its body.
-    pub bytes: u64,
-    /// KV tokens.
-    pub tokens: u64,
-    /// The class it asks for.
-    pub class: u8,
-    /// Whose it is.
-    pub tenant: u64,
-}
-
 /// Which bound of a queue refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFull {
@@ -93,27 +78,53 @@ impl Default for QueueCell {
             waiting_tokens: AtomicU64::new(0),
             freed: AtomicU32::new(0),
             of_class: std::array::from_fn(|_| AtomicU32::new(0)),
-            of_tenants: std::array::from_fn(|_| AtomicU32::new(0)),
+            tenants: QueueTenants::default(),
         }
     }
 }
 
 impl QueueCell {
-    /// Counts one waiter in. Exact: no bound is ever exceeded.
+    /// Counts one waiter in. Exact: past a bound there is room only within the share of a tenant
+    /// (`QueueShare::covers`). All shares together are the limits once more, or one request of
+    /// each tenant; and a tenant that waits alone gets no more than the limits.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing is counted then.
     pub fn join(&self, limits: QueueLimits, wanted: QueueWanted) -> Result<(), QueueFull> {
-        let one_more =
-            |waiting: u32| (waiting < limits.depth_max).then(|| waiting.saturating_add(1));
+        let share = self.tenants.enter(wanted);
+        let joined = self.take(limits, wanted, &share);
+        if joined.is_err() {
+            self.tenants.exit(wanted);
+        } else if let Some(count) = self.class_count(wanted) {
+            // ordering: a statistic, read in `ahead`; pairs with nothing.
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        joined
+    }
+
+    fn take(
+        &self,
+        limits: QueueLimits,
+        wanted: QueueWanted,
+        share: &QueueShare,
+    ) -> Result<(), QueueFull> {
+        let QueueLimits { depth_max, bytes_max, tokens_max } = limits;
+        let one_more = |waiting: u32| {
+            let has_place =
+                waiting < depth_max || share.covers(share.requests, 1, depth_max.into());
+            has_place.then(|| waiting.saturating_add(1))
+        };
         // ordering: the read-modify-write bounds the count. That the home, which gets a message
         // after it, sees it is the message's Release; that who makes room sees it is the fence in
         // `look`.
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Err(QueueFull::Depth);
         }
-        let bytes =
-            |held: u64| held.checked_add(wanted.bytes).filter(|&sum| sum <= limits.bytes_max);
+        let bytes = |held: u64| {
+            let fits =
+                |&sum: &u64| sum <= bytes_max || share.covers(share.bytes, wanted.bytes, bytes_max);
+            held.checked_add(wanted.bytes).filter(fits)
+        };
         // ordering: a bounded sum of its own; pairs with nothing.
         if self.waiting_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bytes).is_err() {
             // Each bound is taken by itself, and given back when a later one refuses. For a moment
@@ -121,8 +132,11 @@ impl QueueCell {
             self.one_less();
             return Err(QueueFull::Bytes);
         }
-        let most = if limits.tokens_max == 0 { u64::MAX } else { limits.tokens_max };
-        let tokens = |held: u64| held.checked_add(wanted.tokens).filter(|&sum| sum <= most);
+        let most = if tokens_max == 0 { u64::MAX } else { tokens_max };
+        let tokens = |held: u64| {
+            let fits = |&sum: &u64| sum <= most || share.covers(share.tokens, wanted.tokens, most);
+            held.checked_add(wanted.tokens).filter(fits)
+        };
         // ordering: as above.
         if self.waiting_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, tokens).is_err() {
             // ordering: as above.
@@ -131,20 +145,17 @@ impl QueueCell {
             self.one_less();
             return Err(QueueFull::Demand);
         }
-        for count in self.counts_of(wanted) {
-            // ordering: statistics, read in `ahead`; pair with nothing.
-            count.fetch_add(1, Ordering::Relaxed);
-        }
         Ok(())
     }
 
     /// Counts a waiter out, whatever became of it. Once for each [`Self::join`].
     pub fn leave(&self, wanted: QueueWanted) {
-        for count in self.counts_of(wanted) {
+        if let Some(count) = self.class_count(wanted) {
             // ordering: as in `join`.
             let before = count.fetch_sub(1, Ordering::Relaxed);
-            debug_assert!(before > 0, "a class or a tenant left twice");
+            debug_assert!(before > 0, "a class left twice");
         }
+        self.tenants.exit(wanted);
         // ordering: sums of their own; pair with nothing.
         let bytes = self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
         debug_assert!(bytes >= wanted.bytes, "left with more bytes than it came with");
@@ -156,9 +167,24 @@ impl QueueCell {
         fence(Ordering::SeqCst);
     }
 
-    fn counts_of(&self, wanted: QueueWanted) -> impl Iterator<Item = &AtomicU32> {
-        let class = usize::from(wanted.class.min(QUEUE_CLASSES - 1));
-        self.of_class.get(class).into_iter().chain(self.of_tenants.get(tenant_slot(wanted.tenant)))
+    fn class_count(&self, wanted: QueueWanted) -> Option<&AtomicU32> {
+        self.of_class.get(usize::from(wanted.class.min(QUEUE_CLASSES - 1)))
+    }
+
+    /// Do other tenants wait, and would one more request of this tenant be within its share?
+    #[must_use]
+    pub fn is_below_share(&self, limits: QueueLimits, tenant: u64, weight: u32) -> bool {
+        let held = self.tenants.share(tenant, weight);
+        let next = held.with_one_more();
+        held.others > 0
+            && next.covers(next.requests, 1, limits.depth_max.into())
+            && next.covers(next.bytes, 0, limits.bytes_max)
+    }
+
+    /// Requests of the tenant that wait.
+    #[must_use]
+    pub fn waiting_of(&self, tenant: u64) -> u64 {
+        self.tenants.share(tenant, 1).requests
     }
 
     /// How many are served before one who comes now, as far as one can tell: all of better classes,
@@ -172,13 +198,31 @@ impl QueueCell {
         let class = usize::from(class.min(QUEUE_CLASSES - 1));
         let better: u64 = self.of_class.iter().take(class).map(count).sum();
         let same = self.of_class.get(class).map_or(0, count);
-        let own_slot = tenant_slot(tenant);
-        let own = self.of_tenants.get(own_slot).map_or(0, count);
-        let is_other = |(slot, held): &(usize, &AtomicU32)| *slot != own_slot && count(held) > 0;
-        let others = self.of_tenants.iter().enumerate().filter(is_other).count();
+        let QueueShare { requests: own, others, .. } = self.tenants.share(tenant, weight);
         let turns = (own + 1).div_ceil(u64::from(weight.max(1)));
-        let by_turns = own + turns.saturating_mul(u64::try_from(others).unwrap_or(u64::MAX));
+        let by_turns = own + turns.saturating_mul(others);
         better + same.min(by_turns)
+    }
+
+    /// The part of what waits that is served before a request that comes now: by turns, where other
+    /// tenants wait, else all of it. `own` is what the request itself has counted into the queue.
+    #[must_use]
+    pub fn before(
+        &self,
+        own: Option<QueueWanted>,
+        class: u8,
+        tenant: u64,
+        weight: u32,
+    ) -> (u64, u64) {
+        let own_requests = u64::from(own.is_some());
+        let requests = u64::from(self.waiting()).saturating_sub(own_requests);
+        let tokens = self.waiting_tokens().saturating_sub(own.map_or(0, |own| own.tokens));
+        if self.tenants.share(tenant, weight).others == 0 || requests == 0 {
+            return (requests, tokens);
+        }
+        let ahead = self.ahead(class, tenant, weight).saturating_sub(own_requests).min(requests);
+        let part = u128::from(tokens) * u128::from(ahead) / u128::from(requests);
+        (ahead, u64::try_from(part).unwrap_or(tokens))
     }
 
     fn one_less(&self) {
@@ -248,11 +292,6 @@ impl QueueCell {
     }
 }
 
-/// Tenants are numbered by a hash already.
-fn tenant_slot(tenant: u64) -> usize {
-    usize::try_from(tenant % (TENANT_SLOTS as u64)).unwrap_or(0)
-}
-
 #[cfg(test)]
 #[cfg(not(feature = "loom"))]
 mod tests {
@@ -302,6 +341,54 @@ mod tests {
         assert_eq!((cell.ahead(2, 11, 1), cell.ahead(2, 11, 4)), (4 + 1 + 2 * 4, 4 + 1 + 4));
         cell.leave(wants(2, 7));
         assert_eq!(ahead(2, 7), 103);
+    }
+
+    /// Issue 35: a tenant with as many requests as the queue holds shut all others out.
+    #[test]
+    fn a_full_queue_has_room_for_a_tenant_below_its_share_and_no_other() {
+        let cell = QueueCell::default();
+        let limits = QueueLimits { depth_max: 8, bytes_max: 80, tokens_max: 800 };
+        let of = |tenant, weight| QueueWanted { bytes: 10, tokens: 100, class: 1, tenant, weight };
+        for _ in 0..8 {
+            assert!(!cell.is_below_share(limits, 1, 1), "alone, it is refused by a window");
+            cell.join(limits, of(1, 1)).unwrap();
+        }
+        assert_eq!(cell.join(limits, of(1, 1)), Err(QueueFull::Depth));
+        for _ in 0..6 {
+            assert!(cell.is_below_share(limits, 2, 3));
+            cell.join(limits, of(2, 3)).unwrap();
+        }
+        assert!(!cell.is_below_share(limits, 2, 3) && !cell.is_below_share(limits, 1, 1));
+        assert_eq!(cell.join(limits, of(2, 3)), Err(QueueFull::Depth), "six of eight by weight");
+        assert_eq!(cell.join(limits, QueueWanted { bytes: 81, ..of(3, 1) }), Err(QueueFull::Bytes));
+        let large = QueueWanted { tokens: 801, ..of(3, 1) };
+        assert_eq!(cell.join(limits, large), Err(QueueFull::Demand), "an empty one is too small");
+        cell.join(limits, of(3, 1)).unwrap();
+        // What leaves is not for the tenant above its share.
+        cell.leave(of(1, 1));
+        assert!(cell.join(limits, of(1, 1)).is_err());
+        for _ in 0..7 {
+            cell.leave(of(1, 1));
+        }
+        for _ in 0..6 {
+            cell.leave(of(2, 3));
+        }
+        cell.leave(of(3, 1));
+        assert_eq!((cell.waiting(), cell.waiting_bytes(), cell.waiting_tokens()), (0, 0, 0));
+        assert_eq!(cell.waiting_of(1), 0);
+    }
+
+    /// Bytes and tokens alone: the depth would take them all.
+    #[test]
+    fn bytes_and_tokens_are_shared_like_places() {
+        for (bytes, tokens, full) in [(10, 0, QueueFull::Bytes), (0, 100, QueueFull::Demand)] {
+            let cell = QueueCell::default();
+            let limits = QueueLimits { depth_max: 100, bytes_max: 80, tokens_max: 800 };
+            let of = |tenant| QueueWanted { bytes, tokens, class: 1, tenant, weight: 1 };
+            (0..8).for_each(|_| cell.join(limits, of(1)).unwrap());
+            (0..4).for_each(|_| cell.join(limits, of(2)).unwrap());
+            assert_eq!([1, 2].map(|tenant| cell.join(limits, of(tenant))), [Err(full); 2]);
+        }
     }
 
     #[test]

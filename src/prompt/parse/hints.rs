@@ -32,8 +32,8 @@ const NUMBER_BYTES_MAX: usize = 20;
 /// What one request asks for, within what its tenant may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHints {
-    /// Who asks. The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: nobody with
-    /// a `[[tenant]]` of its own.
+    /// Who asks. The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: a caller
+    /// that neither a key, a token nor a `[[tenant]]` names.
     pub caller: Caller,
     /// Longest wait for the first byte, counted from when the request came.
     pub deadline: Option<Duration>,

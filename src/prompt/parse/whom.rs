@@ -16,7 +16,7 @@ use super::refuse::Refusal;
 use super::request::ApiRequest;
 use forebay_base::TenantIndex;
 use forebay_config::QueueConfig;
-use forebay_fleet::tenant::{Grant, Tenants};
+use forebay_fleet::tenant::{Grant, TenantPart, Tenants};
 use forebay_fleet::worker::ANY_MODEL;
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use forebay_keys::{KeyDigest, TokenCache, TokenGrant, TokenVerifier};
@@ -158,15 +158,23 @@ impl Whom {
         Err(Refusal::forbidden_model(if is_model { lora } else { model }))
     }
 
+    /// What the caller takes part with, beside other tenants.
+    #[must_use]
+    pub fn part(&self, tenants: &Tenants, queue: &QueueConfig) -> TenantPart {
+        let named = self.token.as_ref().map(|token| &*token.key.tenant);
+        let part = tenants.part(self.tenant, named);
+        let is_nobody_named = !tenants.ask_for_keys() && queue.tenant_header.is_empty();
+        TenantPart { is_only: part.is_only || is_nobody_named, ..part }
+    }
+
     /// The bounds for its hints.
     #[must_use]
     pub fn rules(&self, tenants: &Tenants, queue: &QueueConfig) -> HintRules {
-        let (billed, weight) =
-            tenants.get(self.tenant).map_or((0, 1), |tenant| (tenant.billed.0, tenant.weight));
+        let TenantPart { tenant, weight, .. } = self.part(tenants, queue);
         HintRules {
             class_default: queue.class_default,
             class_best: self.class_best.unwrap_or(queue.class_default),
-            tenant: u64::from(billed),
+            tenant,
             weight,
         }
     }
@@ -256,7 +264,7 @@ mod tests {
                 assert_eq!(rules_of(&tenants, queue, fields), (0, 1, 8), "{fields}");
             }
             let other = "x-team: gold\r\nx-api-key: some-key\r\n";
-            assert_eq!(rules_of(&tenants, queue, other), (1, 0, 2), "a key without a class");
+            assert_eq!(rules_of(&tenants, queue, other), (1, 2, 2), "a key without a class");
             assert_eq!(ask(&tenants, queue, other).unwrap().tenant, TenantIndex(2));
         }
     }

@@ -1,7 +1,7 @@
 //! How much may wait.
 
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
-use forebay_config::QueueMode;
+use forebay_config::{QueueConfig, QueueMode};
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueLimits};
 
 /// Bounds of a queue. The tokens that may wait are what the pool's caches hold, times the
@@ -25,11 +25,13 @@ pub(super) fn bounds(
         // 0 would mean that there is no limit.
         (capacity.saturating_mul(share) / 100).saturating_sub(taken).max(1)
     };
-    QueueLimits {
-        depth_max: flow.queue.depth_max,
-        bytes_max: u64::try_from(flow.queue.bytes_max).unwrap_or(u64::MAX),
-        tokens_max,
-    }
+    QueueLimits { tokens_max, ..limits(&flow.queue) }
+}
+
+/// Bounds of each queue, without the tokens.
+pub(super) fn limits(queue: &QueueConfig) -> QueueLimits {
+    let bytes_max = u64::try_from(queue.bytes_max).unwrap_or(u64::MAX);
+    QueueLimits { depth_max: queue.depth_max, bytes_max, tokens_max: 0 }
 }
 
 /// KV tokens given to a rank, and those that wait for it in a queue of its own other than `queue`.

@@ -3,12 +3,15 @@
 //! away: a request that is larger than others, or that only some of the ranks can serve, says
 //! nothing about the next.
 
-use super::bounds::{is_at_low_water, is_full};
+use super::bounds::{is_at_low_water, is_full, limits};
 use super::enter::{Entry, Turned};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Pool, QueueFull, WorkerState};
+use forebay_fleet::tenant::TenantPart;
+use forebay_fleet::worker::{
+    FleetSnapshot, Leg, LoadBoard, Model, OpenedBy, Pool, QueueFull, WorkerState,
+};
 use forebay_select::Binder;
 
 /// Smaller parts would open and close the window of a large fleet with every request.
@@ -43,6 +46,43 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
         QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, pool, rank)),
         QueueMode::Endpoint | QueueMode::Off => {
             usable.all(|rank| is_full(rank) && !takes(binder, pool, rank))
+        }
+    }
+}
+
+/// Would a queue of the pool take one more request of the tenant, within its share? Only asked
+/// while the pool's window is open. Where only other replicas have opened it, what their queues
+/// hold is not known: a tenant may then have half of the queue here. What an operator has closed is
+/// closed to all.
+pub(crate) fn has_share(
+    fleet: &FleetSnapshot,
+    board: &LoadBoard,
+    pool: PoolIndex,
+    now: NanosSinceStart,
+    tenant: TenantPart,
+) -> bool {
+    let windows = board.windows();
+    if windows.open_by_until(pool, OpenedBy::Hand, now).is_some() {
+        return false;
+    }
+    let is_full_here = windows.open_by_until(pool, OpenedBy::Here, now).is_some();
+    let limits = limits(&fleet.config.flow.queue);
+    let lets_in = |queue| {
+        board.queue(queue).is_some_and(|cell| {
+            cell.is_below_share(limits, tenant.tenant, tenant.weight)
+                || !is_full_here
+                    && cell.waiting_of(tenant.tenant) < u64::from(limits.depth_max.div_ceil(2))
+        })
+    };
+    match fleet.config.flow.queue.mode {
+        // Nothing waits, so no tenant has a share of it.
+        QueueMode::Off => false,
+        QueueMode::Pool => lets_in(QueueIndex(pool.0)),
+        QueueMode::Endpoint => {
+            let mut ranks = fleet.pool(pool).map_or(&[][..], |pool| &pool.ranks).iter();
+            ranks.any(|&rank| {
+                is_usable(fleet, board, now, rank) && fleet.queue_of(rank).is_some_and(lets_in)
+            })
         }
     }
 }

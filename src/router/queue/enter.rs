@@ -62,6 +62,14 @@ impl Applicant<'_> {
         debug_assert!(self.near != Some(rank), "both legs on {rank:?}");
     }
 
+    /// Requests and KV tokens in a queue that would be served before it.
+    fn before(&self, binder: &Binder<'_>, rank: RankIndex) -> (u64, u64) {
+        let queue = binder.fleet.queue_of(rank);
+        let cell = queue.and_then(|queue| Some((queue, binder.board.queue(queue)?)));
+        let Caller { class, tenant, weight, .. } = self.facts.caller;
+        cell.map_or((0, 0), |(queue, cell)| cell.before(self.own(queue), class, tenant, weight))
+    }
+
     /// How many others wait in a queue.
     fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
         let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
@@ -205,9 +213,10 @@ fn line_up(
         let cost = lease_cost(&applicant.request, rank, applicant.facts.output_tokens);
         let most = fleet.room(rank).kv_tokens_max;
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
-        let (bytes, Caller { class, tenant, .. }) = (applicant.body_bytes, applicant.facts.caller);
+        let (bytes, Caller { class, tenant, weight, .. }) =
+            (applicant.body_bytes, applicant.facts.caller);
         // What no cache could hold takes what is left of one, so it wants no more than that here.
-        let wanted = QueueWanted { bytes, tokens, class, tenant };
+        let wanted = QueueWanted { bytes, tokens, class, tenant, weight };
         let bounds = bounds(fleet, binder.board, pool, queue);
         match cell.join(bounds.beside(applicant.own(queue)), wanted) {
             Ok(()) => return Ok((queue, wanted)),
@@ -242,22 +251,15 @@ fn shortest(
     }
     let anchor = applicant.request.anchor_among(binder.policy, ranks);
     let request = PickRequest { anchor, ..applicant.request };
-    let least_others = || {
-        ranks.iter().copied().min_by_key(|&rank| {
-            fleet.queue_of(rank).map_or(0, |queue| applicant.others(binder, queue))
-        })
-    };
+    let least_before =
+        || ranks.iter().copied().min_by_key(|&rank| applicant.before(binder, rank).0);
     match binder.policy {
-        Policy::Session if anchor.is_none() => least_others(),
+        Policy::Session if anchor.is_none() => least_before(),
         Policy::Kv | Policy::Session => ranks.iter().copied().min_by_key(|&rank| {
-            let tokens = |queue| {
-                let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting_tokens);
-                waiting.saturating_sub(applicant.own(queue).map_or(0, |own| own.tokens))
-            };
-            let ahead = fleet.queue_of(rank).map_or(0, tokens);
-            binder.weight(&request, candidates, rank).0.saturating_add(ahead)
+            let (_, tokens) = applicant.before(binder, rank);
+            binder.weight(&request, candidates, rank).0.saturating_add(tokens)
         }),
-        Policy::LeastLoaded | Policy::PowerOfTwo => least_others(),
+        Policy::LeastLoaded | Policy::PowerOfTwo => least_before(),
         Policy::RoundRobin | Policy::Random => binder.choose(&request, candidates),
     }
 }

@@ -1,32 +1,75 @@
-//! One class of a queue: the requests of each tenant in a row, and the rows served in proportion to
+//! The requests of one queue by tenant: each tenant has a row, and rows are served in proportion to
 //! their weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the
 //! tokens that it was given, divided by its weight; the row with the least tag is next. It serves
 //! as deficit round robin with an endlessly small quantum does, without rounds to go through for a
 //! prompt of 100,000 tokens.
+//!
+//! # Classes
+//! A request has the class that it asked for, and the class to which it has risen by age. Between
+//! tenants, age never passes a request that asked for the same or a better class:
+//!
+//! | level of a request that asked for class `c` | |
+//! |---|---|
+//! | nothing that waits has risen | `c` |
+//! | else | the best risen class of all that asked for `c` or a worse class |
+//!
+//! - Levels are served in order. Rows of the same level take turns by tag, whatever they asked for.
+//! - Within a row, the risen class decides, then the arrival.
+//!
+//! So a tenant whose requests are old takes its turns beside the tenants that it would have to wait
+//! for, and never before them. No class starves: a request that asked for class `c` has level 0
+//! after `c` times `queue.promote_after`, and then waits for its tenant's turns alone.
+//!
+//! Rows are grouped by the best class that a request of theirs asked for. Each group has a clock,
+//! which runs while the group is served: a group that waited for better classes has saved nothing
+//! up when it takes turns with them.
 
 use super::waiter::QueuedRequest;
 use ahash::AHashMap;
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_config::QUEUE_CLASSES;
 use forebay_fleet::mailbox::Waiter;
 use forebay_fleet::worker::Leg;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A token of a tenant of weight 1, in units of tags.
 const TAGS_PER_TOKEN: u64 = 1_000;
+/// Classes, and so many levels.
+pub(super) const CLASSES: usize = QUEUE_CLASSES as usize;
 
-/// Where in the rows a request stands: its tenant's row, and in it among those that want the same
-/// model. A tenant's share does not depend on how many models it uses; they are apart so that those
-/// of a model for which there is no room are not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Where in the rows a request stands: its tenant's row, and the part of the row. A tenant's share
+/// does not depend on how many models and classes it uses; models are apart so that requests of a
+/// model for which there is no room are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowKey {
     pub(super) tenant: u64,
+    pub(super) part: PartKey,
+}
+
+/// One part of a row. In the order in which parts are served, but for arrivals in parts of one
+/// risen class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PartKey {
+    /// Class to which its requests have risen.
+    pub(super) risen: usize,
+    /// Class that they asked for.
+    pub(super) asked: usize,
     pub(super) model: ModelIndex,
 }
 
 impl FlowKey {
-    pub(super) const fn of(waiter: &Waiter) -> Self {
-        Self { tenant: waiter.facts.caller.tenant, model: waiter.facts.model }
+    /// Where a request stands that has not risen.
+    pub(super) fn of(waiter: &Waiter) -> Self {
+        let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
+        let part = PartKey { risen: class, asked: class, model: waiter.facts.model };
+        Self { tenant: waiter.facts.caller.tenant, part }
+    }
+
+    /// The same, one class better.
+    pub(super) const fn risen(self) -> Self {
+        let part = PartKey { risen: self.part.risen.saturating_sub(1), ..self.part };
+        Self { part, ..self }
     }
 }
 
@@ -37,26 +80,59 @@ pub(super) struct Order {
     pub(super) number: u64,
 }
 
-/// How far a turn through the rows has come. A row that is served goes back behind it, never before
-/// it.
+/// Level of each class that requests may have asked for; [`CLASSES`] where none waits.
+pub(super) type Levels = [usize; CLASSES];
+
+/// One turn through the rows of one level, and of the levels before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LevelTurn {
+    /// Requests that asked for a class below this one take part.
+    classes_end: usize,
+    /// The groups' clocks at its beginning. From there tags of different groups compare.
+    begun: [u64; CLASSES],
+}
+
+/// How far a turn has come. A row that is served goes back behind it, never before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TurnPosition {
-    tag: u64,
+    /// Tag, from the clock of the row's group at the beginning of the turn.
+    ahead: i128,
     tenant: u64,
 }
 
 impl TurnPosition {
     /// Before all rows.
-    pub(super) const START: Self = Self { tag: 0, tenant: 0 };
+    pub(super) const START: Self = Self { ahead: i128::MIN, tenant: 0 };
 }
 
-/// One class.
+/// What is served next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextRequest<'a> {
+    pub(super) at: TurnPosition,
+    pub(super) key: FlowKey,
+    pub(super) order: Order,
+    pub(super) waiter: &'a Waiter,
+}
+
+/// All that wait.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     /// By tenant.
     rows: AHashMap<u64, Row>,
-    /// Rows that are not empty, by tag.
-    ready: BTreeSet<TurnPosition>,
+    /// By the best class that a request of the row asked for.
+    groups: [ClassGroup; CLASSES],
+    counts: ClassCounts,
+}
+
+/// How many wait, by the class that they asked for and the class to which they have risen.
+#[derive(Debug, Default)]
+struct ClassCounts([[usize; CLASSES]; CLASSES]);
+
+/// Rows whose best request asked for the same class.
+#[derive(Debug, Default)]
+struct ClassGroup {
+    /// Rows that are not empty, by tag and tenant.
+    ready: BTreeSet<(u64, u64)>,
     /// Tag of the row served last: rows that come back start here.
     clock: u64,
 }
@@ -64,12 +140,14 @@ pub(super) struct Flows {
 #[derive(Debug, Default)]
 struct Row {
     /// None of them is empty.
-    models: BTreeMap<ModelIndex, OfModel>,
+    parts: BTreeMap<PartKey, RowPart>,
     tag: u64,
+    /// Its group, or the last one while it is empty. The tag is of that group's clock.
+    group: usize,
 }
 
 #[derive(Debug, Default)]
-struct OfModel {
+struct RowPart {
     waiting: BTreeMap<Order, QueuedRequest>,
     legs: LegCounts,
 }
@@ -99,120 +177,230 @@ impl LegCounts {
     }
 }
 
-impl OfModel {
+impl RowPart {
     fn check_invariants(&self) {
         let LegCounts { whole, prefill, decode } = self.legs;
         debug_assert_eq!(whole + prefill + decode, self.waiting.len(), "each waits for one leg");
     }
 }
 
-impl Row {
-    fn put(&mut self, model: ModelIndex, order: Order, waiting: QueuedRequest) {
-        let of_model = self.models.entry(model).or_default();
-        *of_model.legs.of(waiting.leg()) += 1;
-        let before = of_model.waiting.insert(order, waiting);
-        debug_assert!(before.is_none(), "two requests in one place");
-        of_model.check_invariants();
+impl ClassCounts {
+    fn add(&mut self, part: PartKey) {
+        if let Some(count) = self.of(part) {
+            *count += 1;
+        }
     }
 
-    fn take(&mut self, model: ModelIndex, order: Order) -> Option<QueuedRequest> {
-        let of_model = self.models.get_mut(&model)?;
-        let taken = of_model.waiting.remove(&order)?;
-        let count = of_model.legs.of(taken.leg());
+    fn take(&mut self, part: PartKey) {
+        if let Some(count) = self.of(part) {
+            debug_assert!(*count > 0, "a class that was never counted");
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn of(&mut self, part: PartKey) -> Option<&mut usize> {
+        debug_assert!(part.risen <= part.asked, "a request never falls");
+        self.0.get_mut(part.asked)?.get_mut(part.risen)
+    }
+}
+
+impl Row {
+    fn put(&mut self, key: PartKey, order: Order, waiting: QueuedRequest) {
+        let part = self.parts.entry(key).or_default();
+        *part.legs.of(waiting.leg()) += 1;
+        let before = part.waiting.insert(order, waiting);
+        debug_assert!(before.is_none(), "two requests in one place");
+        part.check_invariants();
+    }
+
+    fn take(&mut self, key: PartKey, order: Order) -> Option<QueuedRequest> {
+        let part = self.parts.get_mut(&key)?;
+        let taken = part.waiting.remove(&order)?;
+        let count = part.legs.of(taken.leg());
         debug_assert!(*count > 0, "a leg that was never counted");
         *count = count.saturating_sub(1);
-        of_model.check_invariants();
-        if of_model.waiting.is_empty() {
-            self.models.remove(&model);
+        part.check_invariants();
+        if part.waiting.is_empty() {
+            self.parts.remove(&key);
         }
         Some(taken)
     }
 
-    /// The first that is not barred.
+    /// The best class that a request of the row asked for.
+    fn asked_best(&self) -> Option<usize> {
+        self.parts.keys().map(|key| key.asked).min()
+    }
+
+    /// The first of the turn that is not barred.
     fn first(
         &self,
+        turn: &LevelTurn,
         model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
         barred: impl Fn(&QueuedRequest) -> bool,
-    ) -> Option<(Order, &QueuedRequest)> {
-        let models = self.models.iter().filter(|(model, of)| !model_barred(**model, of.legs));
-        let firsts = models.filter_map(|(_, of)| of.waiting.iter().find(|(_, one)| !barred(one)));
-        firsts.min_by_key(|(order, _)| **order).map(|(order, waiting)| (*order, waiting))
+    ) -> Option<(PartKey, Order, &QueuedRequest)> {
+        let mut best: Option<(PartKey, Order, &QueuedRequest)> = None;
+        for (&key, part) in &self.parts {
+            if best.is_some_and(|(first, ..)| first.risen < key.risen) {
+                break;
+            }
+            if key.asked >= turn.classes_end || model_barred(key.model, part.legs) {
+                continue;
+            }
+            let Some((&order, waiting)) = part.waiting.iter().find(|(_, one)| !barred(one)) else {
+                continue;
+            };
+            if best.is_none_or(|(_, first, _)| order < first) {
+                best = Some((key, order, waiting));
+            }
+        }
+        best
     }
 }
 
 impl Flows {
     /// Puts a request into its row.
     pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: QueuedRequest) {
-        debug_assert!(self.ready.len() <= self.rows.len(), "more rows wait than there are");
+        let ready: usize = self.groups.iter().map(|group| group.ready.len()).sum();
+        debug_assert!(ready <= self.rows.len(), "more rows wait than there are");
         // Idle rows stay for a while: a tenant that comes back at once must not start anew, before
         // who has had less.
-        if self.rows.len().saturating_sub(self.ready.len()) >= IDLE_FLOWS_MAX {
-            self.rows.retain(|_, row| !row.models.is_empty());
+        if self.rows.len().saturating_sub(ready) >= IDLE_FLOWS_MAX {
+            self.rows.retain(|_, row| !row.parts.is_empty());
         }
-        let clock = self.clock;
         let row = self.rows.entry(key.tenant).or_default();
-        if row.models.is_empty() {
+        if row.parts.is_empty() {
             // Not from its old tag: time in which a tenant asked for nothing earns it nothing.
-            row.tag = row.tag.max(clock);
-            let is_new = self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
-            debug_assert!(is_new, "an empty row was ready");
+            row.tag = row.tag.max(clock_of(&self.groups, row.group));
         }
-        row.put(key.model, order, waiting);
+        row.put(key.part, order, waiting);
+        self.counts.add(key.part);
+        self.regroup(key.tenant);
+    }
+
+    /// Level of each class, of what waits at this moment.
+    pub(super) fn levels(&self) -> Levels {
+        let mut levels = [CLASSES; CLASSES];
+        let mut best = CLASSES;
+        for (level, risen) in levels.iter_mut().zip(&self.counts.0).rev() {
+            best = risen.iter().position(|&count| count > 0).map_or(best, |class| class.min(best));
+            *level = best;
+        }
+        debug_assert!(levels.is_sorted(), "a better class has a better level");
+        levels
+    }
+
+    /// A turn of the rows of that level, and of the levels before it.
+    pub(super) fn turn(&self, level: usize, levels: &Levels) -> LevelTurn {
+        let classes_end = levels.iter().take_while(|&&of_class| of_class <= level).count();
+        LevelTurn { classes_end, begun: self.groups.each_ref().map(|group| group.clock) }
     }
 
     /// The request that is served next, from `from` on, of those that are not barred.
     /// `model_barred` bars all of a tenant that want one model, so that none of them is looked at.
     pub(super) fn next(
         &self,
+        turn: &LevelTurn,
         from: TurnPosition,
         model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
         barred: impl Fn(&QueuedRequest) -> bool,
-    ) -> Option<(TurnPosition, Order, &QueuedRequest)> {
-        self.ready.range(from..).find_map(|place| {
-            let row = self.rows.get(&place.tenant)?;
-            let (order, waiting) = row.first(&model_barred, &barred)?;
-            Some((*place, order, waiting))
-        })
+    ) -> Option<NextRequest<'_>> {
+        let groups = self.groups.iter().zip(turn.begun).take(turn.classes_end);
+        let firsts = groups.filter_map(|(group, begun)| {
+            let begun = i128::from(begun);
+            let start = from.ahead.saturating_add(begun);
+            let tag = u64::try_from(start.max(0)).unwrap_or(u64::MAX);
+            group.ready.range((tag, 0)..).find_map(|&(tag, tenant)| {
+                let at = TurnPosition { ahead: i128::from(tag) - begun, tenant };
+                let row = self.rows.get(&tenant).filter(|_| at >= from)?;
+                let (part, order, waiting) = row.first(turn, &model_barred, &barred)?;
+                let key = FlowKey { tenant, part };
+                Some(NextRequest { at, key, order, waiter: &waiting.0 })
+            })
+        });
+        firsts.min_by_key(|next| next.at)
     }
 
     /// The request that stands there.
     pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&QueuedRequest> {
-        self.rows.get(&key.tenant)?.models.get(&key.model)?.waiting.get(&order)
+        self.rows.get(&key.tenant)?.parts.get(&key.part)?.waiting.get(&order)
     }
 
     /// Takes a request out because it is served: its row has had its turn.
-    pub(super) fn serve(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
+    pub(super) fn serve(
+        &mut self,
+        turn: &LevelTurn,
+        key: FlowKey,
+        order: Order,
+    ) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
-        let served = row.take(key.model, order)?;
-        let before = row.tag;
-        self.clock = self.clock.max(before);
+        let served = row.take(key.part, order)?;
+        let (tag, group) = (row.tag, row.group);
         // By what it costs, not by requests: a tenant with long prompts would get more.
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
-        row.tag = before.saturating_add(cost / u64::from(served.weight().max(1)));
-        let was_ready = self.ready.remove(&TurnPosition { tag: before, tenant: key.tenant });
-        debug_assert!(was_ready, "a row was served that was not ready");
-        if !row.models.is_empty() {
-            self.ready.insert(TurnPosition { tag: row.tag, tenant: key.tenant });
+        row.tag = tag.saturating_add(cost / u64::from(served.weight().max(1)));
+        self.counts.take(key.part);
+        // Together: from here on too, tags of groups that take turns compare.
+        let ahead = tag.saturating_sub(clock_of(&self.groups, group));
+        for group in self.groups.iter_mut().take(turn.classes_end) {
+            group.clock = group.clock.saturating_add(ahead);
         }
-        self.forget_if_behind(key.tenant);
+        if let Some(group) = self.groups.get_mut(group) {
+            let was_ready = group.ready.remove(&(tag, key.tenant));
+            debug_assert!(was_ready, "a row was served that was not ready");
+        }
+        self.regroup(key.tenant);
         Some(served)
     }
 
-    /// Takes a request out that is not served: it left, waited too long, or moves up.
+    /// Takes a request out that is not served: it left, or waited too long.
     pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
-        let row = self.rows.get_mut(&key.tenant)?;
-        let removed = row.take(key.model, order)?;
-        if row.models.is_empty() {
-            let was_ready = self.ready.remove(&TurnPosition { tag: row.tag, tenant: key.tenant });
-            debug_assert!(was_ready, "a row that waited was not ready");
-            self.forget_if_behind(key.tenant);
-        }
+        let removed = self.rows.get_mut(&key.tenant)?.take(key.part, order)?;
+        self.counts.take(key.part);
+        self.regroup(key.tenant);
         Some(removed)
+    }
+
+    /// A request rises by one class, within its row.
+    pub(super) fn rise(&mut self, key: FlowKey, order: Order) -> Option<FlowKey> {
+        let row = self.rows.get_mut(&key.tenant)?;
+        let waiting = row.take(key.part, order)?;
+        let risen = key.risen();
+        row.put(risen.part, order, waiting);
+        self.counts.take(key.part);
+        self.counts.add(risen.part);
+        Some(risen)
+    }
+
+    /// Puts the row where it belongs after a change: among the rows of its group, or nowhere if it
+    /// is empty.
+    fn regroup(&mut self, tenant: u64) {
+        let Self { rows, groups, .. } = self;
+        let Some(row) = rows.get_mut(&tenant) else { return };
+        if let Some(group) = groups.get_mut(row.group) {
+            group.ready.remove(&(row.tag, tenant));
+        }
+        let Some(best) = row.asked_best() else {
+            // An empty row whose tag the others have passed would start at the clock anyway.
+            if row.tag <= clock_of(groups, row.group) {
+                rows.remove(&tenant);
+            }
+            return;
+        };
+        if best != row.group {
+            // As far ahead, or behind, as it was.
+            let (before, after) = (clock_of(groups, row.group), clock_of(groups, best));
+            let ahead = row.tag.saturating_sub(before);
+            row.tag = after.saturating_add(ahead).saturating_sub(before.saturating_sub(row.tag));
+            row.group = best;
+        }
+        if let Some(group) = groups.get_mut(best) {
+            group.ready.insert((row.tag, tenant));
+        }
     }
 
     /// How many wait. Costs a look at each row.
     pub(super) fn len(&self) -> usize {
-        let of_row = |row: &Row| row.models.values().map(|of| of.waiting.len()).sum::<usize>();
+        let of_row = |row: &Row| row.parts.values().map(|part| part.waiting.len()).sum::<usize>();
         self.rows.values().map(of_row).sum()
     }
 
@@ -221,12 +409,8 @@ impl Flows {
     pub(super) fn row_count(&self) -> usize {
         self.rows.len()
     }
+}
 
-    /// An empty row whose tag the others have passed would start at the clock anyway.
-    fn forget_if_behind(&mut self, tenant: u64) {
-        let behind = |row: &Row| row.models.is_empty() && row.tag <= self.clock;
-        if self.rows.get(&tenant).is_some_and(behind) {
-            self.rows.remove(&tenant);
-        }
-    }
+fn clock_of(groups: &[ClassGroup; CLASSES], group: usize) -> u64 {
+    groups.get(group).map_or(0, |group| group.clock)
 }

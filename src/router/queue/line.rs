@@ -1,11 +1,12 @@
-//! One queue: classes, and in each the rows of tenants. Sans-IO: time comes in, requests come out
-//! through a closure that places them.
+//! One queue: the rows of its tenants, and what is served when there is room. Sans-IO: time comes
+//! in, requests come out through a closure that places them.
 
-use super::flows::{FlowKey, Flows, LegCounts, Order, TurnPosition};
+use super::flows::{
+    CLASSES, FlowKey, Flows, LegCounts, LevelTurn, Levels, NextRequest, Order, TurnPosition,
+};
 use super::waiter::{QueuedRequest, held_tokens};
 use ahash::AHashMap;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
-use forebay_config::QUEUE_CLASSES;
 use forebay_fleet::mailbox::{Pin, Ticket, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg};
 use std::collections::BTreeSet;
@@ -81,10 +82,7 @@ pub(super) struct Rules<'a> {
 /// Where a request stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
-    /// Class that it asked for.
-    asked: usize,
-    /// Class that it has risen to.
-    class: usize,
+    /// With the class that it asked for, and the class to which it has risen.
     flow: FlowKey,
     order: Order,
     joined_at: NanosSinceStart,
@@ -95,10 +93,11 @@ pub(super) struct Standing {
 impl Standing {
     /// When it moves up: one class for each `after` that it has waited. Never out of the first.
     fn ripe_at(&self, after: Duration) -> Option<NanosSinceStart> {
-        debug_assert!(self.class <= self.asked, "a request never falls");
+        let part = self.flow.part;
+        debug_assert!(part.risen <= part.asked, "a request never falls");
         // From its arrival, not from its last rise: who waits elsewhere first loses nothing.
-        let steps = u32::try_from(self.asked.saturating_sub(self.class) + 1).ok()?;
-        let ripens = self.class > 0 && !after.is_zero();
+        let steps = u32::try_from(part.asked.saturating_sub(part.risen) + 1).ok()?;
+        let ripens = part.risen > 0 && !after.is_zero();
         ripens.then(|| self.order.arrived_at.plus(after.saturating_mul(steps)))
     }
 }
@@ -106,7 +105,9 @@ impl Standing {
 /// One queue.
 #[derive(Debug)]
 pub(super) struct Line {
-    pub(super) classes: [Flows; QUEUE_CLASSES as usize],
+    pub(super) flows: Flows,
+    /// Level of each class that requests asked for, in this turn.
+    levels: Levels,
     pub(super) standing: AHashMap<Ticket, Standing>,
     /// Requests that may look for another queue, by the time they joined this one.
     pub(super) movable: BTreeSet<(NanosSinceStart, Ticket)>,
@@ -122,7 +123,8 @@ impl Line {
     /// Nobody waits. Each `promote_after` raises a request by one class; 0 never.
     pub(super) fn new(promote_after: Duration) -> Self {
         Self {
-            classes: Default::default(),
+            flows: Flows::default(),
+            levels: [CLASSES; CLASSES],
             standing: AHashMap::new(),
             movable: BTreeSet::new(),
             ripening: BTreeSet::new(),
@@ -144,9 +146,8 @@ impl Line {
         let order = Order { arrived_at: waiter.facts.arrived_at, number: self.next_number };
         self.next_number += 1;
         let flow = FlowKey::of(&waiter);
-        let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
         let (ticket, joined_at) = (waiter.ticket, waiter.joined_at);
-        let standing = Standing { asked: class, class, flow, order, joined_at, overtaken: 0 };
+        let standing = Standing { flow, order, joined_at, overtaken: 0 };
         // A ticket names one wait; were it to come twice, the later one counts.
         drop(self.remove(ticket));
         if waiter.movable {
@@ -156,9 +157,7 @@ impl Line {
             self.ripening.insert((at, ticket));
         }
         self.standing.insert(ticket, standing);
-        if let Some(flows) = self.classes.get_mut(class) {
-            flows.push(flow, order, QueuedRequest(waiter));
-        }
+        self.flows.push(flow, order, QueuedRequest(waiter));
         self.check_invariants();
         self.check_count();
     }
@@ -166,8 +165,7 @@ impl Line {
     /// Takes a request out, whatever it waits for. `None`: it is not here any more.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
         let standing = self.forget(ticket)?;
-        let flows = self.classes.get_mut(standing.class)?;
-        let removed = flows.remove(standing.flow, standing.order);
+        let removed = self.flows.remove(standing.flow, standing.order);
         debug_assert!(removed.is_some(), "{ticket:?} stands where it does not wait");
         self.check_invariants();
         removed.map(|waiting| waiting.0)
@@ -195,12 +193,14 @@ impl Line {
     ) {
         // Before the turn: who has risen must not be passed by the class it has left.
         self.promote(rules.now, rules.promote_after);
+        self.levels = self.flows.levels();
         let mut bars =
             Bars { fleet: rules.fleet, full: Vec::new(), declined: Vec::new(), short: Vec::new() };
-        for class in 0..self.classes.len() {
-            self.serve_short(class, rules, &mut bars, &mut place);
-            self.serve_class(class, rules, &mut bars, &mut place);
-            debug_assert!(bars.declined.is_empty(), "a class ends with a place that is left");
+        let levels = self.levels;
+        for level in (0..CLASSES).filter(|level| levels.contains(level)) {
+            self.serve_short(level, rules, &mut bars, &mut place);
+            self.serve_level(level, rules, &mut bars, &mut place);
+            debug_assert!(bars.declined.is_empty(), "a level ends with a place that is left");
         }
         self.check_invariants();
     }
@@ -209,26 +209,25 @@ impl Line {
     /// did not fit.
     fn serve_short(
         &mut self,
-        class: usize,
+        level: usize,
         rules: Rules<'_>,
         bars: &mut Bars<'_>,
         place: &mut impl FnMut(&Waiter, Offer) -> Placed,
     ) {
-        let of_class = |(ticket, rank): &(Ticket, RankIndex)| {
-            let standing = self.standing.get(ticket).filter(|standing| standing.class == class)?;
-            Some((*ticket, *rank, standing.flow, standing.order))
+        let of_level = |(ticket, rank): &(Ticket, RankIndex)| {
+            let standing = self.standing.get(ticket)?;
+            let is_of_level = self.level_of(standing) == level;
+            is_of_level.then_some((*ticket, *rank, standing.flow, standing.order))
         };
+        let turn = self.flows.turn(level, &self.levels);
         // A copy: each that is placed takes its own entry out.
-        let short: Vec<_> = self.kept.iter().filter_map(of_class).collect();
+        let short: Vec<_> = self.kept.iter().filter_map(of_level).collect();
         for (ticket, rank, flow, order) in short {
-            let Some(waiter) = self.classes.get(class).and_then(|flows| flows.get(flow, order))
-            else {
-                continue;
-            };
-            let offer = Offer { own: Some(rank), ..self.offer(ticket, class, false) };
+            let Some(waiter) = self.flows.get(flow, order) else { continue };
+            let offer = Offer { own: Some(rank), ..self.offer(ticket, level, false) };
             let is_late = waiter.0.facts.deadline <= rules.now;
             match if is_late { Placed::Never } else { place(&waiter.0, offer) } {
-                Placed::Yes => self.served(class, flow, order, ticket),
+                Placed::Yes => self.served(&turn, flow, order, ticket),
                 Placed::Short(rank) => self.keep(ticket, rank, bars),
                 // Its rank is gone, and it stands in line as before.
                 Placed::NoRoom | Placed::NoRoomForLarge(_) | Placed::Declined => {
@@ -251,9 +250,9 @@ impl Line {
         debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
     }
 
-    /// What one of that class is offered. What is kept for worse classes is there for it, and, if
-    /// it is short itself, what is kept for those of its class who were short later.
-    fn offer(&self, ticket: Ticket, class: usize, may_decline: bool) -> Offer {
+    /// What one of that level is offered. What is kept for worse levels is there for it, and, if it
+    /// is short itself, what is kept for those of its level who were short later.
+    fn offer(&self, ticket: Ticket, level: usize, may_decline: bool) -> Offer {
         let mut kept = [None; KEPT_MAX];
         let mut is_older = true;
         for (place, (short, rank)) in kept.iter_mut().zip(&self.kept) {
@@ -262,7 +261,8 @@ impl Line {
                 continue;
             }
             let comes_before = |standing: &&Standing| {
-                standing.class < class || standing.class == class && is_older
+                let of_short = self.level_of(standing);
+                of_short < level || of_short == level && is_older
             };
             *place = self.standing.get(short).filter(comes_before).map(|_| *rank);
         }
@@ -274,13 +274,14 @@ impl Line {
         &self.kept
     }
 
-    fn serve_class(
+    fn serve_level(
         &mut self,
-        class: usize,
+        level: usize,
         rules: Rules<'_>,
         bars: &mut Bars<'_>,
         place: &mut impl FnMut(&Waiter, Offer) -> Placed,
     ) {
+        let turn = self.flows.turn(level, &self.levels);
         let mut cursor = TurnPosition::START;
         let mut insists = false;
         loop {
@@ -288,8 +289,8 @@ impl Line {
                 LOOK_AHEAD_MAX.min(LOOK_AHEAD_RANKS_MAX / rules.fleet.ranks.len().max(1));
             debug_assert!(bars.declined.len() <= ahead_max, "looked further than it may");
             let looks_on = bars.declined.len() < ahead_max;
-            let next = self.next(class, cursor, bars).filter(|_| looks_on);
-            let Some((at, order, waiter)) = next else {
+            let next = self.next(&turn, cursor, bars).filter(|_| looks_on);
+            let Some(NextRequest { at, key: flow, order, waiter }) = next else {
                 if bars.declined.is_empty() {
                     return;
                 }
@@ -300,14 +301,14 @@ impl Line {
                 continue;
             };
             cursor = at;
-            let (ticket, flow) = (waiter.ticket, FlowKey::of(waiter));
+            let ticket = waiter.ticket;
             let may_decline = !insists && self.overtaken(ticket) < rules.overtaken_max;
             // After its deadline its origin has answered it, or will in a moment.
             let is_late = waiter.facts.deadline <= rules.now;
-            let offer = self.offer(ticket, class, may_decline);
+            let offer = self.offer(ticket, level, may_decline);
             match if is_late { Placed::Never } else { place(waiter, offer) } {
                 Placed::Yes => {
-                    self.served(class, flow, order, ticket);
+                    self.served(&turn, flow, order, ticket);
                     insists = false;
                     // Those who declined are asked again, first, for what else is free.
                     if !bars.declined.is_empty() {
@@ -339,22 +340,24 @@ impl Line {
 
     fn next(
         &self,
-        class: usize,
+        turn: &LevelTurn,
         from: TurnPosition,
         bars: &Bars<'_>,
-    ) -> Option<(TurnPosition, Order, &Waiter)> {
-        let flows = self.classes.get(class)?;
+    ) -> Option<NextRequest<'_>> {
         let barred = |waiting: &QueuedRequest| bars.bar(&waiting.0);
         let model_barred = |model: ModelIndex, legs: LegCounts| bars.bar_all(model, legs);
-        let (at, order, waiting) = flows.next(from, model_barred, barred)?;
-        Some((at, order, &waiting.0))
+        self.flows.next(turn, from, model_barred, barred)
     }
 
-    fn served(&mut self, class: usize, flow: FlowKey, order: Order, ticket: Ticket) {
-        let served = self.classes.get_mut(class).and_then(|flows| flows.serve(flow, order));
+    fn level_of(&self, standing: &Standing) -> usize {
+        self.levels.get(standing.flow.part.asked).copied().unwrap_or(CLASSES)
+    }
+
+    fn served(&mut self, turn: &LevelTurn, flow: FlowKey, order: Order, ticket: Ticket) {
+        let served = self.flows.serve(turn, flow, order);
         debug_assert!(served.is_some(), "{ticket:?} was served, and did not wait");
         let standing = self.forget(ticket);
-        debug_assert!(standing.is_some_and(|standing| standing.class == class), "of another class");
+        debug_assert!(standing.is_some_and(|standing| standing.flow == flow), "stood elsewhere");
     }
 
     /// One of those who may look elsewhere and joined at or before `since`, the oldest first.
@@ -388,24 +391,18 @@ impl Line {
 
     fn move_up(&mut self, ticket: Ticket) {
         let Some(standing) = self.standing.get_mut(&ticket) else { return };
-        let (class, flow, order) = (standing.class, standing.flow, standing.order);
-        debug_assert!(class > 0, "there is no better class");
-        standing.class = class.saturating_sub(1);
+        let risen = self.flows.rise(standing.flow, standing.order);
+        debug_assert!(risen.is_some(), "{ticket:?} stands where it does not wait");
+        standing.flow = risen.unwrap_or(standing.flow.risen());
         if let Some(at) = standing.ripe_at(self.promote_after) {
             self.ripening.insert((at, ticket));
         }
-        let moved = self.classes.get_mut(class).and_then(|flows| flows.remove(flow, order));
-        debug_assert!(moved.is_some(), "{ticket:?} stands where it does not wait");
-        let better = self.classes.get_mut(class.saturating_sub(1));
-        if let (Some(moved), Some(better)) = (moved, better) {
-            better.push(flow, order, moved);
-        }
     }
 
-    /// Rows kept in all classes.
+    /// Rows kept.
     #[cfg(test)]
     pub(super) fn row_count(&self) -> usize {
-        self.classes.iter().map(Flows::row_count).sum()
+        self.flows.row_count()
     }
 }
 

@@ -1,6 +1,5 @@
 //! What must hold of a line between two calls. Debug builds check it, release builds do nothing.
 
-use super::flows::Flows;
 use super::line::{KEPT_MAX, Line};
 use forebay_base::RankIndex;
 use forebay_fleet::mailbox::Ticket;
@@ -21,8 +20,11 @@ impl Line {
     /// Who stands waits, and who waits stands. Called after a join.
     pub(super) fn check_count(&self) {
         if cfg!(debug_assertions) && self.next_number.is_multiple_of(CHECKED_EACH) {
-            let waiting: usize = self.classes.iter().map(Flows::len).sum();
-            debug_assert_eq!(waiting, self.standing.len(), "the rows and the places differ");
+            debug_assert_eq!(
+                self.flows.len(),
+                self.standing.len(),
+                "the rows and the places differ"
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ mod pair;
 mod waiter;
 
 pub use closed::is_closed;
-pub(crate) use closed::{closed_pool, is_relieved};
+pub(crate) use closed::{closed_pool, has_share, is_relieved};
 pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
 pub use home::Home;
 pub use line::KEPT_MAX;
@@ -26,5 +26,7 @@ pub(crate) use pair::{Sought, enter_by};
 pub use wait_table::{NoWait, WaitTable};
 pub use waiter::prompt_tokens;
 
+#[cfg(test)]
+mod tenant_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Properties of one line over random schedules, held against a naive model where there is one.
 
 use super::bounds::bounds;
-use super::flows::{FlowKey, Flows, Order, TurnPosition};
+use super::flows::{CLASSES, FlowKey, Flows, Order, TurnPosition};
 use super::line::{Line, Placed, Rules};
 use super::waiter::QueuedRequest;
 use super::waiter::prompt_tokens;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-const AFTER: Duration = Duration::from_nanos(100);
+pub(super) const AFTER: Duration = Duration::from_nanos(100);
 const NEVER: NanosSinceStart = NanosSinceStart(u64::MAX);
 
 fn ticket(slot: u32) -> Ticket {
@@ -46,7 +46,7 @@ fn waiter(slot: u32) -> Waiter {
 }
 
 /// The usual one, but for what `change` changes.
-fn waiter_with(slot: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
+pub(super) fn waiter_with(slot: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
     let mut waiter = waiter(slot);
     change(&mut waiter);
     waiter
@@ -75,7 +75,7 @@ fn serve(line: &mut Line, now: u64, mut room: impl FnMut(&Waiter) -> bool) -> Ve
 }
 
 /// Serves at most `count`.
-fn serve_some(line: &mut Line, now: u64, count: usize) -> Vec<u32> {
+pub(super) fn serve_some(line: &mut Line, now: u64, count: usize) -> Vec<u32> {
     let mut left = count;
     let room = |_: &Waiter| left.checked_sub(1).inspect(|&less| left = less).is_some();
     serve(line, now, room)
@@ -85,68 +85,82 @@ fn serve_some(line: &mut Line, now: u64, count: usize) -> Vec<u32> {
 #[derive(Default)]
 struct Naive {
     standing: Vec<Naively>,
-    /// By class and tenant.
-    tags: BTreeMap<(usize, u64), u64>,
-    clocks: [u64; QUEUE_CLASSES as usize],
+    /// Tag and group, by tenant.
+    rows: BTreeMap<u64, (u64, usize)>,
+    clocks: [u64; CLASSES],
     next_number: u64,
 }
 
 struct Naively {
     waiter: Waiter,
     number: u64,
-    class: usize,
+    risen: usize,
+}
+
+impl Naively {
+    fn asked(&self) -> usize {
+        usize::from(self.waiter.facts.caller.class.min(QUEUE_CLASSES - 1))
+    }
+
+    fn tenant(&self) -> u64 {
+        self.waiter.facts.caller.tenant
+    }
 }
 
 impl Naive {
     fn push(&mut self, waiter: Waiter) {
-        let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        self.enter(class, waiter.facts.caller.tenant);
-        self.standing.push(Naively { waiter, number: self.next_number, class });
+        let tenant = waiter.facts.caller.tenant;
+        // A row that was empty starts at the clock.
+        let is_new = !self.standing.iter().any(|one| one.tenant() == tenant);
+        let row = self.rows.entry(tenant).or_default();
+        if is_new {
+            row.0 = row.0.max(self.clocks[row.1]);
+        }
+        let risen = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
+        self.standing.push(Naively { waiter, number: self.next_number, risen });
         self.next_number += 1;
+        self.regroup(tenant);
     }
 
-    /// A row that was empty starts at the clock.
-    fn enter(&mut self, class: usize, tenant: u64) {
-        let of = |one: &Naively| one.class == class && one.waiter.facts.caller.tenant == tenant;
-        if !self.standing.iter().any(of) {
-            let tag = self.tags.entry((class, tenant)).or_default();
-            *tag = self.clocks[class].max(*tag);
+    /// A row stands with the best class that it asks for, as far ahead of the clock as before.
+    fn regroup(&mut self, tenant: u64) {
+        let of = self.standing.iter().filter(|one| one.tenant() == tenant);
+        if let Some(best) = of.map(Naively::asked).min() {
+            let (tag, group) = self.rows[&tenant];
+            let tag =
+                i128::from(self.clocks[best]) + i128::from(tag) - i128::from(self.clocks[group]);
+            self.rows.insert(tenant, (u64::try_from(tag.max(0)).unwrap(), best));
         }
     }
 
     fn remove(&mut self, slot: u32) -> bool {
-        let before = self.standing.len();
-        self.standing.retain(|one| one.waiter.ticket.slot != slot);
-        self.standing.len() < before
+        let index = self.standing.iter().position(|one| one.waiter.ticket.slot == slot);
+        let Some(index) = index else { return false };
+        let tenant = self.standing.remove(index).tenant();
+        self.regroup(tenant);
+        true
     }
 
-    /// Each rises at its own moment, so a row may be empty between one who leaves it upwards and
-    /// one who comes from below.
     fn promote(&mut self, now: u64) {
-        let after = u64::try_from(AFTER.as_nanos()).unwrap();
-        let due = |one: &Naively| {
-            let asked = usize::from(one.waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-            let steps = u64::try_from(asked - one.class + 1).unwrap();
-            (one.waiter.facts.arrived_at.0 + steps * after, one.waiter.ticket)
-        };
-        loop {
-            let rising = self.standing.iter().filter(|one| one.class > 0 && due(one).0 <= now);
-            let Some(ticket) = rising.min_by_key(|one| due(one)).map(|one| one.waiter.ticket)
-            else {
-                return;
-            };
-            let index = self.standing.iter().position(|one| one.waiter.ticket == ticket).unwrap();
-            let class = self.standing[index].class - 1;
-            let tenant = self.standing[index].waiter.facts.caller.tenant;
-            self.enter(class, tenant);
-            self.standing[index].class = class;
+        for one in &mut self.standing {
+            let waited = now.saturating_sub(one.waiter.facts.arrived_at.0);
+            let steps = waited / u64::try_from(AFTER.as_nanos()).unwrap();
+            one.risen = one.asked().saturating_sub(usize::try_from(steps).unwrap());
         }
+    }
+
+    fn levels(&self) -> [usize; CLASSES] {
+        std::array::from_fn(|class| {
+            let at_least = self.standing.iter().filter(|one| one.asked() >= class);
+            at_least.map(|one| one.risen).min().unwrap_or(CLASSES)
+        })
     }
 
     fn serve(&mut self, now: u64, mut room: impl FnMut(&Waiter) -> bool) -> Vec<u32> {
         self.promote(now);
         let (mut served, mut barred) = (Vec::new(), Vec::<Waiter>::new());
-        for class in 0..self.clocks.len() {
+        let levels = self.levels();
+        for level in 0..CLASSES {
             loop {
                 let free = |one: &&Naively| {
                     let barred = barred.iter().any(|before| {
@@ -154,20 +168,26 @@ impl Naive {
                             && before.facts.tried.iter().all(|t| one.waiter.facts.tried.contains(t))
                             && leads_as_far(before.near, one.waiter.near)
                     });
-                    one.class == class && !barred
+                    levels[one.asked()] <= level && levels.contains(&level) && !barred
                 };
                 let place = |one: &&Naively| {
-                    let tenant = one.waiter.facts.caller.tenant;
-                    (self.tags[&(class, tenant)], tenant, one.waiter.facts.arrived_at, one.number)
+                    let (tag, group) = self.rows[&one.tenant()];
+                    let ahead = i128::from(tag) - i128::from(self.clocks[group]);
+                    (ahead, one.tenant(), one.risen, one.waiter.facts.arrived_at, one.number)
                 };
                 let next = self.standing.iter().filter(free).min_by_key(place);
                 let Some(waiter) = next.map(|one| one.waiter.clone()) else { break };
                 if waiter.facts.deadline.0 <= now {
                     self.remove(waiter.ticket.slot);
                 } else if room(&waiter) {
-                    let tag = self.tags.get_mut(&(class, waiter.facts.caller.tenant)).unwrap();
-                    self.clocks[class] = self.clocks[class].max(*tag);
-                    *tag += cost(&waiter) * 1_000 / u64::from(waiter.facts.caller.weight.max(1));
+                    let row = self.rows.get_mut(&waiter.facts.caller.tenant).unwrap();
+                    let ahead = row.0.saturating_sub(self.clocks[row.1]);
+                    row.0 += cost(&waiter) * 1_000 / u64::from(waiter.facts.caller.weight.max(1));
+                    for (clock, _) in
+                        self.clocks.iter_mut().zip(levels).filter(|(_, of)| *of <= level)
+                    {
+                        *clock += ahead;
+                    }
                     served.push(waiter.ticket.slot);
                     self.remove(waiter.ticket.slot);
                 } else {
@@ -566,7 +586,7 @@ fn tokens_that_wait_in_the_other_queues_of_a_pool_count() {
         FleetSnapshot { config: Arc::new(Config { flow, ..Config::default() }), ..three_ranks() };
     pools::assign(&mut fleet);
     let board = LoadBoard::new();
-    let wanted = QueueWanted { bytes: 1, tokens: 300, class: 0, tenant: 0 };
+    let wanted = QueueWanted { bytes: 1, tokens: 300, ..QueueWanted::default() };
     board.queue(QueueIndex(1)).unwrap().join(QueueLimits::NONE, wanted).unwrap();
     let tokens_max = |queue| bounds(&fleet, &board, PoolIndex(0), QueueIndex(queue)).tokens_max;
     assert_eq!(tokens_max(1) - tokens_max(0), 300);
@@ -657,7 +677,6 @@ fn a_turn_is_short() {
 #[test]
 fn the_cursor_finds_a_row_that_did_not_move() {
     let mut flows = Flows::default();
-    let key = FlowKey { tenant: 1, model: ModelIndex(0) };
     let order = |number| Order { arrived_at: NanosSinceStart(0), number };
     let mut line = Line::new(AFTER);
     for slot in 0..3 {
@@ -666,12 +685,15 @@ fn the_cursor_finds_a_row_that_did_not_move() {
             waiter.prompt.bytes = 1;
             waiter.facts.caller.tenant = 1;
         });
+        let key = FlowKey::of(&free);
         flows.push(key, order(u64::from(slot)), QueuedRequest::new(free.clone()));
         line.push(Box::new(free));
     }
-    let (at, first, _) = flows.next(TurnPosition::START, |_, _| false, |_| false).unwrap();
-    assert!(flows.serve(key, first).is_some());
-    assert!(flows.next(at, |_, _| false, |_| false).is_some());
+    let turn = flows.turn(1, &flows.levels());
+    let first = flows.next(&turn, TurnPosition::START, |_, _| false, |_| false).unwrap();
+    let (at, key, order) = (first.at, first.key, first.order);
+    assert!(flows.serve(&turn, key, order).is_some());
+    assert!(flows.next(&turn, at, |_, _| false, |_| false).is_some());
     assert_eq!(serve_some(&mut line, 0, 9), [0, 1, 2]);
 }
 

@@ -16,6 +16,7 @@
 //! the next `Wait`.
 
 use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
+use super::pressure::Newcomer;
 use super::scene::{Scene, Seeker};
 use super::stop::{self, Stop};
 use crate::dispatch::RelayError;
@@ -81,8 +82,7 @@ pub struct RequestFlow {
     endpoint: Endpoint,
     /// Bytes of its body.
     body_bytes: u64,
-    /// Drawn once: is it among the share that an open window refuses?
-    is_drawn: Option<bool>,
+    newcomer: Newcomer,
     pub(super) tries: Tries,
     /// How it ends if no other worker is found.
     pub(super) failed: Option<Stop>,
@@ -98,17 +98,17 @@ enum SeekEnd {
 }
 
 impl RequestFlow {
-    /// A request whose body has `body_bytes`. `is_drawn`: see
+    /// A request whose body has `body_bytes`. `newcomer`: as it came to
     /// [`Stages::window_of`](super::stages::Stages::window_of).
     #[must_use]
     pub fn new(
         facts: RequestFacts,
         endpoint: Endpoint,
         body_bytes: u64,
-        is_drawn: Option<bool>,
+        newcomer: Newcomer,
     ) -> Self {
         let tries = Tries::default();
-        Self { facts, endpoint, body_bytes, is_drawn, tries, failed: None, waiting: None }
+        Self { facts, endpoint, body_bytes, newcomer, tries, failed: None, waiting: None }
     }
 
     /// What is known of the request.
@@ -188,7 +188,7 @@ impl RequestFlow {
         pool: PoolIndex,
         scene: &mut Scene<'_>,
     ) -> Result<(), Refusal> {
-        scene.stages.window_of(scene.fleet, pool, now, &mut self.is_drawn)
+        scene.stages.window_of(scene.fleet, pool, now, &mut self.newcomer)
     }
 
     fn granted(&mut self, now: NanosSinceStart, lease: Lease, scene: &mut Scene<'_>) -> Action {

@@ -22,7 +22,7 @@ pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use meaning::{AnswerMeaning, Credentials};
 pub use outlier::hold_against;
-pub use pressure::engine_refused;
+pub use pressure::{Newcomer, engine_refused};
 pub use queueing::{Taken, Wait, wait_deadline};
 pub use scene::Scene;
 pub use split::Split;

@@ -4,16 +4,34 @@
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
-use crate::queue::{Turned, is_relieved};
+use crate::queue::{Turned, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::admit::later_by_chance;
+use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull};
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
 /// However long an engine asks for, a client is sent away for no longer.
 const ASKED_MAX: Duration = Duration::from_mins(1);
+
+/// A request that comes to a window.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer {
+    /// Tenant that the request belongs to.
+    pub tenant: TenantPart,
+    /// Is it among the share that an open window refuses? Drawn once, whatever windows it meets.
+    is_drawn: Option<bool>,
+}
+
+impl Newcomer {
+    /// A request of that tenant.
+    #[must_use]
+    pub const fn of(tenant: TenantPart) -> Self {
+        Self { tenant, is_drawn: None }
+    }
+}
 
 /// The engine of a rank had no room for a request for the model, and with it none of the ranks that
 /// share its limit. Called after the lease was given back: the end of another of our requests there
@@ -31,11 +49,23 @@ pub fn engine_refused(
 }
 
 impl Stages {
-    /// Is the request among the share that an open window refuses? Drawn once a request, whatever
-    /// windows it meets.
-    fn is_drawn(&mut self, fleet: &FleetSnapshot, is_drawn: &mut Option<bool>) -> bool {
+    fn is_drawn(&mut self, fleet: &FleetSnapshot, newcomer: &mut Newcomer) -> bool {
         let share = fleet.config.flow.rejection.share_percent;
-        *is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
+        *newcomer.is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
+    }
+
+    /// Is the pool closed to the tenant? A window that other tenants filled the queue for is open
+    /// to a tenant below its share.
+    fn is_closed_to(
+        &self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+        tenant: TenantPart,
+    ) -> bool {
+        let board = &self.loads.board;
+        board.windows().open_until(pool, now).is_some()
+            && (tenant.is_only || !has_share(fleet, board, pool, now, tenant))
     }
 
     /// The windows of all pools, for a request of which the model is not known yet.
@@ -46,18 +76,17 @@ impl Stages {
         &mut self,
         fleet: &FleetSnapshot,
         now: NanosSinceStart,
-        is_drawn: &mut Option<bool>,
+        newcomer: &mut Newcomer,
     ) -> Result<(), Refusal> {
-        let windows = self.loads.board.windows();
-        if !windows.may_be_open(now) {
+        if !self.loads.board.windows().may_be_open(now) {
             return Ok(());
         }
         // Who only prefills answers nobody: a pool of such ranks closes no way in by itself.
         let mut pools = fleet.answering_pools().peekable();
         let first = pools.peek().map(|&(pool, _)| pool);
-        let all = pools.all(|(pool, _)| windows.open_until(pool, now).is_some());
+        let all = pools.all(|(pool, _)| self.is_closed_to(fleet, pool, now, newcomer.tenant));
         match first.filter(|_| all) {
-            Some(pool) if self.is_drawn(fleet, is_drawn) => Err(self.window(fleet, pool, now)),
+            Some(pool) if self.is_drawn(fleet, newcomer) => Err(self.window(fleet, pool, now)),
             _ => Ok(()),
         }
     }
@@ -71,11 +100,13 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        is_drawn: &mut Option<bool>,
+        newcomer: &mut Newcomer,
     ) -> Result<(), Refusal> {
-        let windows = self.loads.board.windows();
-        let is_open = windows.may_be_open(now) && windows.open_until(pool, now).is_some();
-        if is_open && self.is_drawn(fleet, is_drawn) {
+        let may_be_open = self.loads.board.windows().may_be_open(now);
+        if may_be_open
+            && self.is_closed_to(fleet, pool, now, newcomer.tenant)
+            && self.is_drawn(fleet, newcomer)
+        {
             return Err(self.window(fleet, pool, now));
         }
         Ok(())

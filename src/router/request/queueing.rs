@@ -3,6 +3,7 @@
 //! and tasks around it, `tests/sim` a schedule.
 
 use super::event::{RequestEvent, WaitEnd};
+use super::pressure::Newcomer;
 use super::stages::Stages;
 use crate::queue::Home;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
@@ -97,9 +98,9 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        is_drawn: &mut Option<bool>,
+        newcomer: &mut Newcomer,
     ) -> Result<(), Refusal> {
-        self.window_of(fleet, pool, now, is_drawn)?;
+        self.window_of(fleet, pool, now, newcomer)?;
         // Only for requests that get past the window: refused ones earn no retries.
         self.sends.retry.deposit();
         Ok(())
