@@ -82,6 +82,7 @@ mod sources;
 mod srv;
 mod starvation;
 mod stored_responses;
+mod tenants;
 mod tiers_and_adapters;
 mod tls_clients;
 mod tls_reload;

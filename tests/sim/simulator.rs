@@ -32,6 +32,7 @@ mod shard;
 mod stage;
 mod stats;
 mod tasks;
+mod tenants;
 mod windows;
 mod world;
 
