@@ -126,6 +126,36 @@ fn a_rank_without_a_feed_has_no_tiers() {
     }
 }
 
+/// Issue 35, F7: the worker that answered first gave the card.
+#[test]
+fn the_card_of_a_model_is_that_of_its_shortest_context() {
+    let cards = [
+        r#"{"data":[{"id":"m","max_model_len":32768},{"id":"n","x":1}]}"#,
+        r#"{"data":[{"id":"m"},{"id":"n","x":2},{"id":"l","parent":"m","max_model_len":1}]}"#,
+        r#"{"data":[{"id":"m","max_model_len":4096},{"id":"l","parent":"m","max_model_len":2}]}"#,
+    ];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut fleet =
+            Fleet::new(&Arc::new(config(&["http://c:1", "http://b:1", "http://a:1"])), SEED);
+        let describe = |worker: usize, fleet: &mut Fleet| {
+            let index = WorkerIndex::try_from_index(worker).unwrap();
+            fleet.describe(index, ADDRESS, description(cards[worker], 1, 16), BTreeMap::new());
+        };
+        order.into_iter().for_each(|worker| describe(worker, &mut fleet));
+        let snapshot = fleet.snapshot();
+        let card = |name: &str| snapshot.model(name).unwrap().1.card_json.to_string();
+        assert_eq!(card("m"), r#"{"id":"m","max_model_len":4096}"#);
+        assert_eq!(card("n"), r#"{"id":"n","x":2}"#, "of the first address");
+        let [unequal] = &fleet.unequal_lengths()[..] else { panic!("one model, no adapter") };
+        assert_eq!((&*unequal.model, unequal.shortest.tokens), ("m", 4_096));
+        assert_eq!(unequal.longest.workers, ["c:1".into()]);
+        fleet.remove(WorkerIndex(2));
+        let snapshot = fleet.snapshot();
+        assert!(snapshot.model("m").unwrap().1.card_json.contains("32768"));
+        assert!(fleet.unequal_lengths().is_empty(), "a card without a length is no length");
+    }
+}
+
 #[test]
 fn unknown_models_are_any_model() {
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);

@@ -1,14 +1,14 @@
-//! What the log says of the models' tokenizers and chat templates.
+//! What the log says of models: their tokenizers, chat templates and lengths.
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, ModelLength, UnequalLengths};
 use forebay_discovery::FoundText;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use tracing::{info, warn};
 
-/// Model names of a worker that one log line holds.
-const LOGGED_MODELS_MAX: usize = 8;
+/// Names of models or workers that one log line holds.
+const LOGGED_NAMES_MAX: usize = 8;
 
 /// What a description brought, once per change. Before the fleet takes the description.
 pub(super) fn say_new(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, needs_text: bool) {
@@ -37,10 +37,29 @@ pub(super) fn say_shared(before: &[Arc<str>], now: &[Arc<str>], dir: Option<&Pat
     );
 }
 
-/// The first of these models, for the log.
+/// Workers serve a model with different lengths: each time that this changes.
+pub(super) fn say_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
+    for unequal in now.iter().filter(|unequal| !before.contains(unequal)) {
+        let UnequalLengths { model, shortest, longest } = unequal;
+        warn!(
+            model = &**model,
+            shortest = in_words(shortest),
+            longest = in_words(longest),
+            "workers serve this model with different `max_model_len`: its card has the shortest, \
+             and longer prompts fail at some workers; start them with the same length, or serve \
+             the model under two names"
+        );
+    }
+}
+
+fn in_words(ModelLength { tokens, workers }: &ModelLength) -> String {
+    format!("{tokens} at {}", named(workers))
+}
+
+/// The first of these names, for the log.
 pub(super) fn named(models: &[Arc<str>]) -> String {
-    let shown: Vec<&str> = models.iter().take(LOGGED_MODELS_MAX).map(|name| &**name).collect();
-    let more = models.len().saturating_sub(LOGGED_MODELS_MAX);
+    let shown: Vec<&str> = models.iter().take(LOGGED_NAMES_MAX).map(|name| &**name).collect();
+    let more = models.len().saturating_sub(LOGGED_NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{more}", shown.join(", "))
 }

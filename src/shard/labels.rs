@@ -1,16 +1,24 @@
 //! What is known of a request for counters and its record.
 
 use forebay_base::RankIndex;
-use forebay_prompt::parse::Endpoint;
+use forebay_prompt::parse::{ApiShape, Endpoint};
 use forebay_select::Because;
 
 /// Status of a request whose client left before its answer began: nobody is told.
 pub(super) const CLIENT_GONE: u16 = 499;
 
+/// What a request is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskedApi {
+    pub(super) endpoint: Endpoint,
+    /// Whose shape errors take.
+    pub(super) shape: ApiShape,
+}
+
 /// What is known of a request for counters and its record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Labels {
-    pub(super) endpoint: Option<Endpoint>,
+    pub(super) asked: Option<AskedApi>,
     pub(super) model: Option<usize>,
     /// Is a stream asked for? `None` until the body tells.
     pub(super) stream: Option<bool>,
@@ -24,4 +32,14 @@ pub(super) struct Labels {
     pub(super) queued_ns: u64,
     /// Why the rank was chosen.
     pub(super) because: Option<Because>,
+}
+
+impl Labels {
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        self.asked.map(|asked| asked.endpoint)
+    }
+
+    pub(super) fn shape(&self) -> ApiShape {
+        self.asked.map_or(ApiShape::OpenAi, |asked| asked.shape)
+    }
 }

@@ -1,35 +1,75 @@
-//! `GET /v1/models`: the models of all workers, answered from the fleet snapshot.
+//! `GET /v1/models` and `GET /v1/models/{id}`: the models of all workers, answered from the fleet
+//! snapshot.
 
 use super::env::Env;
 use super::slot::{After, Slot};
 use crate::ingress::Conn;
-use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
 use forebay_http1::{Method, OwnResponse, encode_own};
-use forebay_prompt::parse::Endpoint;
+use forebay_prompt::parse::{Endpoint, ModelPath, Refusal, Whom};
+use forebay_text::context_tokens;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// With health checks off the models are unknown, so a worker is asked.
-pub(super) fn is_forwarded(fleet: &FleetSnapshot) -> bool {
-    fleet.model("*").is_some()
+/// With health checks off the models are unknown, so a worker is asked for the list.
+fn is_forwarded(fleet: &FleetSnapshot) -> bool {
+    fleet.model(ANY_MODEL).is_some()
 }
 
-/// Answers in OpenAI's shape: one card per model name, as its first worker describes it. A key sees
-/// the models that it may use.
-pub(super) async fn answer(
-    env: &Env,
-    conn: &mut Conn,
-    slot: &Slot,
-    fleet: &FleetSnapshot,
-) -> After {
+/// The body of the answer, in OpenAI's shape; `None` where a worker has it. A key sees the models
+/// that it may use.
+///
+/// # Errors
+/// A refusal for a model that is not there, or that the key may not see.
+pub(super) fn body(fleet: &FleetSnapshot, slot: &Slot) -> Result<Option<Vec<u8>>, Refusal> {
+    let whom = &slot.told.whom;
+    if let Some(path) = ModelPath::of(slot.head.path(&slot.message)) {
+        return card(fleet, whom, path).map(|card| Some(card.into_owned().into_bytes()));
+    }
+    if !is_forwarded(fleet) {
+        return Ok(Some(list(cards(fleet, whom))));
+    }
+    let only = whom.only_models(&fleet.tenants);
+    Ok(only.map(|names| list(names.iter().map(|name| plain(name)))))
+}
+
+/// Each card once: models, then adapters, by name, then the names of `[[model]]`. The fleet has its
+/// models in the order in which workers answered, which is another one at each start.
+fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<'a, str>> {
     // A model that nobody serves any more keeps its index, but is not shown.
-    let is_shown = |model: &&Model| {
-        !model.ranks.is_empty() && slot.told.whom.may_see(&fleet.tenants, &model.name)
-    };
-    let served = fleet.models.iter().filter(is_shown);
-    let served = served.map(|model| Cow::Borrowed(&*model.card_json));
-    let may_see = |name: &&str| slot.told.whom.may_see(&fleet.tenants, name);
+    let is_shown =
+        |model: &&Model| !model.ranks.is_empty() && whom.may_see(&fleet.tenants, &model.name);
+    let mut served: Vec<&Model> = fleet.models.iter().filter(is_shown).collect();
+    served.sort_unstable_by_key(|model| (model.is_adapter, &model.name));
+    let served = served.into_iter().map(|model| Cow::Borrowed(&*model.card_json));
+    let may_see = |name: &&str| whom.may_see(&fleet.tenants, name);
     let named = names(fleet).filter(may_see).filter_map(|name| named(fleet, name));
-    send(env, conn, slot, served.chain(named.map(Cow::Owned))).await
+    served.chain(named.map(Cow::Owned))
+}
+
+/// The card of one model.
+fn card<'a>(
+    fleet: &'a FleetSnapshot,
+    whom: &Whom,
+    path: ModelPath<'_>,
+) -> Result<Cow<'a, str>, Refusal> {
+    let names = path.names();
+    let find = |name: &Cow<'_, str>| {
+        if !whom.may_see(&fleet.tenants, name) || **name == *ANY_MODEL {
+            return None;
+        }
+        let listed = served(fleet, name).map(|model| Cow::Borrowed(&*model.card_json));
+        listed.or_else(|| named(fleet, name).map(Cow::Owned))
+    };
+    if let Some(card) = names.iter().find_map(find) {
+        return Ok(card);
+    }
+    let [name, _] = names;
+    // A worker takes any name. Which names it knows, only its answers to them would show.
+    if is_forwarded(fleet) && *name != *ANY_MODEL && whom.may_see(&fleet.tenants, &name) {
+        return Ok(Cow::Owned(plain(&name)));
+    }
+    Err(Refusal::unknown_model(&name))
 }
 
 /// Names of `[[model]]` that no worker serves by itself, once each.
@@ -39,38 +79,35 @@ fn names(fleet: &FleetSnapshot) -> impl Iterator<Item = &str> {
         |at: usize, name: &str| tables.iter().position(|one| one.name == name) == Some(at);
     let names = tables.iter().map(|table| table.name.as_str()).enumerate();
     let names = names.filter(move |(at, name)| is_first(*at, name)).map(|(_, name)| name);
-    names.filter(|name| fleet.model(name).is_none_or(|(_, model)| model.ranks.is_empty()))
+    names.filter(|name| served(fleet, name).is_none())
 }
 
-/// The card of the first model that the name stands for, if one is served.
+/// Of the models that the name stands for, the card of the shortest context: a request may go to
+/// any of them.
 fn named(fleet: &FleetSnapshot, name: &str) -> Option<String> {
     let tables = fleet.config.models.iter().filter(|table| table.name == name);
-    let mut served = tables.filter_map(|table| Some(fleet.model(&table.to)?.1));
-    let model = served.find(|model| !model.ranks.is_empty())?;
-    card_of(name, &model.card_json)
+    let served = tables.filter_map(|table| served(fleet, &table.to));
+    let context = |model: &&Model| context_tokens(&model.card_json).unwrap_or(u64::MAX);
+    renamed(name, &served.min_by_key(context)?.card_json)
 }
 
-/// A card with another name, however the worker has written the card.
-fn card_of(name: &str, card_json: &str) -> Option<String> {
-    let mut card: serde_json::Value = serde_json::from_str(card_json).ok()?;
+/// The card under another name, however its worker has written it.
+fn renamed(name: &str, card_json: &str) -> Option<String> {
+    let mut card: Value = serde_json::from_str(card_json).ok()?;
     card.as_object_mut()?.insert("id".to_owned(), name.into());
     Some(card.to_string())
 }
 
-/// The same where the workers' models are unknown: those that the key is for.
-pub(super) async fn of_key(env: &Env, conn: &mut Conn, slot: &Slot, names: &[String]) -> After {
-    let card = |name: &String| {
-        serde_json::json!({ "id": name, "object": "model", "owned_by": "forebay" }).to_string()
-    };
-    send(env, conn, slot, names.iter().map(card)).await
+/// The card of a name of which no worker says anything.
+fn plain(name: &str) -> String {
+    json!({ "id": name, "object": "model", "owned_by": "forebay" }).to_string()
 }
 
-async fn send<T: AsRef<str>>(
-    env: &Env,
-    conn: &mut Conn,
-    slot: &Slot,
-    cards: impl Iterator<Item = T>,
-) -> After {
+fn served<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<&'a Model> {
+    fleet.model(name).map(|(_, model)| model).filter(|model| !model.ranks.is_empty())
+}
+
+fn list<T: AsRef<str>>(cards: impl Iterator<Item = T>) -> Vec<u8> {
     let mut body = br#"{"object":"list","data":["#.to_vec();
     for (position, card) in cards.enumerate() {
         if position > 0 {
@@ -79,11 +116,16 @@ async fn send<T: AsRef<str>>(
         body.extend_from_slice(card.as_ref().as_bytes());
     }
     body.extend_from_slice(b"]}");
+    body
+}
+
+/// Sends the body that is found.
+pub(super) async fn send(env: &Env, conn: &mut Conn, slot: &Slot, body: &[u8]) -> After {
     let keep_alive = slot.head.keep_alive && !env.draining.is_set();
     let response = OwnResponse {
         status: 200,
         content_type: "application/json",
-        body: &body,
+        body,
         keep_alive,
         head_only: slot.head.method == Method::Head,
         extra: &slot.own_fields(),
@@ -101,14 +143,14 @@ async fn send<T: AsRef<str>>(
 
 #[cfg(test)]
 mod tests {
-    use super::card_of;
+    use super::renamed;
     use serde_json::{Value, json};
 
     #[test]
     fn a_card_gets_another_name_whatever_its_spaces() {
-        let card = card_of("chat", r#"{ "object": "model", "id" : "a", "root": "a" }"#).unwrap();
+        let card = renamed("chat", r#"{ "object": "model", "id" : "a", "root": "a" }"#).unwrap();
         let expected = json!({"object": "model", "id": "chat", "root": "a"});
         assert_eq!(serde_json::from_str::<Value>(&card).unwrap(), expected);
-        assert_eq!(card_of("chat", "[]"), None);
+        assert_eq!(renamed("chat", "[]"), None);
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn answer(
         OwnPage::Health => healthy(env, fleet).map_err(Stop::BeforeBody)?,
     };
     labels.status = 200;
-    if let Some(endpoint) = labels.endpoint {
+    if let Some(endpoint) = labels.endpoint() {
         env.counters.answered(endpoint.index(), 200);
     }
     let keep_alive = discard::goes_on(env, conn, &slot.head);

@@ -71,7 +71,7 @@ fn write(
     tracing::info!(
         status,
         outcome,
-        endpoint = labels.endpoint.map_or("none", |endpoint| endpoint.name()),
+        endpoint = labels.endpoint().map_or("none", |endpoint| endpoint.name()),
         model = slot.request.model,
         tenant = fleet.tenants.name(slot.told.whom.tenant),
         stream = labels.stream.unwrap_or(false),
@@ -118,7 +118,7 @@ fn formatted(
                 None => Ok(()),
             },
             RecordField::Endpoint => {
-                out.write_all(labels.endpoint.map_or("", |endpoint| endpoint.name()).as_bytes())
+                out.write_all(labels.endpoint().map_or("", |endpoint| endpoint.name()).as_bytes())
             }
             RecordField::Method => out.write_all(method_name(slot.head.method).as_bytes()),
             RecordField::Model => out.write_all(slot.request.asked_model().as_bytes()),

@@ -12,7 +12,7 @@ use forebay_fleet::account::NO_ENDPOINT;
 use forebay_fleet::mailbox::EngineAnswer;
 use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use forebay_identity::AnswerField;
-use forebay_prompt::parse::{ApiShape, Endpoint, Refusal};
+use forebay_prompt::parse::Refusal;
 
 /// Answers a request whose head or body is no good. The connection ends: where the next request
 /// starts is unknown.
@@ -73,7 +73,7 @@ pub(super) async fn by_engine(
     answer: &EngineAnswer,
     labels: &Labels,
 ) -> After {
-    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, answer.status);
     if let Some(begun) = slot.answer.early.begun() {
         return standing::fail(begun, env, conn, answer.status, &answer.body).await;
@@ -113,12 +113,12 @@ struct Wire {
 
 /// Counts a request that nobody waits for any more.
 pub(super) fn count_gone(env: &Env, labels: &Labels) {
-    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, CLIENT_GONE);
 }
 
 fn count(env: &Env, refusal: &Refusal, labels: &Labels) {
-    let endpoint = labels.endpoint.map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, refusal.status());
     let model = labels.model.unwrap_or(usize::MAX);
     env.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
@@ -135,8 +135,7 @@ async fn answer(
 ) -> After {
     count(env, refusal, labels);
     let (mut body, mut out) = (conn.buffer(), conn.buffer());
-    let shape = labels.endpoint.map_or(ApiShape::OpenAi, Endpoint::shape);
-    refusal.encode_body(shape, &mut body);
+    refusal.encode_body(labels.shape(), &mut body);
     let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
     let mut told = [("", &b""[..]); TOLD_FIELDS];
     told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
@@ -185,7 +184,7 @@ fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_prompt::parse::Reason;
+    use forebay_prompt::parse::{ApiShape, Reason};
     use std::time::Duration;
 
     fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {

@@ -4,7 +4,7 @@ use super::adapter;
 use super::attempt::{self, Attempt, Before};
 use super::facts::{self, Came};
 use super::keeping::Keeping;
-use super::labels::Labels;
+use super::labels::{AskedApi, Labels};
 use super::matching::Asked;
 use super::predict::Predicted;
 use super::pressure::Entered;
@@ -22,7 +22,7 @@ use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::admit::Admitted;
 use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
-use forebay_prompt::parse::{Endpoint, Refusal, Whom, route};
+use forebay_prompt::parse::{ApiShape, Endpoint, Refusal, Whom, route};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
     Action, Newcomer, RequestEvent, RequestFlow, Scene, Stop, in_flight_full,
@@ -48,7 +48,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
         .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, slot));
     let served = match routed {
         Ok(endpoint) => {
-            labels.endpoint = Some(endpoint);
+            labels.asked = Some(AskedApi { endpoint, shape: shape(endpoint, conn, slot) });
             match own_page::of(endpoint) {
                 Some(page) => {
                     let (env, fleet) = (&shard.env, shard.workers.fleet());
@@ -126,15 +126,11 @@ async fn stages(
     labels.read_ns = Some(read_at.since(head_at));
     labels.stream = Some(slot.request.stream);
     let fleet = shard.workers.fleet();
-    if endpoint == Endpoint::Models && !models::is_forwarded(&fleet) {
-        labels.status = 200;
-        return Ok(models::answer(&shard.env, conn, slot, &fleet).await);
-    }
     if endpoint == Endpoint::Models
-        && let Some(only) = slot.told.whom.only_models(&fleet.tenants)
+        && let Some(body) = models::body(&fleet, slot).map_err(Stop::Refused)?
     {
         labels.status = 200;
-        return Ok(models::of_key(&shard.env, conn, slot, only).await);
+        return Ok(models::send(&shard.env, conn, slot, &body).await);
     }
     slot.note_session(&fleet.config.session);
     if !fleet.config.models.is_empty() && endpoint != Endpoint::StoredResponse {
@@ -186,6 +182,14 @@ async fn stages(
     let body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
     let mut flow = RequestFlow::new(facts, endpoint, body_bytes, newcomer);
     drive(shard, conn, slot, labels, &mut flow).await
+}
+
+/// Whose shape errors take. Both vendors have calls for models, and clients of Anthropic send the
+/// version of their API.
+fn shape(endpoint: Endpoint, conn: &Conn, slot: &Slot) -> ApiShape {
+    let is_anthropic = endpoint == Endpoint::Models
+        && identity::sent(slot, &conn.input, "anthropic-version").next().is_some();
+    if is_anthropic { ApiShape::Anthropic } else { endpoint.shape() }
 }
 
 /// Notes whose request it is.

@@ -20,6 +20,7 @@ use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, Split, Stop};
+use forebay_text::context_tokens;
 use std::time::Duration;
 
 /// Between two looks for a rank that a stream may leave for.
@@ -230,12 +231,6 @@ pub(super) async fn broke_off(
         false => transcript.start_over(),
     }
     Err(Failed { has_rest: true, only, ..failed })
-}
-
-/// Tokens of prompt and output together, as vLLM's card of a model says.
-fn context_tokens(card_json: &str) -> Option<u64> {
-    let card: serde_json::Value = serde_json::from_str(card_json).ok()?;
-    card.get("max_model_len")?.as_u64()
 }
 
 /// The stream as far as it has come.

@@ -3,9 +3,11 @@
 
 pub mod chat;
 mod image_key;
+mod model_card;
 pub mod vocabulary;
 mod whitespace;
 
 pub use image_key::ImageKey;
+pub use model_card::context_tokens;
 pub use vocabulary::{Vocabulary, VocabularyError};
 pub use whitespace::{leading_bytes, trailing_bytes};

@@ -49,6 +49,7 @@ mod mid_stream;
 mod mid_stream_faults;
 mod mid_stream_moves;
 mod mid_stream_sglang;
+mod model_cards;
 mod model_names;
 mod other_models;
 mod overload;

@@ -3,6 +3,7 @@
 //! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
+mod cards;
 mod configured;
 mod places;
 mod plans;
@@ -12,6 +13,7 @@ mod sleeping;
 #[cfg(test)]
 mod text_tests;
 
+pub(super) use cards::{ModelLength, UnequalLengths};
 pub(super) use plans::FeedPlan;
 pub(super) use shown::FoundWorker;
 

@@ -190,7 +190,7 @@ impl Fleet {
     fn shown_model(&self, name: &Arc<str>) -> Model {
         let mut model = Model {
             name: Arc::clone(name),
-            card_json: "".into(),
+            card_json: self.card_of(name),
             ranks: Vec::new(),
             pool: PoolIndex(0),
             prefill_pool: None,
@@ -209,9 +209,6 @@ impl Fleet {
             model.ranks.push(rank);
             model.roots.windowed.extend(known.tiers.windowed(rank));
             model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
-            if model.card_json.is_empty() {
-                model.card_json = served.map_or_else(|| "".into(), |m| Arc::clone(&m.card_json));
-            }
             let root = BlockRoot {
                 block_size_tokens: self.shown_rank(known).block_size_tokens,
                 key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),

@@ -298,8 +298,10 @@ impl Control {
                 text_log::say_new(&self.fleet, &texts, needs_text);
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
+                let unequal = self.fleet.unequal_lengths();
                 let left = self.fleet.describe(worker, address, description, texts);
                 self.say_other_models(worker, &before);
+                text_log::say_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
                     let dir = self.setup.config.model_dir.as_deref();
                     text_log::say_shared(&sharing, &self.fleet.sharing_models(), dir);

@@ -28,8 +28,12 @@ pub fn query_model(query: &[u8]) -> Result<Option<String>, Refusal> {
     Ok(found.filter(|text| !text.is_empty()))
 }
 
-/// Without escapes; `None` where one is malformed.
 fn decoded(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
+    unescaped(raw, b' ')
+}
+
+/// Without escapes; `None` where one is malformed. `plus`: what `+` stands for.
+pub(super) fn unescaped(raw: &[u8], plus: u8) -> Option<Cow<'_, [u8]>> {
     if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(raw));
     }
@@ -44,7 +48,7 @@ fn decoded(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
             }
             [b'%', ..] => return None,
             [byte, behind @ ..] => {
-                text.push(if *byte == b'+' { b' ' } else { *byte });
+                text.push(if *byte == b'+' { plus } else { *byte });
                 rest = behind;
             }
         }

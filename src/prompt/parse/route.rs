@@ -1,5 +1,6 @@
 //! Which API a request is for.
 
+use super::model_path::ModelPath;
 use super::reason::Reason;
 use super::refuse::Refusal;
 use super::request::Endpoint;
@@ -30,7 +31,7 @@ impl ClientRoute {
 }
 
 /// Every call that clients may make. The first match counts, so frequent calls come first.
-pub const CLIENT_ROUTES: [ClientRoute; 26] = {
+pub const CLIENT_ROUTES: [ClientRoute; 27] = {
     const fn call(path: &'static str, endpoint: Endpoint, meaning: &'static str) -> ClientRoute {
         ClientRoute { path, endpoint, meaning }
     }
@@ -58,11 +59,21 @@ pub const CLIENT_ROUTES: [ClientRoute; 26] = {
         call("/invocations", Endpoint::Other, "any of these, as SageMaker asks"),
         call("/v1/realtime", Endpoint::WebSocket, "speech as it comes, over a WebSocket"),
         call("/v1/models", Endpoint::Models, "models of all workers"),
+        call(MODEL_CALL, Endpoint::Models, "one of them"),
         call("/health", Endpoint::Health, "200, or 503 while no request could be served"),
         call("/ping", Endpoint::Health, "the same"),
         call("/version", Endpoint::Version, "version of the router"),
     ]
 };
+
+/// The path of one model, as the reference page writes it.
+const MODEL_CALL: &str = "/v1/models/{id}";
+
+/// The call that a path is, if it is one of [`CLIENT_ROUTES`].
+fn call_of(path: &[u8]) -> Option<&'static ClientRoute> {
+    let path = if ModelPath::of(path).is_some() { MODEL_CALL.as_bytes() } else { path };
+    CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path)
+}
 
 /// Calls that change or reveal an engine, by the last part of their path. None is forwarded,
 /// whatever stands before that part.
@@ -174,21 +185,21 @@ fn is_closed(part: &[u8]) -> bool {
 /// what the router looks for in their bodies, it would not find in frames.
 #[must_use]
 pub fn may_be_websocket(path: &[u8]) -> bool {
-    match CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) {
+    match call_of(path) {
         Some(call) => call.endpoint == Endpoint::WebSocket,
         None => !path.starts_with(b"/v1/responses/") && may_be_an_engines(path),
     }
 }
 
-/// Endpoint of a method and path (without query). Paths match byte for byte: no decoding, no
-/// trailing slash.
+/// Endpoint of a method and path (without query). Paths match byte for byte, but for the id of a
+/// model: no decoding, no trailing slash.
 ///
 /// Refuses with 404 for an unknown path and 405, naming what is allowed, for the wrong method.
 pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
     if path == b"*" {
         return Err(Refusal::new(Reason::MethodNotAllowed).with_allow("GET, HEAD, POST"));
     }
-    let Some(call) = CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path) else {
+    let Some(call) = call_of(path) else {
         if let Some(stored) = StoredCall::of(path) {
             return stored.route(method);
         }
@@ -213,7 +224,7 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ENGINE_CALLS, route};
+    use super::{ENGINE_CALLS, may_be_websocket, route};
     use crate::parse::{Endpoint, Reason};
     use forebay_http1::Method;
 
@@ -247,6 +258,22 @@ mod tests {
         }
         let count = route(&Method::Post, b"/v1/messages/count_tokens");
         assert_eq!(count, Ok(Endpoint::CountTokens));
+    }
+
+    #[test]
+    fn a_model_is_looked_up_by_whatever_id_it_has() {
+        for id in ["m", "Qwen/Qwen3-8B", "Qwen%2FQwen3-8B", "llama3:8b", "a/", "/", "..", "load"] {
+            let path = format!("/v1/models/{id}");
+            for method in [Method::Get, Method::Head] {
+                assert_eq!(route(&method, path.as_bytes()), Ok(Endpoint::Models), "{path}");
+            }
+            for method in [Method::Post, Method::Delete] {
+                let refusal = route(&method, path.as_bytes()).unwrap_err();
+                assert_eq!((refusal.status(), refusal.allow()), (405, Some("GET, HEAD")));
+            }
+            assert!(!may_be_websocket(path.as_bytes()), "{path}");
+        }
+        assert_eq!(route(&Method::Get, b"/v1/models/").unwrap_err().status(), 404);
     }
 
     #[test]

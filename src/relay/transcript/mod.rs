@@ -39,6 +39,8 @@ use rewrite::{EventShape, is_failure, slice, without_ids};
 #[derive(Debug)]
 pub struct Transcript {
     asked: RestAsked,
+    /// Output tokens that the context leaves, where the request has no limit of its own.
+    context_room: Option<u64>,
     events: EventCutter,
     overlong: OverlongIds,
     ids: StreamIds,
@@ -103,6 +105,7 @@ impl Transcript {
         let asked = body.and_then(|body| RestAsked::read(body, is_chat));
         Ok(Self {
             asked: asked.ok_or(NotContinued::Request)?,
+            context_room: None,
             events: EventCutter::default(),
             overlong: OverlongIds::default(),
             ids: StreamIds::default(),
@@ -205,10 +208,11 @@ impl Transcript {
         decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
     ) {
         let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
-        // Before the ids of the prompt have come, nobody knows what room it leaves.
-        let context_tokens = context_tokens.filter(|_| prompt > 0);
-        let room = context_tokens.map(|most| most.saturating_sub(prompt));
-        self.asked.tokens_max = self.asked.tokens_max.or(room);
+        // Before the ids of the prompt have come, nobody knows what room it leaves. A stream longer
+        // than the context came from a worker with a larger one: its end is not known.
+        let held = self.token_count();
+        let context_tokens = context_tokens.filter(|most| prompt > 0 && *most >= held);
+        self.context_room = context_tokens.map(|most| most.saturating_sub(prompt));
         let StreamIds { all, sent_count, text_count, .. } = &mut self.ids;
         let mut bytes = Vec::new();
         if let Some(ahead) = all.get(*sent_count..*text_count).filter(|ahead| !ahead.is_empty())
@@ -232,7 +236,7 @@ impl Transcript {
             None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
                 Err(NotContinued::Character)
             }
-            None if self.asked.tokens_max.is_none() && self.goes_on_by_ids() => {
+            None if self.tokens_max().is_none() && self.goes_on_by_ids() => {
                 Err(NotContinued::Request)
             }
             None => Ok(()),
@@ -337,9 +341,13 @@ impl Transcript {
         self.asked.has_usage && !self.told.has_usage && !self.told.is_done
     }
 
+    fn tokens_max(&self) -> Option<u64> {
+        self.asked.tokens_max.or(self.context_room)
+    }
+
     fn tokens_left(&self) -> u64 {
         let sent = self.ids.sent_count.saturating_sub(self.ids.prompt_count);
-        let most = self.asked.tokens_max.unwrap_or(u64::MAX);
+        let most = self.tokens_max().unwrap_or(u64::MAX);
         most.saturating_sub(u64::try_from(sent).unwrap_or(u64::MAX))
     }
 

@@ -249,6 +249,32 @@ fn the_context_is_the_last_limit() {
     }
 }
 
+/// The card of a model has the smallest context of its workers. A stream of a worker with a larger
+/// one was taken for whole there, and its client got a part of the answer as all of it.
+#[test]
+fn a_stream_longer_than_the_smallest_context_is_not_taken_for_whole() {
+    let body = br#"{"messages":[{"role":"user","content":"hi"}],"stream":true}"#;
+    let mut transcript = transcript(true, body).unwrap();
+    let role = r#"{"choices":[{"index":0,"delta":{}}],"prompt_token_ids":[1,2,3]}"#;
+    let text = |id: u32| {
+        format!(r#"{{"choices":[{{"delta":{{"content":"a"}},"index":0,"token_ids":[{id}]}}]}}"#)
+    };
+    let feed = |event: &str, transcript: &mut Transcript| {
+        transcript.feed(format!("data: {event}\n\n").as_bytes(), &mut Vec::new());
+        transcript.settle(Some(5), |_, _| false);
+    };
+    feed(role, &mut transcript);
+    feed(&text(4), &mut transcript);
+    assert!(transcript.may_move(), "one token is left");
+    feed(&text(5), &mut transcript);
+    assert!(!transcript.may_move(), "the context is full");
+    feed(&text(6), &mut transcript);
+    transcript.break_off();
+    transcript.settle(Some(5), |_, _| false);
+    assert_eq!(transcript.may_go_on(), Err(NotContinued::Request));
+    assert!(!transcript.end(&mut Vec::new()));
+}
+
 /// The first tokens may be those of a parser: the engine that goes on needs the chat.
 #[test]
 fn a_chat_without_text_is_sent_again() {

@@ -1,0 +1,64 @@
+//! Cards of models. A model has one card, whichever worker answers first: a router that starts
+//! again, and each replica, chooses the same.
+
+use super::{Fleet, KnownWorker};
+use forebay_discovery::ServedModel;
+use forebay_text::context_tokens;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A model that its workers serve with different lengths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::control) struct UnequalLengths {
+    pub(in crate::control) model: Arc<str>,
+    pub(in crate::control) shortest: ModelLength,
+    pub(in crate::control) longest: ModelLength,
+}
+
+/// Tokens of prompt and output together, and the names of the workers that have so many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::control) struct ModelLength {
+    pub(in crate::control) tokens: u64,
+    pub(in crate::control) workers: Vec<Arc<str>>,
+}
+
+impl Fleet {
+    /// The card of the worker with the shortest length, because a prompt may go to each worker. Of
+    /// equals, that of the first address. Empty where no worker has one.
+    pub(super) fn card_of(&self, name: &str) -> Arc<str> {
+        let cards = self.workers.iter().filter_map(|known| {
+            let card = &served(known, name)?.card_json;
+            Some((context_tokens(card).unwrap_or(u64::MAX), &known.shown.authority, card))
+        });
+        let first = cards.min_by_key(|(tokens, authority, _)| (*tokens, *authority));
+        first.map_or_else(|| "".into(), |(_, _, card)| Arc::clone(card))
+    }
+
+    /// Models that their workers serve with different lengths. An adapter has that of its model.
+    pub(in crate::control) fn unequal_lengths(&self) -> Vec<UnequalLengths> {
+        let models = self.models.iter();
+        models.filter_map(|name| unequal(name, self.lengths(name))).collect()
+    }
+
+    /// The lengths of a model, each with its workers.
+    fn lengths(&self, name: &str) -> BTreeMap<u64, Vec<Arc<str>>> {
+        let mut lengths: BTreeMap<u64, Vec<Arc<str>>> = BTreeMap::new();
+        for known in &self.workers {
+            let card = served(known, name).filter(|served| served.parent.is_none());
+            if let Some(tokens) = card.and_then(|card| context_tokens(&card.card_json)) {
+                lengths.entry(tokens).or_default().push(Arc::clone(&known.shown.name));
+            }
+        }
+        lengths
+    }
+}
+
+fn unequal(model: &Arc<str>, lengths: BTreeMap<u64, Vec<Arc<str>>>) -> Option<UnequalLengths> {
+    let mut lengths = lengths.into_iter().map(|(tokens, workers)| ModelLength { tokens, workers });
+    let (shortest, longest) = (lengths.next()?, lengths.next_back()?);
+    Some(UnequalLengths { model: Arc::clone(model), shortest, longest })
+}
+
+fn served<'a>(known: &'a KnownWorker, name: &str) -> Option<&'a ServedModel> {
+    known.description.as_ref()?.serves(name)?
+}
