@@ -12,7 +12,7 @@ use forebay_fleet::account::Stage;
 use forebay_fleet::admit::Admitted;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
 use forebay_prompt::parse::{
-    Endpoint, Reason, Refusal, form_boundary, scan, scan_briefly, scan_form,
+    Endpoint, FormType, Reason, Refusal, form_type, scan, scan_briefly, scan_form,
 };
 use forebay_router::request;
 use std::mem::take;
@@ -200,15 +200,15 @@ pub(super) async fn parse(
     }
     let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
     let body = slot.message.get(head_bytes..).unwrap_or_default();
-    let boundary = match endpoint {
-        Endpoint::Other => form_boundary(&slot.head, &slot.message),
+    let form = match endpoint {
+        Endpoint::Other => form_type(&slot.head, &slot.message),
         _ => Ok(None),
     };
-    let boundary = boundary.map_err(|error| request::Stop::Refused(error.into()))?;
+    let form = form.map_err(|error| request::Stop::Refused(error.into()))?;
     let request = &mut slot.request;
-    let scanned_here = match boundary {
+    let scanned_here = match form {
         _ if body_bytes > INLINE_SCAN_BYTES_MAX => None,
-        Some(boundary) => Some(scan_form(body, boundary, endpoint, request)),
+        Some(form) => Some(scan_form(body, form, endpoint, request)),
         None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, request),
         None => Some(scan(body, endpoint, request)),
     };
@@ -216,12 +216,15 @@ pub(super) async fn parse(
     let scanned = if let Some(scanned) = scanned_here {
         scanned
     } else {
-        let boundary = boundary.map(<[u8]>::to_vec);
+        let form = form.map(|form| (form.boundary.to_vec(), form.is_utf8));
         let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
         let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
-            let scanned = match boundary {
-                Some(boundary) => scan_form(body, &boundary, endpoint, &mut request),
+            let scanned = match &form {
+                Some((boundary, is_utf8)) => {
+                    let form = FormType { boundary, is_utf8: *is_utf8 };
+                    scan_form(body, form, endpoint, &mut request)
+                }
                 None => scan(body, endpoint, &mut request),
             };
             (message, request, scanned)

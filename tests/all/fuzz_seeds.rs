@@ -9,7 +9,9 @@
     reason = "a test stops where it finds a fault"
 )]
 
-use proptest::prelude::{ProptestConfig, any, proptest};
+use proptest::collection;
+use proptest::prelude::{ProptestConfig, Strategy, any, proptest};
+use proptest::sample::select;
 use std::path::Path;
 
 #[path = "../../fuzz/checks/kv_transfer.rs"]
@@ -143,4 +145,45 @@ mod replay {
     target!(token);
     target!(usage);
     target!(zmtp);
+}
+
+/// Parameters of a part that readers of different kinds may take apart in different ways.
+fn parameters() -> impl Strategy<Value = String> {
+    let name = select(&["name", "filename", "filename*", "name*", "x", "size", "xname"][..]);
+    const WORDS: [&str; 13] = [
+        "model",
+        "name",
+        "file",
+        "=",
+        ";",
+        " ",
+        "\\\"",
+        "\\\\",
+        "\\",
+        "a",
+        "name=model",
+        "; name=\"",
+        "%22",
+    ];
+    let value = collection::vec(select(&WORDS[..]).prop_map(str::to_owned), 0..4);
+    let parameter = (name, value, any::<bool>()).prop_map(|(name, value, is_quoted)| {
+        let value = value.concat();
+        if is_quoted { format!("; {name}=\"{value}\"") } else { format!(";{name}={value}") }
+    });
+    collection::vec(parameter, 0..3).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+
+    /// Issue 35: a form is refused where readers of quotes and escapes differ, and only there.
+    #[test]
+    fn readers_of_forms_agree(
+        before in parameters(),
+        name in select(&["name=model", "name=\"model\"", "name=\"file\""][..]),
+        behind in parameters(),
+    ) {
+        let head = format!("Content-Disposition: form-data{before}; {name}{behind}");
+        form::check(format!("\r\n--b\r\n{head}\r\n\r\nm\r\n--b--\r\n\r\n").as_bytes());
+    }
 }

@@ -99,3 +99,31 @@ fn what_engines_may_read_in_two_ways_reaches_none() {
     assert_eq!(send(&mut client, "", owned.as_bytes()).status, 400);
     assert!(speech.seen.try_recv().is_err() && text.seen.try_recv().is_err());
 }
+
+/// Issue 35, F3: forms of common clients were a 400.
+#[test]
+fn forms_with_codings_charsets_and_quotes_are_passed_on() {
+    let [speech, text] = [Worker::json("{}"), Worker::json("{}")];
+    let router = before([&speech, &text], |_| {});
+    let mut client = Client::connect(router.listen);
+    let file = "Content-Disposition: form-data; name=\"file\"; \
+                filename=\"a \\\"b\\\"; id=7.wav\"\r\n\
+                Content-Transfer-Encoding: Binary\r\n\r\nRIFF";
+    let model = "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\
+                 Content-Disposition: form-data; name=model\r\n\r\nspeech";
+    let body = format!("\r\n--x\r\n{file}\r\n--x\r\n{model}\r\n--x--\r\n\r\n");
+    for parameters in [";charset=UTF-8;boundary=x", "; boundary=\"x\"; charset=\"utf-8\";"] {
+        let head = format!(
+            "POST {TRANSCRIPTIONS} HTTP/1.1\r\nhost: x\r\n\
+             content-type: multipart/form-data{parameters}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        client.send(&[head.as_bytes(), body.as_bytes()].concat());
+        let reply = client.reply();
+        assert_eq!(reply.status, 200, "{parameters}: {}", reply.text());
+        let seen = speech.next();
+        assert!(seen.body == body.as_bytes() && seen.head.contains(parameters), "{}", seen.head);
+    }
+    let coded = body.replace("8bit", "base64");
+    assert_eq!(send(&mut client, "", coded.as_bytes()).status, 400);
+}

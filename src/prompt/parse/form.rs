@@ -2,16 +2,18 @@
 //! and checks the rest.
 //!
 //! Stricter than the standard, so that no engine's parser finds another model in the same bytes:
-//! lines end with CRLF, nothing stands before the first boundary, one `Content-Disposition` says
-//! one plain name, no part is in a transfer coding, and `model` stands once.
+//! lines end with CRLF, nothing but empty lines stands before the first boundary, one
+//! `Content-Disposition` says one plain name, no part is in a transfer coding that changes its
+//! bytes, and `model` stands once.
 
+use super::form_type::{FormType, form, is_utf8, says_charset};
 use super::json::ScanError;
 use super::owned::is_owned;
+use super::parameters::{Parameters, is_token, names_in};
 use super::prompt::narrow;
 use super::request::{ApiRequest, Endpoint, TEXTS_MAX, TextMember};
 use super::scan::MODEL_BYTES_MAX;
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
-use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
 use memchr::memmem;
 use std::ops::Range;
 
@@ -19,72 +21,11 @@ use std::ops::Range;
 const PARTS_MAX: usize = 128;
 /// Bytes of the fields of one part.
 const PART_HEAD_BYTES_MAX: usize = 4_096;
-/// RFC 2046 section 5.1.1.
-const BOUNDARY_BYTES_MAX: usize = 70;
-
-/// The boundary of a form, if the head promises one; `None` for JSON.
-///
-/// # Errors
-/// [`ScanError::Form`] for a form of another kind, and for one whose boundary cannot be told.
-pub fn form_boundary<'a>(
-    head: &RequestHead,
-    buffer: &'a [u8],
-) -> Result<Option<&'a [u8]>, ScanError> {
-    let is_type = |field: &&Field| field.kind == FieldKind::ContentType;
-    let mut types = head.fields.iter().filter(is_type);
-    let Some(first) = types.next() else { return Ok(None) };
-    let first = bytes_of(buffer, &first.value);
-    let others = types.map(|field| bytes_of(buffer, &field.value));
-    match (kind(first), others.map(kind).find(|kind| *kind != TypeKind::Other)) {
-        (TypeKind::Other, None) => Ok(None),
-        (TypeKind::FormData, None) => boundary(first).map(Some),
-        (TypeKind::OtherForm, _) => Err(form("it is a form of another type")),
-        // Which of two counts differs between servers.
-        (_, Some(_)) => Err(form("its type is given twice")),
-    }
-}
-
-/// What a content type stands for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TypeKind {
-    FormData,
-    /// A server might read a form in what is JSON to the router.
-    OtherForm,
-    Other,
-}
-
-fn kind(value: &[u8]) -> TypeKind {
-    let value = value.to_ascii_lowercase();
-    match value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() {
-        b"multipart/form-data" => TypeKind::FormData,
-        // Anywhere: some read a list of types, and one of them may be a form.
-        _ if [&b"multipart/"[..], b"form-urlencoded"]
-            .iter()
-            .any(|word| memmem::find(&value, word).is_some()) =>
-        {
-            TypeKind::OtherForm
-        }
-        _ => TypeKind::Other,
-    }
-}
-
-/// The one parameter of the type. A `charset` would change what names mean: starlette decodes the
-/// names of parts by it, and UTF-7 hides `model` from everybody else.
-fn boundary(value: &[u8]) -> Result<&[u8], ScanError> {
-    let mut found = None;
-    for (name, value) in Parameters::behind(value) {
-        let value = value.ok_or(form("its type cannot be read"))?;
-        if !name.eq_ignore_ascii_case(b"boundary") {
-            return Err(form("its type has a parameter beside boundary"));
-        }
-        if found.replace(value).is_some() {
-            return Err(form("it has two boundaries"));
-        }
-    }
-    let found = found.filter(|boundary| (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len()));
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(byte);
-    found.filter(|boundary| boundary.iter().all(is_plain)).ok_or(form("it has no plain boundary"))
-}
+/// Transfer codings of which the content is the bytes themselves (RFC 2045 section 6.2).
+const IDENTITIES: [&[u8]; 3] = [b"7bit", b"8bit", b"binary"];
+/// What stands for a quote or a line end inside of a quoted name: a backslash before the quote, or
+/// what browsers write.
+const NAME_ESCAPES: [&[u8]; 4] = [b"\\\"", b"%22", b"%0D", b"%0A"];
 
 /// Reads a form into `request`, which is cleared first.
 ///
@@ -92,7 +33,7 @@ fn boundary(value: &[u8]) -> Result<&[u8], ScanError> {
 /// [`ScanError`], where the form is not one that all engines read alike.
 pub fn scan_form(
     body: &[u8],
-    boundary: &[u8],
+    kind: FormType<'_>,
     endpoint: Endpoint,
     request: &mut ApiRequest,
 ) -> Result<(), ScanError> {
@@ -102,17 +43,21 @@ pub fn scan_form(
     if u32::try_from(body.len()).is_err() {
         return Err(ScanError::TooLong);
     }
-    let delimiter = [b"\r\n--", boundary].concat();
+    let delimiter = [b"\r\n--", kind.boundary].concat();
     let find = memmem::Finder::new(&delimiter);
-    // The first boundary has no line end before it.
+    // The first boundary needs no line end before it.
     let first = delimiter.get(2..).unwrap_or_default();
-    if !body.starts_with(first) {
+    let mut at = 0;
+    while body.get(at..).is_some_and(|rest| rest.starts_with(b"\r\n")) {
+        at += 2;
+    }
+    if !body.get(at..).is_some_and(|rest| rest.starts_with(first)) {
         return Err(form("it does not begin with its boundary"));
     }
-    let mut at = first.len();
+    at += first.len();
     for _ in 0..=PARTS_MAX {
         match body.get(at..).unwrap_or_default() {
-            [b'-', b'-'] | [b'-', b'-', b'\r', b'\n'] => return Ok(()),
+            [b'-', b'-', rest @ ..] if rest.iter().all(u8::is_ascii_whitespace) => return Ok(()),
             [b'\r', b'\n', ..] => at += 2,
             _ => return Err(form("a boundary is not alone on its line")),
         }
@@ -122,18 +67,24 @@ pub fn scan_form(
             return Err(form("a part has no head"));
         }
         let length = find.find(rest).ok_or(form("its end is missing"))?;
-        part(body, at..at + length, request)?;
+        part(body, at..at + length, kind.is_utf8, request)?;
         at += length + delimiter.len();
     }
     Err(form("it has too many parts"))
 }
 
 /// One part: fields, an empty line, the content.
-fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(), ScanError> {
+fn part(
+    body: &[u8],
+    span: Range<usize>,
+    is_utf8: bool,
+    request: &mut ApiRequest,
+) -> Result<(), ScanError> {
     let bytes = body.get(span.clone()).unwrap_or_default();
     let head = bytes.get(..bytes.len().min(PART_HEAD_BYTES_MAX)).unwrap_or_default();
     let head_bytes = memmem::find(head, b"\r\n\r\n").ok_or(form("a part has no head"))?;
-    let (name, is_file) = disposition(bytes.get(..head_bytes).unwrap_or_default())?;
+    let head = PartHead::read(bytes.get(..head_bytes).unwrap_or_default())?;
+    let PartHead { name, is_file, .. } = head;
     let content = span.start + head_bytes + 4..span.end;
     let value = body.get(content.clone()).unwrap_or_default();
     if is_file {
@@ -145,6 +96,9 @@ fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(),
         b"model" if is_file => return Err(form("`model` is a file")),
         b"model" if request.has_model => return Err(form("`model` is given twice")),
         b"model" if value.len() > MODEL_BYTES_MAX => return Err(ScanError::ModelTooLong),
+        b"model" if !(value.is_ascii() || is_utf8 && head.is_utf8) => {
+            return Err(form("`model` is not UTF-8"));
+        }
         b"model" => {
             let model = std::str::from_utf8(value).map_err(|_| form("`model` is not UTF-8"))?;
             request.has_model = true;
@@ -169,39 +123,66 @@ fn part(body: &[u8], span: Range<usize>, request: &mut ApiRequest) -> Result<(),
     Ok(())
 }
 
-/// The name of a part, and whether it is a file.
-fn disposition(head: &[u8]) -> Result<(&[u8], bool), ScanError> {
-    let mut found = None;
-    for line in lines(head) {
-        let (field, value) = line
-            .iter()
-            .position(|byte| *byte == b':')
-            .map(|colon| line.split_at(colon))
-            .filter(|(field, _)| !field.is_empty() && field.iter().all(is_token))
-            .filter(|_| line.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control()))
-            .ok_or(form("a part has a field that cannot be read"))?;
-        let value = value.get(1..).unwrap_or_default();
-        if field.eq_ignore_ascii_case(b"content-transfer-encoding") {
-            return Err(form("a part is in a transfer coding"));
-        }
-        if field.eq_ignore_ascii_case(b"content-disposition") {
-            if found.is_some() {
-                return Err(form("a part has two names"));
-            }
-            found = Some(named(value)?);
-        }
-    }
-    found.ok_or(form("a part has no name"))
+/// What the fields of a part say of it.
+#[derive(Clone, Copy)]
+struct PartHead<'a> {
+    /// As it is written, without quotes.
+    name: &'a [u8],
+    is_file: bool,
+    /// No other charset is named.
+    is_utf8: bool,
 }
 
+impl<'a> PartHead<'a> {
+    fn read(head: &'a [u8]) -> Result<Self, ScanError> {
+        let (mut found, mut is_utf8) = (None, true);
+        for line in lines(head) {
+            let (field, value) = line
+                .iter()
+                .position(|byte| *byte == b':')
+                .map(|colon| line.split_at(colon))
+                .filter(|(field, _)| !field.is_empty() && field.iter().all(is_token))
+                .filter(|_| line.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control()))
+                .ok_or(form("a part has a field that cannot be read"))?;
+            let value = value.get(1..).unwrap_or_default();
+            if field.eq_ignore_ascii_case(b"content-transfer-encoding") && !is_identity(value) {
+                return Err(form("a part is in a transfer coding"));
+            }
+            is_utf8 &= !field.eq_ignore_ascii_case(b"content-type") || says_utf8(value);
+            if field.eq_ignore_ascii_case(b"content-disposition") {
+                if found.is_some() {
+                    return Err(form("a part has two names"));
+                }
+                found = Some(named(value)?);
+            }
+        }
+        let (name, is_file) = found.ok_or(form("a part has no name"))?;
+        Ok(Self { name, is_file, is_utf8 })
+    }
+}
+
+fn is_identity(coding: &[u8]) -> bool {
+    IDENTITIES.iter().any(|identity| coding.trim_ascii().eq_ignore_ascii_case(identity))
+}
+
+/// Does a type name no charset, or only that one?
+fn says_utf8(value: &[u8]) -> bool {
+    let mut charsets = Parameters::behind(value).filter(|(name, _)| says_charset(name));
+    charsets.all(|(_, charset)| charset.is_some_and(is_utf8))
+}
+
+/// The name of a part, and whether it is a file.
 fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
     let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
     if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return Err(form("a part is no form data"));
     }
-    let (mut name, mut is_file) = (None, false);
+    let (mut name, mut file_names, mut has_escape) = (None, 0, false);
     for (parameter, value) in Parameters::behind(value) {
+        // To a parser without escapes, the name may stand in quotes behind one.
+        let value = value.filter(|_| !has_escape || name.is_some());
         let value = value.ok_or(form("the name of a part cannot be read"))?;
+        has_escape |= value.contains(&b'\\');
         if parameter.eq_ignore_ascii_case(b"name") {
             if name.replace(value).is_some() {
                 return Err(form("a part has two names"));
@@ -209,19 +190,49 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
         } else if parameter.eq_ignore_ascii_case(b"filename")
             || parameter.eq_ignore_ascii_case(b"filename*")
         {
-            is_file = true;
-        } else {
+            file_names += 1;
+        } else if parameter.contains(&b'*') {
             // `name*` among them: some read it as the name.
             return Err(form("a part has a parameter beside name and filename"));
         }
     }
     let name = name.filter(|name| !name.is_empty()).ok_or(form("a part has no name"))?;
-    // Engines' fields are named so, and no parser makes another name of such a one.
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-[]".contains(byte);
-    if !name.iter().all(is_plain) {
+    // Whoever knows no quotes, or other escapes, reads a name in a file name that looks like one.
+    if names_in(value) != file_names + 1 {
+        return Err(form("the name of a part cannot be read"));
+    }
+    if !is_plain_name(name) {
         return Err(form("a part has a name that is not plain"));
     }
-    Ok((name, is_file))
+    Ok((name, file_names > 0))
+}
+
+/// Engines' fields are named so, and no parser makes another name of such a one. Quotes in it stand
+/// as escapes, which parsers read in different ways: no way may lead to a name that counts.
+fn is_plain_name(name: &[u8]) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-[]".contains(byte);
+    if name.iter().all(is_plain) {
+        return true;
+    }
+    let (mut rest, mut pieces) = (name, vec![Vec::new()]);
+    while let [first, behind @ ..] = rest {
+        let escape = NAME_ESCAPES.iter().find(|escape| {
+            rest.get(..escape.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(escape))
+        });
+        match (escape, pieces.last_mut()) {
+            (Some(escape), _) => {
+                pieces.push(Vec::new());
+                rest = rest.get(escape.len()..).unwrap_or_default();
+            }
+            (None, Some(piece)) if is_plain(first) => {
+                piece.push(*first);
+                rest = behind;
+            }
+            (None, _) => return false,
+        }
+    }
+    let counts = |name: &[u8]| matches!(name, b"model" | b"lora_path") || is_owned(name).is_some();
+    !counts(&pieces.concat()) && !pieces.iter().any(|piece| counts(piece))
 }
 
 /// Lines that end with CRLF. A lone CR or LF stays in its line, which cannot be read then.
@@ -233,67 +244,6 @@ fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
         rest = head.get(end + 2..);
         head.get(..end)
     })
-}
-
-/// The parameters behind a value: `; name=value` and `; name="value"`. A value without one plain
-/// reading is `None`.
-struct Parameters<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Parameters<'a> {
-    fn behind(value: &'a [u8]) -> Self {
-        let start = value.iter().position(|byte| *byte == b';').unwrap_or(value.len());
-        Self { rest: value.get(start..).unwrap_or_default() }
-    }
-}
-
-impl<'a> Iterator for Parameters<'a> {
-    type Item = (&'a [u8], Option<&'a [u8]>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let rest = self.rest.trim_ascii();
-        self.rest = &[];
-        if rest.is_empty() {
-            return None;
-        }
-        let unread: Option<Self::Item> = Some((&[], None));
-        let Some(rest) = rest.strip_prefix(b";") else { return unread };
-        let rest = rest.trim_ascii_start();
-        let Some(equals) = rest.iter().position(|byte| *byte == b'=') else { return unread };
-        let (name, value) = rest.split_at(equals);
-        if name.is_empty() || !name.iter().all(is_token) {
-            return unread;
-        }
-        let value = value.get(1..).unwrap_or_default();
-        let (value, end) = match value.strip_prefix(b"\"") {
-            Some(quoted) => {
-                let end = quoted.iter().position(|byte| matches!(byte, b'"' | b'\\'));
-                let Some(end) = end.filter(|&end| quoted.get(end) == Some(&b'"')) else {
-                    return unread;
-                };
-                (quoted.get(..end).unwrap_or_default(), quoted.get(end + 1..).unwrap_or_default())
-            }
-            None => {
-                let end = value.iter().position(|byte| !is_token(byte)).unwrap_or(value.len());
-                value.split_at(end)
-            }
-        };
-        self.rest = end;
-        // Who splits at every `;` reads a parameter in a file name that holds one.
-        let is_plain = value.iter().all(|byte| !byte.is_ascii_control())
-            && !(value.contains(&b';') && value.contains(&b'='));
-        Some((name, Some(value).filter(|_| is_plain)))
-    }
-}
-
-/// RFC 9110 section 5.6.2.
-fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
-}
-
-const fn form(what: &'static str) -> ScanError {
-    ScanError::Form { what }
 }
 
 #[cfg(test)]

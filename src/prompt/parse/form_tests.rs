@@ -1,14 +1,16 @@
 //! Forms that are read, and forms that parsers may read in two ways.
 
 use super::*;
-use crate::parse::session_key;
+use crate::parse::{form_type, session_key};
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::SessionKey;
-use forebay_http1::{HeadLimits, Progress, parse_request};
+use forebay_http1::{HeadLimits, Progress, RequestHead, parse_request};
 use proptest::prelude::*;
 
 const FILE: &str = "Content-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
                     Content-Type: audio/wav";
+
+const TYPE: FormType<'_> = FormType { boundary: b"b", is_utf8: true };
 
 fn field(name: &str) -> String {
     format!("Content-Disposition: form-data; name=\"{name}\"")
@@ -21,7 +23,7 @@ fn body(parts: &[(&str, &str)]) -> String {
 
 fn scanned(body: &[u8]) -> Result<ApiRequest, ScanError> {
     let mut request = ApiRequest::default();
-    scan_form(body, b"b", Endpoint::Other, &mut request).map(|()| request)
+    scan_form(body, TYPE, Endpoint::Other, &mut request).map(|()| request)
 }
 
 fn refused(body: &str) -> &'static str {
@@ -82,7 +84,7 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
             body(&[(&format!("{}; name*=UTF-8''model", field("x")), "a")]),
             "a part has a parameter beside name and filename",
         ),
-        (body(&[(&field("mod\\\"el"), "a")]), "the name of a part cannot be read"),
+        (body(&[(&field("mod\\\"el"), "a")]), "a part has a name that is not plain"),
         (
             body(&[(&format!("{model}\r\nContent-Transfer-Encoding: base64"), "YQ==")]),
             "a part is in a transfer coding",
@@ -93,7 +95,7 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
         ),
         (
             body(&[("Content-Disposition: form-data;\r\n name=\"model\"", "a")]),
-            "the name of a part cannot be read",
+            "a part has no name",
         ),
         (body(&[("Content-Disposition : form-data; name=\"model\"", "a")]), "a part has a field"),
         (body(&[(&format!("Content-Type: a\r{model}"), "a")]), "a part has a field"),
@@ -119,12 +121,44 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
     assert_eq!(scanned(long.as_bytes()).unwrap_err(), ScanError::ModelTooLong);
 }
 
+/// Issue 35: quotes, escapes and charsets that readers take apart in different ways.
+#[test]
+fn quotes_that_hide_a_name_are_refused() {
+    let (model, file) = (field("model"), field("file"));
+    let (unread, not_plain) =
+        ("the name of a part cannot be read", "a part has a name that is not plain");
+    for (head, what) in [
+        (field("mod\\el"), not_plain),
+        (field("%22model"), not_plain),
+        (field("lora\\\"_path"), not_plain),
+        (field("my field"), not_plain),
+        (r#"Content-Disposition: form-data; x="\""; name="model""#.to_owned(), unread),
+        (format!(r#"{file}; filename="C:\"; x=y"#), unread),
+        (format!(r#"{file}; filename="a\\"; x="y""#), unread),
+        (format!(r#"{file}; filename="a\" name=\"model""#), unread),
+        (format!("{file}; nickname=model"), unread),
+        (format!("{model}\r\nContent-Transfer-Encoding: 7bit; x=y"), "a part is in a transfer"),
+        (format!("{model}\r\nContent-Transfer-Encoding:"), "a part is in a transfer"),
+        (format!("{model}\r\nContent-Type: text/plain; charset=utf-16"), "`model` is not UTF-8"),
+    ] {
+        let text = body(&[(&head, "\u{e9}")]);
+        assert!(refused(&text).starts_with(what), "{text:?}: {}", refused(&text));
+    }
+    for (text, what) in [
+        (format!("\n{}", body(&[])), "it does not begin with its boundary"),
+        (format!(" \r\n{}", body(&[])), "it does not begin with its boundary"),
+        (body(&[]) + "\r\n--b--", "a boundary is not alone on its line"),
+    ] {
+        assert!(refused(&text).starts_with(what), "{text:?}: {}", refused(&text));
+    }
+}
+
 fn boundary_of(fields: &str) -> Result<Option<Vec<u8>>, ScanError> {
     let text = format!("POST /v1/audio/x HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let mut head = RequestHead::default();
     let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
     assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
-    form_boundary(&head, text.as_bytes()).map(|found| found.map(<[u8]>::to_vec))
+    form_type(&head, text.as_bytes()).map(|found| found.map(|form| form.boundary.to_vec()))
 }
 
 #[test]
@@ -135,6 +169,11 @@ fn the_boundary_is_that_of_the_one_content_type() {
         ("content-type: text/plain; charset=utf-8\r\n", None),
         ("Content-Type: multipart/form-data; boundary=x-1\r\n", Some("x-1")),
         ("content-type: Multipart/Form-Data ; Boundary=\"x:1\"\r\n", Some("x:1")),
+        ("content-type: multipart/form-data;charset=UTF-8;boundary=x\r\n", Some("x")),
+        ("content-type: multipart/form-data; boundary=x; charset=\"utf-8\"\r\n", Some("x")),
+        ("content-type: multipart/form-data; boundary=x; charset=ISO-8859-1\r\n", Some("x")),
+        ("content-type: multipart/form-data; type=text; boundary=\"x\";\r\n", Some("x")),
+        ("content-type: multipart/form-data; boundary=*****\r\n", Some("*****")),
     ] {
         let found = boundary_of(fields).unwrap();
         assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{fields}");
@@ -148,6 +187,14 @@ fn the_boundary_is_that_of_the_one_content_type() {
         form.replace("=x", "=x; boundary*=utf-8''y"),
         // Names of parts would be read as UTF-7.
         form.replace("=x", "=x; charset=utf-7"),
+        form.replace("=x", "=x; charset=utf-8; charset=utf-7"),
+        form.replace("=x", "=x; charset*=utf-8''utf-7"),
+        form.replace("=x", "=x; charset=UTF-16"),
+        form.replace("=x", "=x; boundary*0=y"),
+        form.replace("=x", "=x; a=\"boundary=y\""),
+        form.replace("=x", "=x; a=\"; b=c\""),
+        form.replace("boundary", "a=\"\\\"\"; boundary"),
+        form.replace("=x", "=\"x\\\"y\""),
         form.replace("=x", "="),
         form.replace("=x", "=\"x 1\""),
         form.replace("; boundary=x", ""),
@@ -160,10 +207,57 @@ fn the_boundary_is_that_of_the_one_content_type() {
     }
 }
 
+/// Forms as clients write them: what stands behind the type, and the lines of the heads of a text
+/// and of a file. Of clients' sources and documentation. starlette 1.10 with python-multipart
+/// 0.0.34, which vLLM reads forms with, takes each.
+const CLIENT_FORMS: &str = include_str!("../../../tests/data/forms/clients.txt");
+
+/// Issue 35, F3: seven of sixteen clients' forms were a 400.
+#[test]
+fn the_forms_of_clients_are_read() {
+    let clients: Vec<&str> = CLIENT_FORMS.split("\n\n").collect();
+    assert!(clients.len() >= 20, "they are read");
+    for client in clients {
+        let part = |key: &str| {
+            let lines = client.lines().filter_map(|line| line.strip_prefix(key));
+            lines.collect::<Vec<_>>().join("\r\n")
+        };
+        let fields = format!("content-type: multipart/form-data{}\r\n", part("type"));
+        let message = format!("POST /v1/audio/x HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        parse_request(message.as_bytes(), &HeadLimits::default(), &mut head).unwrap();
+        let kind = form_type(&head, message.as_bytes()).unwrap().unwrap();
+        let (text, file) = (part("text "), part("file "));
+        for (preamble, epilogue) in [("", ""), ("\r\n", "\r\n"), ("\r\n\r\n", " \t\r\n")] {
+            let (text, file) = ((&*text, "whisper"), (&*file, "RIFF"));
+            for parts in [[text, file], [file, text]] {
+                let form = [preamble, &body(&parts), epilogue].concat();
+                let mut request = ApiRequest::default();
+                let scanned = scan_form(form.as_bytes(), kind, Endpoint::Other, &mut request);
+                assert_eq!((scanned, &*request.model), (Ok(()), "whisper"), "{client}");
+                assert_eq!(request.data_count, 1, "{client}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_is_read_in_another_charset_only_as_ascii() {
+    let latin = FormType { is_utf8: false, ..TYPE };
+    for (name, is_read) in [("whisper", true), ("\u{e9}", false)] {
+        let text = body(&[(&field("model"), name)]);
+        let mut request = ApiRequest::default();
+        let in_latin = scan_form(text.as_bytes(), latin, Endpoint::Other, &mut request);
+        assert_eq!(in_latin.is_ok(), is_read, "{name}");
+        assert!(scanned(text.as_bytes()).is_ok(), "{name}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_taken(body: Vec<u8>, boundary in "[a-z]{1,3}") {
-        let _ = scan_form(&body, boundary.as_bytes(), Endpoint::Other, &mut ApiRequest::default());
+        let kind = FormType { boundary: boundary.as_bytes(), is_utf8: true };
+        let _ = scan_form(&body, kind, Endpoint::Other, &mut ApiRequest::default());
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //! [`forebay_base::limits::JSON_DEPTH_MAX`].
 
 mod form;
+mod form_type;
 mod images;
 mod json;
 mod lengths;
 mod messages;
 mod model_path;
 mod owned;
+mod parameters;
 mod pin;
 mod priority;
 mod prompt;
@@ -30,7 +32,8 @@ mod values;
 mod hints;
 mod whom;
 
-pub use form::{form_boundary, scan_form};
+pub use form::scan_form;
+pub use form_type::{FormType, form_type};
 pub use hints::{HintRules, RequestHints};
 pub use json::{Cursor, Text};
 pub use json::{ScanError, check_json};
