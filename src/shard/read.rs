@@ -10,9 +10,9 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
 use forebay_fleet::account::Stage;
 use forebay_fleet::admit::Admitted;
-use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder};
+use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, RequestHead};
 use forebay_prompt::parse::{
-    Endpoint, FormType, Reason, Refusal, form_type, scan, scan_briefly, scan_form,
+    Endpoint, FormType, Reason, Refusal, form_type, rank_pin, scan, scan_briefly, scan_form,
 };
 use forebay_router::request;
 use std::mem::take;
@@ -44,11 +44,19 @@ pub(super) async fn body(
     env: &Env,
     conn: &mut Conn,
     slot: &Slot,
+    endpoint: Endpoint,
     admitted: &mut Admitted,
 ) -> Result<usize, NoRequest> {
     let start = slot.head.head_bytes;
+    if let BodyFraming::Length(length) = slot.head.body
+        && wide(length) > env.config().limits.body_bytes_max
+    {
+        return Err(NoRequest::Refused(too_large(env)));
+    }
     if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
     {
+        let is_taken = taken_by_head(&slot.head, &conn.input, endpoint, admitted);
+        is_taken.map_err(NoRequest::Refused)?;
         conn.wait_at_most(env.config().timeouts.write);
         if conn.write(CONTINUE.to_vec()).await.is_err() {
             return Err(NoRequest::Silent);
@@ -66,10 +74,7 @@ pub(super) async fn body(
     match slot.head.body {
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
         BodyFraming::Length(length) => {
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            if length > env.config().limits.body_bytes_max {
-                return Err(reading.too_large());
-            }
+            let length = wide(length);
             conn.expect_body(length);
             // What has come is counted, not what was announced: an announcement costs its sender
             // nothing.
@@ -84,6 +89,38 @@ pub(super) async fn body(
         }
         BodyFraming::Chunked => reading.chunked(conn, start).await,
     }
+}
+
+/// Would the body be read, as far as the head alone says? A client that waits for `100 Continue`
+/// must not be asked for a body that is refused by its head (RFC 9110 section 10.1.1). Others have
+/// sent it.
+fn taken_by_head(
+    head: &RequestHead,
+    input: &[u8],
+    endpoint: Endpoint,
+    admitted: &Admitted,
+) -> Result<(), Refusal> {
+    let announced = match head.body {
+        BodyFraming::Length(length) => wide(length),
+        BodyFraming::None | BodyFraming::Chunked | BodyFraming::UntilClose => 1,
+    };
+    if !admitted.has_room_for(announced) {
+        return Err(request::in_flight_full());
+    }
+    match endpoint {
+        Endpoint::Other => form_type(head, input).map(|_| ()).map_err(Into::into),
+        // The body may name a response that is kept somewhere: then the rank does not count.
+        Endpoint::Responses | Endpoint::StoredResponse | Endpoint::Models => Ok(()),
+        _ => rank_pin(head, input).map(|_| ()),
+    }
+}
+
+fn too_large(env: &Env) -> Refusal {
+    request::body_too_large(env.config().limits.body_bytes_max)
+}
+
+fn wide(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
 }
 
 struct BodyReading<'a> {
@@ -130,10 +167,6 @@ impl BodyReading<'_> {
         self.admitted
             .hold_body(body_bytes)
             .map_err(|_| NoRequest::Refused(request::in_flight_full()))
-    }
-
-    fn too_large(&self) -> NoRequest {
-        NoRequest::Refused(request::body_too_large(self.env.config().limits.body_bytes_max))
     }
 
     /// Reads on. `whole_bytes`: what head and body come to at most.

@@ -101,7 +101,7 @@ pub(super) async fn by_engine(
 }
 
 /// Fields that say what a refusal is.
-const OWN_FIELDS: usize = 7;
+const OWN_FIELDS: usize = 8;
 /// Fields beside it: the request's id, what the page of the client is told, limits.
 const TOLD_FIELDS: usize = 5 + RATE_FIELDS;
 
@@ -160,6 +160,7 @@ fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], 
         (header::REASON, refusal.reason().as_str().as_bytes()),
         told.first().copied().unwrap_or_default(),
         ("allow", refusal.allow().unwrap_or_default().as_bytes()),
+        ("accept-encoding", refusal.accept_encoding().as_bytes()),
         ("www-authenticate", refusal.challenge().as_bytes()),
         (header::SHOULD_RETRY, retry.as_bytes()),
         (header::RETRY_AFTER, seconds),
@@ -184,6 +185,7 @@ fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_http1::HeadError;
     use forebay_prompt::parse::{ApiShape, Reason};
     use std::time::Duration;
 
@@ -261,6 +263,19 @@ mod tests {
             let text = bytes(&refusal, ApiShape::OpenAi, KEPT, b"");
             assert!(text.contains("\r\nretry-after: 1\r\nretry-after-ms: 1\r\n"), "{text}");
         }
+    }
+
+    /// RFC 9110 15.5.16: a client learns that it may send the same body without a coding.
+    #[test]
+    fn a_body_in_a_coding_is_refused_with_what_would_be_taken() {
+        let refusal = Refusal::from(HeadError::ContentCoding);
+        for api in [ApiShape::OpenAi, ApiShape::Anthropic] {
+            let text = bytes(&refusal, api, KEPT, b"");
+            assert!(text.starts_with("HTTP/1.1 415 "), "{text}");
+            assert!(text.contains("\r\naccept-encoding: identity\r\n"), "{text}");
+        }
+        let other = bytes(&Refusal::new(Reason::BadRequest), ApiShape::OpenAi, KEPT, b"");
+        assert!(!other.contains("accept-encoding"), "{other}");
     }
 
     #[test]

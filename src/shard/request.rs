@@ -120,7 +120,7 @@ async fn stages(
     let (_entered, mut admitted) = admit(shard, slot, asks, &mut newcomer)?;
     quota::enter(shard, slot, endpoint).map_err(Stop::BeforeBody)?;
     // ingress: the whole body. parse: one scan of it.
-    let body_bytes = read::body(&shard.env, conn, slot, &mut admitted).await?;
+    let body_bytes = read::body(&shard.env, conn, slot, endpoint, &mut admitted).await?;
     slot.take_message(conn, body_bytes);
     let read_at = read::parse(&shard.env, &shard.io, conn, slot, endpoint).await?;
     labels.read_ns = Some(read_at.since(head_at));

@@ -1,7 +1,7 @@
 //! HTTP/1.1 as clients use it: keep-alive, pipelining, expectations, limits, versions, the router's
 //! own answers.
 
-use crate::rig::{ASK, Client, Worker, config, post, router};
+use crate::rig::{ASK, Client, Worker, config, post, router, until};
 
 #[test]
 fn bodies_and_heads_arrive_as_they_were_sent() {
@@ -77,6 +77,58 @@ fn a_client_that_waits_for_100_continue_gets_it() {
     assert_eq!(client.reply().status, 100);
     client.send(ASK);
     assert_eq!(client.reply().status, 200);
+}
+
+/// Issue 35, F6: the body of a 413 was asked for first. RFC 9110 section 10.1.1.
+#[test]
+fn a_body_that_its_head_refuses_is_not_asked_for() {
+    let worker = Worker::json("{}");
+    let mut config = config(&[&worker]);
+    config.limits.body_bytes_max = 60_000;
+    config.limits.buffered_bytes_max = 65_536;
+    let router = router(config);
+    let mut holder = Client::connect(router.listen);
+    let held = format!(r#"{{"model":"m","prompt":"{}"#, "x".repeat(20_000));
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n";
+    holder.send([head, &held].concat().as_bytes());
+    const JSON: &str = "content-type: application/json\r\n";
+    // As long as the half of a body is in memory, a long one has no room beside it.
+    until("the half is read", || {
+        let mut client = Client::connect(router.listen);
+        let fields = "expect: 100-continue\r\ncontent-length: 50000\r\n";
+        client.send(
+            format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\n{JSON}{fields}\r\n").as_bytes(),
+        );
+        client.reply().status == 429
+    });
+    for (path, fields, status) in [
+        ("/v1/completions", "content-length: 60001\r\n", 413),
+        ("/v1/messages", "content-length: 1000000000000000\r\n", 413),
+        ("/v1/completions", "content-length: 9\r\nx-data-parallel-rank: one\r\n", 400),
+        ("/v1/completions", "content-length: 9\r\ncontent-encoding: gzip\r\n", 415),
+        ("/v1/audio/transcriptions", "content-length: 9\r\ncontent-type: multipart/mixed\r\n", 400),
+        (
+            "/v1/audio/transcriptions",
+            "transfer-encoding: chunked\r\ncontent-type: multipart/form-data\r\n",
+            400,
+        ),
+        ("/nothing", "content-length: 9\r\n", 404),
+    ] {
+        let mut client = Client::connect(router.listen);
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n{fields}\r\n");
+        client.send(head.as_bytes());
+        let reply = client.reply();
+        assert_eq!(reply.status, status, "{path} {fields}: {}", reply.text());
+        assert!(client.at_end(), "{path} {fields}");
+    }
+    // What only the body shows comes behind the 100.
+    let mut client = Client::connect(router.listen);
+    let chunked = "expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n";
+    client.send(format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\n{chunked}").as_bytes());
+    assert_eq!(client.reply().status, 100);
+    client.send(b"ffffff\r\n");
+    assert_eq!(client.reply().status, 413);
 }
 
 #[test]
@@ -213,6 +265,7 @@ fn a_compressed_body_is_refused_by_its_name() {
         let reply = client.reply();
         assert_eq!(reply.status, 415, "{field}");
         assert!(reply.text().contains("Content-Encoding"), "{}", reply.text());
+        assert_eq!(reply.field("accept-encoding"), Some("identity"));
     }
     client.send(with("Content-Encoding: Identity").as_bytes());
     assert_eq!(client.reply().status, 200, "the connection goes on");

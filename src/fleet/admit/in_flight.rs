@@ -134,30 +134,42 @@ impl InFlight {
 }
 
 impl Admitted {
+    /// Could the request hold a body of so many bytes now? Nothing is counted.
+    #[must_use]
+    pub fn has_room_for(&self, body_bytes: usize) -> bool {
+        let (wanted, most) = (self.wanted(body_bytes), self.limits.body_bytes_max.get());
+        // Kept for tenants that hold little: all could not go past the limit, as requests may.
+        let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
+        let has_much = |held: &TenantHeld| {
+            self.of_tenant(held, body_bytes) > most / RESERVED_PART && held.requests.get() > 1
+        };
+        wanted <= most && !(is_reserved && self.limits.held(self.tenant).is_some_and(has_much))
+    }
+
+    /// What the tenant holds with a body of so many bytes of this request.
+    fn of_tenant(&self, held: &TenantHeld, body_bytes: usize) -> usize {
+        held.body_bytes.get().saturating_sub(self.body_bytes).saturating_add(body_bytes)
+    }
+
+    /// Bytes of all bodies, if that of this request has so many.
+    fn wanted(&self, body_bytes: usize) -> usize {
+        // A body grows while it is read: what this request holds already is not asked for again.
+        self.limits.body_bytes.get().saturating_sub(self.body_bytes).saturating_add(body_bytes)
+    }
+
     /// The request's body now holds `body_bytes` in memory.
     ///
     /// # Errors
     /// [`Full::BodyBytes`] when the shard may not hold that much more.
     pub fn hold_body(&mut self, body_bytes: usize) -> Result<(), Full> {
         debug_assert!(self.limits.body_bytes.get() >= self.body_bytes, "own bytes not counted");
-        // A body grows while it is read: what this request holds already is not asked for again.
-        let others = self.limits.body_bytes.get().saturating_sub(self.body_bytes);
-        let wanted = others.saturating_add(body_bytes);
-        let most = self.limits.body_bytes_max.get();
-        if wanted > most {
+        if !self.has_room_for(body_bytes) {
             return Err(Full::BodyBytes);
         }
         if let Some(held) = self.limits.held(self.tenant) {
-            let own = held.body_bytes.get().saturating_sub(self.body_bytes);
-            let own = own.saturating_add(body_bytes);
-            // Kept for tenants that hold little: all could not go past the limit, as requests may.
-            let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
-            if is_reserved && own > most / RESERVED_PART && held.requests.get() > 1 {
-                return Err(Full::BodyBytes);
-            }
-            held.body_bytes.set(own);
+            held.body_bytes.set(self.of_tenant(held, body_bytes));
         }
-        self.limits.body_bytes.set(wanted);
+        self.limits.body_bytes.set(self.wanted(body_bytes));
         self.body_bytes = body_bytes;
         Ok(())
     }
@@ -202,6 +214,7 @@ mod tests {
         let mut second = limits.admit(ONLY).unwrap();
         assert_eq!(limits.admit(ONLY).unwrap_err(), Full::Requests);
         first.hold_body(60).unwrap();
+        assert!(second.has_room_for(40) && !second.has_room_for(41) && first.has_room_for(100));
         assert_eq!(second.hold_body(41), Err(Full::BodyBytes));
         second.hold_body(40).unwrap();
         first.hold_body(50).unwrap();

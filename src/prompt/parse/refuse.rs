@@ -183,6 +183,13 @@ impl Refusal {
         if self.status == 401 { "Bearer" } else { "" }
     }
 
+    /// Value of `accept-encoding`, RFC 9110 section 15.5.16: the coding of a body that would be
+    /// taken. Empty unless the status is about the coding.
+    #[must_use]
+    pub const fn accept_encoding(&self) -> &'static str {
+        if self.status == 415 { "identity" } else { "" }
+    }
+
     /// Value of `allow`.
     #[must_use]
     pub const fn allow(&self) -> Option<&'static str> {
