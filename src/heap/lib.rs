@@ -2,6 +2,8 @@
 //! mimalloc.
 
 use mimalloc as _;
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 use std::ffi::{c_int, c_long};
 
 /// `mi_option_purge_delay` of mimalloc 3.
@@ -34,9 +36,32 @@ pub fn give_back() {
     mi_collect(false);
 }
 
+/// Frees a long buffer, and gives its memory back at once. mimalloc gives back what holds nothing
+/// else: of many buffers of one size, freed ones would stay beside those in use.
+pub fn free_now(mut buffer: Vec<u8>) {
+    buffer.clear();
+    let page_bytes = page_size();
+    let room = buffer.spare_capacity_mut();
+    let begin = room.as_ptr().align_offset(page_bytes);
+    let Some(pages) = room.get_mut(begin..) else { return };
+    let bytes = pages.len() / page_bytes * page_bytes;
+    // SAFETY: whole pages of the spare room of a vector, which holds no value. They belong to
+    // private anonymous memory of the allocator, and read as zeros from now on.
+    let _ = unsafe { madvise(pages.as_mut_ptr().cast(), bytes, Advice::LinuxDontNeed) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_freed_buffer_can_be_taken_again() {
+        for bytes in [0, 1, 5_000, 100_000, 3 << 20] {
+            free_now(vec![7; bytes]);
+            let again = vec![9_u8; bytes];
+            assert!(again.iter().all(|byte| *byte == 9));
+        }
+    }
 
     #[test]
     fn the_option_is_the_delay() {

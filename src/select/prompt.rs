@@ -4,7 +4,7 @@
 use super::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_base::limits::IMAGE_FILL;
-use forebay_index::{BlockKey, Overlap, Overlaps, whole_bytes};
+use forebay_index::{BlockKey, Overlap, Overlaps};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
@@ -41,6 +41,8 @@ enum TextKind {
     Rendered,
     /// The same, with images that have names.
     WithImages,
+    /// The same, and nothing stands behind the last image.
+    EndsInImage,
 }
 
 /// The chunks of a prompt by kind; none where the walk had no use for them.
@@ -95,9 +97,7 @@ impl Prompt {
             chunks.shrink_to(CHUNKS_KEPT);
         }
         self.recalled_by = 0;
-        let mut text = std::mem::take(&mut self.text);
-        text.clear();
-        text
+        self.drop_text()
     }
 
     /// The prompt's text; its whole only if [`Prompt::is_rendered`]. Empty once it was let go.
@@ -115,9 +115,12 @@ impl Prompt {
     /// prompt is written into it while it is in the caches. Empty for a text that no shard could
     /// write again, which a retry would need.
     pub fn let_go(&mut self) -> Vec<u8> {
-        if !self.is_writable_here {
-            return Vec::new();
-        }
+        if self.is_writable_here { self.drop_text() } else { Vec::new() }
+    }
+
+    /// The same for a request that waits: its text is as long as its body, and would double what a
+    /// full queue holds. A retry remembers nothing of a text that no shard could write again.
+    pub fn drop_text(&mut self) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         text
@@ -125,7 +128,7 @@ impl Prompt {
 
     /// The text, written again if it was let go.
     pub(super) fn text_again(&self, ask: &MatchRequest<'_>) -> Cow<'_, [u8]> {
-        if self.text.len() == self.text_bytes {
+        if self.text.len() == self.text_bytes || !self.is_writable_here {
             return Cow::Borrowed(&self.text);
         }
         let mut text = Vec::with_capacity(self.text_bytes);
@@ -150,8 +153,8 @@ impl Prompt {
     /// So many bytes of an overlap are all of the prompt, see [`forebay_index::whole_bytes`].
     #[must_use]
     pub fn whole_bytes(&self) -> usize {
-        let text = whole_bytes(&self.text, self.has_images());
-        // Without its text, or longer than that.
+        let text = if self.kind == TextKind::EndsInImage { usize::MAX } else { self.text_bytes };
+        // Longer than its text, or never written.
         text.max(usize::try_from(self.prompt_bytes).unwrap_or(usize::MAX))
     }
 
@@ -164,7 +167,7 @@ impl Prompt {
     /// Has the text images with names?
     #[must_use]
     pub const fn has_images(&self) -> bool {
-        matches!(self.kind, TextKind::WithImages)
+        matches!(self.kind, TextKind::WithImages | TextKind::EndsInImage)
     }
 
     /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the
@@ -193,6 +196,7 @@ impl Prompt {
                 && self.text.contains(&IMAGE_FILL)
         };
         self.kind = match is_rendered {
+            true if has_images() && self.text.last() == Some(&IMAGE_FILL) => TextKind::EndsInImage,
             true if has_images() => TextKind::WithImages,
             true => TextKind::Rendered,
             false => TextKind::Canonical,
@@ -272,6 +276,11 @@ mod tests {
             assert_eq!(given.capacity(), if place == RenderThread::Shard { 100 } else { 0 });
             assert_eq!(prompt.text().is_empty(), place == RenderThread::Shard);
             assert_eq!((&*prompt.text_again(&ask), prompt.text_bytes()), (&text[..], text.len()));
+            let whole_bytes = prompt.whole_bytes();
+            prompt.drop_text();
+            assert_eq!((prompt.text(), prompt.whole_bytes()), (&b""[..], whole_bytes));
+            let again = prompt.text_again(&ask);
+            assert_eq!(!again.is_empty(), place == RenderThread::Shard, "it waited");
             prompt.end();
             assert_eq!((prompt.text_bytes(), prompt.let_go().capacity()), (0, 0));
         }

@@ -71,12 +71,15 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After 
         identity::answered(conn);
         // Before the wait for the next request: an idle connection must not hold megabytes.
         shard.io.recycle_large(&mut slot.message);
+        let text = slot.prompt.drop_text();
+        if text.capacity() > 0 {
+            shard.routing.text.give(&shard.io, text);
+        }
         match after {
             After::KeepAlive => reused = true,
             end => {
-                for buffer in [&mut slot.pair.leg_body, &mut conn.input] {
-                    shard.io.recycle_large(buffer);
-                }
+                shard.io.recycle_large(&mut slot.pair.leg_body);
+                shard.io.free_refused(&mut conn.input);
                 shard.routing.text.give(&shard.io, slot.prompt.end());
                 return end;
             }

@@ -4,7 +4,9 @@ use super::env::Env;
 use crate::relay::{HitFinder, Upstream, UpstreamPool};
 use crate::runtime::Offload;
 use ahash::AHashMap;
-use forebay_base::limits::{FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD};
+use forebay_base::limits::{
+    FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, READ_BYTES,
+};
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::account::Count;
 use forebay_link::Turnstile;
@@ -83,6 +85,16 @@ impl Io {
     pub(super) fn recycle_large(&self, buffer: &mut Vec<u8>) {
         if buffer.capacity() > INLINE_BODY_BYTES_MAX {
             self.recycle(std::mem::take(buffer));
+        }
+    }
+
+    /// Frees the beginning of a body that is not read to its end. Where `limits.buffered_bytes_max`
+    /// refuses many at once, their memory would stay beside that of the others.
+    pub(super) fn free_refused(&self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() > FREED_HERE_BYTES_MAX {
+            self.recycle(std::mem::take(buffer));
+        } else if buffer.capacity() > READ_BYTES {
+            forebay_heap::free_now(std::mem::take(buffer));
         }
     }
 

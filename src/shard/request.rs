@@ -246,6 +246,7 @@ async fn drive(
             // queue
             Action::Wait(waiter, wanted) => {
                 let joined_at = waiter.joined_at;
+                wait::drop_text(shard, slot);
                 let (next, place) = wait::for_verdict(shard, conn, slot, waiter, wanted).await;
                 let now = shard.env.now();
                 labels.queued_ns += now.since(joined_at);

@@ -62,6 +62,14 @@ pub(super) async fn for_verdict<'a>(
     (event, is_kept.then_some(seat))
 }
 
+/// A full queue holds no text of prompts beside the bodies: `limits.buffered_bytes_max` counts only
+/// these. A recorder gets its keys from the text when the request is sent.
+pub(super) fn drop_text(shard: &Shard, slot: &mut Slot) {
+    if shard.workers.fleet().serving.notes.is_none() {
+        shard.routing.text.give(&shard.io, slot.prompt.drop_text());
+    }
+}
+
 /// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it
 /// stands.
 async fn told(
