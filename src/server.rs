@@ -149,6 +149,7 @@ fn begin(
     let tls = TlsSetup { server, connectors: config.connectors()? };
     let admin_tls = config.admin_accept_files().map(|files| ServerTls::read(&files)).transpose()?;
     let place = if signals { place(&config)? } else { None };
+    let models = place.as_ref().and_then(handed_models);
     let mut taken = place.as_ref().and_then(taken_over);
     let sockets = taken.as_mut().map(|taken| std::mem::take(&mut taken.sockets));
     let mut inherited = Inherited::new(sockets.unwrap_or_default());
@@ -165,7 +166,7 @@ fn begin(
     let credentials = Credentials { access: access(&config)?, api_keys };
     ingress::raise_limit(&config);
     let offer = place.map(|place| offer(place, &listeners, &admin)).transpose()?;
-    let handover = HandoverSetup { taken, offer };
+    let handover = HandoverSetup { taken, models, offer };
     let sockets = ServerSockets { listeners, admin, tls, admin_tls, handover };
     let options = RunOptions { signals, reloader, feed_timers };
     launch(Arc::new(config), driver, sockets, credentials, options)
@@ -193,6 +194,15 @@ fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
     let taken = forebay_handover::take(place);
     taken.unwrap_or_else(|error| {
         tracing::warn!("nothing is taken over: {error}");
+        None
+    })
+}
+
+/// The models of the workers of the running process. Without them it is taken over all the same.
+fn handed_models(place: &MeetingPlace) -> Option<File> {
+    let models = forebay_handover::take_models(place);
+    models.unwrap_or_else(|error| {
+        tracing::warn!("the models of the workers are not taken over: {error}");
         None
     })
 }

@@ -25,6 +25,13 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
         let note = if drain == 0 { String::new() } else { format!(" ({drain} drain)") };
         return format!("none of {all} workers is usable{note}");
     }
+    // Its ranks belong to no model.
+    let is_unlisted = |&(role, state, count): &(&str, &str, usize)| {
+        count == 0 || role == "unknown" || !is_up(state)
+    };
+    if counts.iter().all(is_unlisted) {
+        return format!("no worker of {all} lists a model: see `waits_for` of GET /workers");
+    }
     let of = |(role, state, count): &(&str, &str, usize)| format!("{count} {role} {state}");
     let seen: Vec<String> = counts.iter().filter(|(_, _, count)| *count > 0).map(of).collect();
     format!(

@@ -4,7 +4,7 @@
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::parse_duration;
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, OpenedBy, Pool, Windows};
+use forebay_fleet::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn open_for(text: &str) -> Result<Duration, String> {
 
 /// The pools of those that answer and of those that prefill for them.
 fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2], UnknownModel> {
-    let model = fleet.model(name).or_else(|| fleet.model(ANY_MODEL));
+    let model = fleet.model_for(name);
     let pools = model.map(|(_, model)| [Some(model.pool), model.prefill_pool]).unwrap_or_default();
     let is_used = |pool: &Option<PoolIndex>| {
         pool.and_then(|pool| fleet.pool(pool)).is_some_and(|pool| !pool.ranks.is_empty())

@@ -36,6 +36,9 @@ pub const WORKER_API_KEY_BYTES_MAX: usize = 4_096;
 pub const WORKERS_MAX: usize = 1_024;
 /// Longest file of `workers_state`: a line for each worker. A longer one counts as broken.
 pub const WORKERS_STATE_BYTES_MAX: usize = 8 << 20;
+/// Longest list of the workers' models that one process leaves to the next. The next process reads
+/// no longer one.
+pub const MODEL_MEMORY_BYTES_MAX: usize = 8 << 20;
 /// Most models with their own label in the metrics; further ones share the label `other`.
 pub const MODELS_MAX: usize = 64;
 /// Most shards of one process; `forebay check` reports more as an error.

@@ -6,7 +6,7 @@ use super::process::{failed, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, Flags, Policy};
-use forebay_discovery::{Examined, Lack, ModelTexts, Probing, SignsOfLife, WorkerClients};
+use forebay_discovery::{Examined, Lack, Listing, ModelTexts, Probing, SignsOfLife, WorkerClients};
 use forebay_handover::MeetingPlace;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -68,7 +68,12 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let examined = run_local(examine_all(&config))??;
     for (name, examined) in &examined {
         let (about, lacks) = match examined {
-            Ok(examined) => (examined.description.in_words(), examined.lacks.clone()),
+            Ok(examined) => {
+                let fault = examined.description.listing.fault().filter(|_| config.health.enabled);
+                let list = fault.map(|what| Lack { what, help: Listing::HELP.to_owned() });
+                let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
+                (examined.description.in_words(), lacks)
+            }
             Err(why) => {
                 let help = "start it, or correct its `url`".to_owned();
                 (String::new(), vec![Lack { what: format!("not reached: {why}"), help }])

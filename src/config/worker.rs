@@ -30,7 +30,8 @@ table! {
         concurrency_max: Option<u32> = None, { absent: "`rank_concurrency_max`" };
         /// Data-parallel ranks, where they cannot be discovered.
         ranks: Option<u32> = None, { absent: "discovered", range: 1..=RANKS_MAX as u64 };
-        /// Models that it serves, where they cannot be discovered.
+        /// Models that it serves, where they cannot be discovered. `*` takes any model that no
+        /// worker lists.
         models: Vec<String> = Vec::new(), { absent: "discovered" };
         /// Tokens per KV block, where it cannot be discovered.
         block_size_tokens: Option<u32> = None,

@@ -265,7 +265,7 @@ fn hosts(table: &AdapterConfig, fleet: &FleetSnapshot, board: &LoadBoard) -> Vec
 }
 
 fn adapters_at(fleet: &FleetSnapshot, rank: RankIndex) -> impl Iterator<Item = &Model> {
-    fleet.models.iter().filter(move |model| model.is_adapter && model.ranks.contains(&rank))
+    fleet.models.iter().filter(move |model| model.is_adapter() && model.ranks.contains(&rank))
 }
 
 fn load(
@@ -285,7 +285,7 @@ fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::{RoomLimits, RoomWanted, test_support};
+    use forebay_fleet::worker::{ModelKind, RoomLimits, RoomWanted, test_support};
 
     const START: NanosSinceStart = NanosSinceStart(0);
 
@@ -337,7 +337,7 @@ mod tests {
             self.fleet.generation += 1;
             self.fleet.models.retain(|model| &*model.name != name);
             let model = test_support::model(name, ranks);
-            self.fleet.models.push(Model { is_adapter: true, ..model });
+            self.fleet.models.push(Model { kind: ModelKind::Adapter, ..model });
         }
     }
 

@@ -7,7 +7,8 @@ use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
-    Announced, DescribedRank, Description, KvSource, Registry, RegistryKind, numbered, read_models,
+    Announced, DescribedRank, Description, KvSource, Listing, Registry, RegistryKind, numbered,
+    read_models,
 };
 use forebay_fleet::worker::{
     ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
@@ -22,12 +23,14 @@ use std::time::Duration;
 
 fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Description {
     let models = read_models(models).unwrap().models;
+    let listing = if models.is_empty() { NOTHING } else { Listing::Listed };
     let ranks =
         numbered(0, ranks, &DescribedRank { block_size_tokens, ..DescribedRank::default() });
     let dialect = Dialect::Vllm;
     Description {
         dialect,
         models,
+        listing,
         ranks,
         port_per_rank: false,
         role: Role::Both,
@@ -49,6 +52,7 @@ fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {
     BlockKey::root(SEED, &RootName { model, block_size_tokens, lora, cache_salt: "" })
 }
 
+const NOTHING: Listing = Listing::Nothing { status: None, is_well: false };
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 #[test]
@@ -78,7 +82,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(keys("alias"), [root("m", 16, "")], "another name of the same cache");
     assert_eq!(keys("lora"), [root("m", 16, "lora")]);
     assert_eq!(of("lora").ranks, [RankIndex(0), RankIndex(1)], "only who lists it serves it");
-    assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter), [false, false, true]);
+    assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter()), [false, false, true]);
     assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
 
     // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.

@@ -5,6 +5,7 @@
 use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
 use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -16,6 +17,8 @@ use tracing::{info, warn};
 pub struct HandoverSetup {
     /// From the process before, if there is one.
     pub taken: Option<TakenProcess>,
+    /// The names that its workers listed, if it handed them over.
+    pub models: Option<File>,
     /// For the next one; `None` where none can come.
     pub offer: Option<HandoverOffer>,
 }
@@ -64,6 +67,11 @@ impl Handover {
             own.open();
         }
         own
+    }
+
+    /// The names that the workers of the process before listed, if it handed them over.
+    pub(super) fn take_models(&mut self) -> Option<File> {
+        self.setup.models.take()
     }
 
     /// This is the process that answers the admin API.

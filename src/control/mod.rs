@@ -19,6 +19,7 @@ mod feeds;
 mod fleet;
 mod handover;
 mod kv_pools;
+mod model_memory;
 #[cfg(test)]
 mod fleet_tests;
 mod ports;

@@ -74,13 +74,14 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::{DescribedRank, Description};
+    use forebay_discovery::{DescribedRank, Description, Listing};
     use forebay_fleet::worker::{Dialect, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
         Description {
             dialect: Dialect::Vllm,
             models: Vec::new(),
+            listing: Listing::Any,
             ranks: vec![rank.clone(); ranks],
             port_per_rank: false,
             role: Role::Both,

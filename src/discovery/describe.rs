@@ -3,14 +3,15 @@
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::described::{
-    Announced, DescribedRank, Description, ModelList, ServedModel, SglangInfo, configured_model,
-    events_of_vllm, numbered, ranks_of_vllm_metrics, read_models, read_sglang_info,
+    Announced, DescribedRank, Description, Listing, ModelList, ServedModel, SglangInfo,
+    configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
+    read_sglang_info,
 };
 use super::http::{AskError, Asker};
 use super::kv_source::{self, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
-use forebay_fleet::worker::{Dialect, Role};
+use forebay_fleet::worker::{ANY_MODEL, Dialect, Role};
 use forebay_zmq::{EndpointError, ZmqEndpoint};
 use std::net::IpAddr;
 use thiserror::Error;
@@ -80,6 +81,7 @@ pub(crate) async fn discover(
         Dialect::Openai => plain(one()),
     };
     let ranks = with_capacity(asker, dialect, &list.owned_by, ranks).await;
+    let listing = list.listing();
     let mut models = list.models;
     if let Some(files) = files {
         for model in models.iter_mut().filter(|model| model.parent.is_none()) {
@@ -87,9 +89,21 @@ pub(crate) async fn discover(
         }
     }
     let role = kv_source::role(subject.config, place.role);
-    let described =
-        Description { dialect, models, ranks, port_per_rank, role, source: None, is_asleep: false };
+    let described = Description {
+        dialect,
+        models,
+        listing,
+        ranks,
+        port_per_rank,
+        role,
+        source: None,
+        is_asleep: false,
+    };
     let mut described = configured(described, subject)?;
+    if let Listing::Nothing { is_well, .. } = &mut described.listing {
+        let path = subject.config.health_path.as_deref();
+        *is_well = check_health(asker, path, dialect).await.is_ok();
+    }
     add_source(&mut described, subject, &place, true);
     Ok(described)
 }
@@ -163,6 +177,7 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
     let described = Description {
         dialect,
         models,
+        listing: Listing::Any,
         ranks,
         port_per_rank: false,
         role,
@@ -210,15 +225,27 @@ fn configured(
             events.replay = Some(replay);
         }
     }
-    if !config.models.is_empty() {
+    set_models(&mut described, &config.models);
+    Ok(described)
+}
+
+/// Configured names replace those of the engine. `*` is no name: beside the names, or beside the
+/// engine's list where it stands alone, the worker takes any.
+fn set_models(described: &mut Description, configured: &[String]) {
+    let takes_any = configured.iter().any(|name| *name == ANY_MODEL);
+    let mut names = configured.iter().filter(|name| *name != ANY_MODEL).peekable();
+    if names.peek().is_some() {
         let known = std::mem::take(&mut described.models);
         let find = |name: &String| -> ServedModel {
             let found = known.iter().find(|model| *model.name == **name);
             found.cloned().unwrap_or_else(|| configured_model(name))
         };
-        described.models = config.models.iter().map(find).collect();
+        described.models = names.map(find).collect();
+        described.listing = Listing::Configured;
     }
-    Ok(described)
+    if takes_any {
+        described.listing = Listing::Any;
+    }
 }
 
 /// Ranks from the first one on whose port is that of another configured worker are that worker's.
@@ -273,8 +300,10 @@ async fn ask_models(asker: &Asker) -> Result<ModelList, DiscoveryError> {
     match asker.get("/v1/models").await {
         Ok(body) => read_models(&body).ok_or(DiscoveryError::Models),
         Err(error) => match error.status() {
-            // A server without the route: any model name goes.
-            Some(404 | 405 | 501) => Ok(ModelList::default()),
+            // A server without the route.
+            Some(status @ (404 | 405 | 501)) => {
+                Ok(ModelList { missing: Some(status), ..ModelList::default() })
+            }
             Some(status @ (401 | 403)) => Err(DiscoveryError::Forbidden(status)),
             _ => Err(error.into()),
         },

@@ -26,8 +26,10 @@ const RANK_NUMBER_MAX: u32 = 1 << 16;
 pub struct Description {
     /// Which engine answers there.
     pub dialect: Dialect,
-    /// Empty when any model name is to be accepted.
+    /// Its names, as far as the configuration or the engine lists any.
     pub models: Vec<ServedModel>,
+    /// Where the names come from, or why there is none.
+    pub listing: Listing,
     /// At least one; behind one port the position is the number that requests are pinned by.
     pub ranks: Vec<DescribedRank>,
     /// True when every rank listens on its own port: that of the URL plus its position.
@@ -38,6 +40,49 @@ pub struct Description {
     pub source: Option<KvSource>,
     /// It has freed its GPU memory, and serves nothing until it is woken.
     pub is_asleep: bool,
+}
+
+/// What is known of the names that a worker serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The engine lists them.
+    Listed,
+    /// The configuration lists them.
+    Configured,
+    /// By the configuration the worker takes any name that no worker lists: `models` has `*`, or
+    /// health checks are off and `models` is empty.
+    Any,
+    /// The engine lists no name.
+    Nothing {
+        /// It has no list: 404, 405 or 501. `None`: its list has no name but `*` or an empty one.
+        status: Option<u16>,
+        /// It passes its health check all the same.
+        is_well: bool,
+    },
+}
+
+impl Listing {
+    /// Is nothing known that the worker serves?
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        matches!(self, Self::Nothing { .. })
+    }
+
+    /// What was wrong with the list, for people.
+    #[must_use]
+    pub fn fault(self) -> Option<String> {
+        let Self::Nothing { status, .. } = self else { return None };
+        Some(status.map_or_else(
+            || "GET /v1/models lists no model".to_owned(),
+            |status| format!("GET /v1/models answers {status}"),
+        ))
+    }
+
+    /// What to do about it.
+    pub const HELP: &str = concat!(
+        "is this the engine's port? set `models` of the worker if it serves models ",
+        "that it does not list"
+    );
 }
 
 /// One model name of a worker.
@@ -95,12 +140,9 @@ impl Description {
         base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
     }
 
-    /// All names; [`ANY_MODEL`] where any is accepted.
+    /// All names that it lists or is configured with.
     #[must_use]
     pub fn model_names(&self) -> Vec<Arc<str>> {
-        if self.models.is_empty() {
-            return vec![ANY_MODEL.into()];
-        }
         self.models.iter().map(|model| Arc::clone(&model.name)).collect()
     }
 
@@ -115,6 +157,7 @@ impl Description {
         let names: Vec<&str> = self.models.iter().map(|model| &*model.name).collect();
         let shown = names.get(..MODELS_IN_WORDS_MAX).unwrap_or(&names).join(", ");
         let models = match names.len().saturating_sub(MODELS_IN_WORDS_MAX) {
+            0 if names.is_empty() && self.listing.is_nothing() => "no model listed".to_owned(),
             0 if names.is_empty() => "any model".to_owned(),
             0 => shown,
             more => format!("{shown} and {more} more"),
@@ -130,13 +173,10 @@ impl Description {
         )
     }
 
-    /// Does the worker serve that name? `Some(None)`: yes, because it takes any.
+    /// The model of that name, if the worker serves it.
     #[must_use]
-    pub fn serves(&self, name: &str) -> Option<Option<&ServedModel>> {
-        if self.models.is_empty() {
-            return (name == ANY_MODEL).then_some(None);
-        }
-        self.models.iter().find(|model| &*model.name == name).map(Some)
+    pub fn served(&self, name: &str) -> Option<&ServedModel> {
+        self.models.iter().find(|model| &*model.name == name)
     }
 }
 
@@ -155,6 +195,18 @@ pub struct ModelList {
     pub models: Vec<ServedModel>,
     /// What the first card names as the owner.
     pub owned_by: String,
+    /// The status of a server without the route.
+    pub missing: Option<u16>,
+}
+
+impl ModelList {
+    /// What the answer says of the names.
+    pub(crate) fn listing(&self) -> Listing {
+        match self.missing {
+            None if !self.models.is_empty() => Listing::Listed,
+            status => Listing::Nothing { status, is_well: false },
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -174,15 +226,22 @@ struct Card {
     parent: Option<String>,
 }
 
-/// Reads `GET /v1/models`; cards that are no cards are left out.
+/// Reads `GET /v1/models`; cards that are no cards are left out, and so are names that no request
+/// can mean: the empty one, and `*`, which stands for all names here.
 #[must_use]
 pub fn read_models(body: &str) -> Option<ModelList> {
     let raw: RawList<'_> = serde_json::from_str(body).ok()?;
     let mut list = ModelList::default();
-    for card_json in raw.data.into_iter().take(MODELS_PER_WORKER_MAX) {
+    for card_json in raw.data {
+        if list.models.len() >= MODELS_PER_WORKER_MAX {
+            break;
+        }
         let Ok(card) = serde_json::from_str::<Card>(card_json.get()) else { continue };
         if list.owned_by.is_empty() {
             list.owned_by = card.owned_by.unwrap_or_default();
+        }
+        if card.id.is_empty() || card.id == ANY_MODEL {
+            continue;
         }
         list.models.push(ServedModel {
             name: card.id.into(),
@@ -194,8 +253,9 @@ pub fn read_models(body: &str) -> Option<ModelList> {
     Some(list)
 }
 
-/// A model that is only configured.
-pub(crate) fn configured_model(name: &str) -> ServedModel {
+/// A model that is only known by its name.
+#[must_use]
+pub fn configured_model(name: &str) -> ServedModel {
     let card = serde_json::json!({ "id": name, "object": "model", "owned_by": "forebay" });
     let card_json = card.to_string().into();
     ServedModel { name: name.into(), card_json, root: None, parent: None }

@@ -26,7 +26,7 @@ impl Lack {
 pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
     let mut lacks = Vec::new();
     for (model, found) in texts {
-        if found.text.is_none() {
+        if found.text.is_none() && !description.listing.is_nothing() {
             let what = format!("no tokenizer for model `{model}`: its prompts are not matched");
             lacks.push(Lack::new(what, format!("set `model_dir` ({})", found.note)));
         }
@@ -69,7 +69,7 @@ const SGLANG: (&str, &str) = (
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::described::Announced;
+    use crate::described::{Announced, Listing};
     use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 
@@ -77,6 +77,7 @@ mod tests {
         Description {
             dialect: Dialect::Vllm,
             models: Vec::new(),
+            listing: Listing::Any,
             ranks: vec![rank],
             port_per_rank: false,
             role: Role::Both,

@@ -39,7 +39,8 @@ pub mod test_support;
 mod tests;
 
 pub use described::{
-    Announced, DescribedRank, Description, ModelList, ServedModel, numbered, read_models,
+    Announced, DescribedRank, Description, Listing, ModelList, ServedModel, configured_model,
+    numbered, read_models,
 };
 pub use exam::Examined;
 pub use http::WorkerClients;

@@ -245,7 +245,7 @@ fn hub_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::described::read_models;
+    use crate::described::{Listing, read_models};
     use forebay_fleet::worker::Role;
     use forebay_kv_events::test_support::block_on_local;
     use std::fs;
@@ -258,6 +258,7 @@ mod tests {
         Description {
             dialect,
             models,
+            listing: Listing::Listed,
             ranks,
             port_per_rank: false,
             role,

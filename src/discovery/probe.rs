@@ -116,8 +116,15 @@ struct Described {
     dialect: Dialect,
     /// When it was asked for.
     at: Instant,
-    /// There was a sign of a restart since.
+    /// There was a sign of a restart since, or its list of models is missing.
     doubted: bool,
+}
+
+/// What a description tells its probe.
+#[derive(Clone, Copy, Debug)]
+struct DescribedAs {
+    dialect: Dialect,
+    lists_nothing: bool,
 }
 
 impl Described {
@@ -191,12 +198,12 @@ impl Probe {
         let mut reached = Reached::from(state);
         let mut registrar = None;
         loop {
-            let dialect = self.describe_until_known(&mut reached, &mut registrar).await;
+            let described = self.describe_until_known(&mut reached, &mut registrar).await;
             if !self.health.enabled {
                 self.tell(WorkerState::Up).await;
                 return;
             }
-            self.watch(dialect, &mut reached, &mut registrar).await;
+            self.watch(described, &mut reached, &mut registrar).await;
         }
     }
 
@@ -205,11 +212,11 @@ impl Probe {
         &self,
         reached: &mut Reached,
         registrar: &mut Option<Registrar>,
-    ) -> Dialect {
+    ) -> DescribedAs {
         let mut pause = RETRY_MIN;
         loop {
             match self.describe(registrar, true).await {
-                Ok(dialect) => return dialect,
+                Ok(described) => return described,
                 Err(error) if reached.is_up() => self.failed(reached, &error, false).await,
                 Err(error) => self.unreachable(reached, &error),
             }
@@ -221,12 +228,13 @@ impl Probe {
     /// Checks health until the worker turns out to be another engine than described.
     async fn watch(
         &self,
-        dialect: Dialect,
+        described: DescribedAs,
         reached: &mut Reached,
         registrar: &mut Option<Registrar>,
     ) {
         let asker = self.asker(self.health.timeout);
-        let mut described = Described { dialect, at: Instant::now(), doubted: false };
+        let DescribedAs { dialect, lists_nothing } = described;
+        let mut described = Described { dialect, at: Instant::now(), doubted: lists_nothing };
         let mut has_lacked = false;
         loop {
             let health = async {
@@ -283,7 +291,12 @@ impl Probe {
         }
         described.at = Instant::now();
         match self.describe(registrar, false).await {
-            Ok(dialect) => {
+            // Without a list it may be anything that stands before the engine.
+            Ok(DescribedAs { lists_nothing: true, .. }) => {
+                described.doubted = true;
+                false
+            }
+            Ok(DescribedAs { dialect, .. }) => {
                 described.doubted = false;
                 dialect != described.dialect
             }
@@ -389,9 +402,10 @@ impl Probe {
         &self,
         registrar: &mut Option<Registrar>,
         is_new: bool,
-    ) -> Result<Dialect, String> {
+    ) -> Result<DescribedAs, String> {
         let WorkerLook { address, mut description, texts } = self.look().await?;
         let dialect = description.dialect;
+        let lists_nothing = description.listing.is_nothing();
         if is_new && self.health.enabled && dialect == Dialect::Vllm {
             let patience = self.health.timeout.min(SLEEP_ANSWER_TIME_MAX);
             description.is_asleep = is_asleep(&self.asker(patience)).await;
@@ -410,7 +424,7 @@ impl Probe {
             *registrar = registry.map(|registry| self.registrar(registry));
             self.register(registrar).await;
         }
-        Ok(dialect)
+        Ok(DescribedAs { dialect, lists_nothing })
     }
 
     fn registrar(&self, registry: Registry) -> Registrar {

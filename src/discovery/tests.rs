@@ -2,8 +2,8 @@
 
 use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
 use super::described::{
-    Announced, DescribedRank, Description, events_of_vllm, ranks_of_vllm_metrics, read_models,
-    read_sglang_info,
+    Announced, DescribedRank, Description, Listing, events_of_vllm, ranks_of_vllm_metrics,
+    read_models, read_sglang_info,
 };
 use super::http::Asker;
 use super::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake, refusing};
@@ -249,10 +249,55 @@ fn the_workers_own_settings_win() {
     assert_eq!((assumed.models.len(), assumed.ranks.len()), (0, 1));
 }
 
+/// Issue 35: each of these made the worker take any model.
+#[test]
+fn a_worker_without_a_list_is_known_by_it() {
+    const EMPTY: Answers = &[("/v1/models", r#"{"data":[]}"#)];
+    const STAR: Answers = &[("/v1/models", r#"{"data":[{"id":"*"}]}"#), ("/health", "")];
+    const HEALTH: Answers = &[("/health", "")];
+    block_on_local(async {
+        let none = WorkerConfig::default();
+        let models = |names: &[&str]| WorkerConfig {
+            models: names.iter().map(|&name| name.to_owned()).collect(),
+            ..WorkerConfig::default()
+        };
+        let any = models(&["*"]);
+        let nothing = |status, is_well| Listing::Nothing { status, is_well };
+        let cases: [(Answers, &WorkerConfig, Listing); 7] = [
+            (EMPTY, &none, nothing(None, true)),
+            (STAR, &none, nothing(None, true)),
+            (HEALTH, &none, nothing(Some(404), true)),
+            (&[], &none, nothing(Some(404), false)),
+            (&[], &any, Listing::Any),
+            (STAR, &models(&["a", "*"]), Listing::Any),
+            (&[], &models(&["a"]), Listing::Configured),
+        ];
+        for (answers, config, listing) in cases {
+            let described = described(answers, config).await.unwrap();
+            assert_eq!(described.listing, listing, "{answers:?}");
+            let configured = config.models.iter().filter(|name| *name != "*");
+            assert_eq!(names(&described), configured.collect::<Vec<_>>());
+        }
+        for status in [405, 501] {
+            let refused: &[_] = Box::leak(Box::new([("/v1/models", status)]));
+            let address = refusing(HEALTH, refused).await;
+            let described = described_at(address, &none).await.unwrap();
+            assert_eq!(described.listing, nothing(Some(status), true));
+            assert!(described.in_words().contains("no model listed"), "{}", described.in_words());
+        }
+        // The engine's names count beside `*`.
+        let described = described(VLLM, &any).await.unwrap();
+        assert_eq!((names(&described), described.listing), (vec!["tiny"], Listing::Any));
+    });
+}
+
 #[test]
 fn odd_answers_are_survived() {
     assert!(read_models("[]").is_none());
     assert_eq!(read_models(r#"{"data":[1,{"id":2},{"id":"x"}]}"#).unwrap().models.len(), 1);
+    let odd = r#"{"data":[{"id":"*"},{"id":""},{"id":"x"},{"id":"*x"}]}"#;
+    let named: Vec<_> = read_models(odd).unwrap().models;
+    assert_eq!(named.iter().map(|model| &*model.name).collect::<Vec<_>>(), ["x", "*x"]);
     assert!(read_sglang_info("nonsense", "h").is_none());
     let info =
         read_sglang_info(r#"{"dp_size":4000000000,"page_size":-1,"kv_events":7}"#, "h").unwrap();

@@ -31,6 +31,8 @@ const CHILD_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// What the process is asked.
 #[derive(Debug)]
 pub enum HostCall {
+    /// For the models of its workers, in a file.
+    Models(SyncSender<Option<File>>),
     /// For its index, in a file; `None` if there is none.
     Index(SyncSender<Option<File>>),
     /// Another process serves: drain. True if that was done.
@@ -135,9 +137,17 @@ impl HostThread {
         let Some(peer) = trusted(&stream)? else { return Ok(None) };
         match hear(&stream, LINE_MAX)?.as_str() {
             "sockets" => self.hand_over(stream, peer),
+            "models" => self.send_models(&stream).map(|()| None),
             "upgrade" => self.begin_upgrade(stream).map(|()| None),
             _ => Ok(None),
         }
+    }
+
+    fn send_models(&self, stream: &UnixStream) -> io::Result<()> {
+        let models = self.ask(LINE_MAX, HostCall::Models).flatten();
+        let models: Vec<_> = models.iter().map(AsFd::as_fd).collect();
+        say(stream, &models.len().to_string())?;
+        send_files(stream, &models)
     }
 
     fn hand_over(&self, taker: UnixStream, peer: Pid) -> io::Result<Option<Taker>> {

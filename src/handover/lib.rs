@@ -2,13 +2,17 @@
 //! index; then the running one drains.
 //!
 //! The running process waits at a socket that is named after its address ([`HandoverHost`]). Only
-//! processes of its user, and of root, are heard. One asks for the sockets ([`take`]), and says
-//! when it serves ([`TakenProcess::serves`]). Another asks it to start a new process itself
+//! processes of its user, and of root, are heard. A new process asks for the models of the workers
+//! ([`take_models`]) and then, over another connection, for the sockets ([`take`]). It says when it
+//! serves ([`TakenProcess::serves`]). Another asks it to start a new process itself
 //! ([`upgrade`]). Whatever fails before the new process serves changes nothing: the running one
 //! goes on.
 //!
 //! ```text
 //! new                               running
+//! "models\n"             ->
+//!                        <-         "<0 or 1>\n", then that many: names of the workers' models
+//!
 //! "sockets\n"            ->
 //!                        <-         "<count>\n", then the descriptors
 //!                        <-         "<0 or 1>\n", then that many: its index
@@ -27,4 +31,4 @@ mod wire;
 
 pub use host::{HandoverHost, HostCall, HostSetup, Program};
 pub use place::MeetingPlace;
-pub use taken::{TakeError, TakenProcess, take, upgrade};
+pub use taken::{TakeError, TakenProcess, take, take_models, upgrade};

@@ -62,6 +62,22 @@ pub fn take(place: &MeetingPlace) -> Result<Option<TakenProcess>, TakeError> {
     Ok(Some(TakenProcess { sockets, index, from, stream }))
 }
 
+/// Asks the process that waits at the place for the models of its workers; `None` if no process
+/// waits there, or an older one.
+///
+/// # Errors
+/// [`TakeError`]; the running process goes on then.
+pub fn take_models(place: &MeetingPlace) -> Result<Option<File>, TakeError> {
+    let Some((stream, _)) = place.meet()? else { return Ok(None) };
+    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    say(&stream, "models")?;
+    let count = match hear(&stream, ANSWER_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        heard => number(&heard?, 1)?,
+    };
+    Ok(receive_files(&stream, count, ANSWER_MAX)?.pop().map(File::from))
+}
+
 fn number(line: &str, most: usize) -> Result<usize, TakeError> {
     if line == "drains" {
         return Err(TakeError::Drains);

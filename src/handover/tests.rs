@@ -137,3 +137,25 @@ fn places_are_of_one_address() {
     assert!(place("[::1]:7").meet().unwrap().is_none());
     drop(waits);
 }
+
+#[test]
+fn the_models_of_workers_come_over_before_the_sockets() {
+    let (host, place, called) = host(4, Vec::new(), "");
+    let running = std::thread::spawn(move || {
+        for models in [Some(file("known")), None] {
+            let HostCall::Models(to) = called.recv().unwrap() else {
+                panic!("models are asked for")
+            };
+            to.send(models).unwrap();
+        }
+        answer(host, &called, None, true);
+    });
+    let (mut models, mut text) = (take_models(&place).unwrap().unwrap(), String::new());
+    models.rewind().unwrap();
+    models.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "known");
+    assert!(take_models(&place).unwrap().is_none(), "it could not write them");
+    take(&place).unwrap().unwrap().serves().unwrap();
+    running.join().unwrap();
+    assert!(take_models(&place).unwrap().is_none(), "no process waits there any more");
+}

@@ -145,7 +145,7 @@ impl LocalView {
     fn models(&self, pool: PoolIndex) -> Vec<String> {
         let named = |is_adapter: bool| {
             let models = pools::models(&self.fleet, pool);
-            models.filter(move |(_, model)| model.is_adapter == is_adapter)
+            models.filter(move |(_, model)| model.is_adapter() == is_adapter)
         };
         let names = named(false).chain(named(true)).map(|(_, model)| model.name.to_string());
         names.take(WINDOW_MODELS_MAX).collect()

@@ -1,4 +1,14 @@
-//! The model that a request asks for, and with it the ranks that may serve it.
+//! The model that a request asks for, and with it the ranks that may serve it. A name that a worker
+//! lists belongs to the workers that list it. [`ANY_MODEL`] serves only names that no worker lists.
+//!
+//! | the name | answer |
+//! |---|---|
+//! | has ranks | its ranks |
+//! | is expected: its workers are not described yet, or list it no more | [`NoModel::NoneYet`] |
+//! | is unlisted, and workers take any model | the ranks of [`ANY_MODEL`] |
+//! | is unlisted, and a worker of the file is not described yet | [`NoModel::NoneYet`] |
+//! | is unlisted, and no name is known | [`NoModel::NoneYet`] |
+//! | is unlisted | [`NoModel::Unknown`] |
 
 use forebay_base::ModelIndex;
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
@@ -8,7 +18,7 @@ use std::borrow::Cow;
 /// Why no model is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoModel {
-    /// No worker has said yet what it serves.
+    /// The workers that may serve it cannot be asked yet.
     NoneYet,
     /// No worker serves the named one.
     Unknown,
@@ -32,29 +42,36 @@ pub fn model<'a>(
     if endpoint == Endpoint::Other && !names_one {
         return Err(NoModel::NoPath);
     }
-    // Before all names: with it no name is known to be wrong.
-    if let Some(any) = fleet.model(ANY_MODEL) {
-        return Ok(any);
-    }
     if !request.lora.is_empty()
         && let Some(adapter) = adapter(fleet, &request.lora)
     {
         return Ok(adapter);
     }
     if names_one && endpoint != Endpoint::Models {
-        let none = if fleet.models.is_empty() { NoModel::NoneYet } else { NoModel::Unknown };
         return served(fleet, &request.model)
             .or_else(|| adapter(fleet, named_with_base(fleet, &request.model)?))
-            .ok_or(none);
+            .or_else(|| fleet.model_for(&request.model))
+            .ok_or_else(|| unserved(fleet, &request.model));
     }
     let optional = matches!(
         endpoint,
         Endpoint::Generate | Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::Models
     );
     if !optional {
-        return only(fleet).ok_or(NoModel::Missing);
+        return only(fleet);
     }
-    fleet.models.first().map(|model| (ModelIndex(0), model)).ok_or(NoModel::NoneYet)
+    let mut named = fleet.models.iter().filter(|model| !model.is_any());
+    let first = named.find(|model| !model.ranks.is_empty()).map_or(ANY_MODEL, |model| &*model.name);
+    served(fleet, first).ok_or(NoModel::NoneYet)
+}
+
+/// Why no worker serves the name.
+fn unserved(fleet: &FleetSnapshot, name: &str) -> NoModel {
+    let is_known = fleet.model(name).is_some_and(|(_, model)| model.is_known());
+    if is_known || fleet.serving.awaits_models || !fleet.has_names() {
+        return NoModel::NoneYet;
+    }
+    NoModel::Unknown
 }
 
 /// What separates the request's blocks from others of the model: its salt, and an adapter that it
@@ -71,13 +88,16 @@ pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, st
 
 /// The model that is meant where none is named: the only one, whatever names and adapters it has
 /// besides.
-fn only(fleet: &FleetSnapshot) -> Option<(ModelIndex, &Model)> {
-    let is_own = |model: &&Model| !model.ranks.is_empty() && !model.is_adapter;
+fn only(fleet: &FleetSnapshot) -> Result<(ModelIndex, &Model), NoModel> {
+    let is_own = |model: &&Model| model.is_known() && !model.is_adapter();
     let mut own = fleet.models.iter().filter(is_own);
-    let first = own.next()?;
+    let none = if fleet.serving.awaits_models { NoModel::NoneYet } else { NoModel::Missing };
+    let first = own.next().ok_or(none)?;
     // No engine serves two models: names with the same ranks are names of one.
-    let is_only = own.all(|model| model.ranks == first.ranks);
-    is_only.then(|| served(fleet, &first.name))?
+    if own.any(|model| model.ranks != first.ranks) {
+        return Err(NoModel::Missing);
+    }
+    served(fleet, &first.name).ok_or(NoModel::NoneYet)
 }
 
 fn served<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a Model)> {
@@ -85,7 +105,7 @@ fn served<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a M
 }
 
 fn adapter<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a Model)> {
-    served(fleet, name).filter(|(_, model)| model.is_adapter)
+    served(fleet, name).filter(|(_, model)| model.is_adapter())
 }
 
 /// The second half of SGLang's `model:adapter`, if the first is a model that is served. Both may
@@ -94,7 +114,7 @@ fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> 
     name.match_indices(':').find_map(|(at, _)| {
         let (base, adapter) = name.split_at_checked(at)?;
         let adapter = adapter.strip_prefix(':').filter(|adapter| !adapter.is_empty())?;
-        served(fleet, base).filter(|(_, model)| !model.is_adapter).map(|_| adapter)
+        served(fleet, base).filter(|(_, model)| !model.is_adapter()).map(|_| adapter)
     })
 }
 
@@ -102,6 +122,7 @@ fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> 
 mod tests {
     use super::*;
     use forebay_base::RankIndex;
+    use forebay_fleet::worker::{ModelKind, test_support};
     use forebay_index::KeySeed;
     use forebay_index::ModelRoots;
 
@@ -114,7 +135,7 @@ mod tests {
             ranks: ranks.iter().copied().map(RankIndex).collect(),
             roots: ModelRoots::new(KeySeed(1), name),
             text: None,
-            is_adapter,
+            kind: if is_adapter { ModelKind::Adapter } else { ModelKind::Base },
         };
         let models = [
             ("m:8b", false, &[0, 1][..]),
@@ -177,5 +198,65 @@ mod tests {
         assert_eq!(named(&fleet, false).as_deref(), Ok("m:8b"));
         fleet.models.clear();
         assert_eq!(named(&fleet, false), Err(NoModel::Missing));
+        fleet.serving.awaits_models = true;
+        assert_eq!(named(&fleet, false), Err(NoModel::NoneYet));
+    }
+
+    /// Issue 35: a worker of any model took the requests of all models.
+    #[test]
+    fn any_model_serves_only_names_that_no_worker_lists() {
+        let mut fleet = fleet();
+        fleet.models.insert(0, test_support::model(ANY_MODEL, &[7]));
+        fleet.models.push(Model { kind: ModelKind::Expected, ..test_support::model("later", &[]) });
+        let found = |fleet: &FleetSnapshot, name: &str, endpoint| {
+            let has_model = !name.is_empty();
+            let request = ApiRequest { model: name.into(), has_model, ..ApiRequest::default() };
+            model(fleet, endpoint, &request).map(|(_, model)| model.name.to_string())
+        };
+        let any = || Ok(ANY_MODEL.to_owned());
+        for (name, wanted) in [
+            ("m:8b", Ok("m:8b".to_owned())),
+            ("m:8b:tuned", Ok("tuned".to_owned())),
+            ("later", Err(NoModel::NoneYet)),
+            ("gone", any()),
+            ("unheard", any()),
+            (ANY_MODEL, any()),
+            // Several are served, and none is named.
+            ("", Err(NoModel::Missing)),
+        ] {
+            assert_eq!(found(&fleet, name, Endpoint::Completions), wanted, "{name:?}");
+        }
+        assert_eq!(found(&fleet, "", Endpoint::Tokenize).as_deref(), Ok("m:8b"));
+        fleet.models.truncate(1);
+        for name in ["m:8b", ""] {
+            assert_eq!(found(&fleet, name, Endpoint::Completions), any(), "{name:?}");
+            assert_eq!(found(&fleet, name, Endpoint::Tokenize), any(), "{name:?}");
+        }
+        // Its worker is gone: it serves and refuses nothing.
+        for models in [vec![], self::fleet().models] {
+            let is_empty = models.is_empty();
+            fleet.models = models;
+            fleet.models.insert(0, test_support::model(ANY_MODEL, &[]));
+            let none = if is_empty { NoModel::NoneYet } else { NoModel::Unknown };
+            for name in ["unheard", ANY_MODEL] {
+                assert_eq!(found(&fleet, name, Endpoint::Completions), Err(none), "{name}");
+            }
+        }
+        assert_eq!(found(&fleet, "m:8b", Endpoint::Completions).as_deref(), Ok("m:8b"));
+    }
+
+    #[test]
+    fn an_unlisted_name_is_unknown_once_all_configured_workers_have_listed() {
+        let mut fleet = fleet();
+        fleet.serving.awaits_models = true;
+        let found = |fleet: &FleetSnapshot, name: &str| {
+            let request =
+                ApiRequest { model: name.into(), has_model: true, ..ApiRequest::default() };
+            model(fleet, Endpoint::Completions, &request).map(|(_, model)| model.name.to_string())
+        };
+        assert_eq!(found(&fleet, "m:8b").as_deref(), Ok("m:8b"));
+        assert_eq!(found(&fleet, "unheard"), Err(NoModel::NoneYet));
+        fleet.serving.awaits_models = false;
+        assert_eq!(found(&fleet, "unheard"), Err(NoModel::Unknown));
     }
 }

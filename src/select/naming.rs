@@ -1,7 +1,7 @@
 //! What the model name of a client stands for: the tables `[[model]]`.
 
 use forebay_config::ModelConfig;
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
 
 /// The model that a request for `name` is for; `None` if no table has the name. Tables share the
 /// requests by weight, if their model has a worker. `draw` is below [`SESSION_DRAW_END`]: a session
@@ -38,8 +38,7 @@ fn scaled(draw: u64, total: u64) -> u64 {
 
 /// Has the model a worker that is up and may answer?
 fn has_worker(fleet: &FleetSnapshot, name: &str) -> bool {
-    let model = fleet.model(ANY_MODEL).or_else(|| fleet.model(name));
-    model.is_some_and(|(_, model)| {
+    fleet.model_for(name).is_some_and(|(_, model)| {
         model.ranks.iter().any(|&rank| {
             let is_up = |state| state == WorkerState::Up;
             fleet.rank(rank).is_some_and(|(_, worker)| is_up(worker.state))
@@ -117,10 +116,19 @@ mod tests {
         assert_eq!(chosen(&fleet, "base", 0), Some("base"));
     }
 
+    /// Issue 35: a worker of any model counted for each name.
+    #[test]
+    fn a_worker_of_any_model_counts_for_no_listed_name() {
+        let mut fleet = fleet(&[("chat", "base", 1), ("chat", "other", 1)]);
+        fleet.models.insert(0, test_support::model("*", &[0]));
+        fleet.workers[1].state = WorkerState::Down;
+        assert_eq!(chosen(&fleet, "chat", 99), Some("base"));
+    }
+
     #[test]
     fn with_health_checks_off_any_model_is_served() {
         let mut fleet = fleet(&[("chat", "later", 1), ("chat", "never", 0)]);
-        fleet.models = vec![test_support::model(ANY_MODEL, &[0, 1])];
+        fleet.models = vec![test_support::model("*", &[0, 1])];
         assert_eq!(chosen(&fleet, "chat", 5), Some("later"));
     }
 }

@@ -243,7 +243,7 @@ impl Prompt {
 mod tests {
     use super::*;
     use forebay_base::PoolIndex;
-    use forebay_fleet::worker::{FleetSnapshot, Model};
+    use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind};
     use forebay_index::{KeySeed, ModelRoots};
     use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 
@@ -257,7 +257,7 @@ mod tests {
             ranks: Vec::new(),
             roots: ModelRoots::new(KeySeed(1), "m"),
             text: None,
-            is_adapter: false,
+            kind: ModelKind::Base,
         };
         let body = br#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#;
         let mut request = ApiRequest::default();

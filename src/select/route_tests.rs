@@ -7,8 +7,9 @@ use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::test_support::ASKER;
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Pool, Rank,
-    Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, ModelKind,
+    Pool, Rank, Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker,
+    WorkerState,
 };
 use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps};
 use std::net::SocketAddr;
@@ -83,7 +84,7 @@ fn scene(words: &str) -> Scene {
         ranks: all.clone(),
         roots: ModelRoots::new(KeySeed(1), "m"),
         text: None,
-        is_adapter: false,
+        kind: ModelKind::Base,
     });
     fleet.pools = vec![Pool { ranks: all, kv_tokens: 0 }];
     Scene {

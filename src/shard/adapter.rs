@@ -9,7 +9,7 @@ use crate::ingress::Conn;
 use forebay_base::RankIndex;
 use forebay_base::limits::ADAPTER_WAIT_MAX;
 use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal};
 use forebay_router::request::Stop;
 use std::future::poll_fn;
@@ -39,8 +39,8 @@ fn unloaded<'a>(fleet: &'a FleetSnapshot, request: &ApiRequest) -> Option<&'a st
     let tables = &fleet.config.adapters;
     let asked = |name: &str| tables.iter().find(|table| !name.is_empty() && table.name == name);
     let table = asked(&request.lora).or_else(|| asked(&request.model))?;
-    // Without health checks nobody says what workers have.
-    let is_known = fleet.model(ANY_MODEL).is_none();
+    // Without health checks no worker lists its adapters.
+    let is_known = fleet.config.health.enabled;
     (is_known && !is_served(fleet, &table.name)).then_some(&*table.name)
 }
 

@@ -53,7 +53,7 @@ pub(super) fn model<'a>(
         websocket::check_models(fleet, model, listed)?;
     }
     found.map_err(|none| match none {
-        NoModel::NoneYet => no_worker("none has answered yet"),
+        NoModel::NoneYet => no_worker("those that may serve it have not listed it yet"),
         NoModel::Unknown => Refusal::unknown_model(request.asked_model()),
         NoModel::Missing if endpoint == Endpoint::WebSocket => Refusal::no_model_in_query(),
         NoModel::Missing => Refusal::missing_model(),

@@ -11,9 +11,9 @@ use forebay_text::context_tokens;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// With health checks off the models are unknown, so a worker is asked for the list.
+/// Without health checks and configured names the models are unknown, so a worker is asked.
 fn is_forwarded(fleet: &FleetSnapshot) -> bool {
-    fleet.model(ANY_MODEL).is_some()
+    !fleet.config.health.enabled && !fleet.has_names()
 }
 
 /// The body of the answer, in OpenAI's shape; `None` where a worker has it. A key sees the models
@@ -37,10 +37,11 @@ pub(super) fn body(fleet: &FleetSnapshot, slot: &Slot) -> Result<Option<Vec<u8>>
 /// models in the order in which workers answered, which is another one at each start.
 fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<'a, str>> {
     // A model that nobody serves any more keeps its index, but is not shown.
-    let is_shown =
-        |model: &&Model| !model.ranks.is_empty() && whom.may_see(&fleet.tenants, &model.name);
+    let is_shown = |model: &&Model| {
+        !model.ranks.is_empty() && !model.is_any() && whom.may_see(&fleet.tenants, &model.name)
+    };
     let mut served: Vec<&Model> = fleet.models.iter().filter(is_shown).collect();
-    served.sort_unstable_by_key(|model| (model.is_adapter, &model.name));
+    served.sort_unstable_by_key(|model| (model.is_adapter(), &model.name));
     let served = served.into_iter().map(|model| Cow::Borrowed(&*model.card_json));
     let may_see = |name: &&str| whom.may_see(&fleet.tenants, name);
     let named = names(fleet).filter(may_see).filter_map(|name| named(fleet, name));

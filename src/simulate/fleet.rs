@@ -6,8 +6,8 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks,
-    Worker, WorkerState, pools,
+    Dialect, FleetSnapshot, KvTransfer, Model, ModelKind, Rank, Role, RoomLimits, SessionSeat,
+    TierRanks, Worker, WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ pub(crate) fn fleet(
             ..ModelRoots::new(SEED, "m")
         },
         text: None,
-        is_adapter: false,
+        kind: ModelKind::Base,
     };
     let mut fleet = FleetSnapshot {
         generation: 1,

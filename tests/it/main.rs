@@ -91,6 +91,7 @@ mod tls_worker_reload;
 mod tls_workers;
 mod traces;
 mod tunnel;
+mod unlisted_models;
 mod upgrade;
 mod waiting;
 mod warm_restart;

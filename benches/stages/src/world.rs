@@ -6,8 +6,8 @@ use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
     Asker, Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    ModelText, OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard, TierRanks,
-    Worker, WorkerState,
+    ModelKind, ModelText, OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard,
+    TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, RootName, SliceWriter, index,
@@ -73,7 +73,7 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
             ..ModelRoots::new(SEED, "m")
         },
         text,
-        is_adapter: false,
+        kind: ModelKind::Base,
     };
     let kv_tokens = u64::from(KV_BLOCK_COUNT * BLOCK_SIZE_TOKENS);
     FleetSnapshot {

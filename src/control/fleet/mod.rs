@@ -5,8 +5,13 @@
 
 mod cards;
 mod configured;
+mod known_models;
+mod model_state;
+#[cfg(test)]
+mod model_tests;
 mod places;
 mod plans;
+mod serving_models;
 mod sharing;
 mod shown;
 mod sleeping;
@@ -14,6 +19,7 @@ mod sleeping;
 mod text_tests;
 
 pub(super) use cards::{ModelLength, UnequalLengths};
+pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
 pub(super) use shown::FoundWorker;
 
@@ -30,13 +36,11 @@ use forebay_index::KeySeed;
 use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
+use known_models::{FleetModels, KnownModels};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Most model names of one fleet; further ones are left out with a log line.
-const FLEET_MODELS_MAX: usize = 1_024;
 
 /// Everything known.
 #[derive(Debug)]
@@ -47,7 +51,7 @@ pub(super) struct Fleet {
     generation: u64,
     workers: Vec<KnownWorker>,
     ranks: Vec<KnownRank>,
-    models: Vec<Arc<str>>,
+    models: FleetModels,
     tier_numbers: Rc<GivenNumbers>,
 }
 
@@ -66,6 +70,7 @@ struct KnownWorker {
     word: OperatorWord,
     configured: Configured,
     description: Option<Description>,
+    models: KnownModels,
     /// By model name; adapters use their base model's.
     texts: BTreeMap<Arc<str>, FoundText>,
     registration: Registration,
@@ -175,6 +180,7 @@ impl KnownWorker {
             word: OperatorWord::Serve,
             configured: Configured::of(config, worker),
             description: None,
+            models: KnownModels::default(),
             texts: BTreeMap::new(),
             registration: Registration::default(),
         };
@@ -186,6 +192,8 @@ impl KnownWorker {
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
         self.configured = Configured::of(config, worker);
+        self.models.is_in_file = config.workers.iter().any(|one| one.url == worker.url);
+        self.models.configure(config, worker, self.description.is_some());
     }
 
     /// By which connector the KV of its pairs moves, where that is known: vLLM's prefill worker has
@@ -224,20 +232,22 @@ impl Fleet {
     /// The configured workers, none of which has answered yet.
     pub(super) fn new(config: &Arc<Config>, seed: KeySeed) -> Self {
         let known = |worker| KnownWorker::new(config, worker);
-        let workers = config.workers.iter().filter_map(known).collect();
+        let workers: Vec<KnownWorker> = config.workers.iter().filter_map(known).collect();
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
         let tenants = Arc::new(tenants);
         let front = FrontDoor { tenants, acceptor: None, image_key: None };
-        Self {
+        let mut fleet = Self {
             seed,
             config: Arc::clone(config),
             front,
             generation: 0,
             workers,
             ranks: Vec::new(),
-            models: Vec::new(),
+            models: FleetModels::default(),
             tier_numbers: Rc::default(),
-        }
+        };
+        fleet.place_expected();
+        fleet
     }
 
     /// How sessions with clients and workers begin.
@@ -282,7 +292,7 @@ impl Fleet {
         texts: BTreeMap<Arc<str>, FoundText>,
     ) -> LeftOut {
         let mut left = LeftOut::default();
-        if self.name(worker).is_none() {
+        if self.name(worker).is_none() || !self.take_list(worker, address, &mut description) {
             return left;
         }
         for number in description.ranks.iter().map(|rank| rank.number) {
@@ -303,16 +313,7 @@ impl Fleet {
             description.ranks.iter().filter(|rank| is_fed(rank)).map(|rank| rank.number).collect();
         let of_worker = self.ranks.iter_mut().filter(|known| known.worker == worker);
         of_worker.filter(|known| !fed.contains(&known.number)).for_each(KnownRank::lose_feed);
-        for name in description.model_names() {
-            if self.models.contains(&name) {
-                continue;
-            }
-            if self.models.len() >= FLEET_MODELS_MAX {
-                left.models += 1;
-                continue;
-            }
-            self.models.push(name);
-        }
+        left.models = self.models.place(&description.model_names());
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let before = known.description.take();
             if before.is_none() {
@@ -342,12 +343,9 @@ impl Fleet {
         left
     }
 
-    /// Models that a worker said it serves; none before its first word.
+    /// Models that a worker is known to serve.
     pub(super) fn model_names(&self, worker: WorkerIndex) -> Vec<Arc<str>> {
-        let known = self.workers.get(worker.index());
-        known
-            .and_then(|known| known.description.as_ref())
-            .map_or_else(Vec::new, Description::model_names)
+        self.workers.get(worker.index()).map_or_else(Vec::new, KnownWorker::model_names)
     }
 
     /// True if this is what some worker's text of that model is known by: then the log has it.
@@ -360,6 +358,7 @@ impl Fleet {
     pub(super) fn set_state(&mut self, worker: WorkerIndex, state: WorkerState) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let before = std::mem::replace(&mut known.shown.state, state);
+        known.models.take_health(state);
         if before == WorkerState::Up && state != WorkerState::Up {
             known.lose_caches();
         }
@@ -395,8 +394,10 @@ impl Fleet {
     }
 
     /// What a prefill worker waits for before it takes traffic; `None` for all others.
+    /// The same for a list of models.
     pub(super) fn lacks(&self, worker: WorkerIndex) -> Option<&str> {
-        self.workers.get(worker.index())?.registration.lacks.as_deref()
+        let known = self.workers.get(worker.index())?;
+        known.registration.lacks.as_deref().or_else(|| known.models.lacks())
     }
 
     /// Where feeds get numbers for their ranks' lower tiers.
@@ -408,6 +409,7 @@ impl Fleet {
     pub(super) fn set_config(&mut self, config: Arc<Config>, keys: Option<Arc<KeyRing>>) {
         let tenants = Tenants::new(&self.front.tenants, &config.flow.tenants, keys);
         self.front.tenants = Arc::new(tenants);
+        self.workers.iter_mut().for_each(|known| known.models.is_in_file = false);
         for worker in &config.workers {
             let place = self.worker_at(&worker.url).map(WorkerIndex::index);
             if let Some(known) = place.and_then(|place| self.workers.get_mut(place)) {
@@ -415,6 +417,7 @@ impl Fleet {
             }
         }
         self.config = config;
+        self.place_expected();
     }
 
     /// Checks the tokens of clients from the next snapshot on.

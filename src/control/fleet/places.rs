@@ -58,6 +58,7 @@ impl Fleet {
             return Err(NoPlace::Full);
         }
         let place = place.unwrap_or(self.workers.len() - 1);
+        self.recall();
         WorkerIndex::try_from_index(place).ok_or(NoPlace::Full)
     }
 
@@ -115,6 +116,7 @@ impl Fleet {
         known.word = OperatorWord::Gone;
         known.shown.state = WorkerState::Unknown;
         known.description = None;
+        known.models.remove();
         known.texts.clear();
         known.registration = Registration::default();
         known.lose_caches();

@@ -6,8 +6,8 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelText, Rank, Role, RoomLimits, Serving,
-    SessionSeat, TierRanks,
+    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, Rank, Role, RoomLimits,
+    Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
@@ -88,11 +88,12 @@ impl Fleet {
     /// The fleet as it is now, as a new generation.
     pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
+        let any = self.workers_of_any();
         let mut snapshot = FleetSnapshot {
             generation: self.generation,
             workers: self.workers.iter().map(KnownWorker::shown).collect(),
             ranks: self.ranks.iter().map(|rank| self.shown_rank(rank)).collect(),
-            models: self.models.iter().map(|name| self.shown_model(name)).collect(),
+            models: self.models.names.iter().map(|name| self.shown_model(name, &any)).collect(),
             pools: Vec::new(),
             config: Arc::clone(&self.config),
             tenants: Arc::clone(&self.front.tenants),
@@ -100,6 +101,7 @@ impl Fleet {
                 acceptor: self.front.acceptor.clone(),
                 notes: None,
                 image_key: self.front.image_key.clone(),
+                awaits_models: self.awaits_models(),
             },
         };
         pools::assign(&mut snapshot);
@@ -187,7 +189,8 @@ impl Fleet {
         }
     }
 
-    fn shown_model(&self, name: &Arc<str>) -> Model {
+    /// `any`: workers that take any model.
+    fn shown_model(&self, name: &Arc<str>, any: &[WorkerIndex]) -> Model {
         let mut model = Model {
             name: Arc::clone(name),
             card_json: self.card_of(name),
@@ -195,20 +198,23 @@ impl Fleet {
             pool: PoolIndex(0),
             prefill_pool: None,
             roots: ModelRoots::new(self.seed, name),
-            text: self.text_of(name),
-            is_adapter: false,
+            text: self.text_of(name, any),
+            kind: ModelKind::Base,
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };
             let Some(description) = &worker.description else { continue };
-            let Some(served) = description.serves(name) else { continue };
+            let takes_any = any.contains(&known.worker);
+            let Some(served) = worker.serves(name, takes_any) else { continue };
             if ShownRank::of(worker, known.number).is_none() {
                 continue;
             }
             let Some(rank) = RankIndex::try_from_index(index) else { continue };
             model.ranks.push(rank);
             model.roots.windowed.extend(known.tiers.windowed(rank));
-            model.is_adapter |= served.is_some_and(|served| served.parent.is_some());
+            if served.is_some_and(|served| served.parent.is_some()) {
+                model.kind = ModelKind::Adapter;
+            }
             let root = BlockRoot {
                 block_size_tokens: self.shown_rank(known).block_size_tokens,
                 key: self.root_key(description, served, self.shown_rank(known).block_size_tokens),
@@ -217,15 +223,19 @@ impl Fleet {
                 model.roots.blocks.push(root);
             }
         }
+        if model.ranks.is_empty() && self.workers.iter().any(|worker| worker.is_to_serve(name)) {
+            model.kind = ModelKind::Expected;
+        }
         model
     }
 
     /// The text of the first configured worker that has one for the name. Workers of different
     /// engines prepare rich chats in slightly different ways; a prompt is rendered before its
     /// worker is chosen, so for the others it may match less than they hold.
-    fn text_of(&self, name: &str) -> Option<Arc<ModelText>> {
-        self.workers.iter().find_map(|worker| {
-            let served = worker.description.as_ref()?.serves(name)?;
+    fn text_of(&self, name: &str, any: &[WorkerIndex]) -> Option<Arc<ModelText>> {
+        self.workers.iter().enumerate().find_map(|(index, worker)| {
+            let takes_any = any.iter().any(|one| one.index() == index);
+            let served = worker.serves(name, takes_any)?;
             let base = served.map_or_else(|| ANY_MODEL.into(), ServedModel::base_name);
             worker.texts.get(&base)?.text.clone()
         })

@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{DescribedRank, read_models};
+use forebay_discovery::{DescribedRank, Listing, read_models};
 use forebay_fleet::worker::{ModelText, Role};
 use forebay_kv_events::test_support::vocabulary;
 use forebay_text::chat::EngineRules;
@@ -19,6 +19,7 @@ fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) 
     let description = Description {
         dialect,
         models,
+        listing: Listing::Listed,
         ranks,
         port_per_rank: false,
         role: Role::Both,

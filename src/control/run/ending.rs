@@ -3,11 +3,12 @@
 
 use super::super::drain::Drain;
 use super::super::error::ControlError;
+use super::super::model_memory;
 use super::super::snapshots;
 use super::Control;
 use forebay_fleet::account::ShardPhase;
 use forebay_handover::HostCall;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 impl Control {
     pub(super) fn tell_ready(&self) {
@@ -29,6 +30,16 @@ impl Control {
     /// By a new process.
     pub(super) fn called(&mut self, call: HostCall) {
         match call {
+            HostCall::Models(answer) => {
+                let workers = self.fleet.remembered();
+                tokio::task::spawn_blocking(move || {
+                    let file = model_memory::file_of(&workers);
+                    let file = file.inspect_err(|error| {
+                        warn!(%error, "the models of the workers are not handed over");
+                    });
+                    let _ = answer.send(file.ok());
+                });
+            }
             HostCall::Index(answer) => {
                 let copy = self.snapshots.copy(self.feeds.copyable());
                 tokio::task::spawn_local(snapshots::answer(copy, answer));
@@ -104,6 +115,7 @@ impl Control {
             replicas.leave().await;
         }
         self.keep_workers_at_last().await;
+        self.snapshots.models.written().await;
         self.trace(self.setup.clock.now());
         self.traces.finish(&self.setup.config.traces).await;
         if !self.drain.is_some_and(|drain| drain.is_handed_over()) {

@@ -1,6 +1,7 @@
 //! What operators changed of the fleet outlives the process, in the file of `workers_state`.
 
 use super::super::fleet::{NoPlace, OperatorWord};
+use super::super::model_memory::ModelMemory;
 use super::super::workers_state::{WorkerOrder, WorkersState};
 use super::Control;
 use forebay_admin::WorkerDrain;
@@ -13,6 +14,7 @@ impl Control {
     /// Brings the workers to where operators left them. The configuration comes first: a worker
     /// that the configuration names is as the configuration says.
     pub(super) fn bring_back(&mut self, orders: &[WorkerOrder]) {
+        self.recall_models();
         let mut known = KnownConnectors::new();
         for order in orders {
             let url = &order.url;
@@ -29,6 +31,14 @@ impl Control {
         }
         // Without any worker nothing else would: the shards listen from their first fleet on.
         self.publish();
+    }
+
+    /// Takes the names that the workers listed in the process before.
+    fn recall_models(&mut self) {
+        let (handed, index) = (self.handover.take_models(), &self.setup.config.index);
+        let (memory, remembered) = ModelMemory::open(handed, index.snapshot.as_deref());
+        self.snapshots.models = memory;
+        self.fleet.remember(remembered);
     }
 
     fn obey(&mut self, place: WorkerIndex, order: &WorkerOrder) {
@@ -89,6 +99,14 @@ impl Control {
             if let Some(state) = &mut self.setup.workers_state {
                 state.keep(&orders);
             }
+        }
+    }
+
+    /// The same for the names that workers listed.
+    pub(super) fn keep_models(&mut self) {
+        let handed_over = self.drain.is_some_and(|drain| drain.is_handed_over());
+        if !handed_over && self.snapshots.models.is_due(self.snapshot.generation) {
+            self.snapshots.models.keep(&self.fleet.remembered());
         }
     }
 

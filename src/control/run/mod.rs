@@ -25,7 +25,7 @@ use super::admin_rules::AdminRules;
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, ListNews};
 use super::handover::Handover;
 use super::ports::Ports;
 use super::probes::Probes;
@@ -48,7 +48,7 @@ use forebay_admin::{
 };
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, Policy, Reloader};
-use forebay_discovery::{LoadTasks, ProbeNotice, WorkerClients};
+use forebay_discovery::{Listing, LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport};
 use forebay_handover::HostCall;
@@ -245,6 +245,7 @@ impl Control {
                     self.turn_sleepers(now);
                     self.load_adapters(now);
                     self.keep_workers();
+                    self.keep_models();
                     self.eject(now);
                     self.name_outliers();
                     self.warm_up(now);
@@ -295,11 +296,15 @@ impl Control {
             }
             ProbeNotice::Described { worker, address, description, texts } => {
                 let needs_text = self.setup.config.policy == Policy::Kv;
-                text_log::say_new(&self.fleet, &texts, needs_text);
+                // Prompts of a worker that lists nothing are seldom its own.
+                if !description.listing.is_nothing() {
+                    text_log::say_new(&self.fleet, &texts, needs_text);
+                }
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
                 let unequal = self.fleet.unequal_lengths();
                 let left = self.fleet.describe(worker, address, description, texts);
+                self.log_list(worker);
                 self.say_other_models(worker, &before);
                 text_log::say_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
@@ -317,6 +322,18 @@ impl Control {
                 self.loads.adjust(self.fleet.load_plans());
                 self.publish();
             }
+        }
+    }
+
+    /// One line when the list of a worker goes missing, and one when it is back.
+    fn log_list(&mut self, worker: WorkerIndex) {
+        let ListNews { lost, is_back } = self.fleet.take_list_news(worker);
+        let name = self.logged_name(worker);
+        if let Some((fault, does)) = lost {
+            warn!(worker = name, fault, does, help = Listing::HELP, "worker lists no models");
+        } else if is_back {
+            let models = text_log::named(&self.fleet.model_names(worker));
+            info!(worker = name, models, "worker lists its models");
         }
     }
 

@@ -16,6 +16,7 @@ pub(super) use load::{Claim, Loading};
 pub(super) use save::Copyable;
 pub(super) use setup::Setup;
 
+use super::model_memory::ModelMemory;
 use forebay_admin::SnapshotFigures;
 use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
 use forebay_kv_events::FeedCounters;
@@ -39,6 +40,8 @@ pub(super) struct Snapshots {
     saving: Option<Saving>,
     /// Copies for other processes; `None` where there will be none.
     copying: Option<SnapshotTarget>,
+    /// The names of the workers' models, in a file beside the snapshot.
+    pub(super) models: ModelMemory,
 }
 
 /// A copy that is being written, and the folder that goes with it.
@@ -83,6 +86,7 @@ impl Snapshots {
         Self {
             loading: file.and_then(load),
             saving: path.map(|path| Saving::new(setup, path)),
+            models: ModelMemory::default(),
             copying: setup.can_hand_over.then(|| SnapshotTarget::new(setup, Path::new(COPY))),
         }
     }

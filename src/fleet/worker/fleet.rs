@@ -1,20 +1,16 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
+use super::model::{ANY_MODEL, Model};
 use super::{KvTransfer, Leg, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, Fallback, KvFlow, QueueMode};
-use forebay_index::{ModelRoots, WINDOWS_MAX, Window, WindowedRank};
-use forebay_text::chat::{ChatTemplate, EngineRules};
-use forebay_text::{ImageKey, Vocabulary};
+use forebay_index::{WINDOWS_MAX, Window, WindowedRank};
+use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, Connector};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// A model of this name takes requests for any model: with health checks off the served names are
-/// unknown.
-pub const ANY_MODEL: &str = "*";
 
 /// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
 /// process, also while its worker is down.
@@ -47,6 +43,8 @@ pub struct Serving {
     pub notes: Option<NoteSink>,
     /// Names images in chats; `None` without `image_key_file`.
     pub image_key: Option<ImageKey>,
+    /// A configured worker has not listed its models yet: an unlisted name may be one of them.
+    pub awaits_models: bool,
 }
 
 /// Ranks that share models, directly or through others: what they refuse they refuse together.
@@ -240,49 +238,6 @@ impl TierRanks {
     }
 }
 
-/// One model name and who serves it.
-#[derive(Clone, Debug)]
-pub struct Model {
-    /// As clients write it.
-    pub name: Arc<str>,
-    /// Its object in the answer of `GET /v1/models`, as JSON text: of its workers, that of the
-    /// shortest context.
-    pub card_json: Arc<str>,
-    /// Ranks that serve it, in index order, whatever their state.
-    pub ranks: Vec<RankIndex>,
-    /// The pool of those that answer: they serve whole requests or decode legs.
-    pub pool: PoolIndex,
-    /// The pool of those that prefill for others, when there are any.
-    pub prefill_pool: Option<PoolIndex>,
-    /// Where the index has its prompts.
-    pub roots: ModelRoots,
-    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by
-    /// guesses only). Of the first configured worker that has one, also where workers of different
-    /// engines serve the model.
-    pub text: Option<Arc<ModelText>>,
-    /// A LoRA adapter of another model, with blocks of its own.
-    pub is_adapter: bool,
-}
-
-impl Model {
-    /// The pool of the ranks that serve a leg.
-    #[must_use]
-    pub fn pool_of(&self, leg: Leg) -> PoolIndex {
-        self.prefill_pool.filter(|_| leg == Leg::Prefill).unwrap_or(self.pool)
-    }
-}
-
-/// How the prompts of a model become the bytes that its engine sees.
-#[derive(Debug)]
-pub struct ModelText {
-    /// Token id to bytes.
-    pub vocabulary: Arc<Vocabulary>,
-    /// The chat template; `None` for models without one.
-    pub chat_template: Option<ChatTemplate>,
-    /// The engine whose way of reading requests is followed.
-    pub rules: EngineRules,
-}
-
 impl FleetSnapshot {
     /// Before it is published: each rank tells of room where this fleet waits for the rank.
     pub fn set_queues(&self, board: &LoadBoard) {
@@ -328,6 +283,20 @@ impl FleetSnapshot {
     pub fn model(&self, name: &str) -> Option<(ModelIndex, &Model)> {
         let index = self.models.iter().position(|model| &*model.name == name)?;
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
+    }
+
+    /// The model whose ranks serve the name: the listed one, otherwise [`ANY_MODEL`]. `None` for an
+    /// expected name without a rank: other workers must not get its requests.
+    #[must_use]
+    pub fn model_for(&self, name: &str) -> Option<(ModelIndex, &Model)> {
+        let known = self.model(name).filter(|(_, model)| model.is_known());
+        known.or_else(|| self.model(ANY_MODEL)).filter(|(_, model)| !model.ranks.is_empty())
+    }
+
+    /// Does a present worker list a name, or did it?
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        self.models.iter().any(|model| model.is_known() && !model.is_any())
     }
 
     /// What names the images in chats of a model; `None` where nothing behind an image is matched.

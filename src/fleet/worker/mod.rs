@@ -9,6 +9,7 @@ mod ejection;
 mod fleet;
 mod kv_transfer;
 mod load;
+mod model;
 mod nearness;
 mod notes;
 mod past;
@@ -28,12 +29,10 @@ pub use board::LoadBoard;
 pub use breaker::{Asker, BreakerClaim, BreakerRules, Failure, FailureScope, FailureWeight, Held};
 pub use cache_writes::CacheWrites;
 pub use ejection::EjectReason;
-pub use fleet::{
-    ANY_MODEL, Dialect, FleetSnapshot, Model, ModelText, Pool, Rank, Serving, TierRanks, Worker,
-    WorkerState,
-};
+pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use load::{RankLoad, RoomLimits, RoomWanted};
+pub use model::{ANY_MODEL, Model, ModelKind, ModelText};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use past::RankPast;
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits};

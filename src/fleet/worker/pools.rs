@@ -1,8 +1,9 @@
 //! Which ranks share their models: adapters and other names of one model are served by the same
 //! ranks, so their requests wait in one queue and are refused together.
 
-use super::fleet::{FleetSnapshot, Model, Pool, WorkerState};
+use super::fleet::{FleetSnapshot, Pool, WorkerState};
 use super::kv_transfer::Role;
+use super::model::Model;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, PoolIndex, RankIndex};
 

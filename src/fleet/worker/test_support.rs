@@ -1,8 +1,8 @@
 //! What tests of several modules share.
 
 use super::{
-    Asker, Dialect, FleetSnapshot, Model, Rank, Role, RoomLimits, SessionSeat, TierRanks, Worker,
-    WorkerState, pools,
+    Asker, Dialect, FleetSnapshot, Model, ModelKind, Rank, Role, RoomLimits, SessionSeat,
+    TierRanks, Worker, WorkerState, pools,
 };
 use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{KeySeed, ModelRoots};
@@ -21,7 +21,7 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         prefill_pool: None,
         roots: ModelRoots::new(KeySeed(1), name),
         text: None,
-        is_adapter: false,
+        kind: ModelKind::Base,
     }
 }
 

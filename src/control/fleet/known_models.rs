@@ -1,0 +1,131 @@
+//! What is known of the models of one worker.
+
+use super::super::model_memory::RememberedWorker;
+use super::model_state::{ModelEvent, ModelState, SoleWorker};
+use forebay_config::{Config, WorkerConfig};
+use forebay_discovery::Listing;
+use forebay_fleet::worker::{ANY_MODEL, WorkerState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most model names of one fleet; further ones are left out with a log line.
+const FLEET_MODELS_MAX: usize = 1_024;
+
+/// The names of a fleet, and what is known beyond single workers.
+#[derive(Debug, Default)]
+pub(super) struct FleetModels {
+    /// In the order of their indices. A name keeps its index without a worker.
+    pub(super) names: Vec<Arc<str>>,
+    pub(super) sole: SoleWorker,
+    /// Workers of the process before that are not present yet, by `host:port`.
+    pub(super) remembered: BTreeMap<String, RememberedWorker>,
+}
+
+impl FleetModels {
+    /// Gives names their places; returns how many found none.
+    pub(super) fn place(&mut self, names: &[Arc<str>]) -> usize {
+        let mut left = 0;
+        for name in names {
+            if self.names.contains(name) {
+                continue;
+            }
+            // The last place is for the model that takes any name.
+            if self.names.len() + usize::from(**name != *ANY_MODEL) >= FLEET_MODELS_MAX {
+                left += 1;
+                continue;
+            }
+            self.names.push(Arc::clone(name));
+        }
+        left
+    }
+}
+
+/// What is known of the models of one worker, beside its description.
+#[derive(Debug)]
+pub(super) struct KnownModels {
+    pub(super) state: ModelState,
+    /// Names of a worker without a description: configured, or of the process before.
+    pub(super) expected: Vec<Arc<str>>,
+    /// It has passed a health check at some time.
+    pub(super) was_up: bool,
+    /// The configuration file has the worker.
+    pub(super) is_in_file: bool,
+    /// What was wrong with its last list, and what it does without.
+    fault: Option<String>,
+    pub(super) news: ListNews,
+}
+
+/// What a description changes of the models of its worker, for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::control) struct ListNews {
+    /// Its list has gone missing: why, and what the worker does without.
+    pub(in crate::control) lost: Option<(String, &'static str)>,
+    /// Its list is there again.
+    pub(in crate::control) is_back: bool,
+}
+
+impl Default for KnownModels {
+    fn default() -> Self {
+        Self {
+            state: ModelState::Unasked,
+            expected: Vec::new(),
+            was_up: false,
+            is_in_file: false,
+            fault: None,
+            news: ListNews::default(),
+        }
+    }
+}
+
+impl KnownModels {
+    /// Takes what the configuration says of the worker's models.
+    pub(super) fn configure(&mut self, config: &Config, worker: &WorkerConfig, is_described: bool) {
+        let is_asked = config.health.enabled;
+        if !worker.models.is_empty() || !is_asked {
+            self.state = ModelState::Configured;
+            let names = worker.models.iter().filter(|name| *name != ANY_MODEL);
+            self.expected = names.map(|name| name.as_str().into()).collect();
+        } else if self.state == ModelState::Configured && !is_described {
+            self.state = ModelState::Unasked;
+            self.expected.clear();
+        }
+    }
+
+    pub(super) fn take_health(&mut self, state: WorkerState) {
+        self.was_up |= state == WorkerState::Up;
+        if state == WorkerState::Down {
+            self.state = self.state.after(ModelEvent::Down);
+        }
+    }
+
+    pub(super) fn remove(&mut self) {
+        let state = self.state.after(ModelEvent::Removed);
+        *self = Self { state, ..Self::default() };
+    }
+
+    /// Why it serves nothing, as something that it waits for.
+    pub(super) fn lacks(&self) -> Option<&str> {
+        self.fault.as_deref().filter(|_| !self.state.serves())
+    }
+
+    /// Takes what the process before knew.
+    pub(super) fn remember(&mut self, known: &RememberedWorker) {
+        if self.state != ModelState::Unasked || known.models.is_empty() {
+            return;
+        }
+        self.state = if known.up { ModelState::Remembered } else { ModelState::Absent };
+        self.expected = known.models.iter().map(|name| name.as_str().into()).collect();
+    }
+
+    pub(super) fn take_answer(&mut self, listing: Listing) {
+        self.was_up |= matches!(listing, Listing::Nothing { is_well: true, .. });
+        self.state = self.state.after(ModelEvent::Answer(listing));
+        let does = self.state.without_list();
+        let fault = listing.fault().map(|why| format!("a list of models: {why}; {does}"));
+        self.news.is_back |= self.fault.is_some() && fault.is_none();
+        if fault.is_some() && self.fault != fault {
+            self.news.lost = listing.fault().map(|why| (why, does));
+        }
+        self.fault = fault;
+    }
+}

@@ -1,0 +1,374 @@
+//! The names of workers, over every order of what may happen to them.
+
+use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
+use super::*;
+use forebay_config::WorkerConfig;
+use forebay_discovery::{Listing, configured_model};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot};
+use forebay_prompt::parse::{ApiRequest, Endpoint};
+use forebay_select::{NoModel, model};
+
+const STATES: [ModelState; 10] = [
+    ModelState::Unasked,
+    ModelState::Remembered,
+    ModelState::Absent,
+    ModelState::Listed,
+    ModelState::Kept,
+    ModelState::Lost,
+    ModelState::Awaited,
+    ModelState::Listless,
+    ModelState::Configured,
+    ModelState::Gone,
+];
+
+const fn nothing(status: Option<u16>) -> Listing {
+    Listing::Nothing { status, is_well: false }
+}
+
+/// The table in the doc of the module is what the code does.
+#[test]
+fn every_state_takes_every_event_as_the_table_has_it() {
+    let doc = include_str!("model_state.rs");
+    let rows = doc.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let rows: Vec<Vec<&str>> =
+        rows.map(|row| row.trim_end_matches(" |").split('|').map(str::trim).collect()).collect();
+    let word = |state: ModelState| format!("{state:?}").to_lowercase();
+    for state in STATES {
+        let row = rows.iter().find(|row| *row[0] == *word(state)).expect("each state has a row");
+        let none = [None, Some(404), Some(501)].map(nothing);
+        let none = none.map(ModelEvent::Answer);
+        let names = [ModelEvent::Answer(Listing::Listed)];
+        let columns: [(usize, &[ModelEvent]); 5] = [
+            (1, &names),
+            (2, &none),
+            (3, &[]),
+            (4, &[ModelEvent::Down]),
+            (5, &[ModelEvent::Removed]),
+        ];
+        for (column, events) in columns {
+            let wanted = if row[column].is_empty() { word(state) } else { row[column].to_owned() };
+            for event in events {
+                assert_eq!(word(state.after(*event)), wanted, "{state:?} {event:?}");
+            }
+        }
+        let names = match (state.serves(), state.has_names()) {
+            (true, true) => "served",
+            (false, true) => "expected",
+            _ => "unknown",
+        };
+        assert_eq!(row[6], names, "{state:?}");
+        for listing in [Listing::Configured, Listing::Any] {
+            let after = state.after(ModelEvent::Answer(listing));
+            assert_eq!(after == ModelState::Configured, state != ModelState::Gone);
+        }
+    }
+}
+
+/// What may happen to a worker of the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happens {
+    Lists,
+    ListsNothing,
+    HasNoList,
+    GoesUp,
+    GoesDown,
+    Leaves,
+    Joins,
+}
+
+const HAPPENS: [Happens; 7] = [
+    Happens::Lists,
+    Happens::ListsNothing,
+    Happens::HasNoList,
+    Happens::GoesUp,
+    Happens::GoesDown,
+    Happens::Leaves,
+    Happens::Joins,
+];
+const NAMES: [&str; 2] = ["a", "b"];
+
+fn tested_config() -> Arc<Config> {
+    let worker =
+        |host: &&str| WorkerConfig { url: format!("http://{host}:1"), ..WorkerConfig::default() };
+    Arc::new(Config { workers: NAMES.iter().map(worker).collect(), ..Config::default() })
+}
+
+fn describe(fleet: &mut Fleet, worker: usize, listing: Listing) {
+    let models = match listing {
+        Listing::Listed => vec![configured_model(NAMES[worker])],
+        _ => Vec::new(),
+    };
+    let description = Description {
+        dialect: Dialect::Vllm,
+        models,
+        listing,
+        ranks: vec![DescribedRank::default()],
+        port_per_rank: false,
+        role: Role::Both,
+        source: None,
+        is_asleep: false,
+    };
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    let index = WorkerIndex::try_from_index(worker).unwrap();
+    fleet.describe(index, address, description, BTreeMap::new());
+}
+
+/// Two workers: the first may list `a`, the second `b`.
+struct Scene {
+    fleet: Fleet,
+    config: Arc<Config>,
+    /// In this life of the worker: it listed its name, and it is described.
+    listed: [bool; 2],
+    described: [bool; 2],
+    present: [bool; 2],
+}
+
+impl Scene {
+    fn new() -> Self {
+        let config = tested_config();
+        let fleet = Fleet::new(&config, KeySeed(1));
+        Self { fleet, config, listed: [false; 2], described: [false; 2], present: [true; 2] }
+    }
+
+    fn describe(&mut self, worker: usize, listing: Listing) {
+        describe(&mut self.fleet, worker, listing);
+        self.described[worker] |= self.present[worker];
+        self.listed[worker] |= self.present[worker] && listing == Listing::Listed;
+    }
+
+    fn happens(&mut self, worker: usize, what: Happens) {
+        let index = WorkerIndex::try_from_index(worker).unwrap();
+        match what {
+            Happens::Lists => self.describe(worker, Listing::Listed),
+            Happens::ListsNothing => self.describe(worker, nothing(None)),
+            Happens::HasNoList => self.describe(worker, nothing(Some(404))),
+            Happens::GoesUp => drop(self.fleet.set_state(index, WorkerState::Up)),
+            Happens::GoesDown => drop(self.fleet.set_state(index, WorkerState::Down)),
+            Happens::Leaves => {
+                self.fleet.remove(index);
+                self.listed[worker] = false;
+                self.described[worker] = false;
+                self.present[worker] = false;
+            }
+            Happens::Joins => {
+                let joined = self.fleet.add(&self.config, &self.config.workers[worker], None);
+                assert_eq!(joined.is_ok(), !self.present[worker]);
+                self.present[worker] = true;
+            }
+        }
+        // The control plane publishes each change.
+        self.fleet.snapshot();
+    }
+
+    fn snapshot(&mut self) -> FleetSnapshot {
+        self.fleet.snapshot()
+    }
+}
+
+fn asked(fleet: &FleetSnapshot, name: &str) -> Result<Vec<WorkerIndex>, NoModel> {
+    let request =
+        ApiRequest { model: name.into(), has_model: !name.is_empty(), ..ApiRequest::default() };
+    let (_, model) = model(fleet, Endpoint::Completions, &request)?;
+    Ok(model.ranks.iter().map(|rank| fleet.ranks[rank.index()].worker).collect())
+}
+
+/// All sequences of that many events of two workers.
+fn sequences(length: usize) -> impl Iterator<Item = Vec<(usize, Happens)>> {
+    let kinds = 2 * HAPPENS.len();
+    (0..kinds.pow(u32::try_from(length).unwrap())).map(move |mut number| {
+        let mut next = || {
+            let kind = number % kinds;
+            number /= kinds;
+            (kind % 2, HAPPENS[kind / 2])
+        };
+        (0..length).map(|_| next()).collect()
+    })
+}
+
+/// Every sequence of up to four events of two workers.
+#[test]
+fn a_worker_serves_what_it_listed_and_nothing_of_others() {
+    for sequence in (0..=4).flat_map(sequences) {
+        let mut scene = Scene::new();
+        sequence.iter().for_each(|(worker, what)| scene.happens(*worker, *what));
+        let fleet = scene.snapshot();
+        let workers = [WorkerIndex(0), WorkerIndex(1)];
+        let awaits = (0..2).any(|worker| scene.present[worker] && !scene.described[worker]);
+        for (worker, name) in NAMES.iter().enumerate() {
+            let found = asked(&fleet, name);
+            if scene.listed[worker] {
+                let is_own = found.as_ref().is_ok_and(|of| *of == [workers[worker]]);
+                assert!(is_own || found == Err(NoModel::NoneYet), "{name} {found:?} {sequence:?}");
+            } else if scene.listed[1 - worker] {
+                // Never the worker that listed another name.
+                let wanted = if awaits { NoModel::NoneYet } else { NoModel::Unknown };
+                assert_eq!(found, Err(wanted), "{name} {sequence:?}");
+            }
+        }
+        let any = fleet.model(ANY_MODEL).map_or(&[][..], |(_, model)| &model.ranks);
+        assert!(any.is_empty() || scene.listed == [false; 2], "{sequence:?}");
+        assert!(any.len() <= 1, "two unknown workers share no names: {sequence:?}");
+        for (name, listed) in NAMES.iter().zip(scene.listed) {
+            let ranks = fleet.model(name).map_or(0, |(_, model)| model.ranks.len());
+            assert!(ranks == 0 || listed, "{name} {sequence:?}");
+        }
+        if fleet.can_serve() {
+            let served = NAMES.iter().any(|name| asked(&fleet, name).is_ok());
+            assert!(served, "ready, and nothing is served: {sequence:?}");
+        }
+    }
+}
+
+/// Whatever the second worker does, a name of the first is answered as without it.
+#[test]
+fn the_names_of_a_worker_do_not_depend_on_others() {
+    for sequence in (0..=4).flat_map(sequences) {
+        let mut both = Scene::new();
+        sequence.iter().for_each(|(worker, what)| both.happens(*worker, *what));
+        if !both.listed[0] {
+            continue;
+        }
+        let mut alone = Scene::new();
+        alone.happens(1, Happens::Leaves);
+        let own = sequence.iter().filter(|(worker, _)| *worker == 0);
+        own.for_each(|(worker, what)| alone.happens(*worker, *what));
+        let found = asked(&both.snapshot(), "a");
+        assert_eq!(found, asked(&alone.snapshot(), "a"), "{sequence:?}");
+        // Its removal restores all.
+        both.happens(1, Happens::Leaves);
+        for name in ["a", "b", "x", ""] {
+            let (found, wanted) = (asked(&both.snapshot(), name), asked(&alone.snapshot(), name));
+            assert_eq!(found, wanted, "{name:?} {sequence:?}");
+        }
+        // It recovers as soon as it lists.
+        both.happens(0, Happens::Lists);
+        assert_eq!(asked(&both.snapshot(), "a"), Ok(vec![WorkerIndex(0)]), "{sequence:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_came_back_serves_nothing_until_it_lists() {
+    let mut scene = Scene::new();
+    scene.happens(0, Happens::Lists);
+    for (what, wanted) in [
+        (Happens::Lists, Ok(vec![WorkerIndex(1)])),
+        (Happens::GoesUp, Ok(vec![WorkerIndex(1)])),
+        // It is up, and only its list is missing.
+        (Happens::HasNoList, Ok(vec![WorkerIndex(1)])),
+        (Happens::GoesDown, Ok(vec![WorkerIndex(1)])),
+        (Happens::ListsNothing, Err(NoModel::NoneYet)),
+        (Happens::GoesUp, Err(NoModel::NoneYet)),
+        (Happens::Lists, Ok(vec![WorkerIndex(1)])),
+        (Happens::Leaves, Err(NoModel::Unknown)),
+    ] {
+        scene.happens(1, what);
+        assert_eq!(asked(&scene.snapshot(), "b"), wanted, "{what:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_list_is_said_once_and_shown() {
+    let mut scene = Scene::new();
+    let worker = WorkerIndex(1);
+    let news = |scene: &mut Scene| {
+        let news = scene.fleet.take_list_news(worker);
+        (news.lost.is_some(), news.is_back)
+    };
+    scene.happens(1, Happens::HasNoList);
+    assert_eq!((news(&mut scene), news(&mut scene)), ((true, false), (false, false)));
+    assert!(scene.fleet.lacks(worker).unwrap().contains("GET /v1/models answers 404"));
+    scene.happens(1, Happens::HasNoList);
+    assert_eq!(news(&mut scene), (false, false));
+    scene.happens(1, Happens::ListsNothing);
+    assert_eq!(news(&mut scene), (true, false), "another reason");
+    scene.happens(1, Happens::Lists);
+    assert_eq!((news(&mut scene), scene.fleet.lacks(worker)), ((false, true), None));
+}
+
+#[test]
+fn configured_names_are_expected_before_the_worker_answers() {
+    let mut config = (*tested_config()).clone();
+    config.workers[1].models = vec!["b".into()];
+    let mut fleet = Fleet::new(&Arc::new(config.clone()), KeySeed(1));
+    describe(&mut fleet, 0, Listing::Listed);
+    let found = ["a", "b", "x"].map(|name| asked(&fleet.snapshot(), name));
+    assert_eq!(found, [Ok(vec![WorkerIndex(0)]), Err(NoModel::NoneYet), Err(NoModel::Unknown)]);
+    // Names of the configuration end with it.
+    config.workers[1].models.clear();
+    fleet.set_config(Arc::new(config), None);
+    assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::NoneYet), "it has to be asked now");
+}
+
+#[test]
+fn a_worker_of_a_source_holds_up_no_unknown_name() {
+    let config = tested_config();
+    let mut fleet = Fleet::new(&config, KeySeed(1));
+    fleet.remove(WorkerIndex(1));
+    describe(&mut fleet, 0, Listing::Listed);
+    let worker = WorkerConfig { url: "http://c:1".into(), ..WorkerConfig::default() };
+    fleet.add(&config, &worker, None).unwrap();
+    assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::Unknown));
+}
+
+#[test]
+fn the_next_process_knows_the_names_and_the_sole_worker() {
+    let mut scene = Scene::new();
+    scene.happens(0, Happens::Lists);
+    scene.happens(1, Happens::Lists);
+    scene.happens(1, Happens::GoesUp);
+    let remembered = scene.fleet.remembered();
+    let up: Vec<bool> = remembered.iter().map(|known| known.up).collect();
+    assert_eq!(up, [false, true]);
+    let mut next = Scene::new();
+    next.fleet.remember(remembered);
+    assert_eq!(asked(&next.snapshot(), "b"), Err(NoModel::NoneYet));
+    assert_eq!(asked(&next.snapshot(), "x"), Err(NoModel::Unknown));
+    next.happens(0, Happens::HasNoList);
+    next.happens(1, Happens::HasNoList);
+    assert_eq!(asked(&next.snapshot(), "a"), Err(NoModel::NoneYet), "it was down");
+    assert_eq!(asked(&next.snapshot(), "b"), Ok(vec![WorkerIndex(1)]), "it was up");
+
+    let mut scene = Scene::new();
+    scene.happens(1, Happens::Leaves);
+    scene.happens(0, Happens::HasNoList);
+    scene.happens(0, Happens::GoesUp);
+    let remembered = scene.fleet.remembered();
+    assert!(remembered.len() == 1 && remembered[0].sole, "{remembered:?}");
+    let mut next = Scene::new();
+    next.fleet.remember(remembered);
+    // Another one without a list is asked first.
+    next.happens(1, Happens::HasNoList);
+    next.happens(1, Happens::GoesUp);
+    assert_eq!(asked(&next.snapshot(), "x"), Err(NoModel::NoneYet));
+    next.happens(0, Happens::HasNoList);
+    next.happens(0, Happens::GoesUp);
+    assert_eq!(asked(&next.snapshot(), "x"), Ok(vec![WorkerIndex(0)]));
+}
+
+fn contender(worker: u16, state: ModelState, was_up: bool, is_in_file: bool) -> Contender {
+    Contender { worker: WorkerIndex(worker), state, was_up, is_in_file }
+}
+
+#[test]
+fn the_sole_worker_is_harmed_by_no_odd_one() {
+    use ModelState::{Listed, Listless, Unasked};
+    let own = contender(0, Listless, true, true);
+    let mut sole = SoleWorker::default();
+    assert_eq!(sole.among(&[own]), Some(WorkerIndex(0)));
+    for odd in [
+        contender(1, Listless, false, false),
+        contender(1, Listless, true, true),
+        contender(1, Unasked, false, true),
+    ] {
+        assert_eq!(sole.among(&[own, odd]), Some(WorkerIndex(0)), "{odd:?}");
+        let is_it = SoleWorker::default().among(&[own, odd]).is_some();
+        assert_eq!(is_it, !odd.is_in_file, "at a start: {odd:?}");
+    }
+    assert_eq!(sole.among(&[own, contender(1, Listed, true, false)]), None);
+    assert_eq!(sole.among(&[own]), Some(WorkerIndex(0)), "the other has gone");
+    // What never was up makes room for an engine.
+    let mut sole = SoleWorker::default();
+    let odd = contender(1, Listless, false, true);
+    assert_eq!(sole.among(&[odd]), Some(WorkerIndex(1)));
+    assert_eq!(sole.among(&[odd, own]), Some(WorkerIndex(0)));
+}
