@@ -36,7 +36,7 @@ impl Fleet {
 
     /// Models that their workers serve with different lengths. An adapter has that of its model.
     pub(in crate::control) fn unequal_lengths(&self) -> Vec<UnequalLengths> {
-        let models = self.models.iter();
+        let models = self.models.names.iter();
         models.filter_map(|name| unequal(name, self.lengths(name))).collect()
     }
 
@@ -60,5 +60,5 @@ fn unequal(model: &Arc<str>, lengths: BTreeMap<u64, Vec<Arc<str>>>) -> Option<Un
 }
 
 fn served<'a>(known: &'a KnownWorker, name: &str) -> Option<&'a ServedModel> {
-    known.description.as_ref()?.serves(name)?
+    known.description.as_ref()?.served(name)
 }

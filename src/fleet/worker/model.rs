@@ -15,8 +15,8 @@ pub const ANY_MODEL: &str = "*";
 pub struct Model {
     /// As clients write it.
     pub name: Arc<str>,
-    /// Its object in the answer of `GET /v1/models`, as JSON text from the first worker that serves
-    /// it.
+    /// Its object in the answer of `GET /v1/models`, as JSON text: of its workers, that of the
+    /// shortest context.
     pub card_json: Arc<str>,
     /// Ranks that serve it, in index order, whatever their state.
     pub ranks: Vec<RankIndex>,
