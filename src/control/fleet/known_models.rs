@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Most model names of one fleet; further ones are left out with a log line.
 const FLEET_MODELS_MAX: usize = 1_024;
+/// Names that one worker may bring once half of the places are given. A worker that lists other
+/// names each time takes no place from the others.
+const WORKER_MODELS_MAX: usize = FLEET_MODELS_MAX / 4;
 
 /// The names of a fleet, and what is known beyond single workers.
 #[derive(Debug, Default)]
@@ -22,18 +25,22 @@ pub(super) struct FleetModels {
 }
 
 impl FleetModels {
-    /// Gives names their places; returns how many found none.
-    pub(super) fn place(&mut self, names: &[Arc<str>]) -> usize {
+    /// Gives names their places; returns how many found none. `brought`: places that the worker has
+    /// taken before.
+    pub(super) fn place(&mut self, names: &[Arc<str>], brought: &mut usize) -> usize {
         let mut left = 0;
         for name in names {
             if self.names.contains(name) {
                 continue;
             }
             // The last place is for the model that takes any name.
-            if self.names.len() + usize::from(**name != *ANY_MODEL) >= FLEET_MODELS_MAX {
+            let is_full = self.names.len() + usize::from(**name != *ANY_MODEL) >= FLEET_MODELS_MAX;
+            let is_scarce = self.names.len() >= FLEET_MODELS_MAX / 2;
+            if is_full || is_scarce && *brought >= WORKER_MODELS_MAX {
                 left += 1;
                 continue;
             }
+            *brought += 1;
             self.names.push(Arc::clone(name));
         }
         left
@@ -53,6 +60,8 @@ pub(super) struct KnownModels {
     /// What was wrong with its last list, and what it does without.
     fault: Option<String>,
     pub(super) news: ListNews,
+    /// Places of names that its lists have taken, also in its lives before.
+    pub(super) brought: usize,
 }
 
 /// What a description changes of the models of its worker, for the log.
@@ -73,6 +82,7 @@ impl Default for KnownModels {
             is_in_file: false,
             fault: None,
             news: ListNews::default(),
+            brought: 0,
         }
     }
 }
@@ -100,7 +110,7 @@ impl KnownModels {
 
     pub(super) fn remove(&mut self) {
         let state = self.state.after(ModelEvent::Removed);
-        *self = Self { state, ..Self::default() };
+        *self = Self { state, brought: self.brought, ..Self::default() };
     }
 
     /// Why it serves nothing, as something that it waits for.

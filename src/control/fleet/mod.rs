@@ -313,7 +313,10 @@ impl Fleet {
             description.ranks.iter().filter(|rank| is_fed(rank)).map(|rank| rank.number).collect();
         let of_worker = self.ranks.iter_mut().filter(|known| known.worker == worker);
         of_worker.filter(|known| !fed.contains(&known.number)).for_each(KnownRank::lose_feed);
-        left.models = self.models.place(&description.model_names());
+        if let Some(known) = self.workers.get_mut(worker.index()) {
+            let names = description.model_names();
+            left.models = self.models.place(&names, &mut known.models.brought);
+        }
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let before = known.description.take();
             if before.is_none() {

@@ -3,7 +3,7 @@
 use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{Listing, configured_model};
+use forebay_discovery::{Listing, ServedModel, configured_model};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_select::{NoModel, model};
@@ -98,6 +98,10 @@ fn describe(fleet: &mut Fleet, worker: usize, listing: Listing) {
         Listing::Listed => vec![configured_model(NAMES[worker])],
         _ => Vec::new(),
     };
+    describe_by(fleet, worker, models, listing);
+}
+
+fn describe_by(fleet: &mut Fleet, worker: usize, models: Vec<ServedModel>, listing: Listing) {
     let description = Description {
         dialect: Dialect::Vllm,
         models,
@@ -308,6 +312,24 @@ fn a_worker_of_a_source_holds_up_no_unknown_name() {
     let worker = WorkerConfig { url: "http://c:1".into(), ..WorkerConfig::default() };
     fleet.add(&config, &worker, None).unwrap();
     assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::Unknown));
+}
+
+/// A worker that lists other names each time filled all places of the process, for good.
+#[test]
+fn the_names_of_one_worker_leave_places_for_others() {
+    let config = tested_config();
+    let mut fleet = Fleet::new(&config, KeySeed(1));
+    for life in 0..8 {
+        for list in 0..4 {
+            let name = |number| configured_model(&format!("{life}-{list}-{number}"));
+            let models = (0..256).map(name).collect();
+            describe_by(&mut fleet, 0, models, Listing::Listed);
+        }
+        fleet.remove(WorkerIndex(0));
+        fleet.add(&config, &config.workers[0], None).unwrap();
+    }
+    describe(&mut fleet, 1, Listing::Listed);
+    assert_eq!(asked(&fleet.snapshot(), "b"), Ok(vec![WorkerIndex(1)]));
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl Fleet {
                 return Err(NoPlace::Url);
             }
             known.shown.cache_generation = before.shown.cache_generation;
+            known.models.brought = before.models.brought;
             *before = known;
         } else if self.workers.len() < WORKERS_MAX {
             self.workers.push(known);

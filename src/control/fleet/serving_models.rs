@@ -85,7 +85,7 @@ impl Fleet {
     pub(super) fn place_expected(&mut self) {
         let undescribed = self.workers.iter().filter(|known| known.description.is_none());
         let names: Vec<_> = undescribed.flat_map(KnownWorker::model_names).collect();
-        self.models.place(&names);
+        self.models.place(&names, &mut 0);
     }
 
     /// Takes what the process before knew of its workers.
@@ -145,7 +145,7 @@ impl Fleet {
         let any = any.map(|(worker, _)| *worker);
         let any: Vec<WorkerIndex> = any.chain(self.models.sole.among(&contenders)).collect();
         if !any.is_empty() {
-            self.models.place(&[ANY_MODEL.into()]);
+            self.models.place(&[ANY_MODEL.into()], &mut 0);
         }
         any
     }
