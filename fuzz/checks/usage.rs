@@ -7,6 +7,9 @@ use forebay_fleet::tenant::TokenUsage;
 use serde_json::Value;
 use token_usage::{UsageForm, UsageScan};
 
+#[path = "../../src/relay/event_lines.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
+mod event_lines;
 #[path = "../../src/relay/token_usage.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod token_usage;

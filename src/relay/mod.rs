@@ -5,6 +5,7 @@
 
 mod chunk;
 mod early;
+mod event_lines;
 mod events;
 mod exchange;
 mod first;

@@ -5,13 +5,16 @@
 //! | in one piece | the outermost object |
 //! | a stream | `response` of an event |
 
+use super::event_lines::{DataPart, EventLines};
 use super::usage_path::UsagePath;
 use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, RESPONSE_ID_SEARCH_BYTES_MAX};
 use forebay_fleet::mailbox::ResponseId;
+use std::ops::ControlFlow::{self, Break, Continue};
 
 /// The search through the beginning of one answer.
 #[derive(Debug)]
 pub struct ResponseIdScan {
+    lines: EventLines,
     path: UsagePath,
     text: Option<Vec<u8>>,
     bytes_left: usize,
@@ -21,21 +24,31 @@ impl ResponseIdScan {
     /// For a stream of events, or an answer in one piece.
     #[must_use]
     pub fn new(is_stream: bool) -> Self {
-        let path = UsagePath::new(b"id", is_stream);
-        Self { path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
+        let (lines, path) = (EventLines::new(is_stream), UsagePath::new(b"id"));
+        Self { lines, path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
     }
 
     /// Takes the next bytes of the body. Breaks when the search is over, with the id if there is
     /// one.
-    pub fn feed(&mut self, data: &[u8]) -> std::ops::ControlFlow<Option<ResponseId>> {
-        use std::ops::ControlFlow::{Break, Continue};
-        let data = data.get(..self.bytes_left).unwrap_or(data);
-        self.bytes_left -= data.len();
+    pub fn feed(&mut self, data: &[u8]) -> ControlFlow<Option<ResponseId>> {
+        let mut rest = data.get(..self.bytes_left).unwrap_or(data);
+        self.bytes_left -= rest.len();
+        while let Some((part, behind)) = self.lines.next(rest) {
+            rest = behind;
+            match part {
+                DataPart::Data(data) => self.read(data)?,
+                DataPart::End if self.text.is_some() => return Break(None),
+                DataPart::End => self.path.begin_event(),
+            }
+        }
+        if self.bytes_left == 0 { Break(None) } else { Continue(()) }
+    }
+
+    fn read(&mut self, data: &[u8]) -> ControlFlow<Option<ResponseId>> {
         let value = match self.text {
             Some(_) => data,
             None => match self.path.feed(data) {
                 Some(at) => data.get(at..).unwrap_or_default(),
-                None if self.bytes_left == 0 => return Break(None),
                 None => return Continue(()),
             },
         };
@@ -49,19 +62,18 @@ impl ResponseIdScan {
                 _ => text.push(byte),
             }
         }
-        if self.bytes_left == 0 { Break(None) } else { Continue(()) }
+        Continue(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ops::ControlFlow;
 
     fn found(body: &str, is_stream: bool, piece: usize) -> Option<ResponseId> {
         let mut scan = ResponseIdScan::new(is_stream);
         for piece in body.as_bytes().chunks(piece) {
-            if let ControlFlow::Break(found) = scan.feed(piece) {
+            if let Break(found) = scan.feed(piece) {
                 return found;
             }
         }

@@ -9,8 +9,10 @@
 //! | SGLang | `meta_info` | `prompt_tokens` | `cached_tokens` | `completion_tokens` |
 //!
 //! An object counts only where engines put it, see [`UsagePath`]. The members of the last such
-//! object count. Of a batch of `/generate` in one piece, all objects count.
+//! object count. Of a batch of `/generate` in one piece, all objects count. In a stream the data of
+//! an event counts, see [`EventLines`].
 
+use super::event_lines::{DataPart, EventLines};
 use super::usage_object::{Fed, UsageNumbers, UsageObject};
 use super::usage_path::UsagePath;
 use forebay_fleet::tenant::TokenUsage;
@@ -19,10 +21,17 @@ use forebay_fleet::tenant::TokenUsage;
 #[derive(Debug)]
 pub struct UsageScan {
     form: UsageForm,
+    lines: EventLines,
     path: UsagePath,
     /// The object that is being read.
     object: Option<UsageObject>,
+    /// By events that are whole.
     told: UsageNumbers,
+    /// The same with the event that is open, where that has an object.
+    open: Option<UsageNumbers>,
+    /// Whole events so far, and those up to the last one with an object.
+    events: u64,
+    reported_events: u64,
 }
 
 /// Where an answer says what it has cost.
@@ -42,18 +51,46 @@ impl UsageScan {
     /// For an answer in that form.
     #[must_use]
     pub fn new(form: UsageForm) -> Self {
-        let (key, has_lines): (&[u8], bool) = match form {
+        let (key, is_stream): (&[u8], bool) = match form {
             UsageForm::Usage => (b"usage", false),
             UsageForm::UsageStream => (b"usage", true),
             UsageForm::MetaInfo => (b"meta_info", false),
             UsageForm::MetaInfoStream => (b"meta_info", true),
         };
-        let (path, told) = (UsagePath::new(key, has_lines), UsageNumbers::default());
-        Self { form, path, object: None, told }
+        Self {
+            form,
+            lines: EventLines::new(is_stream),
+            path: UsagePath::new(key),
+            object: None,
+            told: UsageNumbers::default(),
+            open: None,
+            events: 0,
+            reported_events: 0,
+        }
     }
 
-    /// Takes the next bytes of the body.
-    pub fn feed(&mut self, data: &[u8]) {
+    /// Takes the next bytes of the body. True if an event has come whole that may have a token.
+    pub fn feed(&mut self, data: &[u8]) -> bool {
+        let before = self.events();
+        let mut rest = data;
+        while let Some((part, behind)) = self.lines.next(rest) {
+            rest = behind;
+            match part {
+                DataPart::Data(data) => self.read(data),
+                DataPart::End => {
+                    self.object = None;
+                    self.path.begin_event();
+                    self.events = self.path.objects();
+                    if let Some(told) = self.open.take() {
+                        (self.told, self.reported_events) = (told, self.events);
+                    }
+                }
+            }
+        }
+        self.events() != before
+    }
+
+    fn read(&mut self, data: &[u8]) {
         let mut rest = data;
         while !rest.is_empty() {
             let Some(object) = &mut self.object else {
@@ -66,15 +103,13 @@ impl UsageScan {
                 Fed::NotAll => return,
                 Fed::Whole(taken) => {
                     let adds = self.form == UsageForm::MetaInfo;
-                    self.told = self.told.joined(*object.numbers(), adds);
+                    let before = self.open.unwrap_or(self.told);
+                    self.open = Some(before.joined(*object.numbers(), adds));
                     taken
                 }
                 Fed::None(passed) => {
                     if object.is_begun() {
                         self.path.lose();
-                    }
-                    if object.ends_line() {
-                        self.path.begin_line();
                     }
                     passed
                 }
@@ -87,19 +122,35 @@ impl UsageScan {
     /// What the engine has told; `None` if nothing.
     #[must_use]
     pub fn told(&self) -> Option<TokenUsage> {
-        self.told.usage()
+        self.open.unwrap_or(self.told).usage()
+    }
+
+    /// The same of a stream that is cut: a client does not read an event without its end.
+    #[must_use]
+    pub fn reported_in_whole_events(&self) -> Option<TokenUsage> {
+        if self.is_stream() { self.told.usage() } else { self.told() }
     }
 
     /// Cached tokens, where told.
     #[must_use]
     pub fn cached(&self) -> Option<u64> {
-        self.told.cached_told()
+        self.open.unwrap_or(self.told).cached_told()
     }
 
-    /// Events of the stream so far, the one that ends it aside.
+    /// Whole events of the stream so far that may have a token.
     #[must_use]
     pub const fn events(&self) -> u64 {
-        self.path.objects()
+        if self.is_stream() { self.events } else { self.path.objects() }
+    }
+
+    /// The same behind the last event with an object.
+    #[must_use]
+    pub const fn events_since_report(&self) -> u64 {
+        self.events.saturating_sub(self.reported_events)
+    }
+
+    const fn is_stream(&self) -> bool {
+        matches!(self.form, UsageForm::UsageStream | UsageForm::MetaInfoStream)
     }
 }
 
@@ -228,15 +279,88 @@ mod tests {
     }
 
     #[test]
-    fn events_are_counted_and_text_is_none() {
-        assert_eq!(scan(UsageForm::UsageStream, CHAT.as_bytes(), &[]).1, 4);
+    fn whole_events_are_counted_and_text_is_none() {
+        assert_eq!(
+            scan(UsageForm::UsageStream, CHAT.as_bytes(), &[]).1,
+            3,
+            "the usage is no token"
+        );
         assert_eq!(
             scan(UsageForm::UsageStream, b"data: {}\n\ndata: {}\n\ndata: [DONE]\n\n", &[]).1,
             2
         );
         let cut = b"data: {\"usage\":\n\ndata: {}\n\n";
         for read in [15, 16, 17, 18] {
-            assert_eq!(scan(UsageForm::UsageStream, cut, &[read]).1, 2, "a key without its object");
+            assert_eq!(scan(UsageForm::UsageStream, cut, &[read]).1, 1, "a key without its object");
+        }
+        let empty = [
+            "{\"choices\": [ ],\"x\":[1]}",
+            "{\"type\":\"message_stop\"}",
+            "{\"a\":[],\"type\" : \"message_stop\" , \"b\":{}}",
+        ];
+        let tokens = [
+            "{\"choices\":[{}]}",
+            "{\"choices\":[{\"choices\":[]}]}",
+            "{\"delta\":{\"type\":\"message_stop\"}}",
+            "{\"type\":\"x\",\"y\":\"message_stop\"}",
+            "{\"x\":[],\"choices\":{}}",
+        ];
+        for (objects, count) in [(&empty[..], 0), (&tokens, 1)] {
+            for object in objects {
+                let event = format!("data: {object}\n\n");
+                assert_eq!(
+                    scan(UsageForm::UsageStream, event.as_bytes(), &[]).1,
+                    count,
+                    "{object}"
+                );
+            }
+        }
+    }
+
+    /// CHAT with its data on several lines that end with `end`, each cut behind a comma.
+    fn on_lines(end: &str) -> String {
+        CHAT.replace(",\"", ",\ndata:\"").replace('\n', end)
+    }
+
+    #[test]
+    fn an_event_may_have_several_lines_of_data() {
+        for end in ["\n", "\r\n", "\r"] {
+            let body = on_lines(end);
+            let all = scan(UsageForm::UsageStream, body.as_bytes(), &[]);
+            assert_eq!(all, scan(UsageForm::UsageStream, CHAT.as_bytes(), &[]), "{body}");
+        }
+        let other = "data: {\"usage\":{\nid: 7\n: x\nevent: y\ndata: \"prompt_tokens\":3}}\n\n";
+        assert_eq!(told(UsageForm::UsageStream, other), Some((3, 0, 0)), "lines between them");
+        let apart = "data: {\"usage\":{\n\ndata: \"prompt_tokens\":3}}\n\n";
+        assert_eq!(told(UsageForm::UsageStream, apart), None, "two events");
+        let comment = ": {\"usage\":{\"prompt_tokens\":3}}\n\n";
+        assert_eq!(told(UsageForm::UsageStream, comment), None);
+    }
+
+    /// Wherever a stream is cut, nothing behind the last word of its engine counts but text.
+    #[test]
+    fn tokens_behind_the_last_word_are_those_of_text() {
+        let since = |body: &str, cut: usize| {
+            let mut scan = UsageScan::new(UsageForm::UsageStream);
+            scan.feed(&body.as_bytes()[..cut]);
+            let told = scan.reported_in_whole_events();
+            (told.map(|told| told.output), scan.events_since_report())
+        };
+        let messages = "data: {\"message\":{\"usage\":{\"output_tokens\":1}}}\n\n\
+            data: {\"delta\":{}}\n\ndata: {\"delta\":{}}\n\n\
+            data: {\"delta\":{},\"usage\":{\"output_tokens\":9}}\n\n\
+            event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+        let sums: Vec<u64> = (0..=messages.len())
+            .map(|cut| since(messages, cut))
+            .filter_map(|(told, since)| Some(told? + since))
+            .collect();
+        assert!(sums.is_sorted(), "{sums:?}");
+        let mut each = sums;
+        each.dedup();
+        assert_eq!(each, [1, 2, 3, 9]);
+        for cut in 0..=CHAT.len() {
+            let (told, since) = since(CHAT, cut);
+            assert!(told.is_none() || (told, since) == (Some(5), 0), "{told:?} {since} at {cut}");
         }
     }
 
@@ -245,7 +369,9 @@ mod tests {
         #[test]
         fn reads_may_end_anywhere(cuts in prop::collection::vec(1_usize..40, 0..40)) {
             let whole = scan(UsageForm::UsageStream, CHAT.as_bytes(), &[]);
-            prop_assert_eq!(scan(UsageForm::UsageStream, CHAT.as_bytes(), &cuts), whole);
+            for body in [CHAT.to_owned(), on_lines("\n"), on_lines("\r\n"), on_lines("\r")] {
+                prop_assert_eq!(scan(UsageForm::UsageStream, body.as_bytes(), &cuts), whole);
+            }
         }
 
         #[test]

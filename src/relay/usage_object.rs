@@ -40,8 +40,6 @@ pub(super) struct UsageObject {
     read: usize,
     text: TextReader,
     member: OpenMember,
-    /// Nothing has come since the end of a line.
-    ends_line: bool,
 }
 
 /// Whose value is being read.
@@ -143,7 +141,6 @@ impl Default for UsageObject {
             read: 0,
             text: TextReader::new(),
             member: OpenMember { place: None, within: None, value: MemberValue::Empty },
-            ends_line: false,
         }
     }
 }
@@ -158,17 +155,11 @@ impl UsageObject {
         self.depth > 0
     }
 
-    /// Did nothing but the end of a line come?
-    pub(super) const fn ends_line(&self) -> bool {
-        self.ends_line
-    }
-
     pub(super) fn feed(&mut self, data: &[u8]) -> Fed {
         let mut rest = data;
         while let Some((&byte, behind)) = rest.split_first() {
             let position = data.len() - rest.len();
             if self.depth == 0 && byte.is_ascii_whitespace() {
-                self.ends_line = byte == b'\n';
                 rest = behind;
                 continue;
             }
@@ -183,7 +174,6 @@ impl UsageObject {
                 rest = rest.get(taken..).unwrap_or_default();
                 continue;
             }
-            self.ends_line = false;
             self.read += usize::from(self.lists == 0);
             rest = behind;
             if !self.step(byte) {

@@ -11,6 +11,8 @@ use super::usage_text::TextReader;
 
 /// Objects whose member counts as one of the outermost.
 const HOLDERS: [&[u8]; 2] = [b"response", b"message"];
+/// The event of `/v1/messages` behind the one with the usage.
+const LAST_EVENT: &[u8] = b"message_stop";
 /// No member at this depth is looked for.
 const LOST: u32 = 1 << 16;
 
@@ -18,8 +20,6 @@ const LOST: u32 = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UsagePath {
     key: &'static [u8],
-    /// Lines are events: each begins anew.
-    has_lines: bool,
     depth: u32,
     text: TextReader,
     /// What begins now is the value of one of [`HOLDERS`].
@@ -27,37 +27,55 @@ pub(super) struct UsagePath {
     /// What is open at the second level holds members that count.
     holds: bool,
     is_batch: bool,
+    outer: OuterObject,
     objects: u64,
 }
 
+/// The outermost object that is open.
+#[derive(Clone, Copy, Debug)]
+struct OuterObject {
+    member: OuterMember,
+    /// It has no token of the answer.
+    is_empty: bool,
+}
+
+/// The member of the outermost object that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OuterMember {
+    /// `choices`, of which nothing has come.
+    Choices,
+    /// The list of `choices`, which has nothing so far.
+    NoChoice,
+    /// `type`, as Anthropic's events have it.
+    Type,
+    Other,
+}
+
 impl UsagePath {
-    pub(super) fn new(key: &'static [u8], has_lines: bool) -> Self {
+    pub(super) fn new(key: &'static [u8]) -> Self {
         Self {
             key,
-            has_lines,
             depth: 0,
             text: TextReader::new(),
             is_held: false,
             holds: false,
             is_batch: false,
+            outer: OuterObject { member: OuterMember::Other, is_empty: false },
             objects: 0,
         }
     }
 
-    /// Outermost objects so far.
+    /// Outermost objects that have come whole and may have a token. The end of a stream has none.
     pub(super) const fn objects(&self) -> u64 {
         self.objects
     }
 
-    /// A line begins, whatever was open.
-    pub(super) fn begin_line(&mut self) {
-        if self.has_lines {
-            self.depth = 0;
-            self.text.abandon();
-        }
+    /// An event begins, whatever was open.
+    pub(super) fn begin_event(&mut self) {
+        *self = Self { objects: self.objects, ..Self::new(self.key) };
     }
 
-    /// What was open is not known any more: nothing counts before the next line.
+    /// What was open is not known any more: nothing counts before the next event.
     pub(super) fn lose(&mut self) {
         self.depth = LOST;
     }
@@ -68,18 +86,15 @@ impl UsagePath {
         while let Some(&byte) = data.get(at) {
             if self.text.is_open() {
                 at += self.text.read(data.get(at..).unwrap_or_default());
-                if data.get(at - 1) == Some(&b'\n') {
-                    self.begin_line();
-                }
                 continue;
             }
             at += 1;
             match byte {
                 b'"' => self.text.begin(),
                 b'{' | b'[' => self.open(byte),
-                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                b'}' | b']' => self.close(byte),
                 b':' if self.is_found() => return Some(at),
-                b'\n' => self.begin_line(),
+                b',' if self.depth == 1 => self.end_member(),
                 _ => {}
             }
         }
@@ -89,20 +104,41 @@ impl UsagePath {
     fn open(&mut self, byte: u8) {
         let is_object = byte == b'{';
         match self.depth {
-            0 => {
-                self.is_batch = !is_object;
-                self.objects += u64::from(is_object);
-            }
+            0 => (self.is_batch, self.outer.is_empty) = (!is_object, false),
             1 => self.holds = is_object && (self.is_held || self.is_batch),
             _ => {}
         }
+        self.outer.member = match self.outer.member {
+            OuterMember::Choices if !is_object => OuterMember::NoChoice,
+            _ => OuterMember::Other,
+        };
         self.is_held = false;
         self.depth = self.depth.saturating_add(1);
+    }
+
+    fn close(&mut self, byte: u8) {
+        self.end_member();
+        let is_outermost = self.depth == 1 && byte == b'}';
+        self.objects += u64::from(is_outermost && !self.outer.is_empty);
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    fn end_member(&mut self) {
+        let member = std::mem::replace(&mut self.outer.member, OuterMember::Other);
+        let is_end = member == OuterMember::Type && self.text.name() == LAST_EVENT;
+        self.outer.is_empty |= is_end || member == OuterMember::NoChoice;
     }
 
     /// The name before a colon: is its value the one?
     fn is_found(&mut self) -> bool {
         let name = self.text.name();
+        if self.depth == 1 {
+            self.outer.member = match name {
+                b"choices" => OuterMember::Choices,
+                b"type" => OuterMember::Type,
+                _ => OuterMember::Other,
+            };
+        }
         self.is_held = self.depth == 1 && HOLDERS.contains(&name);
         (self.depth == 1 || self.depth == 2 && self.holds) && name == self.key
     }

@@ -31,23 +31,19 @@ impl TextReader {
         (self.state, self.length) = (TextState::Inside, 0);
     }
 
-    pub(super) fn abandon(&mut self) {
-        self.state = TextState::Outside;
-    }
-
     /// The text, if it is short and has no escape.
     pub(super) fn name(&self) -> &[u8] {
         self.name.get(..self.length).filter(|name| name.len() < NAME_BYTES_MAX).unwrap_or_default()
     }
 
-    /// Reads on to the end of the text, to an escape or to the end of a line; returns how much.
+    /// Reads on to the end of the text or to an escape; returns how much.
     pub(super) fn read(&mut self, data: &[u8]) -> usize {
         if self.state == TextState::Escaped {
             // Whatever it is, it ends nothing.
             self.state = TextState::Inside;
             return data.len().min(1);
         }
-        let end = memchr::memchr3(b'"', b'\\', b'\n', data);
+        let end = memchr::memchr2(b'"', b'\\', data);
         let text = data.get(..end.unwrap_or(data.len())).unwrap_or_default();
         let place = self.name.get_mut(self.length..).unwrap_or_default();
         for (place, byte) in place.iter_mut().zip(text) {
@@ -60,8 +56,7 @@ impl TextReader {
                 // A name that is written with an escape is another one.
                 (self.state, self.length) = (TextState::Escaped, NAME_BYTES_MAX);
             }
-            Some(_) => {}
-            None => return text.len(),
+            _ => return text.len(),
         }
         text.len() + 1
     }
