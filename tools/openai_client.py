@@ -194,6 +194,8 @@ class DyingWorker(http.server.BaseHTTPRequestHandler):
     """Begins a stream in the words of the API that is asked, and ends the connection."""
 
     protocol_version = "HTTP/1.1"
+    # So many bytes of a second event come too.
+    more = 0
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
@@ -206,7 +208,8 @@ class DyingWorker(http.server.BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        self.wfile.write(f"{len(event) + 2:x}\r\n{event}\n\n\r\n".encode())
+        part = event + "\n\n" + event[: self.more]
+        self.wfile.write(f"{len(part):x}\r\n{part}\r\n".encode())
         self.close_connection = True
 
     def log_message(self, *_):
@@ -214,7 +217,7 @@ class DyingWorker(http.server.BaseHTTPRequestHandler):
 
 
 def breaks_off(rig):
-    """A worker dies in the middle of a stream: the client of each API raises its own error, in the router's words."""
+    """A worker dies between events or inside one: the client of each API raises its own error, in the router's words."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), DyingWorker)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     router = rig.router([f"http://127.0.0.1:{server.server_port}"], "--engine", "openai", "--health", "off")
@@ -226,8 +229,10 @@ def breaks_off(rig):
         ("responses", openai.APIError, lambda: list(mine.responses.create(model=MODEL, input="Say hello.", stream=True))),
         ("messages", anthropic.APIStatusError, lambda: list(other.messages.create(**ask))),
     ):
-        error = raised(kind, call)
-        score.check(f"breaks off: {name} raises {kind.__name__}", error is not None and "in the middle" in str(error), error)
+        for DyingWorker.more in (0, 3, 20, 50):
+            error = raised(kind, call)
+            what = f"breaks off behind {DyingWorker.more} bytes of an event: {name} raises {kind.__name__}"
+            score.check(what, error is not None and "in the middle" in str(error), error)
     server.shutdown()
 
 

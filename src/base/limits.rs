@@ -294,6 +294,9 @@ pub const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the file that `admin_token_file` names.
 pub const TOKEN_BYTES_MAX: usize = 4_096;
 
+/// Bytes of an event that a stream holds back until its end has come. A longer one passes as it
+/// comes.
+pub const HELD_EVENT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the object in which an engine tells the tokens of an answer. A longer one is not read.
 pub const USAGE_BYTES_MAX: usize = 16 * 1024;
 /// Tokens of one kind that an answer can have cost. Higher counts are taken for this one.

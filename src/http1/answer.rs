@@ -40,6 +40,28 @@ impl AnswerFraming {
         }
     }
 
+    /// Appends data that lies in two places, as one piece.
+    pub fn push_both(self, first: &[u8], second: &[u8], out: &mut Vec<u8>) {
+        if first.is_empty() {
+            return self.push(second, out);
+        }
+        match self {
+            Self::Plain => {
+                out.extend_from_slice(first);
+                out.extend_from_slice(second);
+            }
+            Self::Chunked => {
+                let mut header = [0; 10];
+                let bytes = first.len().saturating_add(second.len());
+                let start = encode_chunk_header(bytes, &mut header);
+                out.extend_from_slice(header.get(start..).unwrap_or_default());
+                out.extend_from_slice(first);
+                out.extend_from_slice(second);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
     /// Appends the end of the body.
     pub fn finish(self, out: &mut Vec<u8>) {
         if self == Self::Chunked {
@@ -117,7 +139,20 @@ impl AnswerBody {
         bytes: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, usize), BodyError> {
-        let (data_bytes, consumed_bytes) = match &mut self.inbound {
+        let (data_bytes, consumed_bytes) = self.decode(bytes)?;
+        self.emit(bytes.get(..data_bytes).unwrap_or_default(), out);
+        if self.done {
+            self.framing.finish(out);
+        }
+        Ok((data_bytes, consumed_bytes))
+    }
+
+    /// The same without `out`: its data and its end are left to the caller.
+    ///
+    /// # Errors
+    /// [`BodyError`] when the framing is broken.
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<(usize, usize), BodyError> {
+        Ok(match &mut self.inbound {
             Inbound::Length(left) => {
                 let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                 *left = left.saturating_sub(u64::try_from(taken).unwrap_or(u64::MAX));
@@ -130,12 +165,7 @@ impl AnswerBody {
                 (decoded.data_bytes, decoded.consumed_bytes)
             }
             Inbound::UntilClose => (bytes.len(), bytes.len()),
-        };
-        self.emit(bytes.get(..data_bytes).unwrap_or_default(), out);
-        if self.done {
-            self.framing.finish(out);
-        }
-        Ok((data_bytes, consumed_bytes))
+        })
     }
 
     /// The upstream connection ended, and with it the body.

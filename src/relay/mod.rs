@@ -6,6 +6,7 @@
 mod chunk;
 mod early;
 mod event_lines;
+mod event_tail;
 mod events;
 mod exchange;
 mod first;

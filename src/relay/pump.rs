@@ -1,6 +1,7 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
 use super::chunk::{next_chunk, pass_on};
+use super::event_tail::EventTail;
 use super::{Client, StreamShape, Upstream, encode_cut};
 use crate::ingress::{Conn, Turn};
 use forebay_http1::{
@@ -75,25 +76,25 @@ pub async fn relay(
         true => AnswerBody::continued(answer.head.body, answer.client_version),
         false => AnswerBody::new(answer.head.body, answer.client_version),
     };
-    let mut body_bytes = 0;
-    let mut ends_event = false;
-    let mut leftover = false;
+    let mut tail = (answer.head.event_stream && answer.is_open()).then(EventTail::default);
+    let (mut body_bytes, mut leftover) = (0, false);
     let mut turn = Turn::default();
     loop {
         // Neither side may ever make this wait.
         turn.spend(chunk.len()).await;
         if !chunk.is_empty() {
-            let (data_bytes, consumed) = match body.feed(&mut chunk, &mut out) {
-                Ok(fed) => fed,
-                Err(_) => {
-                    let error = RelayError::BodyInvalid;
-                    let sent = SentBody { body_bytes, ends_event: false };
-                    return Err(cut(client.conn(), answer, &body, sent, out, error).await);
-                }
+            let Ok((data_bytes, consumed)) = body.decode(&mut chunk) else {
+                let error = RelayError::BodyInvalid;
+                return Err(cut(client.conn(), answer, &body, tail, out, error).await);
             };
             let data = chunk.get(..data_bytes).unwrap_or_default();
+            let (held, whole) =
+                tail.as_mut().map_or_else(|| (Vec::new(), data), |tail| tail.pass(data));
+            body.framing().push_both(&held, whole, &mut out);
+            if body.is_done() {
+                end(&mut body, &mut tail, &mut out);
+            }
             observe(data);
-            ends_event = data.ends_with(b"\n\n") || data.ends_with(b"\n\r\n");
             body_bytes += u64::try_from(data_bytes).unwrap_or(0);
             leftover = consumed < chunk.len();
             // A stream that waits for its next event holds no buffer.
@@ -109,7 +110,7 @@ pub async fn relay(
         client.wait_at_most(answer.idle_max);
         let error = match next_chunk(client, upstream).await {
             Ok(next) if next.is_empty() && body.ends_with_connection() => {
-                body.finish(&mut out);
+                end(&mut body, &mut tail, &mut out);
                 continue;
             }
             Ok(next) if next.is_empty() => RelayError::ClosedMidStream,
@@ -121,8 +122,7 @@ pub async fn relay(
             Err(error) if error.blames_worker() => error,
             Err(error) => return Err(error),
         };
-        let sent = SentBody { body_bytes, ends_event };
-        return Err(cut(client.conn(), answer, &body, sent, Vec::new(), error).await);
+        return Err(cut(client.conn(), answer, &body, tail, Vec::new(), error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
     Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
@@ -148,34 +148,33 @@ pub(super) fn encode_head(
     encode_response(answer.head, &upstream.input, &head, out);
 }
 
-/// What the client has of a body that broke off.
-struct SentBody {
-    body_bytes: u64,
-    /// The last piece of it did.
-    ends_event: bool,
+/// The body is whole.
+fn end(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Vec<u8>) {
+    let held = tail.as_mut().map(EventTail::flush).unwrap_or_default();
+    body.emit(&held, out);
+    body.finish(out);
 }
 
-impl SentBody {
-    const fn is_between_events(&self) -> bool {
-        self.body_bytes == 0 || self.ends_event
-    }
-}
-
-/// The worker broke its answer off. What came is sent; a stream of events gets a last one that says
-/// why; then the connection is closed without the body's proper end, so that no client takes it for
-/// complete.
+/// The worker broke its answer off. What came whole is sent; a stream of events gets a last event
+/// with the reason; then the connection is closed without the body's proper end, so that no client
+/// takes it for complete. In the middle of an event no event follows: a client would read the last
+/// one as the rest of the first.
 async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,
     body: &AnswerBody,
-    sent: SentBody,
+    tail: Option<EventTail>,
     mut out: Vec<u8>,
     error: RelayError,
 ) -> RelayError {
-    if answer.head.event_stream && answer.is_open() {
-        let mut event = Vec::new();
-        encode_cut(answer.shape, error.describe(), sent.is_between_events(), &mut event);
-        body.emit(&event, &mut out);
+    if let Some(tail) = tail {
+        let is_between_events = tail.is_between_events();
+        // For HTTP/1.0 the end of the connection is a proper end.
+        if is_between_events || body.framing() == AnswerFraming::Plain {
+            let mut event = Vec::new();
+            encode_cut(answer.shape, error.describe(), is_between_events, &mut event);
+            body.emit(&event, &mut out);
+        }
     }
     conn.wait_at_most(answer.write_max);
     if out.is_empty() || conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }

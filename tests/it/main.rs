@@ -89,6 +89,7 @@ mod tls_clients;
 mod tls_reload;
 mod tls_worker_reload;
 mod tls_workers;
+mod torn_events;
 mod traces;
 mod tunnel;
 mod unlisted_models;

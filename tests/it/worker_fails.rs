@@ -104,7 +104,8 @@ fn death_in_the_middle_of_a_stream_is_told_in_the_words_of_its_api() {
             "{\"type\":\"error\",\"code\":\"upstream-failed\",\"message\":\"The",
         ),
     ] {
-        for (query, begun) in [("", "data: x\n\n"), ("?half", "data: {\"x\n\n")] {
+        // Half of an event is no event.
+        for (query, begun) in [("", "data: x\n\n"), ("?half", "")] {
             let mut client = Client::connect(router.listen);
             client.send(&post(&format!("{path}{query}"), body));
             let reply = client.reply();

@@ -52,6 +52,11 @@ impl EventCutter {
         *self = Self::default();
     }
 
+    /// Has a part of an event passed?
+    pub(super) const fn is_overlong(&self) -> bool {
+        self.is_overlong
+    }
+
     /// What has come of an event, and stays.
     pub(super) fn held(&self) -> &[u8] {
         &self.held

@@ -31,6 +31,7 @@ use event::{TokenEvent, push_ids};
 use events::{CutPart, EventCutter, OverlongIds, data_of, is_comment};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
 use forebay_fleet::account::NotContinued;
+use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;
 use rewrite::{EventShape, is_failure, slice, without_ids};
@@ -49,6 +50,9 @@ pub struct Transcript {
     said: LastWord,
     /// Why no other rank can go on.
     obstacle: Option<NotContinued>,
+    /// The stream has broken off in the middle of an event that is too long, and the client has the
+    /// beginning of that.
+    is_torn: bool,
 }
 
 /// The ids of the prompt, of what the client has, and of what came behind.
@@ -112,6 +116,7 @@ impl Transcript {
             told: StreamTold::default(),
             said: LastWord::default(),
             obstacle: None,
+            is_torn: false,
         })
     }
 
@@ -195,8 +200,15 @@ impl Transcript {
 
     /// The stream has broken off: a part of an event is none.
     pub fn break_off(&mut self) {
+        self.is_torn = self.events.is_overlong();
         self.events.clear();
         self.said = std::mem::take(&mut self.told.failure);
+    }
+
+    /// Has the client no more than whole events, where the stream has broken off?
+    #[must_use]
+    pub const fn is_between_events(&self) -> bool {
+        !self.is_torn
     }
 
     /// Finds out how far the client has the text, and how much may follow. `context_tokens`: most
@@ -254,6 +266,16 @@ impl Transcript {
     #[must_use]
     pub fn token_count(&self) -> u64 {
         u64::try_from(self.ids.all.len()).unwrap_or(u64::MAX)
+    }
+
+    /// What the engines have computed, by the ids; `None` where these are not known.
+    #[must_use]
+    pub fn usage(&self) -> Option<TokenUsage> {
+        let StreamIds { all, prompt_count, .. } = &self.ids;
+        let is_known = self.obstacle.is_none() && *prompt_count > 0;
+        let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let output = tokens(all.len().saturating_sub(*prompt_count));
+        is_known.then(|| TokenUsage { prompt: tokens(*prompt_count), cached: 0, output })
     }
 
     /// Has the client an event?
