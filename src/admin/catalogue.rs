@@ -37,8 +37,8 @@ catalogue! {
         REJECTED = Counter "rejected_total" ["reason", "endpoint", "model", "type"];
         /// Streams cut because no other worker went on with them; only with `retry.mid_stream`.
         STREAMS_NOT_CONTINUED = Counter "streams_not_continued_total" ["reason"];
-        /// Tokens of answered requests by tenant, as engines count them; `prompt` includes
-        /// `cached`.
+        /// Tokens that engines have computed, by tenant, as engines count them, else estimated;
+        /// `prompt` includes `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"];
         /// Requests that a tenant with `requests_per_minute` may send now.
         TENANT_REQUESTS_LEFT = Gauge "tenant_requests_left" ["tenant"];

@@ -13,6 +13,7 @@ enum Figure {
     UsedTokens,
     CapacityTokens,
     Progress,
+    Generated,
 }
 
 /// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that
@@ -39,10 +40,15 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
             Figure::CapacityTokens => {
                 readings.put(rank, tokens(sample.value()), |d, n| d.rest.capacity_tokens = Some(n));
             }
-            Figure::Progress => readings.put(rank, tokens(sample.value()), |d, n| {
-                d.rest.progress_tokens =
-                    Some(d.rest.progress_tokens.unwrap_or(0).saturating_add(n));
-            }),
+            Figure::Progress | Figure::Generated => {
+                readings.put(rank, tokens(sample.value()), |d, n| {
+                    let more = |sum: Option<u64>| Some(sum.unwrap_or(0).saturating_add(n));
+                    d.rest.progress_tokens = more(d.rest.progress_tokens);
+                    if matches!(figure, Figure::Generated) {
+                        d.rest.generated_tokens = more(d.rest.generated_tokens);
+                    }
+                });
+            }
             Figure::CacheConfig => capacity(rank, &sample, readings),
         }
     }
@@ -90,7 +96,8 @@ fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
         }
         ("engine", "cache_config_info") => Figure::CacheConfig,
         // Those of SGLang count finished requests.
-        ("engine", "prompt_tokens_total" | "generation_tokens_total") => Figure::Progress,
+        ("engine", "prompt_tokens_total") => Figure::Progress,
+        ("engine", "generation_tokens_total") => Figure::Generated,
         ("dp_rank", "num_used_tokens") => Figure::UsedTokens,
         ("dp_rank", "max_total_num_tokens") => Figure::CapacityTokens,
         _ => return None,

@@ -63,6 +63,7 @@ struct ReportState {
 #[derive(Clone, Copy, Debug)]
 struct LastReading {
     reading: LoadReading,
+    read_at: NanosSinceStart,
     changed_at: NanosSinceStart,
     /// The same of those that only the steps of an engine change.
     moved_at: NanosSinceStart,
@@ -76,6 +77,7 @@ impl LastReading {
         let is_still = is_same || work(self.reading) == work(reading);
         Self {
             reading,
+            read_at: now,
             changed_at: if is_same { self.changed_at } else { now },
             moved_at: if is_still { self.moved_at } else { now },
         }
@@ -150,6 +152,9 @@ impl LoadReporter {
         let mut state = self.state.borrow_mut();
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
+            if let Some(last) = state.last.get(&planned.rank) {
+                self.learn(planned.rank, last, &reading, now);
+            }
             if state.stands_still(planned.rank, reading, now) {
                 state.count(plan.worker, ReadFault::Still, 1);
                 continue;
@@ -167,6 +172,24 @@ impl LoadReporter {
         }
         for (fault, _) in ReadFault::ALL {
             state.count(plan.worker, fault, readings.fault_count(fault));
+        }
+    }
+
+    /// How fast the rank makes answers, while as many run as at the last reading.
+    fn learn(
+        &self,
+        rank: RankIndex,
+        last: &LastReading,
+        reading: &LoadReading,
+        now: NanosSinceStart,
+    ) {
+        let running = u64::from(reading.running);
+        let is_steady = running > 0 && last.reading.running == reading.running;
+        if let (Some(before), Some(after), Some(past)) =
+            (last.reading.generated_tokens, reading.generated_tokens, self.board.past(rank))
+            && is_steady
+        {
+            past.decoded(after.saturating_sub(before) / running, now.since(last.read_at));
         }
     }
 
@@ -244,7 +267,7 @@ impl ReportState {
         reading: LoadReading,
         now: NanosSinceStart,
     ) -> bool {
-        let new = LastReading { reading, changed_at: now, moved_at: now };
+        let new = LastReading { reading, read_at: now, changed_at: now, moved_at: now };
         let last = self.last.entry(rank).or_insert(new);
         *last = last.moved(reading, now);
         let claims_work = !reading.is_idle() && reading.progress_tokens.is_some();
@@ -287,6 +310,30 @@ mod tests {
         assert_eq!(reporter.moved_at(RankIndex(0)), None);
         assert_eq!((told(2, 0, 10, 1), told(2, 0, 10, 2), told(2, 9, 10, 3)), (1, 1, 1));
         assert_eq!((told(2, 9, 11, 4), told(3, 9, 11, 5), told(3, 0, 11, 6)), (4, 5, 5));
+    }
+
+    #[test]
+    fn the_speed_of_answers_is_that_between_two_reports() {
+        let board = Arc::new(LoadBoard::new());
+        let post: Post = Box::new(|_| 0);
+        let clock = Clock::start();
+        let reporter = LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(5), post);
+        let reading = |running, generated| LoadReading {
+            running,
+            generated_tokens: Some(generated),
+            ..LoadReading::default()
+        };
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let learn = |before: LoadReading, after: LoadReading| {
+            let last =
+                LastReading { reading: before, read_at: at(0), changed_at: at(0), moved_at: at(0) };
+            reporter.learn(RankIndex(0), &last, &after, at(1_000));
+            board.past(RankIndex(0)).unwrap().decoded_in(1_000_000_000)
+        };
+        let unknown = learn(reading(0, 0), reading(0, 500));
+        assert_eq!(learn(reading(3, 0), reading(4, 500)), unknown, "others began or ended");
+        assert_eq!(learn(reading(4, 9_000), reading(4, 100)), unknown, "the engine began anew");
+        assert_eq!(learn(reading(4, 100), reading(4, 900)), 200);
     }
 
     #[test]

@@ -79,8 +79,12 @@ fn busy_ranks_and_old_names_are_read() {
     let (ranks, faults) = read(read_metrics, text, 2);
     let first =
         LoadReading { kv_permille: Some(250), capacity_tokens: Some(1_600), ..reading(10, 3) };
-    let second =
-        LoadReading { kv_permille: Some(1_000), progress_tokens: Some(507), ..reading(7, 0) };
+    let second = LoadReading {
+        kv_permille: Some(1_000),
+        progress_tokens: Some(507),
+        generated_tokens: Some(7),
+        ..reading(7, 0)
+    };
     assert_eq!((ranks, faults), (vec![(0, first), (1, second)], vec![]));
     let sglang = "\
         sglang:num_running_reqs{model_name=\"m\",tp_rank=\"0\"} 4.0\n\

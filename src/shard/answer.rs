@@ -1,5 +1,6 @@
 //! relay, account: the answer of one rank, from its head to its end.
 
+use super::bill::{self, AnswerEnd};
 use super::down::DownWatch;
 use super::env::Env;
 use super::io::Io;
@@ -118,10 +119,9 @@ pub(super) async fn answer(
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
     let Sending { env, io, workers } = sending;
-    if let Some(begun) =
-        slot.answer.early.begun().filter(|_| !Begun::goes_on_with(&slot.answer.head))
-    {
-        return end_early(sending, conn, slot, begun, answering).await;
+    if slot.answer.early.begun().is_some() && !Begun::goes_on_with(&slot.answer.head) {
+        let endpoint = accounted.going.endpoint;
+        return end_early(sending, conn, slot, endpoint, answering).await;
     }
     let Answering { mut upstream, sent } = answering;
     let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
@@ -156,8 +156,11 @@ pub(super) async fn answer(
         let waited = first_at.since(facts.arrived_at);
         env.counters.choices().first_byte(facts.model, plan.rank, waited);
     }
-    let scan = passed.scan.as_deref();
-    slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
+    if slot.told.quota.is_counted() {
+        let relayed = relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error);
+        let end = passed.end(endpoint, relayed, env.now());
+        bill::answered(workers, slot, &end);
+    }
     let relayed = relayed?;
     judge_end(slot, &mut lease);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
@@ -246,6 +249,8 @@ pub(super) struct Passed<'a> {
     is_stream: bool,
     /// When the first byte of a stream did.
     pub(super) first_at: Option<NanosSinceStart>,
+    /// When the last event did that may have a token, where these are counted.
+    pub(super) last_at: Option<NanosSinceStart>,
     pulse: Option<&'a PulseWatch<'a>>,
 }
 
@@ -260,7 +265,7 @@ impl<'a> Passed<'a> {
         let is_stream = slot.answer.head.event_stream;
         // What an HTTP server may say by itself tells nothing.
         let pulse = pulse.filter(|_| slot.answer.head.status == 200);
-        Self { scan, hits: Hits::default(), is_stream, first_at: None, pulse }
+        Self { scan, hits: Hits::default(), is_stream, first_at: None, last_at: None, pulse }
     }
 
     pub(super) fn hear(&mut self, env: &Env) {
@@ -272,10 +277,21 @@ impl<'a> Passed<'a> {
 
     pub(super) fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
         self.hear(env);
-        match &mut self.scan {
-            Some(scan) => scan.feed(data),
-            None => self.hits.feed(&io.hits, data),
+        let Some(scan) = &mut self.scan else { return self.hits.feed(&io.hits, data) };
+        if scan.feed(data) {
+            self.last_at = Some(env.now());
         }
+    }
+
+    /// How the answer ended, for its bill.
+    pub(super) fn end(
+        &self,
+        endpoint: Endpoint,
+        relayed: Result<u64, RelayError>,
+        now: NanosSinceStart,
+    ) -> AnswerEnd<'_> {
+        let (scan, last_at) = (self.scan.as_deref(), self.last_at);
+        AnswerEnd { endpoint, scan, last_at, relayed, by_ids: None, now }
     }
 
     /// What the engine says of the tokens, and of those from its cache.
@@ -299,38 +315,25 @@ fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Box<
     })
 }
 
-/// What the answer has cost, as far as it came. What an engine says in the beginning does not count
-/// what follows, and an answer that is cut has no end that does.
-pub(super) fn used(
-    scan: &UsageScan,
-    slot: &Slot,
-    endpoint: Endpoint,
-    is_whole: bool,
-) -> TokenUsage {
-    // The first event of a chat says whose turn it is.
-    let empty = u64::from(endpoint == Endpoint::ChatCompletions);
-    let estimated = slot.told.quota.estimated(scan.events().saturating_sub(empty));
-    match scan.told() {
-        None => estimated,
-        Some(told) if is_whole => told,
-        Some(told) => TokenUsage { output: told.output.max(estimated.output), ..told },
-    }
-}
-
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of
 /// one.
 async fn end_early(
     sending: Sending<'_>,
     conn: &mut Conn,
     slot: &Slot,
-    begun: &Begun,
+    endpoint: Endpoint,
     answering: Answering,
 ) -> Result<After, RelayError> {
-    let (Sending { env, io, .. }, Answering { mut upstream, sent }) = (sending, answering);
+    let Some(begun) = slot.answer.early.begun() else { return Err(RelayError::BodyInvalid) };
+    let (Sending { env, io, workers }, Answering { mut upstream, sent }) = (sending, answering);
     let idle_max = env.config().timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
     if gathered.upstream_reusable && sent {
         io.keep(env, upstream);
     }
+    let mut passed = Passed::new(workers, slot, endpoint, None);
+    passed.take(env, io, &gathered.body);
+    let relayed = Ok(u64::try_from(gathered.body.len()).unwrap_or(u64::MAX));
+    bill::answered(workers, slot, &passed.end(endpoint, relayed, env.now()));
     Ok(standing::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
 }

@@ -138,6 +138,11 @@ fn failed(
     if let Some(trace) = &mut slot.told.trace {
         trace.failed(error.describe(), shard.env.now());
     }
+    if let Some(meter) = slot.told.quota.meter()
+        && paired.as_mut().is_some_and(|paired| !paired.is_prefilled())
+    {
+        meter.decodes_nothing();
+    }
     // It may be prefill that is gone, with the KV. A rank that fails the request again without that
     // prefill is ill.
     let is_owed = before.is_retry || !pair::may_lack_kv(paired.as_ref(), error);
@@ -253,11 +258,11 @@ async fn exchange(
                 let timeout = env.config().timeouts.connect;
                 let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
                 let connecting = connect(sending, &mut watch, to);
-                let sent = |error: RelayError| slot.billed(error.once_sent());
-                connecting.await.map_err(|error| if is_resent { sent(error) } else { error })?
+                connecting.await.map_err(|error| error.resent(is_resent))?
             }
         };
-        slot.leaves(env, plan.rank);
+        let is_prefilled = paired.as_ref().is_some_and(|paired| !paired.is_concurrent());
+        slot.leaves(env, plan.rank, is_prefilled);
         let (mut head, limits) = (io.buffers.take(), env.head_limits());
         let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {
@@ -295,7 +300,7 @@ async fn exchange(
                 if paired.is_some() || may_leave {
                     let down = down(sending, plan, may_leave).resumed(wait_left);
                     let first = first(conn, slot, down, &mut upstream, paired);
-                    first.await.map_err(|error| slot.billed(error))?;
+                    first.await?;
                 }
                 slot.answer.head_at.get_or_insert(head_at);
                 return Ok(Answering { upstream, sent });
@@ -305,7 +310,7 @@ async fn exchange(
                 // From here on a refused connection counts as sent: the worker may have read it.
                 is_resent = true;
             }
-            Err(error) => return Err(slot.billed(error)),
+            Err(error) => return Err(error),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::relay::{Transcript, UsageScan};
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::NotContinued;
 use forebay_fleet::admit::Admitted;
+use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::Dialect;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -35,6 +36,24 @@ pub(super) struct KeptStream {
     pub(super) continued: u32,
     /// Where its worker is emptied: when to look for another rank again.
     pub(super) look_at: NanosSinceStart,
+}
+
+impl KeptStream {
+    /// What the stream has cost, where that is counted. The router ends it with these events.
+    pub(super) fn usage_at_end(
+        &mut self,
+        events: &[u8],
+        prompt_estimate: u64,
+    ) -> Option<TokenUsage> {
+        let scan = self.scan.as_mut()?;
+        scan.feed(events);
+        let transcript = self.transcript.as_ref().ok();
+        // The first event of a chat has the role alone.
+        let empty = u64::from(transcript.is_some_and(Transcript::is_chat));
+        let output = scan.events().saturating_sub(empty);
+        let by_events = TokenUsage { prompt: prompt_estimate, cached: 0, output };
+        scan.told().or_else(|| transcript?.usage()).or(Some(by_events))
+    }
 }
 
 impl Keeping {

@@ -18,7 +18,7 @@ use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
     has_begun, legs_request_id, message_of, transfer_mode,
 };
-use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillLeg};
+use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillEnded, PrefillLeg};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::has_no_room;
@@ -66,6 +66,11 @@ impl Paired<'_> {
     /// `X-Request-Id` of both legs.
     pub(super) fn request_id<'a>(&'a self, of_client: &'a [u8]) -> &'a [u8] {
         legs_request_id(&self.legs.kv_transfer, &self.legs.id, of_client)
+    }
+
+    /// Has the prefill leg done its part?
+    pub(super) fn is_prefilled(&mut self) -> bool {
+        matches!(self.leg.look(), Some(PrefillEnded::Done(_)))
     }
 
     /// Both legs leave at once.
@@ -133,6 +138,9 @@ pub(super) async fn begin<'a>(
             timeout: timeout(&shard.env, &shard.workers),
         })
     });
+    if let Some(meter) = slot.told.quota.meter() {
+        meter.sent(shard.env.now());
+    }
     let (abort, accused) = (abort_decode, None);
     let mut paired = Paired { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
     let handed = if paired.is_concurrent() { Ok(None) } else { paired.leg.done(conn).await };

@@ -2,6 +2,7 @@
 //! alone, tokens once the body has been read. What a request has taken comes back when it ends,
 //! corrected by what its engine says.
 
+use super::bill;
 use super::env::Env;
 use super::quota_use::{Held, QuotaUse};
 use super::slot::Slot;
@@ -53,7 +54,7 @@ pub(super) fn charge(
     }
     let body_bytes = u64::try_from(slot.body().len()).unwrap_or(u64::MAX);
     let prompt = tokens_of(slot.request.text_bytes(body_bytes), ratios.of(model));
-    slot.told.quota.prompt_estimate = prompt;
+    slot.told.quota.count(prompt);
     let Some(Tenant { quota, billed, .. }) = limited(fleet, slot) else { return Ok(()) };
     // A reload since the head may bill the tenant elsewhere: its place stays where it was taken.
     let held = slot.told.quota.held.as_mut().filter(|held| held.billed == *billed);
@@ -72,7 +73,8 @@ pub(super) fn charge(
 
 /// Counts what a request has cost, and gives back what it has taken and not used.
 pub(super) fn settle(shard: &Shard, slot: &mut Slot, model: Option<usize>) {
-    let usage = slot.answer.usage.take();
+    let usage = bill::total(slot);
+    slot.answer.usage.set(usage);
     if let Some(usage) = usage {
         let tenant = slot.told.whom.tenant;
         shard.env.counters.tokens_used(tenant, model.unwrap_or(usize::MAX), usage);

@@ -1,7 +1,8 @@
 //! What a request holds of its tenant's limits, given back by a guard on every path.
 
+use super::meter::WorkMeter;
 use forebay_base::{Clock, TenantIndex};
-use forebay_fleet::tenant::{TakenUnits, TenantCell, TokenUsage};
+use forebay_fleet::tenant::{TakenUnits, TenantCell};
 use forebay_fleet::worker::ShardBoard;
 
 /// What one request has taken. Dropping it gives tokens and place back.
@@ -10,6 +11,9 @@ pub(super) struct QuotaUse {
     pub(super) held: Option<Held>,
     /// Tokens that its prompt is believed to have.
     pub(super) prompt_estimate: u64,
+    /// What engines compute for it, where that is counted. Apart: most tenants are not, and each
+    /// connection would hold the place.
+    meter: Option<Box<WorkMeter>>,
 }
 
 /// Places and tokens of a tenant with limits.
@@ -50,13 +54,19 @@ impl Drop for Held {
 }
 
 impl QuotaUse {
-    /// Is it of interest what the request costs?
-    pub(super) const fn is_counted(&self) -> bool {
-        self.prompt_estimate > 0
+    /// What the request costs is of interest. Its prompt is believed to have so many tokens.
+    pub(super) fn count(&mut self, prompt_estimate: u64) {
+        self.prompt_estimate = prompt_estimate;
+        self.meter = (prompt_estimate > 0).then(Box::default);
     }
 
-    /// What an answer has cost of which the engine tells nothing: about a token an event.
-    pub(super) const fn estimated(&self, events: u64) -> TokenUsage {
-        TokenUsage { prompt: self.prompt_estimate, cached: 0, output: events }
+    /// What engines compute for it, where that is counted.
+    pub(super) fn meter(&self) -> Option<&WorkMeter> {
+        self.meter.as_deref()
+    }
+
+    /// Is it of interest what the request costs?
+    pub(super) const fn is_counted(&self) -> bool {
+        self.meter.is_some()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::adapter;
 use super::attempt::{self, Attempt, Before};
+use super::bill;
 use super::facts::{self, Came};
 use super::keeping::Keeping;
 use super::labels::{AskedApi, Labels};
@@ -262,6 +263,7 @@ async fn drive(
                 let (is_retry, failed_at) = (flow.is_retry(), flow.failed_at());
                 let before = Before { is_retry, failed_at, trial: flow.take_trial() };
                 let (facts, endpoint) = (flow.facts(), flow.endpoint());
+                bill::begin(&shard.env, slot, endpoint, &chosen);
                 let predicted = {
                     let (fleet, model_index) = (shard.workers.fleet(), facts.model);
                     let rank = chosen.prefill_rank();
@@ -292,7 +294,10 @@ async fn drive(
                         labels.status = slot.answer.head.status;
                         return Ok(after);
                     }
-                    Err(failed) => RequestEvent::Failed(failed),
+                    Err(failed) => {
+                        bill::lost(shard, slot, endpoint, &failed);
+                        RequestEvent::Failed(failed)
+                    }
                 }
             }
             Action::End(stop) if slot.answer.early.is_broken() => {

@@ -3,7 +3,8 @@
 //! the way of a request. Decides nothing about ranks: that is the machine's
 //! ([`forebay_router::request`]).
 
-use super::answer::{Accounted, Answering, OwnFields, Passed, judge_end, used, wanted};
+use super::answer::{Accounted, Answering, OwnFields, Passed, judge_end, wanted};
+use super::bill::{self, AnswerEnd};
 use super::down::DownWatch;
 use super::env::Env;
 use super::keeping::{Keeping, KeptStream};
@@ -133,8 +134,11 @@ async fn relay_on(
         let waited = first_at.since(facts.arrived_at);
         env.counters.choices().first_byte(facts.model, plan.rank, waited);
     }
-    let scan = passed.scan.as_deref();
-    slot.answer.usage.set(scan.map(|scan| used(scan, slot, endpoint, relayed.is_ok())));
+    if slot.told.quota.is_counted() {
+        let relayed = relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error);
+        let end = passed.end(endpoint, relayed, env.now());
+        bill::answered(workers, slot, &AnswerEnd { by_ids: transcript.usage(), ..end });
+    }
     *cost = passed.scan.take();
     let relayed = relayed?;
     judge_end(slot, &mut lease);
@@ -207,13 +211,17 @@ pub(super) async fn broke_off(
     if let Err(why) = transcript.may_go_on() {
         env.counters.not_continued(why);
         let mut events = conn.buffer();
+        let is_between_events = transcript.is_between_events();
         if transcript.end_failed(&mut events) {
+            bill_end(slot, &events);
             return Ok(finish(env, conn, &begun, events).await);
         }
-        return Err(Failed { error: cut(env, conn, &begun, error).await, ..failed });
+        let error = cut(env, conn, &begun, error, is_between_events).await;
+        return Err(Failed { error, ..failed });
     }
     let mut events = conn.buffer();
     if transcript.end(&mut events) {
+        bill_end(slot, &events);
         return Ok(finish(env, conn, &begun, events).await);
     }
     if let Some(trace) = &mut slot.told.trace {
@@ -266,7 +274,7 @@ pub(super) async fn ended(
     slot: &mut Slot,
     stop: Stop,
 ) -> Result<After, Stop> {
-    let Early::Broken(begun) = &slot.answer.early else { return Err(stop) };
+    let Early::Broken(begun) = slot.answer.early else { return Err(stop) };
     let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(stop) };
     let Some(error) = kept.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {
@@ -275,15 +283,35 @@ pub(super) async fn ended(
     shard.env.counters.not_continued(NotContinued::NoWorker);
     let mut events = conn.buffer();
     if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
-        return Ok(finish(&shard.env, conn, begun, events).await);
+        bill_end(slot, &events);
+        return Ok(finish(&shard.env, conn, &begun, events).await);
     }
-    Err(Stop::Cut(cut(&shard.env, conn, begun, error).await))
+    Err(Stop::Cut(cut(&shard.env, conn, &begun, error, true).await))
 }
 
-/// The last event of the stream says why nothing follows, and the body has no proper end.
-async fn cut(env: &Env, conn: &mut Conn, begun: &Begun, error: RelayError) -> RelayError {
+/// The router ends the stream with these events, which may have a usage.
+fn bill_end(slot: &mut Slot, events: &[u8]) {
+    let prompt_estimate = slot.told.quota.prompt_estimate;
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return };
+    if let Some(usage) = kept.usage_at_end(events, prompt_estimate) {
+        bill::ended_here(slot, usage);
+    }
+}
+
+/// The last event of the stream has the reason, and the body has no proper end. Behind a part of an
+/// event no event follows, see [`crate::relay::relay`].
+async fn cut(
+    env: &Env,
+    conn: &mut Conn,
+    begun: &Begun,
+    error: RelayError,
+    is_between_events: bool,
+) -> RelayError {
+    if !is_between_events && begun.framing == AnswerFraming::Chunked {
+        return error;
+    }
     let (mut event, mut out) = (conn.buffer(), conn.buffer());
-    encode_cut(begun.shape, error.describe(), true, &mut event);
+    encode_cut(begun.shape, error.describe(), is_between_events, &mut event);
     begun.framing.push(&event, &mut out);
     conn.recycle(event);
     conn.wait_at_most(env.config().timeouts.write);

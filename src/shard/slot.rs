@@ -16,7 +16,7 @@ use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{FieldKind, RequestHead, ResponseHead, bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
 use forebay_prompt::parse::{ApiRequest, Refusal, Whom, query_model, session_key};
-use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Split;
 use forebay_select::Prompt;
 use std::cell::Cell;
@@ -207,22 +207,15 @@ impl Slot {
         self.told.trace.as_ref().map_or([None; 2], |trace| trace.fields())
     }
 
-    /// Notes the attempt that begins, of which its worker is told.
-    pub(super) fn leaves(&mut self, env: &Env, rank: RankIndex) {
+    /// Notes the attempt that begins, of which its worker is told. `is_prefilled`: another rank has
+    /// computed the prompt.
+    pub(super) fn leaves(&mut self, env: &Env, rank: RankIndex, is_prefilled: bool) {
+        if let Some(meter) = self.told.quota.meter() {
+            meter.decodes(rank, env.now(), is_prefilled);
+        }
         if let Some(trace) = &mut self.told.trace {
             trace.leaves(rank, env.now());
         }
-    }
-
-    /// Whoever leaves before the answer owes the prompt, which an engine has. What the beginning of
-    /// a stream has used is known.
-    pub(super) fn billed(&self, error: RelayError) -> RelayError {
-        let quota = &self.told.quota;
-        let is_known = self.answer.usage.get().is_some();
-        if error == RelayError::ClientGone && quota.is_counted() && !is_known {
-            self.answer.usage.set(Some(quota.estimated(0)));
-        }
-        error
     }
 
     /// A key of this router is not for workers. Fields without a value replace the client's, and

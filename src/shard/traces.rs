@@ -158,7 +158,7 @@ pub(super) fn end(
     (answer.status, answer.outcome) = record::ended(slot, labels, served);
     answer.continued = slot.pair.keeping.continued();
     answer.because = labels.because.map(|because| because.name());
-    answer.usage = open.usage.get().or(slot.answer.usage.get());
+    answer.usage = slot.answer.usage.get().or(open.usage.get());
     let begun_at = open.first_at.get().or(slot.answer.head_at);
     if let Some(step) = recorded.steps.last_mut()
         && step.kind == StepKind::FirstByte

@@ -17,6 +17,7 @@ mod admin_port;
 mod admin_tls;
 mod api_keys;
 mod approximate_routing;
+mod bills;
 mod client_door;
 mod client_leaves;
 mod cors;

@@ -155,6 +155,21 @@ impl Lease {
         FailedTrial { board: self.board.clone(), rank: self.rank, failure }
     }
 
+    /// The same in nanoseconds for a bill, which charges for the time behind it: rather too short.
+    /// 0 once the prompt is computed.
+    #[must_use]
+    pub fn prefill_expected_ns(&self, now: NanosSinceStart) -> u64 {
+        let (Some(past), Some(cell), Some(_)) =
+            (self.board.past(self.rank), self.board.rank(self.rank), self.prefill_since)
+        else {
+            return 0;
+        };
+        let is_known = past.known_speed() > 0.0;
+        let own = self.cost.prefill_tokens;
+        let tokens = if is_known { past.prefill_left(cell.prefill_tokens(), now) } else { own };
+        past.prefill_time_least(tokens)
+    }
+
     /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
     /// rank; `None`: it waits no more since before.
     pub fn end_prefill(&mut self) -> Option<u64> {

@@ -23,6 +23,21 @@ const WAITS_MIN: u32 = 32;
 const WAITS_MAX: u32 = 2 * WAITS_MIN;
 /// Waits are counted in parts of one: few would not fade.
 const ONE_WAIT: u32 = 1 << 12;
+/// A faster answer moves the speed of answers by this part of the way, a slower one by that: a
+/// client that has many slow answers should not make its next ones cheap.
+const DECODE_FASTER: f32 = 1.0 / 4.0;
+const DECODE_SLOWER: f32 = 1.0 / 16.0;
+/// Shorter answers are no measure of a speed: the prompt and the way take their time.
+const DECODED_TOKENS_MIN: u64 = 8;
+/// Nor do faster ones. They may come out of a cache.
+const DECODED_TIME_MIN: Duration = Duration::from_millis(200);
+/// Tokens of one answer in a nanosecond, at least and at most; and while nothing is known, that of
+/// a large model on a busy machine.
+const DECODE_SPEEDS: (f32, f32) = (1e-9, 5_000e-9);
+const DECODE_SPEED_USUAL: f32 = 50e-9;
+/// No prompt is believed to take longer than at this speed, in tokens a nanosecond, where its time
+/// is not charged for.
+const PREFILL_SPEED_MIN: f32 = 2_000e-9;
 /// Times are kept in these steps, of 2^14 ns. 31 bits of them last for nine hours, and no queue
 /// stands as long.
 const STEP_BITS: u32 = 14;
@@ -46,6 +61,9 @@ pub struct RankPast {
     /// How many such waits there were lately, each counted as [`ONE_WAIT`]. They fade like the
     /// tokens.
     waits: AtomicU32,
+    /// Tokens of one answer made in a nanosecond, as the bits of an `f32`; 0: not known. Only of
+    /// answers that are counted.
+    decode_speed: AtomicU32,
 }
 
 // Two to a line of the cache.
@@ -151,6 +169,57 @@ impl RankPast {
         if waits < WAITS_MIN * ONE_WAIT { 0.0 } else { self.wait_speed() }
     }
 
+    /// An answer of so many tokens took so long behind its prompt.
+    pub fn decoded(&self, tokens: u64, took_ns: u64) {
+        if tokens < DECODED_TOKENS_MIN || Duration::from_nanos(took_ns) < DECODED_TIME_MIN {
+            return;
+        }
+        let sample = (float(tokens) / float(took_ns)).clamp(DECODE_SPEEDS.0, DECODE_SPEEDS.1);
+        let speed = self.decode_speed();
+        let by = match (speed > 0.0, sample > speed) {
+            (false, _) => 1.0,
+            (true, true) => DECODE_FASTER,
+            (true, false) => DECODE_SLOWER,
+        };
+        // Of two answers that end together one may be lost.
+        let speed = speed + (sample - speed) * by;
+        // ordering: a hint; pairs with nothing.
+        self.decode_speed.store(speed.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Tokens of one answer that the rank makes in that time, by the answers before; without any,
+    /// by [`DECODE_SPEED_USUAL`].
+    #[must_use]
+    pub fn decoded_in(&self, time_ns: u64) -> u64 {
+        let speed = self.decode_speed();
+        let speed = if speed > 0.0 { speed } else { DECODE_SPEED_USUAL };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate, not negative; too large is the largest"
+        )]
+        let tokens = (speed * float(time_ns)) as u64;
+        tokens
+    }
+
+    /// How long the rank should take for so many prompt tokens in nanoseconds, rather too short: a
+    /// bill charges for the time behind it.
+    #[must_use]
+    pub fn prefill_time_least(&self, tokens: u64) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate, not negative; too large is the largest"
+        )]
+        let ns = (float(tokens) / self.known_speed().max(PREFILL_SPEED_MIN)) as u64;
+        ns
+    }
+
+    fn decode_speed(&self) -> f32 {
+        // ordering: a hint; pairs with nothing.
+        f32::from_bits(self.decode_speed.load(Ordering::Relaxed))
+    }
+
     fn wait_speed(&self) -> f32 {
         // ordering: a hint; pairs with nothing.
         f32::from_bits(self.wait_speed.load(Ordering::Relaxed))
@@ -182,7 +251,7 @@ impl RankPast {
     /// The rank is another one now.
     pub fn forget(&self) {
         self.fade(|all| all);
-        for speed in [&self.prefill_speed, &self.wait_speed] {
+        for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed] {
             // ordering: a hint for selection; pairs with nothing.
             speed.store(0, Ordering::Relaxed);
         }
@@ -353,6 +422,40 @@ mod tests {
         assert!(known(1_000));
         (0..500).for_each(|_| past.fade(|waits| waits / 600));
         assert!(!known(0), "for eight minutes it had no prompt");
+    }
+
+    #[test]
+    fn answers_are_as_fast_as_those_before() {
+        let past = RankPast::default();
+        let tokens = || past.decoded_in(10 * SECOND);
+        assert_eq!(tokens(), 500, "nothing is known");
+        past.decoded(7, SECOND);
+        past.decoded(1_000, SECOND / 10);
+        assert_eq!(tokens(), 500, "no measure");
+        past.decoded(200, 2 * SECOND);
+        assert_eq!(tokens(), 1_000);
+        past.decoded(200, SECOND);
+        assert_eq!(tokens(), 1_250, "a quarter of the way");
+        past.decoded(450, 10 * SECOND);
+        assert_eq!(tokens(), 1_200, "a sixteenth");
+        (0..100).for_each(|_| past.decoded(1 << 24, SECOND));
+        assert!((49_000..=50_000).contains(&tokens()), "{}", tokens());
+        (0..1_000).for_each(|_| past.decoded(8, 1 << 60));
+        assert!((10..20).contains(&tokens()), "{}", tokens());
+        assert_eq!(past.decoded_in(0), 0);
+        past.forget();
+        assert_eq!(tokens(), 500, "another engine");
+    }
+
+    #[test]
+    fn no_prompt_is_believed_to_take_long() {
+        let past = RankPast::default();
+        let millis = |tokens| past.prefill_time_least(tokens) / 1_000_000;
+        assert_eq!(millis(1_000), 500, "nothing is known");
+        (0..32).for_each(|_| past.waited(10, SECOND));
+        assert_eq!(millis(1_000), 500, "short prompts had long waits");
+        (0..64).for_each(|_| past.waited(8_000, SECOND));
+        assert!((125..150).contains(&millis(1_000)), "{}", millis(1_000));
     }
 
     /// A rank that stands still while its queue grows.

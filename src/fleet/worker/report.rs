@@ -31,6 +31,8 @@ pub struct LoadReading {
     /// Tokens that the rank has taken in and given out since its start, where told. While this
     /// stands still so does the engine, and the other figures are those of its last step.
     pub progress_tokens: Option<u64>,
+    /// The part of them that it has given out, where told.
+    pub generated_tokens: Option<u64>,
 }
 
 impl LoadReading {
@@ -352,6 +354,7 @@ mod tests {
                 capacity_tokens,
                 kv_permille,
                 progress_tokens: None,
+                generated_tokens: None,
             };
             let reading = reading.completed(capacity);
             let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });

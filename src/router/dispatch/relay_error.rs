@@ -95,6 +95,12 @@ impl RelayError {
         matches!(self, Self::ConnectFailed | Self::ConnectTimedOut)
     }
 
+    /// The same failure; `is_resent`: the request had been written to an earlier connection.
+    #[must_use]
+    pub const fn resent(self, is_resent: bool) -> Self {
+        if is_resent { self.once_sent() } else { self }
+    }
+
     /// The same failure of a request that had been written to an earlier connection.
     #[must_use]
     pub const fn once_sent(self) -> Self {
