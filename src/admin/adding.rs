@@ -35,6 +35,8 @@ struct AddBody {
 pub enum AddRefused {
     /// A worker of that URL is there.
     UrlTaken,
+    /// The worker of that name is the engine, by another spelling of its address.
+    EngineTaken(String),
     /// TLS to it cannot begin.
     Tls(ConnectFault),
     /// A worker of that name is there.
@@ -120,7 +122,7 @@ impl AddRefused {
     pub(crate) const fn status(&self) -> StatusCode {
         match self {
             Self::Tls(_) => StatusCode::BAD_REQUEST,
-            Self::UrlTaken | Self::NameTaken => StatusCode::CONFLICT,
+            Self::UrlTaken | Self::EngineTaken(_) | Self::NameTaken => StatusCode::CONFLICT,
             Self::Full => StatusCode::INSUFFICIENT_STORAGE,
         }
     }
@@ -129,6 +131,12 @@ impl AddRefused {
         let text = match self {
             Self::UrlTaken => {
                 "a worker of that address is there, or was there over TLS: GET /workers lists them"
+            }
+            Self::EngineTaken(name) => {
+                return format!(
+                    "the worker {name:?} is that engine already, by another spelling of its \
+                     address: remove that one first"
+                );
             }
             Self::Tls(fault @ ConnectFault::Name(_)) => return format!("TLS to it: {fault}"),
             Self::Tls(fault) => {

@@ -138,6 +138,8 @@ pub struct WorkerSources<'a> {
     pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
     /// How far a worker's sleep has come; `None` for one that is awake.
     pub sleep: &'a dyn Fn(WorkerIndex) -> Option<&'static str>,
+    /// Name of the worker by which requests use the same engine, if they do.
+    pub engine_used_by: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
     /// Where the load reports of a worker come from.
     pub load_source: &'a dyn Fn(WorkerIndex) -> Option<ReportSource>,
 }

@@ -30,13 +30,15 @@ pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
 
 fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
+    let used_by = (sources.engine_used_by)(index);
     json!({
         "name": &*worker.name,
         "url": format!("{}://{}", scheme(worker), worker.authority),
         "address": worker.address.to_string(),
         "engine": engine(worker.dialect),
-        "state": state(worker.state),
-        "draining": worker.state.is_draining(),
+        "state": if used_by.is_some() { "unused" } else { state(worker.state) },
+        "engine_used_by": used_by,
+        "draining": worker.state.is_draining() && used_by.is_none(),
         "moves_streams": fleet.moves_streams(index),
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),

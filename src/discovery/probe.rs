@@ -11,7 +11,7 @@ use super::reached::{BadCheck, Reached};
 use super::registry::Registrar;
 use super::signs::SignsOfLife;
 use forebay_base::WorkerIndex;
-use forebay_config::{Config, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::{Dialect, WorkerState};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -156,7 +156,10 @@ impl Probing {
         let config = &self.config;
         let url = WorkerUrl::parse(&worker.url).ok()?;
         let configured = config.workers.iter().filter_map(|one| WorkerUrl::parse(&one.url).ok());
-        let others = configured.filter(|other| other.host == url.host && *other != url);
+        let host = EngineHost::of(&url.host);
+        let others = configured.filter(|other| {
+            host.is_same(&EngineHost::of(&other.host)) && other.port != url.port
+        });
         Some(Probe {
             name: Lookup::new(&url.host, url.port),
             subject: ProbedWorker {

@@ -11,6 +11,7 @@ mod model_state;
 mod model_tests;
 mod places;
 mod plans;
+mod same_engine;
 mod serving_models;
 mod sharing;
 mod shown;
@@ -21,6 +22,7 @@ mod text_tests;
 pub(super) use cards::{ModelLength, UnequalLengths};
 pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
+pub(super) use same_engine::SharedEngine;
 pub(super) use shown::FoundWorker;
 
 use super::tier_numbers::GivenNumbers;
@@ -28,7 +30,7 @@ use super::tls::{ServerTls, TlsSetup};
 use configured::Configured;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, EnginePlace, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
@@ -37,7 +39,7 @@ use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
 use known_models::{FleetModels, KnownModels};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,6 +55,8 @@ pub(super) struct Fleet {
     ranks: Vec<KnownRank>,
     models: FleetModels,
     tier_numbers: Rc<GivenNumbers>,
+    /// Pairs of workers that are one engine, as far as the log has them.
+    shared_engines: BTreeSet<(WorkerIndex, WorkerIndex)>,
 }
 
 /// Who may come in, how sessions begin, and how images are named.
@@ -74,6 +78,17 @@ struct KnownWorker {
     /// By model name; adapters use their base model's.
     texts: BTreeMap<Arc<str>, FoundText>,
     registration: Registration,
+    engine: EngineSeat,
+}
+
+/// Which engine a worker is, beside others that may be the same one.
+#[derive(Debug)]
+struct EngineSeat {
+    place: EnginePlace,
+    /// It is the worker by which the engine is used, at the address that it has now.
+    is_used: bool,
+    /// Name of the worker by which the engine is used instead.
+    used_by: Option<Arc<str>>,
 }
 
 /// The operator's word on a worker. It holds whatever the worker's health.
@@ -125,6 +140,9 @@ pub(super) enum NoPlace {
          http:// back"
     )]
     Url,
+    /// A worker of another spelling is that engine.
+    #[error("the worker {0} is that engine already: remove that one")]
+    Engine(Arc<str>),
     /// TLS to it cannot begin.
     #[error("TLS: {0}. Mend `upstream_tls`, or its own files")]
     Tls(ConnectFault),
@@ -151,7 +169,12 @@ impl KnownWorker {
     /// As shards see it.
     fn shown(&self) -> Worker {
         let mut shown = self.shown.clone();
+        // Its requests end, and nothing new comes: that is what a drain is.
+        let is_surplus = self.engine.used_by.is_some() && shown.state == WorkerState::Up;
         shown.state = match self.word {
+            OperatorWord::Serve | OperatorWord::Sleep(_) if is_surplus => {
+                shown.state.draining(false)
+            }
             OperatorWord::Serve | OperatorWord::Sleep(_) => shown.state,
             OperatorWord::Drain(moves) | OperatorWord::Leave(_, moves) => {
                 shown.state.draining(moves)
@@ -167,7 +190,7 @@ impl KnownWorker {
         let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
         let shown = Worker {
             name: name.into(),
-            authority: url.authority.into(),
+            authority: url.authority.as_str().into(),
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
             dialect: Dialect::Openai,
             state: WorkerState::Unknown,
@@ -183,6 +206,11 @@ impl KnownWorker {
             models: KnownModels::default(),
             texts: BTreeMap::new(),
             registration: Registration::default(),
+            engine: EngineSeat {
+                place: EnginePlace::of(&url, worker.tls.tls_name.as_deref()),
+                is_used: false,
+                used_by: None,
+            },
         };
         known.configure(config, worker);
         Some(known)
@@ -245,6 +273,7 @@ impl Fleet {
             ranks: Vec::new(),
             models: FleetModels::default(),
             tier_numbers: Rc::default(),
+            shared_engines: BTreeSet::new(),
         };
         fleet.place_expected();
         fleet
@@ -338,6 +367,7 @@ impl Fleet {
             } else if let Some(before) = before {
                 keep_capacity(&before, &mut description.ranks);
             }
+            known.engine.is_used &= known.shown.address == address;
             known.shown.address = address;
             known.shown.dialect = description.dialect;
             known.description = Some(description);

@@ -44,6 +44,11 @@ impl Fleet {
         }
         known.shown.connector = connector;
         let place = self.workers.iter().position(|other| other.shown.authority == authority);
+        let is_there = place.and_then(|place| self.workers.get(place));
+        let is_there = is_there.is_some_and(|before| before.word != OperatorWord::Gone);
+        if let Some(name) = self.user_of(&known.engine.place).filter(|_| !is_there) {
+            return Err(NoPlace::Engine(name));
+        }
         if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
             if before.word != OperatorWord::Gone
                 || before.shown.connector.is_some() && known.shown.connector.is_none()

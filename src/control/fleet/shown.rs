@@ -88,6 +88,7 @@ impl Fleet {
     /// The fleet as it is now, as a new generation.
     pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
+        self.choose_engine_users();
         let any = self.workers_of_any();
         let mut snapshot = FleetSnapshot {
             generation: self.generation,

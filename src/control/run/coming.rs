@@ -67,6 +67,7 @@ impl Control {
         let place =
             self.add(worker, &mut KnownConnectors::new()).map_err(|reason| match reason {
                 NoPlace::Url => AddRefused::UrlTaken,
+                NoPlace::Engine(name) => AddRefused::EngineTaken(name.to_string()),
                 NoPlace::Tls(fault) => AddRefused::Tls(fault),
                 NoPlace::Name => AddRefused::NameTaken,
                 NoPlace::Full => AddRefused::Full,

@@ -25,7 +25,7 @@ use super::admin_rules::AdminRules;
 use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
-use super::fleet::{Fleet, ListNews};
+use super::fleet::{Fleet, ListNews, SharedEngine};
 use super::handover::Handover;
 use super::ports::Ports;
 use super::probes::Probes;
@@ -356,6 +356,7 @@ impl Control {
 
     fn publish(&mut self) {
         let mut fleet = self.fleet.snapshot();
+        self.fleet.take_shared_engines().iter().for_each(say_shared_engine);
         self.warming.limit(&mut fleet);
         fleet.serving.notes = self.note_sink();
         self.live.changed(&self.snapshot, self.setup.clock.now(), &fleet);
@@ -388,6 +389,7 @@ impl Control {
             feeds: &self.feeds.view(),
             waits_for: &|worker| self.fleet.lacks(worker),
             sleep: &|worker| self.fleet.sleep_word(worker),
+            engine_used_by: &|worker| self.fleet.engine_used_by(worker),
             load_source: &|worker| self.loads.source(worker),
         })
     }
@@ -449,5 +451,24 @@ impl Control {
             reasons.push(forebay_admin::why_not(&self.snapshot));
         }
         reasons
+    }
+}
+
+fn say_shared_engine(found: &SharedEngine) {
+    let SharedEngine { first, second, address, is_certain } = found;
+    if *is_certain {
+        warn!(
+            worker = &**second,
+            same_as = &**first,
+            %address,
+            "one engine by two addresses: requests use only the other worker; remove one of them"
+        );
+    } else {
+        warn!(
+            worker = &**second,
+            same_as = &**first,
+            %address,
+            "two names of one address: if they are one engine, remove one of the workers"
+        );
     }
 }

@@ -1,0 +1,270 @@
+//! Which engine a worker's URL names, however the URL spells it. Sans-IO: what a name stands for
+//! is an argument.
+//!
+//! | two workers of one port and scheme | are |
+//! |---|---|
+//! | one host, in any spelling | one engine |
+//! | one address, by an IP address or `localhost` at least once | one engine |
+//! | one address, by two names | perhaps one engine: a gateway may tell names apart |
+//! | over TLS with two names to be certified | two engines: the server tells names apart |
+
+use super::url::WorkerUrl;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// A host without its spelling.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum EngineHost {
+    /// An IP address, in any of the forms that the resolver takes.
+    Address(IpAddr),
+    /// `localhost` and names below it (RFC 6761): this host, by any loopback address.
+    Localhost,
+    /// A name of the DNS, in lower case, without a dot at its end.
+    Name(String),
+}
+
+/// Where an engine is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EnginePlace {
+    /// The host of the URL.
+    pub host: EngineHost,
+    /// The port of the URL.
+    pub port: u16,
+    /// Over TLS, with the name that the certificate has to be for if that is not the host.
+    tls: Option<Option<String>>,
+}
+
+/// Whether two workers are one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineLikeness {
+    /// Two engines, as far as addresses show.
+    Two,
+    /// Two names of one address and port.
+    Perhaps,
+    /// One engine.
+    One,
+}
+
+impl EngineHost {
+    /// From the host of a URL, without brackets.
+    #[must_use]
+    pub fn of(host: &str) -> Self {
+        let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let address = name.parse().ok().or_else(|| numbers(&name).map(IpAddr::V4));
+        match address {
+            Some(address) => Self::Address(canonical(address)),
+            None if name == "localhost" || name.ends_with(".localhost") => Self::Localhost,
+            None => Self::Name(name),
+        }
+    }
+
+    /// The address that the host is written as.
+    #[must_use]
+    pub const fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(*address),
+            Self::Localhost | Self::Name(_) => None,
+        }
+    }
+
+    /// Do both stand for one host without a look-up?
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address(address), Self::Localhost) | (Self::Localhost, Self::Address(address)) => {
+                *address == Ipv4Addr::LOCALHOST || *address == Ipv6Addr::LOCALHOST
+            }
+            _ => self == other,
+        }
+    }
+
+    const fn is_name(&self) -> bool {
+        matches!(self, Self::Name(_))
+    }
+}
+
+impl EnginePlace {
+    /// `tls_name`: the name to be certified, if it is not the host.
+    #[must_use]
+    pub fn of(url: &WorkerUrl, tls_name: Option<&str>) -> Self {
+        let tls_name = || tls_name.map(str::to_ascii_lowercase);
+        Self { host: EngineHost::of(&url.host), port: url.port, tls: url.is_tls.then(tls_name) }
+    }
+
+    /// Are both one engine? `addresses`: what their hosts were last found to stand for.
+    #[must_use]
+    pub fn likeness(
+        &self,
+        other: &Self,
+        addresses: [Option<SocketAddr>; 2],
+    ) -> EngineLikeness {
+        if self.port != other.port || self.tls.is_some() != other.tls.is_some() {
+            return EngineLikeness::Two;
+        }
+        if self.certified() != other.certified() {
+            return EngineLikeness::Two;
+        }
+        if self.host.is_same(&other.host) {
+            return EngineLikeness::One;
+        }
+        let [one, two] = addresses;
+        let one = one.map(|at| canonical(at.ip())).or(self.host.address());
+        let two = two.map(|at| canonical(at.ip())).or(other.host.address());
+        match one.zip(two) {
+            Some((one, two)) if one == two => {}
+            _ => return EngineLikeness::Two,
+        }
+        let are_names = self.host.is_name() && other.host.is_name();
+        if are_names { EngineLikeness::Perhaps } else { EngineLikeness::One }
+    }
+
+    /// The name that a certificate has to be for, where that is a name at all.
+    fn certified(&self) -> Option<&str> {
+        let host = match &self.host {
+            EngineHost::Name(name) => Some(&**name),
+            EngineHost::Address(_) | EngineHost::Localhost => None,
+        };
+        self.tls.as_ref()?.as_deref().or(host)
+    }
+}
+
+/// IPv4 addresses as such, also where IPv6 wraps them. "Any" address leads to this host.
+fn canonical(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    }
+}
+
+/// The older forms of IPv4 addresses, as `inet_aton(3)` reads them: one to four numbers, in decimal,
+/// octal (`0`) or hexadecimal (`0x`), the last one for all bytes that are left.
+fn numbers(host: &str) -> Option<Ipv4Addr> {
+    let number = |part: &str| match part.strip_prefix("0x") {
+        Some("") => Some(0),
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None if part.len() > 1 && part.starts_with('0') => u32::from_str_radix(part, 8).ok(),
+        None => part.parse().ok(),
+    };
+    let is_number = |part: &str| part.as_bytes().first().is_some_and(u8::is_ascii_digit);
+    let parts: Vec<&str> = host.split('.').collect();
+    let (last, bytes) = parts.split_last()?;
+    if bytes.len() > 3 || !parts.iter().all(|part| is_number(part)) {
+        return None;
+    }
+    let mut address: u32 = 0;
+    for part in bytes {
+        let byte = number(part).filter(|byte| *byte <= 255)?;
+        address = address << 8 | byte;
+    }
+    let bits_left = 32 - 8 * u32::try_from(bytes.len()).ok()?;
+    let last = u64::from(number(last)?);
+    if last >> bits_left != 0 {
+        return None;
+    }
+    let rest = u64::from(address) << bits_left | last;
+    u32::try_from(rest).ok().map(Ipv4Addr::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(url: &str) -> EnginePlace {
+        EnginePlace::of(&WorkerUrl::parse(url).unwrap(), None)
+    }
+
+    fn likeness(one: &str, two: &str, at: [Option<&str>; 2]) -> EngineLikeness {
+        let at = at.map(|at| at.map(|at| at.parse().unwrap()));
+        let [back, forth] = [at, [at[1], at[0]]];
+        let there = place(one).likeness(&place(two), back);
+        assert_eq!(there, place(two).likeness(&place(one), forth), "{one} {two}: either way");
+        there
+    }
+
+    #[test]
+    fn spellings_of_one_host_are_one_engine() {
+        for (one, two) in [
+            ("http://127.0.0.1:8000", "http://localhost:8000"),
+            ("http://[::1]:8000", "http://localhost:8000"),
+            ("http://[::1]:8000", "http://[0:0:0:0:0:0:0:1]:8000"),
+            ("http://127.0.0.1:8000", "http://[::ffff:127.0.0.1]:8000"),
+            ("http://127.0.0.1:8000", "http://[::ffff:7f00:1]:8000"),
+            ("http://127.0.0.1:8000", "http://2130706433:8000"),
+            ("http://127.0.0.1:8000", "http://0x7f000001:8000"),
+            ("http://127.0.0.1:8000", "http://0177.0.0.01:8000"),
+            ("http://127.0.0.1:8000", "http://127.1:8000"),
+            ("http://127.0.0.1:8000", "http://0.0.0.0:8000"),
+            ("http://127.0.0.1:8000", "http://127.0.0.1.:8000"),
+            ("http://LocalHost:8000", "http://localhost.:8000"),
+            ("http://127.0.0.1:8000", "http://a.localhost:8000"),
+            ("http://GPU-1.example:80", "http://gpu-1.example."),
+            ("https://gpu-1", "https://gpu-1:443"),
+        ] {
+            assert_eq!(likeness(one, two, [None, None]), EngineLikeness::One, "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn unlike_places_are_two_engines() {
+        for (one, two) in [
+            ("http://127.0.0.1:8000", "http://127.0.0.1:8001"),
+            ("http://127.0.0.1:8000", "http://127.0.0.2:8000"),
+            ("http://127.0.0.2:8000", "http://localhost:8000"),
+            ("http://127.0.0.1:8000", "https://127.0.0.1:8000"),
+            ("http://127.0.0.1:8000", "http://256.0.0.1:8000"),
+            ("http://127.0.0.1:8000", "http://127.0.0.08:8000"),
+            ("http://1.2.3.4:80", "http://1.2.3.4.5:80"),
+            ("http://a", "http://b"),
+        ] {
+            assert_eq!(likeness(one, two, [None, None]), EngineLikeness::Two, "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn addresses_count_once_they_are_known_and_names_may_be_virtual_hosts() {
+        let (x, y) = (Some("10.0.0.1:80"), Some("10.0.0.2:80"));
+        let of = |one, two, at| likeness(one, two, at);
+        assert_eq!(of("http://a", "http://10.0.0.1", [x, None]), EngineLikeness::One);
+        assert_eq!(of("http://a", "http://10.0.0.1", [y, None]), EngineLikeness::Two);
+        assert_eq!(of("http://a", "http://10.0.0.1", [None, x]), EngineLikeness::Two);
+        assert_eq!(of("http://a", "http://b", [x, x]), EngineLikeness::Perhaps);
+        assert_eq!(of("http://a", "http://b", [x, y]), EngineLikeness::Two);
+        let mapped = Some("[::ffff:10.0.0.1]:80");
+        assert_eq!(of("http://a", "http://b", [x, mapped]), EngineLikeness::Perhaps);
+        assert_eq!(of("https://a", "https://b", [x, x]), EngineLikeness::Two, "SNI");
+        assert_eq!(of("https://a", "https://10.0.0.1", [x, None]), EngineLikeness::Two, "SNI");
+        let url = WorkerUrl::parse("https://10.0.0.1:80").unwrap();
+        let [named, other] = ["gpu", "GPU"].map(|name| EnginePlace::of(&url, Some(name)));
+        assert_eq!(named.likeness(&other, [None, None]), EngineLikeness::One);
+        let plain = EnginePlace::of(&url, None);
+        assert_eq!(plain.likeness(&named, [None, None]), EngineLikeness::Two);
+    }
+
+    proptest! {
+        #[test]
+        fn forms_of_an_address_are_that_address(bits: u32) {
+            let address = Ipv4Addr::from(bits);
+            let [a, b, c, d] = address.octets();
+            let rest = u32::from(c) << 8 | u32::from(d);
+            let forms = [
+                address.to_string(),
+                bits.to_string(),
+                format!("{bits:#x}"),
+                format!("0{bits:o}"),
+                format!("{a}.{b}.{rest}"),
+                format!("{a:#x}.0{b:o}.{c}.{d}."),
+                address.to_ipv6_mapped().to_string(),
+            ];
+            for form in forms {
+                let host = EngineHost::of(&form);
+                prop_assert_eq!(host, EngineHost::Address(canonical(address.into())), "{}", form);
+            }
+        }
+
+        #[test]
+        fn never_panics(text in "[0-9a-fx.:]{0,40}") {
+            let _ = EngineHost::of(&text);
+        }
+    }
+}

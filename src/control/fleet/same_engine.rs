@@ -1,0 +1,135 @@
+//! One engine is one worker, however its address is spelled: of several workers that are one
+//! engine, requests use one. Decision 0109 has the rule.
+
+use super::{Fleet, KnownWorker, OperatorWord};
+use forebay_base::WorkerIndex;
+use forebay_config::{EngineHost, EngineLikeness, EnginePlace};
+use forebay_fleet::worker::WorkerState;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+/// Two workers that are one engine, or may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::control) struct SharedEngine {
+    /// The worker that requests use.
+    pub(in crate::control) first: Arc<str>,
+    /// The other one.
+    pub(in crate::control) second: Arc<str>,
+    /// What both stand for.
+    pub(in crate::control) address: SocketAddr,
+    /// False for two names, which may be two engines behind one gateway.
+    pub(in crate::control) is_certain: bool,
+}
+
+impl KnownWorker {
+    /// What its name was found to stand for.
+    fn resolved(&self) -> Option<SocketAddr> {
+        (self.shown.address.port() != 0).then_some(self.shown.address)
+    }
+
+    /// Does the engine answer here, or is it kept idle by the operator's word?
+    fn holds_engine(&self) -> bool {
+        match self.word {
+            OperatorWord::Gone | OperatorWord::Leave(..) => false,
+            OperatorWord::Drain(_) | OperatorWord::Sleep(_) => self.description.is_some(),
+            OperatorWord::Serve => self.shown.state == WorkerState::Up,
+        }
+    }
+
+    fn likeness(&self, other: &Self) -> EngineLikeness {
+        let addresses = [self.resolved(), other.resolved()];
+        self.engine.place.likeness(&other.engine.place, addresses)
+    }
+
+    /// Where other workers of the engine would be found: two of them share an entry at least.
+    fn engine_keys(&self) -> Vec<(EngineHost, u16)> {
+        let EnginePlace { host, port, .. } = &self.engine.place;
+        let loopback = || [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        let resolved = self.resolved().map(|at| EngineHost::of(&at.ip().to_string()));
+        let loopback = (*host == EngineHost::Localhost).then(loopback).into_iter().flatten();
+        let hosts = [host.clone()].into_iter().chain(resolved);
+        hosts.chain(loopback.map(EngineHost::Address)).map(|host| (host, *port)).collect()
+    }
+}
+
+impl Fleet {
+    /// Chooses the worker by which each engine is used. The one that is used stays so as long as it
+    /// answers at its address, or the operator keeps it idle; then the first one that answers.
+    pub(super) fn choose_engine_users(&mut self) {
+        let mut order: Vec<usize> = (0..self.workers.len()).collect();
+        let is_used = |place: &usize| self.workers.get(*place).is_some_and(|k| k.engine.is_used);
+        order.sort_by_key(|place| !is_used(place));
+        let mut holders: HashMap<(EngineHost, u16), Vec<usize>> = HashMap::new();
+        for place in order {
+            let Some(known) = self.workers.get(place) else { continue };
+            let keys = known.engine_keys();
+            let others = keys.iter().filter_map(|key| holders.get(key)).flatten();
+            let mut others = others.filter_map(|other| self.workers.get(*other));
+            let one = others.find(|other| known.likeness(other) == EngineLikeness::One);
+            let used_by = one.map(|other| Arc::clone(&other.shown.name));
+            let is_used = used_by.is_none() && known.holds_engine();
+            if is_used {
+                keys.into_iter().for_each(|key| holders.entry(key).or_default().push(place));
+            }
+            if let Some(known) = self.workers.get_mut(place) {
+                (known.engine.used_by, known.engine.is_used) = (used_by, is_used);
+            }
+        }
+    }
+
+    /// Pairs of workers that were found to be one engine, or perhaps one, each pair once.
+    pub(in crate::control) fn take_shared_engines(&mut self) -> Vec<SharedEngine> {
+        let mut by_place: HashMap<(EngineHost, u16), Vec<usize>> = HashMap::new();
+        let present = self.workers.iter().enumerate();
+        for (place, known) in present.filter(|(_, known)| known.shown.state == WorkerState::Up) {
+            if !matches!(known.word, OperatorWord::Gone | OperatorWord::Leave(..)) {
+                let keys = known.engine_keys();
+                keys.into_iter().for_each(|key| by_place.entry(key).or_default().push(place));
+            }
+        }
+        let mut found = Vec::new();
+        for places in by_place.into_values().filter(|places| places.len() > 1) {
+            let of = |place: &usize| self.workers.get(*place).map(|known| (*place, known));
+            let workers: Vec<_> = places.iter().filter_map(of).collect();
+            let Some((first, user)) = workers.iter().min_by_key(|(_, k)| !k.engine.is_used) else {
+                continue;
+            };
+            for (place, known) in workers.iter().filter(|(place, _)| place != first) {
+                let likeness = user.likeness(known);
+                let index = WorkerIndex::try_from_index;
+                let Some(pair) = index(*first.min(place)).zip(index(*first.max(place))) else {
+                    continue;
+                };
+                if likeness != EngineLikeness::Two && self.shared_engines.insert(pair) {
+                    found.push(SharedEngine {
+                        first: Arc::clone(&user.shown.name),
+                        second: Arc::clone(&known.shown.name),
+                        address: user.shown.address,
+                        is_certain: likeness == EngineLikeness::One,
+                    });
+                }
+            }
+        }
+        found
+    }
+
+    /// The worker that is there and is the engine of this place, as far as is known at once.
+    pub(super) fn user_of(&self, place: &EnginePlace) -> Option<Arc<str>> {
+        let is_present = |known: &&KnownWorker| {
+            !matches!(known.word, OperatorWord::Gone | OperatorWord::Leave(..))
+        };
+        let is_it = |known: &&KnownWorker| {
+            let addresses = [known.resolved(), None];
+            known.engine.place.likeness(place, addresses) == EngineLikeness::One
+        };
+        let found = self.workers.iter().filter(is_present).find(is_it);
+        found.map(|known| Arc::clone(&known.shown.name))
+    }
+
+    /// Why a worker that answers gets no requests, if another worker is the same engine.
+    pub(in crate::control) fn engine_used_by(&self, worker: WorkerIndex) -> Option<&str> {
+        let known = self.workers.get(worker.index())?;
+        known.engine.used_by.as_deref().filter(|_| known.shown.state == WorkerState::Up)
+    }
+}
