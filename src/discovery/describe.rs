@@ -39,6 +39,13 @@ pub(crate) enum DiscoveryError {
     Endpoint(#[from] EndpointError),
 }
 
+impl DiscoveryError {
+    /// Another address of the name may answer.
+    pub(crate) const fn is_unreached(&self) -> bool {
+        matches!(self, Self::Ask(error) if error.is_unreached())
+    }
+}
+
 /// What the asking starts from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use forebay_base::is_out_of_sockets;
 use forebay_base::limits::ENGINE_CALL_TIME_MAX;
 use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerConfig, WorkerUrl};
+use forebay_tls::Connector;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{CONTENT_TYPE, HOST};
 use reqwest::{ClientBuilder, RequestBuilder};
@@ -11,10 +12,12 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
+use tracing::warn;
 
 /// Longest answer that is read; `/metrics` of a large server is some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -36,6 +39,8 @@ pub struct WorkerClients {
     pub(crate) plain: reqwest::Client,
     /// By the `host:port` of their workers.
     secured: Rc<RefCell<HashMap<String, SecuredClient>>>,
+    /// Where workers are asked, by their `host:port`. Others are asked where their name leads.
+    addresses: Rc<RefCell<HashMap<String, SocketAddr>>>,
 }
 
 /// Asks one worker over TLS.
@@ -44,6 +49,20 @@ struct SecuredClient {
     client: reqwest::Client,
     /// `https://name:port`, with the name that the certificate is for.
     base: String,
+    /// The host of the URL.
+    host: String,
+    timeouts: TimeoutsConfig,
+    connector: Connector,
+}
+
+impl SecuredClient {
+    /// The name of `base` is asked for and checked; the address is the URL's all the same.
+    fn connect(&mut self, at: Option<SocketAddr>) -> reqwest::Result<()> {
+        let client = builder(&self.timeouts).use_preconfigured_tls(self.connector.config());
+        let host = HostOf { host: self.host.clone(), at };
+        self.client = client.dns_resolver(Arc::new(host)).build()?;
+        Ok(())
+    }
 }
 
 impl WorkerClients {
@@ -53,7 +72,7 @@ impl WorkerClients {
     /// The system has no randomness or no resolver.
     pub fn new(config: &Config, connectors: &Connectors) -> reqwest::Result<Self> {
         let plain = builder(&config.timeouts).build()?;
-        let clients = Self { plain, secured: Rc::default() };
+        let clients = Self { plain, secured: Rc::default(), addresses: Rc::default() };
         clients.renew(config, &config.workers, connectors)?;
         Ok(clients)
     }
@@ -72,22 +91,53 @@ impl WorkerClients {
         for worker in workers {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
             let Some(connector) = connectors.get(&url.authority) else { continue };
-            let mut client = builder(&config.timeouts).use_preconfigured_tls(connector.config());
-            let mut base = format!("https://{}", url.authority);
-            if let Some(name) = &worker.tls.tls_name {
-                // The name is asked for and checked; the address is the URL's all the same.
-                base = format!("https://{name}:{}", url.port);
-                client = client.dns_resolver(Arc::new(HostOf(url.host)));
-            }
-            renewed.insert(url.authority, SecuredClient { client: client.build()?, base });
+            let base = match &worker.tls.tls_name {
+                Some(name) => format!("https://{name}:{}", url.port),
+                None => format!("https://{}", url.authority),
+            };
+            let mut secured = SecuredClient {
+                client: self.plain.clone(),
+                base,
+                host: url.host,
+                timeouts: config.timeouts,
+                connector: connector.clone(),
+            };
+            secured.connect(self.address(&url.authority))?;
+            renewed.insert(url.authority, secured);
         }
         self.secured.borrow_mut().extend(renewed);
         Ok(())
     }
 
-    /// Forgets how TLS began to workers that are not known any more.
+    /// Where the worker is asked, if that was said.
+    pub(crate) fn address(&self, authority: &str) -> Option<SocketAddr> {
+        self.addresses.borrow().get(authority).copied()
+    }
+
+    /// Has the worker asked at that address from now on, or where its name leads. No connection
+    /// to an address of before is used again.
+    pub(crate) fn aim(&self, authority: &str, at: Option<SocketAddr>) {
+        // A zone has no place in a URL: the resolver gives it with the name.
+        let at = at.filter(|at| !matches!(at, SocketAddr::V6(at) if at.scope_id() != 0));
+        let mut addresses = self.addresses.borrow_mut();
+        let before = match at {
+            Some(at) => addresses.insert(authority.to_owned(), at),
+            None => addresses.remove(authority),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(secured) = self.secured.borrow_mut().get_mut(authority)
+            && let Err(error) = secured.connect(at)
+        {
+            warn!(worker = authority, %error, "asked as before, not at its new address");
+        }
+    }
+
+    /// Forgets how TLS began to workers that are not known any more, and where these are.
     pub fn forget(&self, is_known: impl Fn(&str) -> bool) {
         self.secured.borrow_mut().retain(|authority, _| is_known(authority));
+        self.addresses.borrow_mut().retain(|authority, _| is_known(authority));
     }
 
     /// Tells a worker to do something, by a POST without a body.
@@ -101,7 +151,7 @@ impl WorkerClients {
         path: &str,
     ) -> Result<(), String> {
         let asker = self.asker(authority, api_key, ENGINE_CALL_TIME_MAX);
-        let request = asker.client.post(format!("{}{path}", asker.base));
+        let request = asker.server.question(path).post();
         asker.ask(request, path).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -119,13 +169,11 @@ impl WorkerClients {
         bytes_max: usize,
     ) -> Result<(u16, String, bool), String> {
         let asker = self.asker(authority, api_key, ENGINE_CALL_TIME_MAX);
-        let url = format!("{}{target}", asker.base);
+        let question = asker.server.question(target);
         let request = match body {
-            Some(body) if body.is_empty() => asker.client.post(url),
-            Some(body) => {
-                asker.client.post(url).header(CONTENT_TYPE, "application/json").body(body)
-            }
-            None => asker.client.get(url),
+            Some(body) if body.is_empty() => question.post(),
+            Some(body) => question.post().header(CONTENT_TYPE, "application/json").body(body),
+            None => question.get(),
         };
         let path = target.split('?').next().unwrap_or_default();
         let answer = asker.answer(request, path, bytes_max).await;
@@ -134,34 +182,33 @@ impl WorkerClients {
             .map_err(|error| error.to_string())
     }
 
-    /// Asks a worker that names itself `authority`.
+    /// Asks a worker that names itself `authority`, wherever that is at the time of a question.
     pub(crate) fn asker(
         &self,
         authority: &str,
         api_key: Option<String>,
         timeout: Duration,
     ) -> Asker {
-        match self.secured.borrow().get(authority) {
-            None => {
-                let base = format!("http://{authority}");
-                Asker::new(self.plain.clone(), &base, api_key, timeout)
-            }
-            Some(SecuredClient { client, base }) => {
-                let asker = Asker::new(client.clone(), base, api_key, timeout);
-                Asker { host: Some(authority.to_owned()), ..asker }
-            }
-        }
+        let server = AskedServer::Worker { clients: self.clone(), authority: authority.to_owned() };
+        Asker { server, api_key, timeout }
     }
 }
 
 /// Every name is this host.
-struct HostOf(String);
+struct HostOf {
+    host: String,
+    /// The host is there.
+    at: Option<SocketAddr>,
+}
 
 impl Resolve for HostOf {
     fn resolve(&self, _: Name) -> Resolving {
-        let host = self.0.clone();
+        let (host, at) = (self.host.clone(), self.at);
         Box::pin(async move {
-            let found: Vec<_> = tokio::net::lookup_host((host, 0)).await?.collect();
+            let found: Vec<_> = match at {
+                Some(at) => vec![at],
+                None => tokio::net::lookup_host((host, 0)).await?.collect(),
+            };
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
@@ -195,17 +242,74 @@ impl AskError {
             _ => None,
         }
     }
+
+    /// Another address of the name may answer.
+    pub(crate) const fn is_unreached(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Failed { .. })
+    }
 }
 
 /// Asks one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
-    client: reqwest::Client,
-    base: String,
+    server: AskedServer,
     api_key: Option<String>,
-    /// Value of `Host`, where it is not what `base` says.
-    host: Option<String>,
     timeout: Duration,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+enum AskedServer {
+    /// A server at `http://host:port`.
+    Plain { client: reqwest::Client, base: String },
+    /// A worker, which may move.
+    Worker { clients: WorkerClients, authority: String },
+}
+
+/// One question on its way.
+struct Question<'a> {
+    client: reqwest::Client,
+    url: String,
+    /// Value of `Host`, where it is not what `url` says.
+    host: Option<&'a str>,
+}
+
+impl AskedServer {
+    fn question(&self, path: &str) -> Question<'_> {
+        let (clients, authority) = match self {
+            Self::Plain { client, base } => {
+                let url = format!("{base}{path}");
+                return Question { client: client.clone(), url, host: None };
+            }
+            Self::Worker { clients, authority } => (clients, authority),
+        };
+        if let Some(SecuredClient { client, base, .. }) = clients.secured.borrow().get(authority) {
+            let url = format!("{base}{path}");
+            return Question { client: client.clone(), url, host: Some(authority) };
+        }
+        let (url, host) = match clients.address(authority) {
+            Some(at) => (format!("http://{at}{path}"), Some(&**authority)),
+            None => (format!("http://{authority}{path}"), None),
+        };
+        Question { client: clients.plain.clone(), url, host }
+    }
+}
+
+impl Question<'_> {
+    fn with_host(&self, request: RequestBuilder) -> RequestBuilder {
+        match self.host {
+            Some(host) => request.header(HOST, host),
+            None => request,
+        }
+    }
+
+    fn get(&self) -> RequestBuilder {
+        self.with_host(self.client.get(&self.url))
+    }
+
+    fn post(&self) -> RequestBuilder {
+        self.with_host(self.client.post(&self.url))
+    }
 }
 
 impl Asker {
@@ -217,7 +321,7 @@ impl Asker {
         timeout: Duration,
     ) -> Self {
         let base = base.trim_end_matches('/').to_owned();
-        Self { client, base, api_key, host: None, timeout }
+        Self { server: AskedServer::Plain { client, base }, api_key, timeout }
     }
 
     /// How long it waits for each answer.
@@ -227,12 +331,12 @@ impl Asker {
 
     /// `GET path`: the body of a 200.
     pub(crate) async fn get(&self, path: &str) -> Result<String, AskError> {
-        self.ask(self.client.get(format!("{}{path}", self.base)), path).await
+        self.ask(self.server.question(path).get(), path).await
     }
 
     /// `POST path` with a body: the body of a 200.
     pub(crate) async fn post_json(&self, path: &str, body: &Value) -> Result<String, AskError> {
-        let request = self.client.post(format!("{}{path}", self.base));
+        let request = self.server.question(path).post();
         let request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
         self.ask(request, path).await
     }
@@ -267,9 +371,6 @@ impl Asker {
             }
         };
         let mut request = request.timeout(self.timeout);
-        if let Some(host) = &self.host {
-            request = request.header(HOST, host);
-        }
         if let Some(key) = &self.api_key {
             request = request.bearer_auth(key);
         }

@@ -15,6 +15,7 @@ mod described;
 #[cfg(test)]
 mod described_tests;
 mod exam;
+mod followed_name;
 mod http;
 mod jwks;
 mod kv_source;

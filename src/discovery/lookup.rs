@@ -18,18 +18,34 @@ use tokio::time::timeout;
 pub(crate) struct Lookup {
     host: String,
     port: u16,
-    pending: RefCell<Option<JoinHandle<io::Result<SocketAddr>>>>,
+    pending: RefCell<Option<JoinHandle<io::Result<Vec<SocketAddr>>>>>,
+    /// What a test says in place of the resolver.
+    #[cfg(test)]
+    pub(crate) scripted: Option<std::rc::Rc<std::cell::Cell<SocketAddr>>>,
 }
+
+/// Most addresses of one name that count.
+const ADDRESSES_MAX: usize = 16;
 
 impl Lookup {
     /// `host`: a name or an address, IPv6 without brackets.
     pub(crate) fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port, pending: RefCell::default() }
+        Self {
+            host: host.to_owned(),
+            port,
+            pending: RefCell::default(),
+            #[cfg(test)]
+            scripted: None,
+        }
     }
 
-    /// Its first address.
-    pub(crate) async fn address(&self, within: Duration) -> io::Result<SocketAddr> {
-        self.answer_of(within, first_of).await
+    /// Its addresses, at least one, in the resolver's order.
+    pub(crate) async fn addresses(&self, within: Duration) -> io::Result<Vec<SocketAddr>> {
+        #[cfg(test)]
+        if let Some(scripted) = &self.scripted {
+            return Ok(vec![scripted.get()]);
+        }
+        self.answer_of(within, addresses_of).await
     }
 
     /// Dropping it leaves the look-up to the next call.
@@ -37,9 +53,9 @@ impl Lookup {
         &self,
         within: Duration,
         ask: impl Fn(String, u16) -> F,
-    ) -> io::Result<SocketAddr>
+    ) -> io::Result<Vec<SocketAddr>>
     where
-        F: Future<Output = io::Result<SocketAddr>> + 'static,
+        F: Future<Output = io::Result<Vec<SocketAddr>>> + 'static,
     {
         let answered = poll_fn(|cx| {
             let mut pending = self.pending.borrow_mut();
@@ -54,9 +70,12 @@ impl Lookup {
     }
 }
 
-async fn first_of(host: String, port: u16) -> io::Result<SocketAddr> {
-    let mut found = lookup_host((host, port)).await?;
-    found.next().ok_or_else(|| io::Error::other("the name has no address"))
+async fn addresses_of(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let found: Vec<_> = lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
+    if found.is_empty() {
+        return Err(io::Error::other("the name has no address"));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -76,7 +95,7 @@ mod tests {
                 let answers = Rc::clone(&answers);
                 async move {
                     answers.notified().await;
-                    Ok(SocketAddr::from(([127, 0, 0, 1], port)))
+                    Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
                 }
             };
             let lookup = Lookup::new("name", 7);
@@ -86,12 +105,12 @@ mod tests {
             }
             answers.notify_one();
             let found = lookup.answer_of(Duration::from_secs(30), ask).await.unwrap();
-            assert_eq!((found.port(), asked.get()), (7, 1));
+            assert_eq!((found[0].port(), asked.get()), (7, 1));
             answers.notify_one();
             lookup.answer_of(Duration::from_secs(30), ask).await.unwrap();
             assert_eq!(asked.get(), 2, "names move: the next question is a new one");
-            let own = Lookup::new("::1", 9).address(Duration::from_secs(30)).await.unwrap();
-            assert!(own.is_ipv6());
+            let own = Lookup::new("::1", 9).addresses(Duration::from_secs(30)).await.unwrap();
+            assert!(own.len() == 1 && own[0].is_ipv6());
         });
     }
 }

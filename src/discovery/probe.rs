@@ -1,8 +1,9 @@
 //! One task per worker: describes it, watches its health, describes it again when it comes back and
 //! from time to time. Reports what it sees; decides nothing else.
 
-use super::describe::{Subject, assume, check_health, discover, is_asleep};
+use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
 use super::described::Description;
+use super::followed_name::{FollowedName, NAME_AGE_MAX, NameChange, change, tried};
 use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
@@ -77,6 +78,8 @@ pub struct Probe {
     subject: ProbedWorker,
     /// Where it is.
     name: Lookup,
+    /// How long an answer of the resolver counts while the worker answers.
+    name_age_max: Duration,
     health: HealthConfig,
     clients: WorkerClients,
     texts: ModelTexts,
@@ -92,6 +95,8 @@ struct ProbedWorker {
     config: WorkerConfig,
     engine: EngineKind,
     url: WorkerUrl,
+    /// The URL has an address, which no look-up changes.
+    is_address: bool,
     /// Ports of the same host at which other configured workers are.
     taken_ports: Vec<u16>,
     /// For all workers that have none of their own.
@@ -162,6 +167,7 @@ impl Probing {
         });
         Some(Probe {
             name: Lookup::new(&url.host, url.port),
+            name_age_max: NAME_AGE_MAX,
             subject: ProbedWorker {
                 index,
                 config: worker.clone(),
@@ -169,6 +175,7 @@ impl Probing {
                 taken_ports: others.map(|other| other.port).collect(),
                 model_dir: config.model_dir.clone(),
                 was_up: false,
+                is_address: host.address().is_some(),
                 url,
             },
             health: config.health,
@@ -238,6 +245,7 @@ impl Probe {
         let asker = self.asker(self.health.timeout);
         let DescribedAs { dialect, lists_nothing } = described;
         let mut described = Described { dialect, at: Instant::now(), doubted: lists_nothing };
+        let mut name = FollowedName::looked_up_at(described.at, self.name_age_max);
         let mut has_lacked = false;
         loop {
             let health = async {
@@ -261,9 +269,11 @@ impl Probe {
             };
             // What a worker can do is known before it is said to be up. That it is down waits for
             // nothing.
-            let (is_well, ()) = join!(health, self.register(registrar));
+            let was_well = !described.doubted;
+            let (is_well, (), found) =
+                join!(health, self.register(registrar), self.look_up(&mut name, was_well));
             // What answers next may be another process.
-            described.doubted |= !is_well;
+            described.doubted |= !is_well | self.follow(&found, reached, is_well);
             if is_well && reached.good(&self.health) {
                 self.up(reached, registrar).await;
             }
@@ -376,10 +386,59 @@ impl Probe {
         }
     }
 
-    /// Asks the worker what it is.
+    /// The addresses of the worker's name, if it is time to look them up.
+    async fn look_up(&self, name: &mut FollowedName, was_well: bool) -> Vec<SocketAddr> {
+        if self.subject.is_address || !name.is_due(Instant::now(), was_well) {
+            return Vec::new();
+        }
+        let found = self.name.addresses(self.health.timeout).await;
+        found.unwrap_or_else(|error| {
+            debug!(worker = self.worker(), %error, "its name is not looked up again");
+            Vec::new()
+        })
+    }
+
+    /// Follows the name to where it leads; true if the worker has to be described there.
+    fn follow(&self, found: &[SocketAddr], reached: &Reached, is_well: bool) -> bool {
+        let authority = &self.subject.url.authority;
+        let change = change(self.clients.address(authority), found, reached.is_up(), is_well);
+        if let NameChange::Ask(at) = change {
+            self.clients.aim(authority, Some(at));
+        }
+        change == NameChange::Moved
+    }
+
+    /// Asks the worker what it is, at the first of its addresses that answers.
     pub(crate) async fn look(&self) -> Result<WorkerLook, String> {
-        let address = self.name.address(self.health.timeout).await;
-        let address = address.map_err(|error| format!("{}: {error}", self.subject.url.host))?;
+        let WorkerUrl { host, authority, .. } = &self.subject.url;
+        let found = self.name.addresses(self.health.timeout).await;
+        let found = found.map_err(|error| format!("{host}: {error}"))?;
+        let before = self.clients.address(authority);
+        let mut fault = None;
+        for address in tried(before, found) {
+            self.clients.aim(authority, Some(address));
+            match self.description_at(address).await {
+                Ok(description) => {
+                    let texts = self.texts_of(&description).await;
+                    if before.is_some_and(|before| before != address) {
+                        info!(worker = self.worker(), %address, "worker is at another address now");
+                    }
+                    return Ok(WorkerLook { address, description, texts });
+                }
+                Err(error) => {
+                    self.clients.aim(authority, before);
+                    let is_unreached = error.is_unreached();
+                    fault.get_or_insert(error);
+                    if !is_unreached {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(fault.map_or_else(|| format!("{host}: no address"), |fault| fault.to_string()))
+    }
+
+    async fn description_at(&self, address: SocketAddr) -> Result<Description, DiscoveryError> {
         let subject = Subject {
             config: &self.subject.config,
             engine: self.subject.engine,
@@ -387,17 +446,19 @@ impl Probe {
             ip: address.ip(),
             taken_ports: &self.subject.taken_ports,
         };
-        let description = if self.health.enabled {
-            discover(&self.patient(), subject).await.map_err(|error| error.to_string())?
+        if self.health.enabled {
+            discover(&self.patient(), subject).await
         } else {
-            assume(subject).map_err(|error| error.to_string())?
-        };
+            Ok(assume(subject)?)
+        }
+    }
+
+    async fn texts_of(&self, description: &Description) -> BTreeMap<Arc<str>, FoundText> {
         let dirs = Dirs {
             of_worker: self.subject.config.model_dir.as_deref(),
             of_all: self.subject.model_dir.as_deref(),
         };
-        let texts = self.texts.find_all(&description, dirs).await;
-        Ok(WorkerLook { address, description, texts })
+        self.texts.find_all(description, dirs).await
     }
 
     /// `is_new`: nothing was known of it, and its engine may sleep.
@@ -551,6 +612,61 @@ mod tests {
             // The registry's silence lasts four times as long.
             let states = timeout(patience / 4, seen).await.expect("in time");
             assert_eq!(states, [WorkerState::Up, WorkerState::Down]);
+        });
+    }
+
+    /// A server of one model, at this address.
+    async fn server_of(model: &'static str, address: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let models = json!({ "data": [{ "id": model }] }).to_string();
+        let app = Router::new().fallback(move |uri: Uri| {
+            let is_list = uri.path() == "/v1/models";
+            let body = if is_list { models.clone() } else { String::new() };
+            let status = match uri.path() {
+                "/v1/models" | "/health" => StatusCode::OK,
+                _ => StatusCode::NOT_FOUND,
+            };
+            async move { (status, body) }
+        });
+        tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+        address
+    }
+
+    /// Blue and green: the name moves, and the server at its old address goes on answering.
+    #[test]
+    fn a_name_that_moves_is_followed_while_its_old_address_answers() {
+        block_on_local(async {
+            let blue = server_of("blue", SocketAddr::from(([127, 0, 0, 1], 0))).await;
+            let green = SocketAddr::from(([127, 0, 0, 2], blue.port()));
+            let green = server_of("green", green).await;
+            let url = format!("http://engine.invalid:{}", blue.port());
+            let worker = WorkerConfig { url, ..WorkerConfig::default() };
+            let mut config = Config { workers: vec![worker.clone()], ..Config::default() };
+            config.health.interval = Duration::from_millis(10);
+            let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
+            let (notices, mut told) = mpsc::channel(64);
+            let (clock, config) = (Clock::start(), Arc::new(config));
+            let (texts, signs) = (ModelTexts::new(clock, false), Rc::new(SignsOfLife::new(clock)));
+            let probing = Probing { config, clients, texts, notices, signs };
+            let mut probe = probing.one(WorkerIndex(0), &worker).unwrap();
+            let place = Rc::new(std::cell::Cell::new(blue));
+            probe.name.scripted = Some(Rc::clone(&place));
+            probe.name_age_max = Duration::from_millis(20);
+            tokio::task::spawn_local(probe.run());
+            let mut described = async |wanted: SocketAddr| loop {
+                match told.recv().await.unwrap() {
+                    ProbeNotice::Described { address, description, .. } if address == wanted => {
+                        return description.model_names()[0].to_string();
+                    }
+                    ProbeNotice::State { state, .. } => assert_eq!(state, WorkerState::Up),
+                    _ => {}
+                }
+            };
+            let patience = Duration::from_secs(20);
+            assert_eq!(timeout(patience, described(blue)).await.unwrap(), "blue");
+            place.set(green);
+            assert_eq!(timeout(patience, described(green)).await.unwrap(), "green");
         });
     }
 

@@ -58,7 +58,7 @@ impl Registrar {
 
     async fn answer(&self) -> RegistryAnswer {
         if let Some(name) = &self.name
-            && let Err(error) = name.address(self.asker.timeout()).await
+            && let Err(error) = name.addresses(self.asker.timeout()).await
         {
             let host = &*self.registry.told.0;
             return RegistryAnswer::NotReady(format!("the name {host} is not found: {error}"));

@@ -7,6 +7,7 @@ use forebay_discovery::{Announced, DescribedRank};
 use forebay_fleet::worker::{ModelText, TierRanks};
 use forebay_kv_events::FeedNotice;
 use forebay_load::{LoadPlan, PlannedRank, ReportSource};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub(in crate::control) struct FeedPlan {
     pub(in crate::control) worker: Arc<str>,
     /// The worker as `host:port`, whatever it is called.
     pub(in crate::control) authority: Arc<str>,
+    /// Where the worker is. A feed that follows a name has to connect anew when the name moves.
+    pub(in crate::control) address: SocketAddr,
     pub(in crate::control) events: Announced,
     /// As the engine describes it; 0 while unknown.
     pub(in crate::control) block_size_tokens: u32,
@@ -36,6 +39,7 @@ impl FeedPlan {
     pub(in crate::control) fn same_as(&self, other: &Self) -> bool {
         let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
         self.events == other.events
+            && self.address == other.address
             && self.model == other.model
             && self.kv_pool == other.kv_pool
             && text(self) == text(other)
@@ -87,6 +91,7 @@ impl Fleet {
                 dp_rank: DpRank(known.number),
                 worker: Arc::clone(&worker.shown.name),
                 authority: Arc::clone(&worker.shown.authority),
+                address: worker.shown.address,
                 block_size_tokens: described.block_size_tokens,
                 events: described.events.clone()?,
                 text: found.and_then(|found| found.text.clone()),
