@@ -52,6 +52,7 @@ fn heads(criterion: &mut Criterion) {
     });
     let upstream = UpstreamHead {
         authority: "10.0.0.1:8000",
+        via: b"forebay-0123456789abcdef",
         content_length: Some(8_192),
         request_id: b"0123456789abcdef",
         authorization: None,

@@ -9,7 +9,7 @@ use crate::runtime::{Driver, wake_pair};
 use crate::shard::{self, ShardSetup, ShardThread};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
-use forebay_base::{Clock, ShardIndex};
+use forebay_base::{Clock, RouterId, ShardIndex};
 use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
 use forebay_fleet::mailbox::wire;
 use forebay_fleet::worker::LoadBoard;
@@ -335,6 +335,7 @@ fn launch(
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
     };
+    let router_id = RouterId::from_random(getrandom::u64().map_err(io::Error::from)?);
     let addresses = AddressRules::new(config.limits.connections_per_address_max, seed.0);
     let addresses = Arc::new(addresses);
     let (reader, slices) =
@@ -363,6 +364,7 @@ fn launch(
             index: reader.clone(),
             slice,
             end,
+            router_id,
         };
         shards.push(spawn_shard(setup)?);
     }
@@ -372,6 +374,7 @@ fn launch(
     let setup = ControlSetup {
         config,
         clock,
+        router_id,
         seed,
         snapshot,
         end,
@@ -382,7 +385,7 @@ fn launch(
         tls,
         admin_tls,
         callers,
-        access: credentials.access,
+        access: credentials.access.of_router(router_id),
         api_keys: credentials.api_keys,
         stopped,
         signals,

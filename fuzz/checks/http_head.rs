@@ -81,6 +81,7 @@ fn request(data: &[u8]) {
 
     let upstream = UpstreamHead {
         authority: "w:8000",
+        via: b"forebay",
         content_length: Some(5),
         request_id: b"r",
         authorization: None,

@@ -7,9 +7,13 @@ use super::engine_call::{TO_ALL, TO_ONE};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use forebay_base::RouterId;
+use forebay_http1::header::REASON;
+use forebay_http1::via_loop;
+use forebay_prompt::parse::Reason;
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,6 +43,8 @@ pub struct Access {
     /// Further names of this host: `admin_hosts`.
     hosts: Vec<String>,
     tokens: watch::Sender<AdminTokens>,
+    /// What this router calls itself towards workers.
+    router_id: Option<RouterId>,
 }
 
 /// What callers have to know.
@@ -53,6 +59,7 @@ pub struct AdminTokens {
 /// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Denied {
+    Loop,
     Host,
     Origin,
     NotJson,
@@ -65,6 +72,7 @@ enum Denied {
 impl Denied {
     const fn status(self) -> StatusCode {
         match self {
+            Self::Loop => StatusCode::LOOP_DETECTED,
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::Origin | Self::ReadOnly => StatusCode::FORBIDDEN,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -74,6 +82,7 @@ impl Denied {
 
     const fn message(self) -> &'static str {
         match self {
+            Self::Loop => Reason::RequestLoop.message(),
             Self::Host => {
                 "Host is neither an IP address nor localhost. Call the router by its address, or add the name to \
                  `admin_hosts` in its configuration."
@@ -115,6 +124,9 @@ pub(crate) async fn check(
         return run(call, next).await;
     }
     let (method, path, headers) = (call.method(), call.uri().path(), call.headers());
+    if access.is_own_question(headers) {
+        return refused(Denied::Loop);
+    }
     let judged = access.host(target, headers).and_then(|()| access.rest(method, path, headers));
     match judged {
         Ok(()) => run(call, next).await,
@@ -128,6 +140,10 @@ fn refused(denied: Denied) -> Response {
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
     if denied.status() == StatusCode::UNAUTHORIZED {
         return (bearer, answer).into_response();
+    }
+    if denied == Denied::Loop {
+        let reason = [(REASON, Reason::RequestLoop.as_str())];
+        return (reason, answer).into_response();
     }
     answer.into_response()
 }
@@ -172,7 +188,18 @@ impl Access {
     /// Asks for the tokens that there are.
     #[must_use]
     pub fn new(hosts: Vec<String>, tokens: AdminTokens) -> Self {
-        Self { hosts, tokens: watch::Sender::new(tokens) }
+        Self { hosts, tokens: watch::Sender::new(tokens), router_id: None }
+    }
+
+    /// Refuses what this router asks itself: a worker leads here.
+    #[must_use]
+    pub fn of_router(self, router_id: RouterId) -> Self {
+        Self { router_id: Some(router_id), ..self }
+    }
+
+    fn is_own_question(&self, headers: &HeaderMap) -> bool {
+        let values = headers.get_all(header::VIA).iter().map(HeaderValue::as_bytes);
+        self.router_id.is_some_and(|own| via_loop(values, own).is_some())
     }
 
     /// Asks for these from now on; returns those of before.

@@ -5,6 +5,7 @@ mod clock;
 mod ids;
 mod invariant;
 pub mod limits;
+mod router_id;
 mod sockets;
 mod text_file;
 mod trace_parent;
@@ -15,6 +16,7 @@ pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use router_id::RouterId;
 pub use sockets::is_out_of_sockets;
 pub use text_file::read_text;
 pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};

@@ -250,6 +250,9 @@ pub const PROXY_HEADER_BYTES_MAX: usize = 4_096;
 /// Members of `X-Forwarded-For` that are looked at, from the last one on. The client is the last
 /// one seen then.
 pub const FORWARDED_HOPS_MAX: usize = 32;
+/// Routers of Forebay that a request may have come through before this one. A request through
+/// more of them goes round.
+pub const ROUTER_HOPS_MAX: usize = 4;
 /// Entries of `client.trusted`; `forebay check` reports more as an error. Each costs some ns for
 /// each connection.
 pub const TRUSTED_NETS_MAX: usize = 256;

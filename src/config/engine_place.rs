@@ -70,7 +70,8 @@ impl EngineHost {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Address(address), Self::Localhost) | (Self::Localhost, Self::Address(address)) => {
+            (Self::Address(address), Self::Localhost)
+            | (Self::Localhost, Self::Address(address)) => {
                 *address == Ipv4Addr::LOCALHOST || *address == Ipv6Addr::LOCALHOST
             }
             _ => self == other,
@@ -92,11 +93,7 @@ impl EnginePlace {
 
     /// Are both one engine? `addresses`: what their hosts were last found to stand for.
     #[must_use]
-    pub fn likeness(
-        &self,
-        other: &Self,
-        addresses: [Option<SocketAddr>; 2],
-    ) -> EngineLikeness {
+    pub fn likeness(&self, other: &Self, addresses: [Option<SocketAddr>; 2]) -> EngineLikeness {
         if self.port != other.port || self.tls.is_some() != other.tls.is_some() {
             return EngineLikeness::Two;
         }

@@ -3,7 +3,7 @@
 use super::handover::HandoverSetup;
 use super::tls::{ServerTls, TlsSetup};
 use forebay_admin::{Access, AdminSocket, ClientCallers};
-use forebay_base::Clock;
+use forebay_base::{Clock, RouterId};
 use forebay_config::{Config, Reloader};
 use forebay_fleet::mailbox::ControlEnd;
 use forebay_fleet::worker::LoadBoard;
@@ -20,6 +20,8 @@ pub struct ControlSetup {
     pub config: Arc<Config>,
     /// The process clock.
     pub clock: Clock,
+    /// What the router calls itself towards workers.
+    pub router_id: RouterId,
     /// The secret of the block keys; the shards use the same.
     pub seed: KeySeed,
     /// The last snapshot, whose seed it is.

@@ -4,7 +4,7 @@ use super::{ControlError, ControlSetup, HandoverSetup, TlsSetup, run};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_admin::{Access, AdminSocket};
-use forebay_base::{Clock, NanosSinceStart, RankIndex};
+use forebay_base::{Clock, NanosSinceStart, RankIndex, RouterId};
 use forebay_config::{Config, HealthConfig, WorkerConfig};
 use forebay_discovery::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake};
 use forebay_fleet::account::{ShardPhase, Stage, StageHistograms};
@@ -49,6 +49,7 @@ impl Plane {
             handover: HandoverSetup::default(),
             config: Arc::new(config),
             clock: Clock::start(),
+            router_id: RouterId::from_random(1),
             seed: SEED,
             snapshot: None,
             end,

@@ -1,12 +1,14 @@
 //! Small questions to workers over HTTP, each bounded in time and bytes.
 
 use bytes::Bytes;
-use forebay_base::is_out_of_sockets;
 use forebay_base::limits::ENGINE_CALL_TIME_MAX;
+use forebay_base::{RouterId, is_out_of_sockets};
 use forebay_config::{Config, Connectors, TimeoutsConfig, WorkerConfig, WorkerUrl};
+use forebay_http1::header::REASON;
+use forebay_prompt::parse::Reason;
 use forebay_tls::Connector;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{CONTENT_TYPE, HOST};
+use reqwest::header::{CONTENT_TYPE, HOST, HeaderValue, VIA};
 use reqwest::{ClientBuilder, RequestBuilder};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -39,6 +41,8 @@ pub struct WorkerClients {
     pub(crate) plain: reqwest::Client,
     /// By the `host:port` of their workers.
     secured: Rc<RefCell<HashMap<String, SecuredClient>>>,
+    /// What the router calls itself towards workers.
+    router_id: Option<RouterId>,
     /// Where workers are asked, by their `host:port`. Others are asked where their name leads.
     addresses: Rc<RefCell<HashMap<String, SocketAddr>>>,
 }
@@ -72,9 +76,16 @@ impl WorkerClients {
     /// The system has no randomness or no resolver.
     pub fn new(config: &Config, connectors: &Connectors) -> reqwest::Result<Self> {
         let plain = builder(&config.timeouts).build()?;
-        let clients = Self { plain, secured: Rc::default(), addresses: Rc::default() };
+        let clients =
+            Self { plain, secured: Rc::default(), router_id: None, addresses: Rc::default() };
         clients.renew(config, &config.workers, connectors)?;
         Ok(clients)
+    }
+
+    /// Names the router in each question: a worker that leads back to it says so.
+    #[must_use]
+    pub fn of_router(self, router_id: RouterId) -> Self {
+        Self { router_id: Some(router_id), ..self }
     }
 
     /// Askers of these workers that begin from now on ask over TLS like this.
@@ -226,6 +237,12 @@ pub(crate) enum AskError {
     /// This host had no descriptor or port for the question.
     #[error("{path}: out of file descriptors or ports")]
     OutOfSockets { path: String },
+    /// The question came back to this router.
+    #[error(
+        "{path}: this address leads to the router itself, or to a router that has this one as a \
+         worker: remove the worker"
+    )]
+    Loop { path: String },
     /// An answer past the limit.
     #[error("{path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { path: String },
@@ -272,6 +289,7 @@ struct Question<'a> {
     url: String,
     /// Value of `Host`, where it is not what `url` says.
     host: Option<&'a str>,
+    router_id: Option<RouterId>,
 }
 
 impl AskedServer {
@@ -279,36 +297,40 @@ impl AskedServer {
         let (clients, authority) = match self {
             Self::Plain { client, base } => {
                 let url = format!("{base}{path}");
-                return Question { client: client.clone(), url, host: None };
+                return Question { client: client.clone(), url, host: None, router_id: None };
             }
             Self::Worker { clients, authority } => (clients, authority),
         };
+        let router_id = clients.router_id;
         if let Some(SecuredClient { client, base, .. }) = clients.secured.borrow().get(authority) {
             let url = format!("{base}{path}");
-            return Question { client: client.clone(), url, host: Some(authority) };
+            return Question { client: client.clone(), url, host: Some(authority), router_id };
         }
         let (url, host) = match clients.address(authority) {
             Some(at) => (format!("http://{at}{path}"), Some(&**authority)),
             None => (format!("http://{authority}{path}"), None),
         };
-        Question { client: clients.plain.clone(), url, host }
+        Question { client: clients.plain.clone(), url, host, router_id }
     }
 }
 
 impl Question<'_> {
-    fn with_host(&self, request: RequestBuilder) -> RequestBuilder {
-        match self.host {
-            Some(host) => request.header(HOST, host),
-            None => request,
+    fn with_own_fields(&self, mut request: RequestBuilder) -> RequestBuilder {
+        if let Some(host) = self.host {
+            request = request.header(HOST, host);
         }
+        if let Some(router_id) = &self.router_id {
+            request = request.header(VIA, format!("1.1 {}", router_id.as_str()));
+        }
+        request
     }
 
     fn get(&self) -> RequestBuilder {
-        self.with_host(self.client.get(&self.url))
+        self.with_own_fields(self.client.get(&self.url))
     }
 
     fn post(&self) -> RequestBuilder {
-        self.with_host(self.client.post(&self.url))
+        self.with_own_fields(self.client.post(&self.url))
     }
 }
 
@@ -376,6 +398,12 @@ impl Asker {
         }
         let mut response = request.send().await.map_err(failed)?;
         let status = response.status().as_u16();
+        let reason = response.headers().get(REASON).map(HeaderValue::as_bytes);
+        let is_loop = status == Reason::RequestLoop.status()
+            && reason == Some(Reason::RequestLoop.as_str().as_bytes());
+        if is_loop {
+            return Err(AskError::Loop { path: path.to_owned() });
+        }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             let room = bytes_max - body.len();

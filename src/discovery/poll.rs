@@ -108,6 +108,7 @@ impl Poll {
                 debug!(worker = &*self.plan.name, %error, "no load report");
                 let fault = match &error {
                     AskError::Failed { .. }
+                    | AskError::Loop { .. }
                     | AskError::Refused { .. }
                     | AskError::OutOfSockets { .. } => ReadFault::Unreachable,
                     AskError::TooLong { .. } => ReadFault::Malformed,

@@ -162,9 +162,8 @@ impl Probing {
         let url = WorkerUrl::parse(&worker.url).ok()?;
         let configured = config.workers.iter().filter_map(|one| WorkerUrl::parse(&one.url).ok());
         let host = EngineHost::of(&url.host);
-        let others = configured.filter(|other| {
-            host.is_same(&EngineHost::of(&other.host)) && other.port != url.port
-        });
+        let others = configured
+            .filter(|other| host.is_same(&EngineHost::of(&other.host)) && other.port != url.port);
         Some(Probe {
             name: Lookup::new(&url.host, url.port),
             name_age_max: NAME_AGE_MAX,
@@ -261,7 +260,8 @@ impl Probe {
                         }
                     }
                     Err(error) => {
-                        let is_refused = matches!(error, AskError::Refused { .. });
+                        let is_refused =
+                            matches!(error, AskError::Refused { .. } | AskError::Loop { .. });
                         self.failed(reached, error, is_refused).await;
                     }
                 }

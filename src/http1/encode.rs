@@ -10,6 +10,8 @@ use super::status::reason_phrase;
 pub struct UpstreamHead<'a> {
     /// `Host` of the worker.
     pub authority: &'a str,
+    /// What the proxy calls itself in `Via`.
+    pub via: &'a [u8],
     /// Body length; `None` sends no framing field, which means no body.
     pub content_length: Option<u64>,
     /// `x-request-id`; the client's own is dropped unless this is empty.
@@ -43,6 +45,7 @@ pub fn encode_request(
             | FieldKind::ContentType
             | FieldKind::ContentEncoding
             | FieldKind::RetryAfter
+            | FieldKind::Via
             | FieldKind::ApiKey
             | FieldKind::Priority
             | FieldKind::TimeoutMs
@@ -65,9 +68,11 @@ pub fn encode_request(
         }
     }
     out.extend_from_slice(match head.version {
-        Version::Http10 => b"via: 1.0 forebay\r\n",
-        Version::Http11 => b"via: 1.1 forebay\r\n",
+        Version::Http10 => b"via: 1.0 ",
+        Version::Http11 => b"via: 1.1 ",
     });
+    out.extend_from_slice(upstream.via);
+    out.extend_from_slice(b"\r\n");
     if let Some(authorization) = upstream.authorization {
         push_field(header::AUTHORIZATION, authorization.as_bytes(), out);
     }
@@ -234,6 +239,7 @@ mod tests {
         parse_request(request, &HeadLimits::default(), &mut head).unwrap();
         let upstream = UpstreamHead {
             authority: "w",
+            via: b"forebay",
             content_length: Some(0),
             request_id: b"",
             authorization: None,
@@ -254,6 +260,7 @@ mod tests {
         parse_request(request, &HeadLimits::default(), &mut head).unwrap();
         let mut upstream = UpstreamHead {
             authority: "w:1",
+            via: b"forebay",
             content_length: Some(3),
             request_id: b"ours",
             authorization: Some("Bearer w"),

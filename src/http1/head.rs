@@ -164,6 +164,8 @@ pub enum FieldKind {
     Expect,
     /// `x-request-id`
     RequestId,
+    /// `Via`
+    Via,
     /// `x-api-key`
     ApiKey,
     /// `x-data-parallel-rank`

@@ -24,6 +24,7 @@ mod own;
 mod request;
 mod response;
 mod status;
+mod via;
 mod websocket;
 
 pub use answer::{AnswerBody, AnswerFraming};
@@ -42,4 +43,5 @@ pub use own::{CONTINUE, LAST_CHUNK, OwnResponse, OwnStream, encode_own, encode_o
 pub use request::parse_request;
 pub use response::{parse_response, parse_switch};
 pub use status::reason_phrase;
+pub use via::{RequestLoop, request_loop, via_loop};
 pub use websocket::{asks_for_websocket, websocket_accept, websocket_key};

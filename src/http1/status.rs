@@ -1,6 +1,6 @@
 //! Reason phrases of status codes.
 
-/// The phrase of RFC 9110 section 15 for the codes the router and engines use; empty for others.
+/// The phrase of RFC 9110 section 15, or of RFC 5842, for the codes the router and engines use; empty for others.
 #[must_use]
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
@@ -31,6 +31,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        508 => "Loop Detected",
         _ => "",
     }
 }

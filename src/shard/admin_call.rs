@@ -90,6 +90,8 @@ fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
     }
     let upstream = UpstreamHead {
         authority: str::from_utf8(host).unwrap_or_default(),
+        // Not by its id: the admin API would take the call for one of a worker that leads here.
+        via: b"forebay",
         content_length,
         request_id: b"",
         authorization: None,

@@ -23,9 +23,9 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, FailedTrial, Lease, Stage};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
 use forebay_fleet::worker::Failure;
-use forebay_http1::{BodyFraming, FieldKind};
+use forebay_http1::{BodyFraming, Field, FieldKind, ResponseHead, bytes_of, header};
 use forebay_net::Timer;
-use forebay_prompt::parse::Endpoint;
+use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Chosen, Failed, may_be_blamed};
@@ -79,7 +79,8 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let going = Going { plan: &plan, endpoint, facts, is_trial: lease.is_trial() };
+    let router_id = shard.env.router_id;
+    let going = Going { plan: &plan, endpoint, facts, is_trial: lease.is_trial(), router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
     let result = {
@@ -377,6 +378,10 @@ async fn accept(
     going: Going<'_>,
     (answering, is_alone): (Answering, bool),
 ) -> Result<Answering, RelayError> {
+    if is_looped(&slot.answer.head, &answering.upstream.input) {
+        keep_if_whole(sending, slot, answering);
+        return Err(RelayError::Looped);
+    }
     let is_alone = is_alone && !slot.pair.keeping.is_rest();
     let error = match meaning(slot, going.plan) {
         AnswerMeaning::NoRoom => return Err(busy(sending, slot, answering)),
@@ -398,6 +403,15 @@ async fn accept(
     let (status, body) = (head.status, gathered.body);
     slot.answer.refused = Some(EngineAnswer { status, body, content_type, retry_after });
     Err(error)
+}
+
+/// Has the request come back to a router that it came through?
+fn is_looped(head: &ResponseHead, input: &[u8]) -> bool {
+    let is_reason = |field: &Field| {
+        bytes_of(input, &field.name).eq_ignore_ascii_case(header::REASON.as_bytes())
+            && bytes_of(input, &field.value) == Reason::RequestLoop.as_str().as_bytes()
+    };
+    head.status == Reason::RequestLoop.status() && head.fields.iter().any(is_reason)
 }
 
 /// Notes when the engine will have room.

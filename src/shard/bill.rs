@@ -124,6 +124,7 @@ impl LostWork {
             | RelayError::ConnectTimedOut
             | RelayError::EngineBusy
             | RelayError::CallerLimited
+            | RelayError::Looped
             | RelayError::RestRefused
             | RelayError::NoKvTransfer
             | RelayError::Stalled

@@ -4,6 +4,7 @@ use super::pair::Paired;
 use super::slot::{PRIORITY, Slot};
 use super::websocket::UPGRADE;
 use crate::relay::ask_for_ids;
+use forebay_base::RouterId;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
@@ -17,6 +18,8 @@ pub(super) struct Going<'a> {
     pub(super) facts: &'a RequestFacts,
     /// The request tries a rank that may be paused.
     pub(super) is_trial: bool,
+    /// What the router calls itself towards the rank.
+    pub(super) router_id: RouterId,
 }
 
 impl Going<'_> {
@@ -42,7 +45,7 @@ pub(super) fn encode(
     paired: Option<&Paired<'_>>,
     out: &mut Vec<u8>,
 ) -> usize {
-    let Going { plan, endpoint, .. } = going;
+    let Going { plan, endpoint, ref router_id, .. } = going;
     let (mut in_header, mut start) = (plan.dp.pin, Vec::new());
     let (whole, rest) = match paired {
         Some(paired) => {
@@ -83,6 +86,7 @@ pub(super) fn encode(
     }
     let head = UpstreamHead {
         authority: &plan.authority,
+        via: router_id.as_bytes(),
         content_length: match slot.head.body {
             BodyFraming::None => None,
             _ => u64::try_from(start.len().saturating_add(rest.len())).ok(),

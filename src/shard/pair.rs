@@ -12,7 +12,7 @@ use super::state::Shard;
 use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{Upstream, first_bytes, gather};
-use forebay_base::RankIndex;
+use forebay_base::{RankIndex, RouterId};
 use forebay_config::{KvFlow, Word};
 use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
@@ -124,7 +124,7 @@ pub(super) async fn begin<'a>(
     let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let trace = slot.told.trace.as_mut().and_then(|trace| trace.leg(prefill.plan.rank));
-    let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len());
+    let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len(), shard.env.router_id);
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
@@ -322,7 +322,13 @@ fn abort_call(
 }
 
 /// Head of the prefill leg.
-fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) -> Vec<u8> {
+fn prefill_head(
+    slot: &Slot,
+    plan: &SendPlan,
+    legs: &Legs,
+    body_bytes: usize,
+    router_id: RouterId,
+) -> Vec<u8> {
     let digits = plan.dp.pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
     let told_priority = slot.priority_for(plan);
@@ -332,6 +338,7 @@ fn prefill_head(slot: &Slot, plan: &SendPlan, legs: &Legs, body_bytes: usize) ->
     let [parent, state] = slot.traced();
     let head = UpstreamHead {
         authority: &plan.authority,
+        via: router_id.as_bytes(),
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
         request_id: legs_request_id(&legs.kv_transfer, &legs.id, &slot.request_id),
         authorization: plan.authorization.as_deref(),

@@ -22,8 +22,8 @@ use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::admit::Admitted;
 use forebay_fleet::tenant::TenantPart;
-use forebay_http1::{BodyFraming, HeadError, RequestHead};
-use forebay_prompt::parse::{ApiShape, Endpoint, Refusal, Whom, route};
+use forebay_http1::{BodyFraming, HeadError, RequestHead, request_loop};
+use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, Whom, route};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
     Action, Newcomer, RequestEvent, RequestFlow, Scene, Stop, in_flight_full,
@@ -45,8 +45,11 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     preflight::choose(&shard.intake.cors(), conn, slot);
     record::begin(&shard.env, conn, slot);
     // parse: the route.
-    let routed = route(&slot.head.method, slot.head.path(&conn.input))
-        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, slot));
+    let routed = match request_loop(&slot.head, &conn.input, shard.env.router_id) {
+        Some(_) => Err(Refusal::new(Reason::RequestLoop)),
+        None => route(&slot.head.method, slot.head.path(&conn.input))
+            .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, slot)),
+    };
     let served = match routed {
         Ok(endpoint) => {
             labels.asked = Some(AskedApi { endpoint, shape: shape(endpoint, conn, slot) });

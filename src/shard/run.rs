@@ -1,7 +1,7 @@
 //! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
 
 use super::drain::Ending;
-use super::env::Env;
+use super::env::{Env, EnvSetup};
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::{Doors, Links};
@@ -15,7 +15,7 @@ use crate::ingress::{BoundListener, Deadline, Listeners, NewConnection};
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use forebay_admin::ClientDoor;
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
-use forebay_base::{Clock, ShardIndex, is_out_of_sockets};
+use forebay_base::{Clock, RouterId, ShardIndex, is_out_of_sockets};
 use forebay_config::Config;
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::admit::InFlight;
@@ -65,6 +65,8 @@ pub struct ShardSetup {
     pub index: IndexReader,
     /// Writes its own slice.
     pub slice: SliceWriter,
+    /// What the router calls itself.
+    pub router_id: RouterId,
 }
 
 /// What a shard's thread runs on.
@@ -121,7 +123,7 @@ impl Drop for End {
 }
 
 async fn main(setup: ShardSetup) -> io::Result<()> {
-    let ShardSetup { config, clock, thread, end, board, index, slice } = setup;
+    let ShardSetup { config, clock, thread, end, board, index, slice, router_id } = setup;
     let sleeper = Sleeper::new(thread.wake)?;
     let ShardEnd { index: number, kv, fleet, reports, commands, to_control, .. } = end;
     let ToControl { mut histograms, traces, adapters } = to_control;
@@ -152,7 +154,10 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         links: Links::new(mesh.sender, bells, shards, Doors { admin: thread.door, adapters }),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
-        env: Env::new(number, clock, config, end.counters, traces),
+        env: Env::new(
+            EnvSetup { number, clock, config, counters: end.counters, router_id },
+            traces,
+        ),
         me: Weak::clone(me),
     });
     forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
@@ -388,6 +393,7 @@ mod tests {
         let bells = other.peers.bells.clone();
         let board = Arc::new(LoadBoard::with_bells(bells.clone()));
         let setup = ShardSetup {
+            router_id: RouterId::from_random(1),
             config: Arc::new(Config::default()),
             clock: Clock::start(),
             thread: ShardThread {

@@ -110,6 +110,7 @@ fn serve(bytes: &[u8], step: usize) -> Connection {
         let mut forwarded = Vec::new();
         let upstream = UpstreamHead {
             authority: "worker:8000",
+            via: b"forebay",
             content_length: None,
             request_id: b"id-1",
             authorization: None,
@@ -455,6 +456,7 @@ fn http10_and_absolute_form_are_forwarded_as_own() {
     let mut out = Vec::new();
     let upstream = UpstreamHead {
         authority: "w:1",
+        via: b"forebay",
         content_length: Some(3),
         request_id: b"",
         authorization: Some("Bearer k"),

@@ -13,6 +13,7 @@
 )]
 
 mod adapters;
+mod addresses;
 mod admin_port;
 mod admin_tls;
 mod api_keys;

@@ -260,6 +260,7 @@ fn encode() -> Box<dyn Operation> {
         let pin = plan.dp.pin.unwrap();
         let upstream = UpstreamHead {
             authority: &plan.authority,
+            via: b"forebay-0123456789abcdef",
             content_length,
             request_id: b"7f3c9a52-1d0e-4b8f-9c61-2a5e8d7b4f10",
             authorization: plan.authorization.as_deref(),

@@ -153,6 +153,7 @@ impl Control {
         let door = admin_rules.door(admin, setup.callers, questions)?;
         let handover = Handover::start(setup.handover, clock, host_calls, door);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
+        let clients = clients.of_router(setup.router_id);
         let (probe_notices, probed) = mpsc::channel(NOTICES_MAX);
         let probes = Probes::start(&config, clock, &clients, probe_notices);
         let (feed_notices, fed) = mpsc::channel(NOTICES_MAX);

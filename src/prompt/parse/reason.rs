@@ -150,6 +150,9 @@ reasons! {
     UpstreamFailed = 502 "upstream-failed" "The worker failed to answer. Try again.",
     /// The worker did not answer in time.
     UpstreamTimeout = 504 "upstream-timeout" "The worker did not answer in time. Try again later.",
+    /// A worker leads back to this router, or the request came through too many routers (`Via`).
+    RequestLoop = 508 "request-loop"
+        "The request came back to a router that it came through. Remove the worker that leads there.",
     /// A fault of the router.
     Internal = 500 "internal" "The router failed. Try again.",
 }
@@ -178,7 +181,7 @@ impl Reason {
     #[must_use]
     pub const fn should_retry(self) -> Option<bool> {
         match self {
-            Self::RequestDeadline | Self::RejectedTooManyTokens => Some(false),
+            Self::RequestDeadline | Self::RejectedTooManyTokens | Self::RequestLoop => Some(false),
             _ if self.status() == 429 => Some(true),
             _ => None,
         }
@@ -237,6 +240,7 @@ mod tests {
             let wanted = match reason.status() {
                 429 => Some(reason != Reason::RejectedTooManyTokens),
                 408 if reason == Reason::RequestDeadline => Some(false),
+                508 => Some(false),
                 _ => None,
             };
             assert_eq!(reason.should_retry(), wanted, "{reason:?}");

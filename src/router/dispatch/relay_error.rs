@@ -31,6 +31,8 @@ pub enum RelayError {
     EngineFailed,
     /// The answer of the prefill leg lacks what the decode leg has to be sent.
     NoKvTransfer,
+    /// The worker leads to a router that the request came through.
+    Looped,
     /// The prefill leg of the request failed.
     PrefillFailed,
     /// Nobody wants the answer any more.
@@ -81,6 +83,7 @@ impl RelayError {
                 | Self::BodyInvalidAtOnce
                 | Self::EngineFailed
                 | Self::NoKvTransfer
+                | Self::Looped
                 | Self::PrefillFailed
                 | Self::EngineBusy
                 | Self::CallerLimited
@@ -89,10 +92,11 @@ impl RelayError {
         )
     }
 
-    /// True if no byte of the request has left: any other rank may be asked.
+    /// True if no engine has a byte of the request, since none has left or a router refused it
+    /// untouched: any other rank may be asked.
     #[must_use]
     pub const fn is_unsent(self) -> bool {
-        matches!(self, Self::ConnectFailed | Self::ConnectTimedOut)
+        matches!(self, Self::ConnectFailed | Self::ConnectTimedOut | Self::Looped)
     }
 
     /// The same failure; `is_resent`: the request had been written to an earlier connection.
@@ -137,6 +141,8 @@ impl RelayError {
             Self::ClientGone
                 | Self::OutOfSockets
                 | Self::ClientStalled
+                // A client could have written the hops that were refused.
+                | Self::Looped
                 | Self::EngineBusy
                 | Self::CallerLimited
                 | Self::TrialFailed
@@ -171,6 +177,7 @@ impl RelayError {
             Self::BodyInvalidAtOnce => "the answer's chunked framing was broken",
             Self::EngineFailed => "it answered that it failed",
             Self::NoKvTransfer => "its answer does not say where the prompt's KV is",
+            Self::Looped => "it leads back to a router that the request came through",
             Self::PrefillFailed => "the prefill that it waited for failed",
             Self::Cancelled => "it was not wanted any more",
             Self::ClosedMidStream => "the connection was closed before the end of the answer",

@@ -130,12 +130,15 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         RelayError::ClientGone | RelayError::ClientStalled => return Stop::ClientGone,
         error if !error.before_head() => return Stop::Cut(error),
         RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut => Reason::UpstreamTimeout,
+        // A router before this one hears it too, and asks another of its workers.
+        RelayError::Looped => Reason::RequestLoop,
         RelayError::EngineBusy => return Stop::Refused(engines_busy()),
         RelayError::OutOfSockets => return Stop::Refused(Refusal::new(Reason::OutOfSockets)),
         _ => Reason::UpstreamFailed,
     };
     let why = failed.why.as_deref().unwrap_or_else(|| failed.error.describe());
     let message = match failed.error {
+        RelayError::Looped => format!("The worker {name}: {why}. Remove that worker."),
         RelayError::NoKvTransfer => format!("{why} It was the worker {name}."),
         _ => format!("The worker {name} failed: {why}. Try again."),
     };
