@@ -28,6 +28,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between two tries to bind an address, and how often: a second in all.
+const BIND_PAUSE: Duration = Duration::from_millis(20);
+const BIND_TRIES: u32 = 50;
 
 /// A running router.
 #[derive(Debug)]
@@ -233,8 +238,23 @@ fn bind_admin(
     match port {
         Some(port) => Ok(AdminSocket::Tcp(port)),
         None if is_taken_over => AdminSocket::bind_beside(address),
-        None => AdminSocket::bind(address),
+        None => bind_in_time(|| AdminSocket::bind(address)),
     }
+}
+
+/// Binds, and tries again for a second where another socket has the address. Those of a process
+/// that was killed stay for some milliseconds: its rings are closed after its end.
+#[expect(clippy::disallowed_methods, reason = "nothing runs yet")]
+fn bind_in_time<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..BIND_TRIES {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(BIND_PAUSE);
+            }
+            bound => return bound,
+        }
+    }
+    bind()
 }
 
 /// Binds every address for each shard, and notes which ports the kernel has chosen.
@@ -275,7 +295,7 @@ fn bind(
 ) -> Result<SocketAddr, StartError> {
     let mut sockets = shares.inherited.take(address);
     if sockets.is_empty() {
-        let first = ingress::bind_first(address, is_shared);
+        let first = bind_in_time(|| ingress::bind_first(address, is_shared));
         sockets.push(first.map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse if key == "listen" => StartError::Taken { address },
             _ => refused(key, address.into())(source),
@@ -465,4 +485,30 @@ impl Drop for ServerHandle {
 fn available_cores() -> Vec<usize> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.into_iter().map(|core| core.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_given_back_in_time_is_bound() {
+        let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = held.local_addr().unwrap();
+        let (mut held, mut try_count) = (Some(held), 0);
+        let bound = bind_in_time(|| {
+            try_count += 1;
+            if try_count == 3 {
+                held = None;
+            }
+            ingress::bind_first(address, false)
+        });
+        assert_eq!((bound.unwrap().local_addr().unwrap(), try_count), (address, 3));
+        let mut try_count = 0;
+        let refused = bind_in_time(|| {
+            try_count += 1;
+            Err::<(), _>(io::ErrorKind::PermissionDenied.into())
+        });
+        assert_eq!((refused.unwrap_err().kind(), try_count), (io::ErrorKind::PermissionDenied, 1));
+    }
 }
