@@ -4,7 +4,9 @@
 
 use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
-use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess};
+use forebay_handover::{
+    BoundPlace, HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess,
+};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -51,6 +53,8 @@ pub(super) struct Handover {
     door: Option<AdminDoor>,
     admin: Option<AbortHandle>,
     host: Option<HandoverHost>,
+    /// The log has why no process can come.
+    has_complained: bool,
 }
 
 impl Handover {
@@ -62,7 +66,8 @@ impl Handover {
         door: AdminDoor,
     ) -> Self {
         let door = Some(door);
-        let mut own = Self { setup, clock, calls, door, admin: None, host: None };
+        let (admin, host) = (None, None);
+        let mut own = Self { setup, clock, calls, door, admin, host, has_complained: false };
         if own.setup.taken.is_none() {
             own.open();
         }
@@ -97,7 +102,7 @@ impl Handover {
 
     /// Another process serves: this one answers nothing any more but the clients that it has.
     pub(super) fn is_over(&mut self) {
-        self.host = None;
+        self.ends();
         if let Some(admin) = self.admin.take() {
             admin.abort();
         }
@@ -106,6 +111,31 @@ impl Handover {
     /// This process ends, and nobody takes over.
     pub(super) fn ends(&mut self) {
         self.host = None;
+        self.setup.offer = None;
+    }
+
+    /// Waits for the next process, if this one does not yet. A process that ends may still have
+    /// the place: it is tried for until it is free.
+    pub(super) fn wait_for_next(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        let Some(offer) = &self.setup.offer else { return };
+        match offer.place.bind() {
+            Ok(place) => {
+                if std::mem::take(&mut self.has_complained) {
+                    info!("another process can take over from this one now");
+                }
+                self.host = self.setup.offer.take().and_then(|offer| self.host(place, offer));
+            }
+            Err(error) if !std::mem::replace(&mut self.has_complained, true) => {
+                warn!(
+                    %error,
+                    "no other process can take over from this one without loss; trying on"
+                );
+            }
+            Err(_) => {}
+        }
     }
 
     fn open(&mut self) {
@@ -117,15 +147,15 @@ impl Handover {
         let admin = forebay_admin::serve(listener, callers, questions, access);
         let admin = tokio::task::spawn_local(admin);
         self.admin = Some(admin.abort_handle());
-        self.host = self.setup.offer.take().and_then(|offer| self.host(offer));
+        self.wait_for_next();
     }
 
-    fn host(&self, offer: HandoverOffer) -> Option<HandoverHost> {
-        let HandoverOffer { place, sockets, program } = offer;
+    fn host(&self, place: BoundPlace, offer: HandoverOffer) -> Option<HandoverHost> {
+        let HandoverOffer { sockets, program, .. } = offer;
         let calls = self.calls.clone();
         let call = Box::new(move |call| calls.blocking_send(call).is_ok());
-        let setup = HostSetup { place, sockets, program, clock: self.clock, call };
-        let host = HandoverHost::start(setup);
+        let setup = HostSetup { sockets, program, clock: self.clock, call };
+        let host = HandoverHost::start(place, setup);
         host.inspect_err(|error| {
             warn!(%error, "no other process can take over from this one without loss");
         })

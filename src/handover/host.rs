@@ -1,7 +1,6 @@
 //! The side of the running process: a thread that waits for a new one.
 
-use super::MeetingPlace;
-use super::place::trusted;
+use super::place::{BoundPlace, trusted};
 use super::taken::UPGRADE_MAX;
 use super::wire::{hear, say, send_files};
 use forebay_base::{Clock, NanosSinceStart};
@@ -50,8 +49,6 @@ pub struct Program {
 
 /// What a process hands over, and how it is asked.
 pub struct HostSetup {
-    /// Where it waits for others.
-    pub place: MeetingPlace,
     /// Everything that it listens on.
     pub sockets: Vec<OwnedFd>,
     /// How it was started.
@@ -70,10 +67,9 @@ impl HandoverHost {
     /// Waits for others from now on.
     ///
     /// # Errors
-    /// When another process waits at the place, or there is no thread.
-    pub fn start(setup: HostSetup) -> io::Result<Self> {
-        let listener = Arc::new(setup.place.wait()?);
-        listener.set_nonblocking(true)?;
+    /// When there is no thread.
+    pub fn start(place: BoundPlace, setup: HostSetup) -> io::Result<Self> {
+        let listener = Arc::new(place.0);
         let waiting = HostThread { listener: Arc::clone(&listener), upgrade: None, setup };
         thread::Builder::new().name("handover".into()).spawn(move || waiting.run())?;
         Ok(Self(listener))

@@ -30,5 +30,5 @@ mod tests;
 mod wire;
 
 pub use host::{HandoverHost, HostCall, HostSetup, Program};
-pub use place::MeetingPlace;
+pub use place::{BoundPlace, MeetingPlace};
 pub use taken::{TakeError, TakenProcess, take, take_models, upgrade};

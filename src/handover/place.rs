@@ -29,8 +29,14 @@ impl MeetingPlace {
         UnixStream::connect_addr(&self.0).is_ok_and(|stream| say(&stream, "look").is_ok())
     }
 
-    pub(super) fn wait(&self) -> io::Result<UnixListener> {
-        UnixListener::bind_addr(&self.0)
+    /// Takes the place, to wait there for others.
+    ///
+    /// # Errors
+    /// What the system says; another process may wait there.
+    pub fn bind(&self) -> io::Result<BoundPlace> {
+        let listener = UnixListener::bind_addr(&self.0)?;
+        listener.set_nonblocking(true)?;
+        Ok(BoundPlace(listener))
     }
 
     /// `None` where nobody waits, or somebody of another user.
@@ -44,6 +50,10 @@ impl MeetingPlace {
         Ok(peer.map(|pid| (stream, pid)))
     }
 }
+
+/// A place that this process has.
+#[derive(Debug)]
+pub struct BoundPlace(pub(super) UnixListener);
 
 /// The process at the other end, if it is of this user or of root.
 pub(super) fn trusted(stream: &UnixStream) -> io::Result<Option<Pid>> {

@@ -19,13 +19,12 @@ fn host(
     let place = MeetingPlace::of(([127, 9, high, low], port).into()).unwrap();
     let (call, called) = channel();
     let setup = HostSetup {
-        place: place.clone(),
         sockets,
         program: Program { path: PathBuf::from(program), arguments: Vec::new() },
         clock: Clock::start(),
         call: Box::new(move |asked| call.send(asked).is_ok()),
     };
-    (HandoverHost::start(setup).unwrap(), place, called)
+    (HandoverHost::start(place.bind().unwrap(), setup).unwrap(), place, called)
 }
 
 fn file(text: &str) -> File {
@@ -67,7 +66,7 @@ fn sockets_and_the_index_come_over_and_the_place_is_free_then() {
     // our sockets.
     let is_free = |_| {
         std::thread::yield_now();
-        place.wait().is_ok()
+        place.bind().is_ok()
     };
     assert!((0..1_000_000).any(is_free), "somebody has the place");
 }
@@ -132,7 +131,7 @@ fn who_speaks_otherwise_is_left_alone() {
 #[test]
 fn places_are_of_one_address() {
     let place = |address: &str| MeetingPlace::of(address.parse().unwrap()).unwrap();
-    let waits = place("127.0.0.1:7").wait().unwrap();
+    let waits = place("127.0.0.1:7").bind().unwrap();
     assert!(place("127.0.0.1:7").meet().unwrap().is_some());
     assert!(place("[::1]:7").meet().unwrap().is_none());
     drop(waits);

@@ -8,6 +8,8 @@ use crate::warm_restart::new_engine;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixListener};
 use std::process::Child;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -100,6 +102,35 @@ fn a_second_start_takes_over_without_a_lost_request() {
     assert_eq!(get(admin, "/readyz").status, 200);
     assert_eq!(get(listen, "/health").status, 200);
     assert_eq!(ask_once(listen), Fate::Answered);
+}
+
+/// The place of a process that ends is not free at once, and each upgrade needs it.
+#[test]
+fn a_process_that_found_its_place_taken_has_it_once_it_is_free() {
+    let worker = quick();
+    let text =
+        format!("cores = [0]\nhealth = \"off\"\n[[worker]]\nurl = \"http://{}\"\n", worker.address);
+    let (first, place) = RouterProcess::prepared(&text, |listen| {
+        let name = unix::SocketAddr::from_abstract_name(format!("forebay/{listen}")).unwrap();
+        let place = UnixListener::bind_addr(&name).unwrap();
+        std::thread::spawn(move || {
+            // It has nothing to hand over.
+            drop(place.accept().unwrap());
+            place
+        })
+    });
+    until("that is said", || first.logged("trying on") == 1);
+    drop(place.join().unwrap());
+    until("it waits there", || {
+        first.logged("another process can take over from this one now") == 1
+    });
+    let mut asked = first.command(&["upgrade", "--config"]);
+    let mut said = String::new();
+    asked.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(asked.wait().unwrap().success(), "{said}");
+    let process = said.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its number");
+    let _second = KillAtEnd(process);
+    assert_eq!(ask_once(first.listen), Fate::Answered, "{said}");
 }
 
 #[test]

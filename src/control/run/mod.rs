@@ -252,6 +252,7 @@ impl Control {
                     self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();
+                    self.handover.wait_for_next();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.trace(now);
                     self.systemd.tick(now);

@@ -51,9 +51,27 @@ impl RouterProcess {
         Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap(), "")
     }
 
+    /// The same, after something was done about the address where it is to listen.
+    pub(crate) fn prepared<T>(text: &str, prepare: impl FnOnce(SocketAddr) -> T) -> (Self, T) {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let ports = [0, 1].map(|_| port_for_later());
+        let prepared = prepare(ports[0]);
+        (Self::spawn_at(ports, text, log.into(), folder, ""), prepared)
+    }
+
     /// `first`: what its shell does before.
     fn spawn(text: &str, stderr: Stdio, folder: tempfile::TempDir, first: &str) -> Self {
-        let [listen, admin] = [0, 1].map(|_| port_for_later());
+        Self::spawn_at([0, 1].map(|_| port_for_later()), text, stderr, folder, first)
+    }
+
+    fn spawn_at(
+        [listen, admin]: [SocketAddr; 2],
+        text: &str,
+        stderr: Stdio,
+        folder: tempfile::TempDir,
+        first: &str,
+    ) -> Self {
         let file = folder.path().join("forebay.toml");
         let text = format!("listen = \"{listen}\"\nadmin = \"{admin}\"\n{text}");
         std::fs::write(&file, text).unwrap();
