@@ -18,6 +18,6 @@ pub use ids::{
 pub use invariant::{broken_invariant_count, count_broken_invariant};
 pub use router_id::RouterId;
 pub use sockets::is_out_of_sockets;
-pub use text_file::read_text;
+pub use text_file::{open_file, read_file, read_text};
 pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};
 pub use units::NanosSinceStart;

@@ -17,6 +17,12 @@ pub const KV_POOL_NAME_BYTES_MAX: usize = 64;
 pub const ENGINE_FILE_BYTES_MAX: usize = 64 * 1024;
 /// The file of `discovery.file`: some hundred bytes for each worker.
 pub const WORKERS_FILE_BYTES_MAX: usize = 1 << 20;
+/// Longest file of a configuration that is read again.
+pub const CONFIG_BYTES_MAX: usize = 16 << 20;
+/// Longest tokenizer or template. Those of today have up to some 35 MB.
+pub const MODEL_FILE_BYTES_MAX: usize = 256 << 20;
+/// Longest name of a revision in a cache of models.
+pub const REVISION_BYTES_MAX: usize = 4_096;
 /// Longest time in which an engine does what it is told: it may copy its weights.
 pub const ENGINE_CALL_TIME_MAX: Duration = Duration::from_mins(5);
 /// Most calls of engines under way that the admin API hands on; further ones are refused.

@@ -1,6 +1,32 @@
 //! Text from outside, up to a bound.
 
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file. Anything else is an error at once: a pipe without a writer would be waited
+/// for, a device may have no end.
+///
+/// # Errors
+/// What the system says, or that it is no regular file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    Ok(file)
+}
+
+/// The whole text of a regular file.
+///
+/// # Errors
+/// Those of [`open_file`] and [`read_text`].
+pub fn read_file(path: &Path, bytes_max: usize) -> io::Result<String> {
+    read_text(open_file(path)?, bytes_max)
+}
 
 /// The whole text.
 ///
@@ -17,7 +43,25 @@ pub fn read_text(source: impl Read, bytes_max: usize) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::read_text;
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    #[test]
+    fn only_a_regular_file_is_read_and_nothing_is_waited_for() {
+        let folder = std::env::temp_dir().join(format!("forebay-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for other in [&path, &folder, Path::new("/dev/zero")] {
+            let error = read_file(other, 3).unwrap_err();
+            assert_eq!(error.to_string(), "it is no regular file", "{}", other.display());
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(read_file(&path, 3).unwrap(), "abc");
+        assert!(read_file(&path, 2).is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn a_text_has_a_bound() {

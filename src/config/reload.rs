@@ -8,7 +8,10 @@ use super::load::{ConfigText, Loaded, load};
 use super::schema::Config;
 use super::table::{Changes, KeyTable, WorkerChanges};
 use super::worker::WorkerConfig;
-use std::path::PathBuf;
+use forebay_base::limits::CONFIG_BYTES_MAX;
+use forebay_base::read_file;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Where a configuration came from, to read it again.
 #[derive(Clone, Debug, Default)]
@@ -41,10 +44,14 @@ impl ConfigSource {
     /// # Errors
     /// The file cannot be read; the text says why.
     pub fn load(&self) -> Result<Loaded, String> {
+        // A pipe may be meant: `--config /dev/stdin`.
+        self.load_by(|path| std::fs::read_to_string(path))
+    }
+
+    fn load_by(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<Loaded, String> {
         let Some(path) = &self.file else { return Ok(load(None, &self.flags)) };
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         Ok(load(Some(ConfigText { name: &name, text: &text }), &self.flags))
     }
 }
@@ -61,7 +68,8 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`]; what runs stays as it was then.
     pub fn reload(&mut self) -> Result<(Changes, Vec<Finding>), ReloadError> {
-        let loaded = self.source.load().map_err(ReloadError::Unreadable)?;
+        let loaded = self.source.load_by(|path| read_file(path, CONFIG_BYTES_MAX));
+        let loaded = loaded.map_err(ReloadError::Unreadable)?;
         let findings = loaded.findings.clone();
         let wanted = loaded.usable().map_err(ReloadError::Faulty)?;
         Ok((self.running.take_over(&wanted), findings))

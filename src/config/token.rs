@@ -1,7 +1,7 @@
 //! The file of a token.
 
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use std::fs::File;
+use forebay_base::open_file;
 use std::io::Read;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 /// What is wrong with the file, for people, with its path.
 pub fn read_token(path: &Path) -> Result<String, String> {
     let mut text = String::new();
-    let file = File::open(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
+    let file = open_file(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
     let read = file.and_then(|mut file| file.read_to_string(&mut text));
     read.map_err(|error| format!("{}: {error}", path.display()))?;
     let token = text.trim();

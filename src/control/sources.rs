@@ -4,14 +4,13 @@
 
 use super::fleet::NoPlace;
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
-use forebay_base::read_text;
+use forebay_base::read_file;
 use forebay_config::{
     Config, DiscoveryConfig, UpstreamTlsConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl,
     workers_of,
 };
 use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -203,7 +202,7 @@ async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<Wo
 
 impl WorkersFile {
     fn read(&self) -> Result<Vec<WorkerConfig>, String> {
-        let read = File::open(&self.path).and_then(|file| read_text(file, WORKERS_FILE_BYTES_MAX));
+        let read = read_file(&self.path, WORKERS_FILE_BYTES_MAX);
         let text = read.map_err(|error| error.to_string())?;
         workers_of(&self.path.display().to_string(), &text, &self.upstream_tls)
     }

@@ -4,7 +4,7 @@
 
 use forebay_admin::AddWorkerRequest;
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
-use forebay_base::read_text;
+use forebay_base::read_file;
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -153,12 +153,10 @@ impl WorkersState {
 
 /// The text of the file; none if there is no file yet.
 fn read(path: &Path) -> Result<String, String> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
-        Err(error) => return Err(format!("not read: {error}")),
-    };
-    read_text(file, WORKERS_STATE_BYTES_MAX).map_err(|error| format!("not read: {error}"))
+    match read_file(path, WORKERS_STATE_BYTES_MAX) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        read => read.map_err(|error| format!("not read: {error}")),
+    }
 }
 
 fn parse(text: &str) -> Result<Vec<WorkerOrder>, String> {

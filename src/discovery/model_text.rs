@@ -6,7 +6,8 @@
 //! that needs it is described again: downloads end, files get repaired.
 
 use super::described::{Description, ServedModel};
-use forebay_base::{Clock, NanosSinceStart};
+use forebay_base::limits::REVISION_BYTES_MAX;
+use forebay_base::{Clock, NanosSinceStart, read_file};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
 use forebay_text::chat::{
     EngineRules, find_image_tokens, has_layers_that_forget, load_model_text_for,
@@ -229,7 +230,7 @@ fn in_hub_cache(hub: &Path, repository: &str) -> Option<PathBuf> {
         return None;
     }
     let model = hub.join(format!("models--{}", parts.join("--")));
-    let revision = std::fs::read_to_string(model.join("refs/main")).ok()?;
+    let revision = read_file(&model.join("refs/main"), REVISION_BYTES_MAX).ok()?;
     let revision = revision.trim();
     let snapshot = is_plain(revision).then(|| model.join("snapshots").join(revision))?;
     has_tokenizer(&snapshot).then_some(snapshot)

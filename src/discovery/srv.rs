@@ -2,9 +2,10 @@
 //! system's resolver has no call for them. Bounded in time; an answer has 64 KiB at most.
 
 use super::srv_message::{SrvAnswer, SrvFault, answer, question};
-use std::fs::File;
+use forebay_base::open_file;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -92,7 +93,7 @@ async fn over_tcp(asked: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
 
 fn servers_of_system() -> Result<Vec<SocketAddr>, SrvFault> {
     let mut text = String::new();
-    let read = File::open(RESOLVER_FILE)
+    let read = open_file(Path::new(RESOLVER_FILE))
         .and_then(|file| file.take(RESOLVER_FILE_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|error| SrvFault::Unreached(format!("{RESOLVER_FILE}: {error}")))?;
     Ok(servers_in(&text))

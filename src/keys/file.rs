@@ -5,11 +5,11 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
-use forebay_base::read_text;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use forebay_base::{open_file, read_file};
+use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,18 +45,8 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
     parse(&text).map_err(KeyFileError::Faulty)
 }
 
-/// A pipe would be waited for.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    Ok(file)
-}
-
 fn text_of(path: &Path) -> io::Result<String> {
-    read_text(open(path)?, API_KEY_FILE_BYTES_MAX)
+    read_file(path, API_KEY_FILE_BYTES_MAX)
 }
 
 /// Replaces the file by what `change` makes of its text. A file that is not there yet is empty, and
@@ -129,7 +119,7 @@ pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
     let told = |what: String| format!("{}: {what}", path.display());
     let limit = u64::try_from(JWKS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut text = Vec::new();
-    let file = open(path).map_err(|error| told(error.to_string()))?;
+    let file = open_file(path).map_err(|error| told(error.to_string()))?;
     file.take(limit).read_to_end(&mut text).map_err(|error| told(error.to_string()))?;
     TokenKeys::parse(&text).map_err(told)
 }

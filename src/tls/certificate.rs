@@ -2,12 +2,12 @@
 //! shard.
 
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
+use forebay_base::open_file;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureAlgorithm};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn key_fault(text: &[u8], error: &pem::Error) -> String {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let mut bytes = Vec::new();
-    let file = File::open(path).map(|file| file.take(TLS_FILE_BYTES_MAX as u64 + 1));
+    let file = open_file(path).map(|file| file.take(TLS_FILE_BYTES_MAX as u64 + 1));
     let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(|error| format!("{shown}: {error}"))?;
     if bytes.len() > TLS_FILE_BYTES_MAX {

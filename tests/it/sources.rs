@@ -3,6 +3,7 @@
 use crate::rig::truth::get;
 use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
 use crate::upgrade::Second;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::path::Path;
 
 fn table(worker: &Worker) -> String {
@@ -33,6 +34,26 @@ fn served_by(router: &RouterProcess) -> String {
 
 fn workers(router: &RouterProcess) -> String {
     get(router.admin, "/workers").text()
+}
+
+/// A pipe has no end that a reader could wait for: it is refused like any other fault, and the file
+/// that comes in its place is read.
+#[test]
+fn what_is_no_regular_file_is_refused_and_the_next_file_is_read() {
+    let [first, second] = [(); 2].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    std::fs::write(&file, table(&first)).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), "");
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    let (pipe, mode) = (file.with_extension("pipe"), Mode::RUSR | Mode::WUSR);
+    mknodat(CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+    std::fs::rename(&pipe, &file).unwrap();
+    until("it is said", || router.logged("it is no regular file") == 1);
+    assert_eq!(served_by(&router), first.address.to_string());
+    replace(&file, &table(&second));
+    until("it is read", || served_by(&router) == second.address.to_string());
+    assert_eq!(router.logged("it is no regular file"), 1, "once");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use super::rules::EngineRules;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
 use crate::{Vocabulary, VocabularyError};
+use forebay_base::limits::{MODEL_FILE_BYTES_MAX, REVISION_BYTES_MAX};
+use forebay_base::read_file;
 use serde_json::{Map, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +77,7 @@ pub fn load_model_text(dir: &Path) -> Result<ModelTextParts, LoadError> {
 /// [`LoadError`], which names the file and says what to do.
 pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextParts, LoadError> {
     let path = dir.join("tokenizer.json");
-    let text = fs::read_to_string(&path)
+    let text = read_file(&path, MODEL_FILE_BYTES_MAX)
         .map_err(|source| LoadError::Read { path: path.clone(), source })?;
     let vocabulary = Vocabulary::from_tokenizer_json(&text)
         .map_err(|source| LoadError::Vocabulary { path, source })?;
@@ -146,7 +148,7 @@ fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
     let hub_name = !name.is_empty() && name.split('/').count() <= 2 && !name.contains("..");
     let repo = hub_cache.filter(|_| hub_name)?.join(format!("models--{}", name.replace('/', "--")));
     let snapshots = repo.join("snapshots");
-    if let Ok(revision) = fs::read_to_string(repo.join("refs/main")) {
+    if let Ok(revision) = read_file(&repo.join("refs/main"), REVISION_BYTES_MAX) {
         let snapshot = snapshots.join(revision.trim());
         if usable(&snapshot) {
             return Some(snapshot);
@@ -167,7 +169,7 @@ pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> 
 }
 
 fn read_optional(path: &Path) -> Result<Option<String>, LoadError> {
-    match fs::read_to_string(path) {
+    match read_file(path, MODEL_FILE_BYTES_MAX) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(LoadError::Read { path: path.to_owned(), source }),
