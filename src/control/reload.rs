@@ -61,6 +61,14 @@ fn keys_of(running: &Config, fleet: &Fleet, changes: &mut Changes) -> Option<Arc
     let path = running.api_keys.as_deref()?;
     let before = fleet.keys();
     let keys = match forebay_keys::read(path) {
+        Ok(keys) if keys.keys().is_empty() && !keys.is_emptied() && before.is_some() => {
+            warn!(
+                "`api_keys` {}: there is no key in it, as if it was about to be written; the keys \
+                 stay as they were. To lock all clients out, write `key = []`",
+                path.display()
+            );
+            return before.map(Arc::clone);
+        }
         Ok(keys) => Arc::new(keys),
         Err(error) => {
             error!("`api_keys` {}: {error}; the keys stay as they were", path.display());

@@ -9,6 +9,8 @@
 //! class_best = 1            # absent: queue.class_default
 //! created = "2026-11-23T15:04:05Z"
 //! ```
+//!
+//! `key = []` stands for no key at all. A file without a word of keys may be about to be written.
 
 use super::digest::KeyDigest;
 use super::key_ring::{KeyRing, StoredKey};
@@ -42,7 +44,7 @@ pub struct KeyFault {
 /// # Errors
 /// All faults, in the order of the file.
 pub fn parse(text: &str) -> Result<KeyRing, Vec<KeyFault>> {
-    let mut reader = KeyReader { text, faults: Vec::new() };
+    let mut reader = KeyReader { text, faults: Vec::new(), is_emptied: false };
     let mut keys = Vec::new();
     match Document::parse(text) {
         Ok(document) => keys = reader.root(document.as_table()),
@@ -51,9 +53,9 @@ pub fn parse(text: &str) -> Result<KeyRing, Vec<KeyFault>> {
             reader.fault(error.span(), what, "the rest of the file was not looked at");
         }
     }
-    let KeyReader { mut faults, .. } = reader;
+    let KeyReader { mut faults, is_emptied, .. } = reader;
     if faults.is_empty() {
-        return Ok(KeyRing::new(keys));
+        return Ok(if is_emptied { KeyRing::emptied() } else { KeyRing::new(keys) });
     }
     faults.sort_by_key(|fault| (fault.line, fault.column));
     Err(faults)
@@ -76,6 +78,9 @@ pub fn add(text: &str, key: &StoredKey) -> Result<String, String> {
         table.insert("class_best", value(i64::from(class)));
     }
     table.insert("created", value(&key.created));
+    if document.get(LIST).is_some_and(is_no_key) {
+        document.remove(LIST);
+    }
     let list = document.entry(LIST).or_insert_with(|| ArrayOfTables::new().into());
     let list = list.as_array_of_tables_mut().ok_or("write keys as [[key]] tables")?;
     list.push(table);
@@ -95,18 +100,32 @@ pub fn remove(text: &str, id: &str) -> Result<String, String> {
     if list.len() == before {
         return Err(format!("there is no key {id:?}"));
     }
+    if list.is_empty() {
+        document.insert(LIST, value(Array::new()));
+    }
     Ok(document.to_string())
+}
+
+/// `key = []`
+fn is_no_key(item: &Item) -> bool {
+    item.as_array().is_some_and(Array::is_empty)
 }
 
 struct KeyReader<'a> {
     text: &'a str,
     faults: Vec<KeyFault>,
+    /// The file says that there is no key.
+    is_emptied: bool,
 }
 
 impl KeyReader<'_> {
     fn root(&mut self, root: &dyn TableLike) -> Vec<StoredKey> {
         let (mut keys, mut seen) = (Vec::new(), HashMap::new());
         for (name, item) in root.iter() {
+            if name == LIST && is_no_key(item) {
+                self.is_emptied = true;
+                continue;
+            }
             let span = item.span().or_else(|| root.key(name).and_then(toml_edit::Key::span));
             let tables = item.as_array_of_tables().filter(|_| name == LIST);
             let Some(tables) = tables else {
@@ -264,6 +283,7 @@ mod tests {
     #[test]
     fn what_is_added_is_read_and_what_is_removed_is_gone() {
         let (one, other) = (stored("a", "x", &["m", "n"], Some(0)), stored("b", "y", &[], None));
+        let one_more = stored("c", "z", &[], None);
         let begun = "# Ours, do not touch.\n";
         let text = add(&add(begun, &one).unwrap(), &other).unwrap();
         assert!(text.contains(begun), "{text}");
@@ -272,6 +292,12 @@ mod tests {
         assert_eq!(parse(&left).unwrap().keys(), [other]);
         assert_eq!(remove(&left, "a").unwrap_err(), "there is no key \"a\"");
         assert_eq!(parse("").unwrap().keys(), []);
+        assert!(!parse("# keys\n").unwrap().is_emptied());
+        let none = remove(&left, "b").unwrap();
+        assert!(none.starts_with("key = []\n"), "{none}");
+        assert!(parse(&none).unwrap().is_emptied());
+        let again = add(&none, &one_more).unwrap();
+        assert_eq!(parse(&again).unwrap().keys(), [one_more]);
         assert_eq!(remove("", "a").unwrap_err(), "there are no [[key]] tables");
     }
 

@@ -26,6 +26,8 @@ pub struct KeyRing {
     keys: Vec<StoredKey>,
     /// Positions by the first bytes of the hash, which [`KeyRing::new`] keeps unique.
     places: AHashMap<u64, usize>,
+    /// There is no key on purpose.
+    is_emptied: bool,
 }
 
 impl KeyRing {
@@ -37,7 +39,20 @@ impl KeyRing {
         for (position, key) in keys.iter().enumerate() {
             places.entry(key.digest.start()).or_insert(position);
         }
-        Self { keys, places }
+        Self { keys, places, is_emptied: false }
+    }
+
+    /// No key, on purpose.
+    #[must_use]
+    pub fn emptied() -> Self {
+        Self { is_emptied: true, ..Self::default() }
+    }
+
+    /// Does the file say that there is no key? An empty file says nothing: it may be about to be
+    /// written.
+    #[must_use]
+    pub const fn is_emptied(&self) -> bool {
+        self.is_emptied
     }
 
     /// The key with that hash, and its position. A client chooses a key, not its hash, so the time

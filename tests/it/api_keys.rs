@@ -212,6 +212,15 @@ fn keys_come_and_go_with_a_reload() {
     until("the fault is logged", || process.log().contains(&fault));
     assert_eq!((status(&one), status(&two)), (200, 200), "the keys of before");
 
+    // A writer has emptied it, and is about to write.
+    for empty in ["", "# Keys of the clients.\n"] {
+        let said = process.logged("the keys stay as they were");
+        std::fs::write(&file, empty).unwrap();
+        process.signal(Signal::HUP);
+        until("that is said", || process.logged("the keys stay as they were") == said + 1);
+        assert_eq!((status(&one), status(&two)), (200, 200), "the keys of before");
+    }
+
     std::fs::write(&file, &text).unwrap();
     let id = one.get(..12).unwrap();
     assert!(forebay(&["key", "list", "--file", path]).contains(id));
@@ -219,6 +228,10 @@ fn keys_come_and_go_with_a_reload() {
     process.signal(Signal::HUP);
     until("the first key is gone", || status(&one) == 401);
     assert_eq!(status(&two), 200);
+    // The last key goes on purpose.
+    forebay(&["key", "remove", "--file", path, two.get(..12).unwrap()]);
+    process.signal(Signal::HUP);
+    until("the last key is gone", || status(&two) == 401);
 }
 
 fn write_key(path: &Path, secret: &str) {
