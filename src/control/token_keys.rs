@@ -128,6 +128,9 @@ fn rules(jwt: &JwtConfig) -> TokenRules {
 
 impl KeyNews {
     fn put(&self, keys: TokenKeys) {
+        for why in keys.left_out() {
+            warn!("`jwt.jwks`: a key does not count: {why}");
+        }
         info!(keys = keys.count(), "keys of tokens read");
         self.fresh.replace(Some(keys));
     }

@@ -3,7 +3,7 @@
 
 use super::digest::KeyDigest;
 use super::key_ring::StoredKey;
-use super::token_keys::TokenKeys;
+use super::token_keys::{TokenKey, TokenKeys};
 use forebay_base::limits::{
     API_KEY_MODELS_MAX, JWT_BYTES_MAX, MODEL_NAME_BYTES_MAX, TENANT_NAME_BYTES_MAX,
 };
@@ -85,11 +85,18 @@ impl TokenVerifier {
             return None;
         }
         let id = header.kid?;
-        let Some(key) = self.keys.find(&id) else {
+        let keys = self.keys.find(&id);
+        if keys.is_empty() {
             // ordering: Relaxed, a note that guards no other data.
             self.lacks_key.store(true, Ordering::Relaxed);
-            return None;
-        };
+        }
+        let keys = keys.iter().filter(|key| key.algorithms.contains(&header.alg));
+        let claims = keys.filter_map(|key| self.claims(token, key)).next()?;
+        self.grant(&claims, KeyDigest::of_token(token)?, now_s)
+    }
+
+    /// What the token says, if that key has signed it.
+    fn claims(&self, token: &[u8], key: &TokenKey) -> Option<Map<String, Value>> {
         let mut validation = Validation::default();
         validation.algorithms.clone_from(&key.algorithms);
         validation.set_issuer(&[&self.rules.issuer]);
@@ -97,8 +104,7 @@ impl TokenVerifier {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         // Both are checked here: the crate would read the clock.
         (validation.validate_exp, validation.validate_nbf) = (false, false);
-        let claims = decode::<Map<String, Value>>(token, &key.key, &validation).ok()?.claims;
-        self.grant(&claims, KeyDigest::of_token(token)?, now_s)
+        decode(token, &key.key, &validation).ok().map(|decoded| decoded.claims)
     }
 
     fn grant(

@@ -200,7 +200,7 @@ fn forged_tokens_are_refused() {
 #[test]
 fn a_set_decides_on_the_algorithms() {
     let rsa = TokenKeys::parse(RSA_SET.as_bytes()).unwrap();
-    assert_eq!(rsa.find("rsa").unwrap().algorithms.len(), 6);
+    assert_eq!(rsa.find("rsa")[0].algorithms.len(), 6);
     let token = RSA_TOKEN.trim();
     assert!(TokenVerifier::new(rules(), rsa).verify(token.as_bytes(), NOW_S).is_some());
     let set: Value = serde_json::from_str(RSA_SET).unwrap();
@@ -237,6 +237,44 @@ fn sets_that_cannot_be_used_are_refused() {
     for text in [&b""[..], b"{}", b"[]", b"{\"keys\":1}", b"\xff", &[b' '; 300_000]] {
         assert!(TokenKeys::parse(text).is_err());
     }
+}
+
+/// A modulus of so many bits; what it is made of does not matter.
+fn rsa_jwk(id: &str, bits: usize) -> Value {
+    let mut modulus = vec![0xff_u8; bits.div_ceil(8)];
+    modulus[0] >>= modulus.len() * 8 - bits;
+    json!({"kty": "RSA", "kid": id, "n": base64url(&modulus), "e": "AQAB"})
+}
+
+#[test]
+fn weak_keys_do_not_count_and_are_named() {
+    let parse = |keys: &[Value]| TokenKeys::parse(json!({ "keys": keys }).to_string().as_bytes());
+    for bits in [17, 512, 1_024, 2_040, 2_047, 8_193, 16_384] {
+        let fault = parse(&[rsa_jwk("weak", bits)]).unwrap_err();
+        assert!(fault.contains(&format!("\"weak\" has {bits} bits")), "{fault}");
+        let beside = parse(&[rsa_jwk("weak", bits), SigningKey::draw().jwk("a")]).unwrap();
+        assert_eq!((beside.count(), beside.left_out().len()), (1, 1));
+        assert!(beside.find("weak").is_empty());
+    }
+    for bits in [2_048, 2_049, 3_072, 4_096, 8_192] {
+        assert_eq!(parse(&[rsa_jwk("good", bits)]).unwrap().count(), 1, "{bits}");
+    }
+}
+
+#[test]
+fn of_keys_with_one_id_each_counts() {
+    let keys: [SigningKey; 5] = std::array::from_fn(|_| SigningKey::draw());
+    let set: Vec<Value> = keys.iter().map(|key| key.jwk("a")).collect();
+    let verifier = verifier(&set);
+    let signs = |key: &SigningKey| {
+        verifier.verify(key.sign(&header(), &claims()).as_bytes(), NOW_S).is_some()
+    };
+    assert!(keys[..4].iter().all(signs));
+    assert!(!signs(&keys[4]), "past the limit");
+    assert!(!signs(&SigningKey::draw()), "no key of the set");
+    assert!(!verifier.take_lack());
+    let left_out = TokenKeys::parse(json!({ "keys": set }).to_string().as_bytes()).unwrap();
+    assert!(left_out.left_out()[0].contains("\"a\""), "{:?}", left_out.left_out());
 }
 
 #[test]
