@@ -122,6 +122,8 @@ impl LostWork {
             RelayError::ConnectFailed
             | RelayError::OutOfSockets
             | RelayError::ConnectTimedOut
+            | RelayError::HandshakeFailed
+            | RelayError::CertificateRefused(_)
             | RelayError::EngineBusy
             | RelayError::CallerLimited
             | RelayError::Looped

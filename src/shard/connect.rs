@@ -54,7 +54,8 @@ pub(super) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, 
             tracing::debug!(shard = env.number.0, ?fault, "no handshake with a worker");
             Err(match fault {
                 HandshakeFault::TimedOut => RelayError::ConnectTimedOut,
-                _ => RelayError::ConnectFailed,
+                HandshakeFault::Certificate(refusal) => RelayError::CertificateRefused(refusal),
+                _ => RelayError::HandshakeFailed,
             })
         }
     }

@@ -50,7 +50,7 @@ pub(super) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
         Err(HandshakeFault::TimedOut) => Count::TlsTimedOut,
         Err(HandshakeFault::NotTls) => Count::TlsPlain,
         Err(HandshakeFault::Incompatible) => Count::TlsIncompatible,
-        Err(HandshakeFault::Certificate) => Count::TlsCertificate,
+        Err(HandshakeFault::Certificate(_)) => Count::TlsCertificate,
         Err(HandshakeFault::Malformed) => Count::TlsMalformed,
     };
     shard.env.count(count);

@@ -306,6 +306,9 @@ fn fault(error: RelayError) -> PrefillFault {
     match error {
         RelayError::Cancelled => PrefillFault::Cancelled,
         RelayError::ConnectFailed => PrefillFault::ConnectFailed,
+        RelayError::HandshakeFailed | RelayError::CertificateRefused(_) => {
+            PrefillFault::HandshakeFailed(error.describe().into())
+        }
         RelayError::OutOfSockets => PrefillFault::OutOfSockets,
         RelayError::ConnectTimedOut => PrefillFault::ConnectTimedOut,
         RelayError::FirstByteTimedOut | RelayError::StreamIdle => PrefillFault::TimedOut,

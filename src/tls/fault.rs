@@ -1,6 +1,6 @@
 //! What goes wrong with a session, and whose doing it is.
 
-use rustls::{AlertDescription, Error};
+use rustls::{AlertDescription, CertificateError, Error};
 use thiserror::Error as ThisError;
 
 /// Why a session cannot go on. An alert for the other side may wait in its output.
@@ -26,9 +26,46 @@ pub enum HandshakeFault {
     /// No version, cipher or protocol that both sides know.
     Incompatible,
     /// A certificate is missing, or one side does not accept the other's.
-    Certificate,
+    Certificate(CertificateRefusal),
     /// Anything else that is against the protocol, or an alert.
     Malformed,
+}
+
+/// What is wrong with a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateRefusal {
+    /// Its time is over.
+    Expired,
+    /// Its time has not come.
+    NotYetValid,
+    /// It is for another name.
+    WrongName,
+    /// No known authority has signed it.
+    UnknownIssuer,
+    /// It is not for this side of a connection.
+    WrongUse,
+    /// Anything else, or there is none.
+    Invalid,
+    /// The other side does not accept ours, or misses it.
+    ByPeer,
+}
+
+impl CertificateRefusal {
+    const fn of(error: &CertificateError) -> Self {
+        match error {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                Self::NotYetValid
+            }
+            CertificateError::NotValidForName
+            | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
+            CertificateError::UnknownIssuer => Self::UnknownIssuer,
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                Self::WrongUse
+            }
+            _ => Self::Invalid,
+        }
+    }
 }
 
 impl SessionFault {
@@ -44,11 +81,13 @@ impl SessionFault {
 
 const fn of_error(error: &Error) -> HandshakeFault {
     match error {
-        Error::InvalidCertificate(_)
-        | Error::InvalidCertRevocationList(_)
+        Error::InvalidCertificate(error) => {
+            HandshakeFault::Certificate(CertificateRefusal::of(error))
+        }
+        Error::InvalidCertRevocationList(_)
         | Error::NoCertificatesPresented
-        | Error::UnsupportedNameType
-        | Error::AlertReceived(
+        | Error::UnsupportedNameType => HandshakeFault::Certificate(CertificateRefusal::Invalid),
+        Error::AlertReceived(
             AlertDescription::NoCertificate
             | AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
@@ -58,7 +97,7 @@ const fn of_error(error: &Error) -> HandshakeFault {
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied
             | AlertDescription::CertificateRequired,
-        ) => HandshakeFault::Certificate,
+        ) => HandshakeFault::Certificate(CertificateRefusal::ByPeer),
         Error::PeerIncompatible(_)
         | Error::NoApplicationProtocol
         | Error::AlertReceived(

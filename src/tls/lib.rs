@@ -17,7 +17,7 @@ mod tests;
 pub use accept::{AcceptFiles, Acceptor, FilesFault, Tickets};
 pub use certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
 pub use connect::{ConnectFault, ConnectFiles, Connector};
-pub use fault::{HandshakeFault, SessionFault};
+pub use fault::{CertificateRefusal, HandshakeFault, SessionFault};
 pub use session::Session;
 
 /// The protocol that all connections speak inside of TLS.

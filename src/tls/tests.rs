@@ -2,7 +2,7 @@
 
 use super::{
     AcceptFiles, Acceptor, CertificateFault, CertificateFiles, Certified, ConnectFiles, Connector,
-    FilesFault, HandshakeFault, Session, SessionFault, Tickets, read_authorities,
+    CertificateRefusal, FilesFault, HandshakeFault, Session, SessionFault, Tickets, read_authorities,
 };
 use forebay_base::limits::TLS_HELLO_BYTES_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -285,7 +285,8 @@ fn the_name_that_the_client_asks_for_picks_the_certificate() {
     }
     let mut unknown = Wire::new(&acceptor, &connector(&all[0].cert, "other.example"));
     let fault = unknown.talk(usize::MAX).unwrap_err();
-    assert_eq!(fault.in_handshake(), HandshakeFault::Certificate, "it is shown the first");
+    let wrong_name = HandshakeFault::Certificate(CertificateRefusal::WrongName);
+    assert_eq!(fault.in_handshake(), wrong_name, "it is shown the first");
 }
 
 /// An authority, a certificate that it has signed, and one that it has not.
@@ -335,7 +336,7 @@ fn chain(folder: &Folder, length: usize) -> (PathBuf, CertificateFiles) {
 fn chains_of_clients_are_short() {
     let folder = Folder::new();
     let server = folder.own("a", &["a.example"]);
-    for (length, fault) in [(0, None), (2, None), (3, Some(HandshakeFault::Certificate))] {
+    for (length, fault) in [(0, None), (2, None), (3, Some(HandshakeFault::Certificate(CertificateRefusal::UnknownIssuer)))] {
         let (ca, shown) = chain(&folder, length);
         let accept = AcceptFiles {
             certificates: vec![server.clone()],
@@ -374,12 +375,13 @@ fn a_ticket_is_no_certificate() {
 fn clients_are_asked_for_certificates_as_configured() {
     let folder = Folder::new();
     let (clients, server) = (clients(&folder), folder.own("a", &["a.example"]));
+    let refused = |refusal| Some(HandshakeFault::Certificate(refusal));
     for (needs_client, shown, fault) in [
         (true, Some(&clients.own), None),
-        (true, Some(&clients.other), Some(HandshakeFault::Certificate)),
-        (true, None, Some(HandshakeFault::Certificate)),
+        (true, Some(&clients.other), refused(CertificateRefusal::Invalid)),
+        (true, None, refused(CertificateRefusal::Invalid)),
         (false, Some(&clients.own), None),
-        (false, Some(&clients.other), Some(HandshakeFault::Certificate)),
+        (false, Some(&clients.other), refused(CertificateRefusal::Invalid)),
         (false, None, None),
     ] {
         let accept = AcceptFiles {

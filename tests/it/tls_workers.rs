@@ -116,18 +116,21 @@ fn only_the_right_name_of_the_right_authority_is_believed() {
     let (worker, certificates, others) = (echo(), Certificates::new(), Certificates::new());
     let right = TlsFront::of(worker.address, &certificates.sign("right", &["w.example"]));
     let wrong = TlsFront::of(worker.address, &others.sign("wrong", &["localhost"]));
-    for (front, host, name, status) in [
-        (&right, "127.0.0.1", Some("w.example"), 200),
-        (&right, "localhost", Some("w.example"), 200),
-        (&right, "localhost", None, 502),
-        (&right, "127.0.0.1", None, 502),
-        (&right, "localhost", Some("other.example"), 502),
-        (&wrong, "localhost", None, 502),
+    let other_name = "its TLS certificate is for another name";
+    for (front, host, name, status, words) in [
+        (&right, "127.0.0.1", Some("w.example"), 200, ""),
+        (&right, "localhost", Some("w.example"), 200, ""),
+        (&right, "localhost", None, 502, other_name),
+        (&right, "127.0.0.1", None, 502, other_name),
+        (&right, "localhost", Some("other.example"), 502, other_name),
+        (&wrong, "localhost", None, 502, "its TLS certificate has an unknown issuer"),
     ] {
         let mut config = to(&[front.url(host)], &certificates);
         config.workers[0].tls.tls_name = name.map(str::to_owned);
         let handle = router(config);
-        assert_eq!(ask(&handle).status, status, "{host} {name:?}");
+        let reply = ask(&handle);
+        assert_eq!(reply.status, status, "{host} {name:?}");
+        assert!(reply.text().contains(words), "{}", reply.text());
         assert_eq!(count(&handle, "handshakes_failed_total") > 0, status != 200);
     }
     // The worker's own authority wins.

@@ -100,6 +100,8 @@ pub enum PrefillFault {
     Busy,
     /// The connection was refused, or the host is unreachable. Nothing was sent.
     ConnectFailed,
+    /// TLS could not begin: for people, why. Nothing was sent.
+    HandshakeFailed(String),
     /// The router's host had no socket for a connection. Nothing was sent.
     OutOfSockets,
     /// The connection was not accepted in time. Nothing was sent.

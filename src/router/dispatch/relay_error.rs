@@ -1,5 +1,7 @@
 //! What can go wrong between a worker and a client, by who is at fault and when.
 
+use forebay_tls::CertificateRefusal;
+
 /// One failed exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayError {
@@ -9,6 +11,10 @@ pub enum RelayError {
     OutOfSockets,
     /// The worker did not accept the connection in time.
     ConnectTimedOut,
+    /// TLS with the worker could not begin.
+    HandshakeFailed,
+    /// The worker's certificate is not accepted, or the worker does not accept the router's.
+    CertificateRefused(CertificateRefusal),
     /// The connection ended before a byte of the answer came.
     ClosedBeforeHead,
     /// The connection ended in the middle of the answer's head.
@@ -72,6 +78,8 @@ impl RelayError {
             Self::ConnectFailed
                 | Self::OutOfSockets
                 | Self::ConnectTimedOut
+                | Self::HandshakeFailed
+                | Self::CertificateRefused(_)
                 | Self::ClosedBeforeHead
                 | Self::ClosedInHead
                 | Self::HeadInvalid
@@ -96,7 +104,14 @@ impl RelayError {
     /// untouched: any other rank may be asked.
     #[must_use]
     pub const fn is_unsent(self) -> bool {
-        matches!(self, Self::ConnectFailed | Self::ConnectTimedOut | Self::Looped)
+        matches!(
+            self,
+            Self::ConnectFailed
+                | Self::ConnectTimedOut
+                | Self::HandshakeFailed
+                | Self::CertificateRefused(_)
+                | Self::Looped
+        )
     }
 
     /// The same failure; `is_resent`: the request had been written to an earlier connection.
@@ -166,6 +181,16 @@ impl RelayError {
             Self::ConnectFailed => "the connection was refused",
             Self::OutOfSockets => "the router is out of file descriptors or ports",
             Self::ConnectTimedOut => "the connection was not accepted in time",
+            Self::HandshakeFailed => "the TLS handshake failed",
+            Self::CertificateRefused(refusal) => match refusal {
+                CertificateRefusal::Expired => "its TLS certificate has expired",
+                CertificateRefusal::NotYetValid => "its TLS certificate is not valid yet",
+                CertificateRefusal::WrongName => "its TLS certificate is for another name",
+                CertificateRefusal::UnknownIssuer => "its TLS certificate has an unknown issuer",
+                CertificateRefusal::WrongUse => "its TLS certificate is not for a server",
+                CertificateRefusal::Invalid => "its TLS certificate is not valid",
+                CertificateRefusal::ByPeer => "it did not accept the router's TLS certificate",
+            },
             Self::ClosedBeforeHead => "the connection was closed before an answer came",
             Self::ClosedInHead => "the connection was closed in the middle of the answer's head",
             Self::HeadInvalid => "the answer was not valid HTTP/1.1",

@@ -58,9 +58,11 @@ impl Judgement {
                 | PrefillFault::OutOfSockets
                 | PrefillFault::Cancelled,
             ) => None,
-            PrefillEnded::Failed(PrefillFault::ConnectFailed | PrefillFault::ConnectTimedOut) => {
-                Some(Self::failure(true))
-            }
+            PrefillEnded::Failed(
+                PrefillFault::ConnectFailed
+                | PrefillFault::HandshakeFailed(_)
+                | PrefillFault::ConnectTimedOut,
+            ) => Some(Self::failure(true)),
             PrefillEnded::Failed(PrefillFault::Broken(_) | PrefillFault::TimedOut) => {
                 Some(Self::failure(false))
             }
@@ -201,6 +203,9 @@ impl Failed {
             Some(PrefillEnded::Failed(fault)) => match fault {
                 PrefillFault::Busy => failed(RelayError::EngineBusy, None),
                 PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
+                PrefillFault::HandshakeFailed(why) => {
+                    failed(RelayError::HandshakeFailed, Some(why))
+                }
                 PrefillFault::OutOfSockets => failed(RelayError::OutOfSockets, None),
                 PrefillFault::ConnectTimedOut => failed(RelayError::ConnectTimedOut, None),
                 PrefillFault::TimedOut => failed(RelayError::FirstByteTimedOut, None),
