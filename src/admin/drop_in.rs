@@ -2,7 +2,7 @@
 //! are text, as they are there.
 
 use super::adding::{AddWorkerRequest, WAIT_MAX};
-use super::flow::{member, until_up};
+use super::flow::{member, not_kept, take_back, until_up};
 use super::question::{Question, Questions, ask, gone};
 use axum::Json;
 use axum::extract::{Query, State};
@@ -30,7 +30,13 @@ pub(crate) async fn add(
         Err(fault) => return faulty(fault),
     };
     let name = match ask(&questions, |back| Question::AddWorker(asked, back)).await {
-        Some(Ok(worker)) => member(&worker, "name").to_owned(),
+        Some(Ok(worker)) => {
+            if let Some(fault) = not_kept(&questions).await {
+                take_back(&questions, &worker).await;
+                return faulty(format!("Worker {url} is not added: {fault}"));
+            }
+            member(&worker, "name").to_owned()
+        }
         Some(Err(reason)) if reason.status() == StatusCode::CONFLICT => {
             return faulty(format!("Worker {url} already exists"));
         }
@@ -56,6 +62,9 @@ pub(crate) async fn remove(
         let name = member(worker, "name").to_owned();
         if ask(&questions, |back| Question::RemoveWorker(name, back)).await.is_none() {
             return gone();
+        }
+        if let Some(fault) = not_kept(&questions).await {
+            return faulty(format!("Worker {url} is removed until a restart: {fault}"));
         }
     }
     format!("Successfully removed worker: {url}").into_response()

@@ -82,13 +82,40 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
     };
     let wait = asked.wait;
     match ask(&questions, |back| Question::AddWorker(asked, back)).await {
-        Some(Ok(worker)) => match wait {
-            None => (StatusCode::CREATED, Json(worker)).into_response(),
-            Some(wait) => served(&questions, &worker, wait).await,
-        },
+        Some(Ok(worker)) => {
+            if let Some(fault) = not_kept(&questions).await {
+                take_back(&questions, &worker).await;
+                let error = format!("not added: {fault}; make room there and call again");
+                return refused(StatusCode::INSUFFICIENT_STORAGE, &error);
+            }
+            match wait {
+                None => (StatusCode::CREATED, Json(worker)).into_response(),
+                Some(wait) => served(&questions, &worker, wait).await,
+            }
+        }
         Some(Err(reason)) => refused(reason.status(), &reason.message()),
         None => gone(),
     }
+}
+
+/// Why a restart would forget what was changed, if it would.
+pub(crate) async fn not_kept(questions: &Questions) -> Option<String> {
+    let kept = ask(questions, Question::Kept).await;
+    kept.unwrap_or_else(|| Err("the router stops".to_owned())).err()
+}
+
+/// A worker that a restart would forget is not added at all. Requests that it has got are served.
+pub(crate) async fn take_back(questions: &Questions, worker: &Value) {
+    let name = member(worker, "name").to_owned();
+    let _ = ask(questions, |back| Question::RemoveWorker(name, back)).await;
+}
+
+/// The answer to an order that holds until a restart, and no longer.
+fn forgotten(fault: &str) -> Response {
+    let error = format!(
+        "the order holds, and a restart forgets it: {fault}. The router tries on: make room there"
+    );
+    refused(StatusCode::INSUFFICIENT_STORAGE, &error)
 }
 
 /// Answers once the worker serves.
@@ -129,6 +156,9 @@ pub(crate) async fn remove_worker(
 ) -> Response {
     let known = ask(&questions, |back| Question::RemoveWorker(name.clone(), back)).await;
     let leaves = matches!(known, Some(Some(_)));
+    if leaves && let Some(fault) = not_kept(&questions).await {
+        return forgotten(&fault);
+    }
     let answer = one_worker(&name, known);
     if leaves { (StatusCode::ACCEPTED, answer).into_response() } else { answer }
 }
@@ -150,6 +180,11 @@ async fn set_draining(
     {
         let error = "the worker sleeps, or is about to, and takes no such order: wake it up first";
         return refused(StatusCode::CONFLICT, error);
+    }
+    if matches!(known, Some(Some(_)))
+        && let Some(fault) = not_kept(&questions).await
+    {
+        return forgotten(&fault);
     }
     one_worker(&name, known)
 }

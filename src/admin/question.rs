@@ -36,6 +36,8 @@ pub enum Question {
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
     /// One less, once it is idle; `None` for a name that none has.
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
+    /// Whether what was changed before outlives the process as configured; else why it does not.
+    Kept(oneshot::Sender<Result<(), String>>),
     /// A viewer of the live page; `None` where there are too many.
     Watch(oneshot::Sender<Option<LiveViewer>>),
     /// A reader of request notes; `None` while there is another one.

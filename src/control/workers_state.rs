@@ -4,18 +4,25 @@
 
 use forebay_admin::AddWorkerRequest;
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
-use forebay_base::read_file;
+use forebay_base::{NanosSinceStart, read_file};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::fs::File;
+use std::future::Future;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tempfile::NamedTempFile;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
 use tracing::{error, info};
 
+/// Between two tries to write.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the disk.
 const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -55,7 +62,24 @@ pub(super) struct WorkersState {
     generation: u64,
     /// What is said of workers that no source has listed yet.
     pending: Vec<WorkerOrder>,
-    writing: Option<JoinHandle<()>>,
+    writing: Option<Writing>,
+    /// Callers that wait for a write that has not begun.
+    asked: Vec<Confirmation>,
+    /// The last write failed: the file does not have the text.
+    has_failed: bool,
+    retry_at: NanosSinceStart,
+    /// A write has ended.
+    ended: Rc<Notify>,
+}
+
+/// Hears whether the file has what was changed, or why not.
+pub(super) type Confirmation = oneshot::Sender<Result<(), String>>;
+
+/// A write under way, and the callers whose changes are in it.
+#[derive(Debug)]
+struct Writing {
+    task: JoinHandle<Result<(), String>>,
+    confirms: Vec<Confirmation>,
 }
 
 impl WorkerOrder {
@@ -97,8 +121,18 @@ impl WorkersState {
         if !orders.is_empty() {
             info!(file = %shown, workers = orders.len(), "read what the admin API had changed");
         }
-        let pending = Vec::new();
-        (Self { path, text, generation: 0, pending, writing: None }, orders)
+        let state = Self {
+            path,
+            text,
+            generation: 0,
+            pending: Vec::new(),
+            writing: None,
+            asked: Vec::new(),
+            has_failed: false,
+            retry_at: NanosSinceStart(0),
+            ended: Rc::default(),
+        };
+        (state, orders)
     }
 
     /// The worker of that order may come by a source.
@@ -117,37 +151,79 @@ impl WorkersState {
         &self.pending
     }
 
-    /// Is this a fleet that the file has not seen? Then [`Self::keep`] is due. Not while the file
-    /// is being written: the next tick asks again.
-    pub(super) fn is_due(&mut self, generation: u64) -> bool {
-        let is_writing = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
-        !is_writing && std::mem::replace(&mut self.generation, generation) != generation
+    /// Rings when a write has ended: [`Self::is_due`] is to be asked then.
+    pub(super) fn ended(&self) -> Rc<Notify> {
+        Rc::clone(&self.ended)
+    }
+
+    /// Confirms what was changed before the call, once the file has it.
+    pub(super) fn confirm(&mut self, answer: Confirmation) {
+        self.asked.push(answer);
+    }
+
+    /// Is [`Self::keep`] to be called? For a fleet that the file has not seen, for a caller who
+    /// waits, and again after a failure. Not while the file is being written.
+    pub(super) fn is_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
+        if let Some(ended) = self.writing.take_if(|writing| writing.task.is_finished()) {
+            let mut task = ended.task;
+            let ended_by = Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop()));
+            let result = match ended_by {
+                Poll::Ready(Ok(result)) => result,
+                Poll::Ready(Err(error)) => Err(error.to_string()),
+                Poll::Pending => Err("the write has no result (this is a bug)".to_owned()),
+            };
+            self.has_failed = result.is_err();
+            self.retry_at = now.plus(RETRY_PAUSE);
+            for confirm in ended.confirms {
+                // A caller that has gone needs no answer.
+                let _ = confirm.send(result.clone());
+            }
+        }
+        if self.writing.is_some() {
+            return false;
+        }
+        let is_new = std::mem::replace(&mut self.generation, generation) != generation;
+        is_new || !self.asked.is_empty() || self.has_failed && now >= self.retry_at
     }
 
     /// Has the file written if it says anything else.
     pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
         let text = text_of(orders);
-        if text == self.text {
+        let confirms = std::mem::take(&mut self.asked);
+        if text == self.text && !self.has_failed {
+            confirms.into_iter().for_each(|confirm| drop(confirm.send(Ok(()))));
             return;
         }
         self.text.clone_from(&text);
-        let path = self.path.clone();
-        self.writing = Some(spawn_blocking(move || {
-            if let Err(error) = replace(&path, &text) {
-                let shown = path.display();
-                error!(
-                    "`workers_state` {shown}: not written: {error}; the next change tries again"
-                );
-            }
-        }));
+        let (path, ended) = (self.path.clone(), Rc::clone(&self.ended));
+        let had_failed = self.has_failed;
+        let write = spawn_blocking(move || {
+            replace(&path, &text).map_err(|error| {
+                let fault = format!("`workers_state` {}: not written: {error}", path.display());
+                if !had_failed {
+                    error!("{fault}; tried again until it is");
+                }
+                fault
+            })
+        });
+        let task = spawn_local(async move {
+            let result = write.await.unwrap_or_else(|error| Err(error.to_string()));
+            ended.notify_one();
+            result
+        });
+        self.writing = Some(Writing { task, confirms });
     }
 
     /// Waits until the file is written, for a while.
     pub(super) async fn written(&mut self) {
-        if let Some(writing) = self.writing.take() {
-            // What came of it is in the log.
-            let _ = tokio::time::timeout(LAST_WRITE_TIME_MAX, writing).await;
-        }
+        let Some(Writing { task, confirms }) = self.writing.take() else { return };
+        let result = match tokio::time::timeout(LAST_WRITE_TIME_MAX, task).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("`workers_state`: the disk does not answer".to_owned()),
+        };
+        self.has_failed = result.is_err();
+        confirms.into_iter().for_each(|confirm| drop(confirm.send(result.clone())));
     }
 }
 

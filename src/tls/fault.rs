@@ -57,9 +57,11 @@ impl CertificateRefusal {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 Self::NotYetValid
             }
-            CertificateError::NotValidForName
-            | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
-            CertificateError::UnknownIssuer => Self::UnknownIssuer,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Self::WrongName
+            }
+            // An authority may have the name of a known one, and another key.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 Self::WrongUse
             }

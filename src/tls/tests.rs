@@ -1,8 +1,9 @@
 //! Two sessions that talk to each other through bytes in memory.
 
 use super::{
-    AcceptFiles, Acceptor, CertificateFault, CertificateFiles, Certified, ConnectFiles, Connector,
-    CertificateRefusal, FilesFault, HandshakeFault, Session, SessionFault, Tickets, read_authorities,
+    AcceptFiles, Acceptor, CertificateFault, CertificateFiles, CertificateRefusal, Certified,
+    ConnectFiles, Connector, FilesFault, HandshakeFault, Session, SessionFault, Tickets,
+    read_authorities,
 };
 use forebay_base::limits::TLS_HELLO_BYTES_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -336,7 +337,11 @@ fn chain(folder: &Folder, length: usize) -> (PathBuf, CertificateFiles) {
 fn chains_of_clients_are_short() {
     let folder = Folder::new();
     let server = folder.own("a", &["a.example"]);
-    for (length, fault) in [(0, None), (2, None), (3, Some(HandshakeFault::Certificate(CertificateRefusal::UnknownIssuer)))] {
+    for (length, fault) in [
+        (0, None),
+        (2, None),
+        (3, Some(HandshakeFault::Certificate(CertificateRefusal::UnknownIssuer))),
+    ] {
         let (ca, shown) = chain(&folder, length);
         let accept = AcceptFiles {
             certificates: vec![server.clone()],
@@ -378,10 +383,10 @@ fn clients_are_asked_for_certificates_as_configured() {
     let refused = |refusal| Some(HandshakeFault::Certificate(refusal));
     for (needs_client, shown, fault) in [
         (true, Some(&clients.own), None),
-        (true, Some(&clients.other), refused(CertificateRefusal::Invalid)),
+        (true, Some(&clients.other), refused(CertificateRefusal::UnknownIssuer)),
         (true, None, refused(CertificateRefusal::Invalid)),
         (false, Some(&clients.own), None),
-        (false, Some(&clients.other), refused(CertificateRefusal::Invalid)),
+        (false, Some(&clients.other), refused(CertificateRefusal::UnknownIssuer)),
         (false, None, None),
     ] {
         let accept = AcceptFiles {

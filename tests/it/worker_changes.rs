@@ -176,6 +176,7 @@ fn what_calls_have_changed_outlives_a_restart() {
     assert_eq!(remove(&second, "w3"), 202);
     assert_eq!(add(&second, &format!(r#"{{"url":"{w1}","name":"other"}}"#)).0, 201);
     until("nothing is left to keep", || kept().is_empty());
+    until_gone(&second, "w3");
     assert_eq!(add(&second, &added).0, 201);
     until("it is kept", || kept().contains(&w3));
     second.stop();
@@ -188,6 +189,40 @@ fn what_calls_have_changed_outlives_a_restart() {
     let third = router(config);
     assert_eq!(worker_of(&complete(&third)), "named");
     until("it is the configuration's", || kept().is_empty());
+}
+
+/// A 2xx is a promise that a restart keeps.
+#[test]
+fn what_cannot_be_kept_is_no_success() {
+    let workers: Vec<Worker> = (0..3).map(|_| Worker::json("{}")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let (place, file) = (folder.path().join("state"), folder.path().join("state/workers"));
+    let mut config = config(&workers.iter().take(2).collect::<Vec<_>>());
+    config.workers[0].name = Some("w0".into());
+    config.workers[1].name = Some("w1".into());
+    config.workers_state = Some(file.clone());
+    std::fs::create_dir(&place).unwrap();
+    let router = router(config);
+    let kept = || std::fs::read_to_string(&file).unwrap_or_default();
+    std::fs::remove_dir_all(&place).unwrap();
+    let added = format!(r#"{{"url":"{}","name":"w2"}}"#, workers[2].url());
+    let (status, why) = add(&router, &added);
+    let why = why["error"].as_str().unwrap();
+    assert!(status == 507 && why.starts_with("not added: `workers_state`"), "{status} {why}");
+    until_gone(&router, "w2");
+    // Orders hold at once: an engine may be about to stop.
+    let (status, why) = call(&router, "POST", "/workers/w0/drain");
+    assert!(status == 507 && why.contains("a restart forgets it"), "{status} {why}");
+    assert_eq!(shares(&router, ["w0", "w1"]), [0, 20]);
+    std::fs::create_dir(&place).unwrap();
+    let (status, _) = add(&router, &added);
+    assert_eq!(status, 201);
+    let lines = kept();
+    assert!(lines.contains("\"draining\":true") && lines.contains("\"w2\""), "{lines}");
+    assert_eq!(call(&router, "POST", "/workers/w0/undrain").0, 200);
+    assert!(!kept().contains("draining"), "it is in the file by the answer");
+    assert_eq!(remove(&router, "w2"), 202);
+    assert_eq!(kept(), "");
 }
 
 #[test]

@@ -36,6 +36,7 @@ impl Control {
                 self.leave(&name);
                 let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
             }
+            Question::Kept(answer) => self.confirm_kept(answer),
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
             }

@@ -2,7 +2,7 @@
 
 use super::super::fleet::{NoPlace, OperatorWord};
 use super::super::model_memory::ModelMemory;
-use super::super::workers_state::{WorkerOrder, WorkersState};
+use super::super::workers_state::{Confirmation, WorkerOrder, WorkersState};
 use super::Control;
 use forebay_admin::WorkerDrain;
 use forebay_base::WorkerIndex;
@@ -91,10 +91,10 @@ impl Control {
     /// Has the file say what is now, if it has to say anything else. A process that has handed over
     /// leaves the file to the next one.
     pub(super) fn keep_workers(&mut self) {
-        let handed_over = self.drain.is_some_and(|drain| drain.is_handed_over());
-        let generation = self.snapshot.generation;
+        let (generation, now) = (self.snapshot.generation, self.setup.clock.now());
+        let handed_over = self.is_handed_over();
         let state = self.setup.workers_state.as_mut();
-        if !handed_over && state.is_some_and(|state| state.is_due(generation)) {
+        if !handed_over && state.is_some_and(|state| state.is_due(generation, now)) {
             let orders = self.orders();
             if let Some(state) = &mut self.setup.workers_state {
                 state.keep(&orders);
@@ -104,10 +104,26 @@ impl Control {
 
     /// The same for the names that workers listed.
     pub(super) fn keep_models(&mut self) {
-        let handed_over = self.drain.is_some_and(|drain| drain.is_handed_over());
-        if !handed_over && self.snapshots.models.is_due(self.snapshot.generation) {
+        if !self.is_handed_over() && self.snapshots.models.is_due(self.snapshot.generation) {
             self.snapshots.models.keep(&self.fleet.remembered());
         }
+    }
+
+    fn is_handed_over(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.is_handed_over())
+    }
+
+    /// Confirms that the file has what was changed before, if there is a file.
+    pub(super) fn confirm_kept(&mut self, answer: Confirmation) {
+        if self.is_handed_over() {
+            let _ = answer.send(Err("another process serves from now on".to_owned()));
+            return;
+        }
+        match &mut self.setup.workers_state {
+            Some(state) => state.confirm(answer),
+            None => drop(answer.send(Ok(()))),
+        }
+        self.keep_workers();
     }
 
     /// Writes what is left to write.

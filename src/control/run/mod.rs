@@ -218,6 +218,7 @@ impl Control {
     async fn turn(&mut self, mut inboxes: Inboxes, mut stop: StopSignal) {
         self.tell_ready();
         let mut tick = tokio::time::interval(TICK);
+        let kept = self.setup.workers_state.as_ref().map(WorkersState::ended).unwrap_or_default();
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -226,6 +227,7 @@ impl Control {
                 Some(question) = inboxes.asked.recv() => self.answer(question),
                 Some(call) = inboxes.called.recv() => self.called(call),
                 Some(list) = inboxes.listed.recv() => self.listed(&list),
+                () = kept.notified() => self.keep_workers(),
                 order = stop.asked() => match order {
                     StopOrder::Stop => self.start_drain(),
                     // Whatever came of it is in the log.
