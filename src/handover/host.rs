@@ -20,6 +20,8 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
+/// For what a peer asks for, which it knows when it connects. Others wait meanwhile.
+const FIRST_LINE_MAX: Duration = Duration::from_secs(1);
 /// For what a peer says at once.
 const LINE_MAX: Duration = Duration::from_secs(5);
 /// In which the process writes its index. Shorter than the time in which it is waited for.
@@ -131,7 +133,7 @@ impl HostThread {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(LINE_MAX))?;
         let Some(peer) = trusted(&stream)? else { return Ok(None) };
-        match hear(&stream, LINE_MAX)?.as_str() {
+        match hear(&stream, FIRST_LINE_MAX)?.as_str() {
             "sockets" => self.hand_over(stream, peer),
             "models" => self.send_models(&stream).map(|()| None),
             "upgrade" => self.begin_upgrade(stream).map(|()| None),

@@ -4,7 +4,7 @@ use super::MeetingPlace;
 use super::wire::{hear, receive_files, say, strange};
 use rustix::process::Pid;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -39,6 +39,12 @@ pub enum TakeError {
     /// It could not be asked.
     #[error("the running process cannot be asked: {0}")]
     Io(#[from] io::Error),
+    /// Another process took over, or it ended, before it answered.
+    #[error(
+        "the running process ended, or another upgrade was faster: see which process serves, and \
+         call again if it is not the new one"
+    )]
+    TakenMeanwhile,
     /// It could not start another process.
     #[error("{0}")]
     Failed(String),
@@ -53,7 +59,11 @@ pub fn take(place: &MeetingPlace) -> Result<Option<TakenProcess>, TakeError> {
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     say(&stream, "sockets")?;
     let count = match hear(&stream, ANSWER_MAX) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) =>
+        {
+            return Ok(None);
+        }
         heard => number(&heard?, SOCKETS_MAX)?,
     };
     let sockets = receive_files(&stream, count, ANSWER_MAX)?;
@@ -108,8 +118,13 @@ impl TakenProcess {
 pub fn upgrade(place: &MeetingPlace) -> Result<Option<i32>, TakeError> {
     let Some((stream, _)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
-    say(&stream, "upgrade")?;
-    let heard = hear(&stream, UPGRADE_MAX + ANSWER_MAX)?;
+    let heard = say(&stream, "upgrade").and_then(|()| hear(&stream, UPGRADE_MAX + ANSWER_MAX));
+    let heard = heard.map_err(|error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
+            TakeError::TakenMeanwhile
+        }
+        _ => error.into(),
+    })?;
     match heard.split_once(' ') {
         Some(("serves", pid)) => pid.parse().map(Some).map_err(|_| strange().into()),
         Some(("failed", reason)) => Err(TakeError::Failed(reason.to_owned())),

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// A process that waits under a name of the test's own, and what it is asked.
 fn host(
@@ -111,6 +112,42 @@ fn an_upgrade_whose_program_fails_says_why() {
         drop(host);
         assert!(upgrade(&place).unwrap().is_none());
     }
+}
+
+/// Peers of the same user that are silent, or name what they want letter by letter.
+#[test]
+fn a_slow_peer_holds_others_up_for_a_second_at_most() {
+    let (_host, place, _called) = host(6, Vec::new(), "/bin/false");
+    let clock = Clock::start();
+    let (mut slow, _) = place.meet().unwrap().unwrap();
+    let trickle = std::thread::spawn(move || {
+        for _ in 0..20 {
+            if slow.write_all(b"u").is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    });
+    let error = upgrade(&place).unwrap_err().to_string();
+    assert!(error.contains("exit status: 1"), "{error}");
+    let waited = Duration::from_nanos(clock.now().0);
+    assert!(waited < Duration::from_millis(2_500), "{waited:?}");
+    trickle.join().unwrap();
+}
+
+/// Of several upgrades at once one is served, and others wait at a place that goes.
+#[test]
+fn an_upgrade_whose_process_goes_is_told_so() {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let place = MeetingPlace::of(([127, 9, high, low], 8).into()).unwrap();
+    let bound = place.bind().unwrap();
+    let asking = std::thread::spawn(move || upgrade(&place).unwrap_err());
+    let accepts = || bound.0.accept().is_ok();
+    while !accepts() {
+        std::thread::yield_now();
+    }
+    drop(bound);
+    assert!(matches!(asking.join().unwrap(), TakeError::TakenMeanwhile));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is said: lines, and after some of them descriptors.
 
+use forebay_base::Clock;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -21,11 +22,18 @@ pub(super) fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// One line. No byte after it is read: descriptors may come with that.
+/// One line, which has come within that time. No byte after it is read: descriptors may come with
+/// that.
 pub(super) fn hear(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
-    stream.set_read_timeout(Some(patience))?;
+    let clock = Clock::start();
+    let until = clock.now().plus(patience);
     let (mut line, mut byte) = (Vec::new(), [0]);
     loop {
+        let left = until.since(clock.now());
+        if left == 0 {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(Duration::from_nanos(left)))?;
         stream.read_exact(&mut byte)?;
         match byte {
             [b'\n'] => return String::from_utf8(line).map_err(|_| strange()),

@@ -272,6 +272,12 @@ mod tests {
         let rate = MinuteRate::of(10).unwrap();
         let standing = board.of(A).unwrap().requests(rate, at(1));
         assert_eq!((standing.remaining, standing.reset_ns), (0, 60_000_000_000));
+        for number in 0..200_u64 {
+            let requests = u64::MAX / 2 + number * 1_000;
+            share.hear(word("a", requests).as_bytes(), &tenants, &board, at(1));
+        }
+        let standing = board.of(A).unwrap().requests(rate, at(1));
+        assert_eq!(standing.reset_ns, 300_000_000_000, "many lies cost some minutes at most");
         for bad in ["", "{}", "[]", &word(&"x".repeat(100), 1), &" ".repeat(USE_BYTES_MAX + 1)] {
             assert!(!share.hear(bad.as_bytes(), &tenants, &board, at(1)), "{bad:.20}");
         }

@@ -7,6 +7,11 @@ use crossbeam_utils::CachePadded;
 use forebay_base::limits::TENANTS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The longest debt by what other replicas say. Their word is not signed, and a wrong one outlives
+/// its author by no more.
+const DEBT_ELSEWHERE_MAX: Duration = Duration::from_mins(5);
 
 /// One cell per tenant that may have a number.
 #[derive(Debug)]
@@ -112,7 +117,10 @@ impl TenantCell {
             let Some(rate) = rate.filter(|_| units != 0) else { continue };
             let amount = units.unsigned_abs().min(rate.per_minute());
             let (taken, used) = if units < 0 { (amount, 0) } else { (0, amount) };
-            let correct = |full_at| Some(rate.corrected(full_at, now, taken, used));
+            let latest = now.plus(DEBT_ELSEWHERE_MAX).0;
+            let correct = |full_at: u64| {
+                Some(rate.corrected(full_at, now, taken, used).min(full_at.max(latest)))
+            };
             // ordering: as in `take`; pairs with it on the same word only.
             let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, correct);
         }
