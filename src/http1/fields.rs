@@ -28,7 +28,7 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
     match name.len() {
         2 if is("te") => FieldKind::HopByHop,
-        3 if is("via") => FieldKind::Via,
+        3 if is(header::VIA) => FieldKind::Via,
         4 if is("host") => FieldKind::Host,
         6 if is("expect") => FieldKind::Expect,
         7 if is("trailer") || is("upgrade") => FieldKind::HopByHop,

@@ -74,6 +74,9 @@ headers! {
         READ_TIMEOUT = "x-stainless-read-timeout" on "requests of OpenAI's and Anthropic's SDKs";
         /// The same in seconds, where the read time-out is absent.
         TIMEOUT = "x-stainless-timeout" on "requests of OpenAI's and Anthropic's SDKs";
+        /// Proxies that the request came through. What came through this router before, or through
+        /// more than four others of Forebay, gets 508.
+        VIA = "via" on "each request";
         /// With `api_keys`: `Bearer` and the client's key. Else passed to the worker.
         AUTHORIZATION = "authorization" on "requests";
         /// The same key, without `Bearer`, where `authorization` has none.
