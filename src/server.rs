@@ -168,13 +168,20 @@ fn begin(
         .map_err(StartError::Trusted)?;
     let keys = config.api_keys.as_deref().map(forebay_keys::read).transpose();
     let api_keys = keys.map_err(StartError::Keys)?;
-    let credentials = Credentials { access: access(&config)?, api_keys };
+    let router_id = RouterId::from_random(random()?);
+    let access = access(&config)?.of_router(router_id);
+    let credentials = Credentials { access, api_keys };
     ingress::raise_limit(&config);
     let offer = place.map(|place| offer(place, &listeners, &admin)).transpose()?;
     let handover = HandoverSetup { taken, models, offer };
     let sockets = ServerSockets { listeners, admin, tls, admin_tls, handover };
-    let options = RunOptions { signals, reloader, feed_timers };
+    let options = RunOptions { signals, reloader, feed_timers, router_id };
     launch(Arc::new(config), driver, sockets, credentials, options)
+}
+
+/// By the system: neither number may be guessed.
+fn random() -> io::Result<u64> {
+    getrandom::u64().map_err(io::Error::from)
 }
 
 /// Who may call the admin API.
@@ -336,6 +343,8 @@ struct RunOptions {
     signals: bool,
     reloader: Option<Reloader>,
     feed_timers: FeedTimers,
+    /// What the router calls itself towards workers.
+    router_id: RouterId,
 }
 
 fn launch(
@@ -346,16 +355,15 @@ fn launch(
     options: RunOptions,
 ) -> Result<ServerHandle, StartError> {
     let ServerSockets { listeners, admin, tls, admin_tls, mut handover } = sockets;
-    let RunOptions { signals, reloader, feed_timers } = options;
+    let RunOptions { signals, reloader, feed_timers, router_id } = options;
     let clock = Clock::start();
     let index = handover.taken.as_mut().and_then(|taken| taken.index.take());
     let snapshot = index.and_then(handed_index);
     let snapshot = snapshot.or_else(|| config.index.snapshot.as_deref().and_then(last_snapshot));
     let seed = match &snapshot {
         Some(snapshot) => snapshot.header().seed,
-        None => KeySeed(getrandom::u64().map_err(io::Error::from)?),
+        None => KeySeed(random()?),
     };
-    let router_id = RouterId::from_random(getrandom::u64().map_err(io::Error::from)?);
     let addresses = AddressRules::new(config.limits.connections_per_address_max, seed.0);
     let addresses = Arc::new(addresses);
     let (reader, slices) =
@@ -405,7 +413,7 @@ fn launch(
         tls,
         admin_tls,
         callers,
-        access: credentials.access.of_router(router_id),
+        access: credentials.access,
         api_keys: credentials.api_keys,
         stopped,
         signals,

@@ -31,7 +31,7 @@ impl RouterId {
         &self.0
     }
 
-    /// The same.
+    /// The same as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or(Self::START)

@@ -21,7 +21,7 @@ mod disaggregation_tests;
 mod discovery;
 mod effective;
 mod engine;
-mod engine_place;
+mod engine_address;
 mod finding;
 mod flags;
 mod flow;
@@ -55,7 +55,7 @@ pub use client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use discovery::DiscoveryConfig;
 pub use effective::{KeyEntry, all_keys, changed_json, to_json, to_toml};
 pub use engine::{EngineKind, LoadSource};
-pub use engine_place::{EngineHost, EngineLikeness, EnginePlace};
+pub use engine_address::{EngineAddress, EngineHost, EngineLikeness};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
 pub use flow::{

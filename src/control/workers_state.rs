@@ -62,12 +62,11 @@ pub(super) struct WorkersState {
     generation: u64,
     /// What is said of workers that no source has listed yet.
     pending: Vec<WorkerOrder>,
-    writing: Option<Writing>,
+    writing: Option<StateWrite>,
     /// Callers that wait for a write that has not begun.
     asked: Vec<Confirmation>,
-    /// The last write failed: the file does not have the text.
-    has_failed: bool,
-    retry_at: NanosSinceStart,
+    /// When to write again: the last write failed, and the file does not have the text.
+    retry_at: Option<NanosSinceStart>,
     /// A write has ended.
     ended: Rc<Notify>,
 }
@@ -77,7 +76,7 @@ pub(super) type Confirmation = oneshot::Sender<Result<(), String>>;
 
 /// A write under way, and the callers whose changes are in it.
 #[derive(Debug)]
-struct Writing {
+struct StateWrite {
     task: JoinHandle<Result<(), String>>,
     confirms: Vec<Confirmation>,
 }
@@ -128,8 +127,7 @@ impl WorkersState {
             pending: Vec::new(),
             writing: None,
             asked: Vec::new(),
-            has_failed: false,
-            retry_at: NanosSinceStart(0),
+            retry_at: None,
             ended: Rc::default(),
         };
         (state, orders)
@@ -172,8 +170,7 @@ impl WorkersState {
                 Poll::Ready(Err(error)) => Err(error.to_string()),
                 Poll::Pending => Err("the write has no result (this is a bug)".to_owned()),
             };
-            self.has_failed = result.is_err();
-            self.retry_at = now.plus(RETRY_PAUSE);
+            self.retry_at = result.is_err().then(|| now.plus(RETRY_PAUSE));
             for confirm in ended.confirms {
                 // A caller that has gone needs no answer.
                 let _ = confirm.send(result.clone());
@@ -183,20 +180,20 @@ impl WorkersState {
             return false;
         }
         let is_new = std::mem::replace(&mut self.generation, generation) != generation;
-        is_new || !self.asked.is_empty() || self.has_failed && now >= self.retry_at
+        is_new || !self.asked.is_empty() || self.retry_at.is_some_and(|at| now >= at)
     }
 
     /// Has the file written if it says anything else.
     pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
         let text = text_of(orders);
         let confirms = std::mem::take(&mut self.asked);
-        if text == self.text && !self.has_failed {
+        if text == self.text && self.retry_at.is_none() {
             confirms.into_iter().for_each(|confirm| drop(confirm.send(Ok(()))));
             return;
         }
         self.text.clone_from(&text);
         let (path, ended) = (self.path.clone(), Rc::clone(&self.ended));
-        let had_failed = self.has_failed;
+        let had_failed = self.retry_at.is_some();
         let write = spawn_blocking(move || {
             replace(&path, &text).map_err(|error| {
                 let fault = format!("`workers_state` {}: not written: {error}", path.display());
@@ -211,18 +208,18 @@ impl WorkersState {
             ended.notify_one();
             result
         });
-        self.writing = Some(Writing { task, confirms });
+        self.writing = Some(StateWrite { task, confirms });
     }
 
     /// Waits until the file is written, for a while.
     pub(super) async fn written(&mut self) {
-        let Some(Writing { task, confirms }) = self.writing.take() else { return };
+        let Some(StateWrite { task, confirms }) = self.writing.take() else { return };
         let result = match tokio::time::timeout(LAST_WRITE_TIME_MAX, task).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("`workers_state`: the disk does not answer".to_owned()),
         };
-        self.has_failed = result.is_err();
+        self.retry_at = result.is_err().then_some(NanosSinceStart(0));
         confirms.into_iter().for_each(|confirm| drop(confirm.send(result.clone())));
     }
 }

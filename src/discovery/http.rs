@@ -284,7 +284,7 @@ enum AskedServer {
 }
 
 /// One question on its way.
-struct Question<'a> {
+struct WorkerQuestion<'a> {
     client: reqwest::Client,
     url: String,
     /// Value of `Host`, where it is not what `url` says.
@@ -293,28 +293,33 @@ struct Question<'a> {
 }
 
 impl AskedServer {
-    fn question(&self, path: &str) -> Question<'_> {
+    fn question(&self, path: &str) -> WorkerQuestion<'_> {
         let (clients, authority) = match self {
             Self::Plain { client, base } => {
                 let url = format!("{base}{path}");
-                return Question { client: client.clone(), url, host: None, router_id: None };
+                return WorkerQuestion { client: client.clone(), url, host: None, router_id: None };
             }
             Self::Worker { clients, authority } => (clients, authority),
         };
         let router_id = clients.router_id;
         if let Some(SecuredClient { client, base, .. }) = clients.secured.borrow().get(authority) {
             let url = format!("{base}{path}");
-            return Question { client: client.clone(), url, host: Some(authority), router_id };
+            return WorkerQuestion {
+                client: client.clone(),
+                url,
+                host: Some(authority),
+                router_id,
+            };
         }
         let (url, host) = match clients.address(authority) {
             Some(at) => (format!("http://{at}{path}"), Some(&**authority)),
             None => (format!("http://{authority}{path}"), None),
         };
-        Question { client: clients.plain.clone(), url, host, router_id }
+        WorkerQuestion { client: clients.plain.clone(), url, host, router_id }
     }
 }
 
-impl Question<'_> {
+impl WorkerQuestion<'_> {
     fn with_own_fields(&self, mut request: RequestBuilder) -> RequestBuilder {
         if let Some(host) = self.host {
             request = request.header(HOST, host);

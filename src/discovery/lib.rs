@@ -23,6 +23,7 @@ mod lacks;
 mod load_tasks;
 #[cfg(test)]
 mod load_tests;
+mod look;
 mod lookup;
 mod model_text;
 mod poll;
@@ -33,6 +34,7 @@ mod registry;
 mod signs;
 mod srv;
 mod srv_message;
+mod worker_look;
 #[cfg(any(test, feature = "test_support"))]
 #[macro_use]
 pub mod test_support;

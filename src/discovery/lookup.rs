@@ -2,6 +2,7 @@
 //! takes longer goes on by itself, and the next question waits for that one instead of starting
 //! another.
 
+use super::followed_name::NAME_AGE_MAX;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,6 +19,8 @@ use tokio::time::timeout;
 pub(crate) struct Lookup {
     host: String,
     port: u16,
+    /// How long an answer of the resolver counts while the host answers.
+    pub(crate) age_max: Duration,
     pending: RefCell<Option<JoinHandle<io::Result<Vec<SocketAddr>>>>>,
     /// What a test says in place of the resolver.
     #[cfg(test)]
@@ -33,6 +36,7 @@ impl Lookup {
         Self {
             host: host.to_owned(),
             port,
+            age_max: NAME_AGE_MAX,
             pending: RefCell::default(),
             #[cfg(test)]
             scripted: None,

@@ -1,16 +1,17 @@
 //! One task per worker: describes it, watches its health, describes it again when it comes back and
 //! from time to time. Reports what it sees; decides nothing else.
 
-use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
+use super::describe::{check_health, is_asleep};
 use super::described::Description;
-use super::followed_name::{FollowedName, NAME_AGE_MAX, NameChange, change, tried};
+use super::followed_name::FollowedName;
 use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
-use super::model_text::{Dirs, FoundText, ModelTexts};
+use super::model_text::{FoundText, ModelTexts};
 use super::reached::{BadCheck, Reached};
 use super::registry::Registrar;
 use super::signs::SignsOfLife;
+use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::{Dialect, WorkerState};
@@ -75,14 +76,12 @@ pub enum ProbeNotice {
 /// The task of one worker.
 #[derive(Debug)]
 pub struct Probe {
-    subject: ProbedWorker,
+    pub(super) subject: ProbedWorker,
     /// Where it is.
-    name: Lookup,
-    /// How long an answer of the resolver counts while the worker answers.
-    name_age_max: Duration,
-    health: HealthConfig,
-    clients: WorkerClients,
-    texts: ModelTexts,
+    pub(super) name: Lookup,
+    pub(super) health: HealthConfig,
+    pub(super) clients: WorkerClients,
+    pub(super) texts: ModelTexts,
     notices: mpsc::Sender<ProbeNotice>,
     doubts: Rc<Notify>,
     signs: Rc<SignsOfLife>,
@@ -90,29 +89,19 @@ pub struct Probe {
 
 /// What the configuration says of a worker.
 #[derive(Debug)]
-struct ProbedWorker {
+pub(super) struct ProbedWorker {
     index: WorkerIndex,
-    config: WorkerConfig,
-    engine: EngineKind,
-    url: WorkerUrl,
+    pub(super) config: WorkerConfig,
+    pub(super) engine: EngineKind,
+    pub(super) url: WorkerUrl,
     /// The URL has an address, which no look-up changes.
-    is_address: bool,
+    pub(super) is_address: bool,
     /// Ports of the same host at which other configured workers are.
-    taken_ports: Vec<u16>,
+    pub(super) taken_ports: Vec<u16>,
     /// For all workers that have none of their own.
-    model_dir: Option<PathBuf>,
+    pub(super) model_dir: Option<PathBuf>,
     /// The probe before this one has found it well.
     was_up: bool,
-}
-
-/// What one look at a worker found.
-#[derive(Debug)]
-pub(crate) struct WorkerLook {
-    /// Address that its name stands for.
-    pub(crate) address: SocketAddr,
-    pub(crate) description: Description,
-    /// Tokenizers and templates, by model.
-    pub(crate) texts: BTreeMap<Arc<str>, FoundText>,
 }
 
 /// The last description of a worker that is up.
@@ -166,7 +155,6 @@ impl Probing {
             .filter(|other| host.is_same(&EngineHost::of(&other.host)) && other.port != url.port);
         Some(Probe {
             name: Lookup::new(&url.host, url.port),
-            name_age_max: NAME_AGE_MAX,
             subject: ProbedWorker {
                 index,
                 config: worker.clone(),
@@ -244,8 +232,8 @@ impl Probe {
         let asker = self.asker(self.health.timeout);
         let DescribedAs { dialect, lists_nothing } = described;
         let mut described = Described { dialect, at: Instant::now(), doubted: lists_nothing };
-        let mut name = FollowedName::looked_up_at(described.at, self.name_age_max);
-        let mut has_lacked = false;
+        let mut name = FollowedName::looked_up_at(described.at, self.name.age_max);
+        let (mut has_lacked, mut began_at) = (false, described.at);
         loop {
             let health = async {
                 let health =
@@ -270,8 +258,11 @@ impl Probe {
             // What a worker can do is known before it is said to be up. That it is down waits for
             // nothing.
             let was_well = !described.doubted;
-            let (is_well, (), found) =
-                join!(health, self.register(registrar), self.look_up(&mut name, was_well));
+            let (is_well, (), found) = join!(
+                health,
+                self.register(registrar),
+                self.look_up(&mut name, began_at, was_well)
+            );
             // What answers next may be another process.
             described.doubted |= !is_well | self.follow(&found, reached, is_well);
             if is_well && reached.good(&self.health) {
@@ -289,6 +280,7 @@ impl Probe {
             if self.renew(registrar, reached, &mut described).await {
                 return;
             }
+            began_at = end;
         }
     }
 
@@ -386,81 +378,6 @@ impl Probe {
         }
     }
 
-    /// The addresses of the worker's name, if it is time to look them up.
-    async fn look_up(&self, name: &mut FollowedName, was_well: bool) -> Vec<SocketAddr> {
-        if self.subject.is_address || !name.is_due(Instant::now(), was_well) {
-            return Vec::new();
-        }
-        let found = self.name.addresses(self.health.timeout).await;
-        found.unwrap_or_else(|error| {
-            debug!(worker = self.worker(), %error, "its name is not looked up again");
-            Vec::new()
-        })
-    }
-
-    /// Follows the name to where it leads; true if the worker has to be described there.
-    fn follow(&self, found: &[SocketAddr], reached: &Reached, is_well: bool) -> bool {
-        let authority = &self.subject.url.authority;
-        let change = change(self.clients.address(authority), found, reached.is_up(), is_well);
-        if let NameChange::Ask(at) = change {
-            self.clients.aim(authority, Some(at));
-        }
-        change == NameChange::Moved
-    }
-
-    /// Asks the worker what it is, at the first of its addresses that answers.
-    pub(crate) async fn look(&self) -> Result<WorkerLook, String> {
-        let WorkerUrl { host, authority, .. } = &self.subject.url;
-        let found = self.name.addresses(self.health.timeout).await;
-        let found = found.map_err(|error| format!("{host}: {error}"))?;
-        let before = self.clients.address(authority);
-        let mut fault = None;
-        for address in tried(before, found) {
-            self.clients.aim(authority, Some(address));
-            match self.description_at(address).await {
-                Ok(description) => {
-                    let texts = self.texts_of(&description).await;
-                    if before.is_some_and(|before| before != address) {
-                        info!(worker = self.worker(), %address, "worker is at another address now");
-                    }
-                    return Ok(WorkerLook { address, description, texts });
-                }
-                Err(error) => {
-                    self.clients.aim(authority, before);
-                    let is_unreached = error.is_unreached();
-                    fault.get_or_insert(error);
-                    if !is_unreached {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(fault.map_or_else(|| format!("{host}: no address"), |fault| fault.to_string()))
-    }
-
-    async fn description_at(&self, address: SocketAddr) -> Result<Description, DiscoveryError> {
-        let subject = Subject {
-            config: &self.subject.config,
-            engine: self.subject.engine,
-            url: &self.subject.url,
-            ip: address.ip(),
-            taken_ports: &self.subject.taken_ports,
-        };
-        if self.health.enabled {
-            discover(&self.patient(), subject).await
-        } else {
-            Ok(assume(subject)?)
-        }
-    }
-
-    async fn texts_of(&self, description: &Description) -> BTreeMap<Arc<str>, FoundText> {
-        let dirs = Dirs {
-            of_worker: self.subject.config.model_dir.as_deref(),
-            of_all: self.subject.model_dir.as_deref(),
-        };
-        self.texts.find_all(description, dirs).await
-    }
-
     /// `is_new`: nothing was known of it, and its engine may sleep.
     async fn describe(
         &self,
@@ -499,7 +416,7 @@ impl Probe {
     }
 
     /// What the log calls the worker.
-    fn worker(&self) -> &str {
+    pub(super) fn worker(&self) -> &str {
         &self.subject.config.url
     }
 
@@ -652,7 +569,7 @@ mod tests {
             let mut probe = probing.one(WorkerIndex(0), &worker).unwrap();
             let place = Rc::new(std::cell::Cell::new(blue));
             probe.name.scripted = Some(Rc::clone(&place));
-            probe.name_age_max = Duration::from_millis(20);
+            probe.name.age_max = Duration::from_millis(20);
             tokio::task::spawn_local(probe.run());
             let mut described = async |wanted: SocketAddr| loop {
                 match told.recv().await.unwrap() {

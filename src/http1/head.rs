@@ -164,7 +164,7 @@ pub enum FieldKind {
     Expect,
     /// `x-request-id`
     RequestId,
-    /// `Via`
+    /// `Via`: the proxies before this one
     Via,
     /// `x-api-key`
     ApiKey,

@@ -106,7 +106,7 @@ pub fn remove(text: &str, id: &str) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-/// `key = []`
+/// Is it `key = []`, which stands for no key?
 fn is_no_key(item: &Item) -> bool {
     item.as_array().is_some_and(Array::is_empty)
 }

@@ -4,7 +4,7 @@
 use super::records::RequestRecords;
 use crate::runtime::Signal;
 use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
-use forebay_base::{Clock, NanosSinceStart, RouterId, ShardIndex};
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};
 use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
 use forebay_fleet::mailbox::{DrainOrder, Traced};
@@ -19,8 +19,6 @@ use std::sync::Arc;
 pub(super) struct Env {
     /// Which shard this is.
     pub(super) number: ShardIndex,
-    /// What the router calls itself towards workers.
-    pub(super) router_id: RouterId,
     pub(super) clock: Clock,
     config: RefCell<Arc<Config>>,
     pub(super) counters: Arc<ShardCounters>,
@@ -28,15 +26,6 @@ pub(super) struct Env {
     pub(super) draining: Signal,
     pub(super) leaving: Leaving,
     pub(super) records: RequestRecords,
-}
-
-/// What it is made from.
-pub(super) struct EnvSetup {
-    pub(super) number: ShardIndex,
-    pub(super) clock: Clock,
-    pub(super) config: Arc<Config>,
-    pub(super) counters: Arc<ShardCounters>,
-    pub(super) router_id: RouterId,
 }
 
 /// What the shard was told of its end.
@@ -49,10 +38,14 @@ pub(super) struct Leaving {
 }
 
 impl Env {
-    pub(super) fn new(setup: EnvSetup, traces: Producer<Traced>) -> Self {
-        let EnvSetup { number, clock, config, counters, router_id } = setup;
+    pub(super) fn new(
+        number: ShardIndex,
+        clock: Clock,
+        config: Arc<Config>,
+        counters: Arc<ShardCounters>,
+        traces: Producer<Traced>,
+    ) -> Self {
         Self {
-            router_id,
             records: RequestRecords::new(&config, traces),
             number,
             clock,

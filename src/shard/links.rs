@@ -3,7 +3,7 @@
 use super::env::Env;
 use forebay_admin::ClientDoor;
 use forebay_base::limits::ROUTED_OWN_MAX;
-use forebay_base::{RankIndex, ShardIndex, WorkerIndex};
+use forebay_base::{RankIndex, RouterId, ShardIndex, WorkerIndex};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
 use forebay_fleet::mailbox::{AdapterAsk, KeptResponse, MeshMessage};
 use forebay_index::RoutedPrompt;
@@ -37,6 +37,8 @@ pub(super) struct Doors {
     pub(super) admin: Option<ClientDoor>,
     /// Where adapters are asked for.
     pub(super) adapters: SyncSender<AdapterAsk>,
+    /// What the router calls itself towards workers.
+    pub(super) router_id: RouterId,
 }
 
 impl Links {

@@ -124,7 +124,8 @@ pub(super) async fn begin<'a>(
     let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
     let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
     let trace = slot.told.trace.as_mut().and_then(|trace| trace.leg(prefill.plan.rank));
-    let head = prefill_head(slot, &prefill.plan, &legs, leg_body.len(), shard.env.router_id);
+    let head =
+        prefill_head(slot, &prefill.plan, &legs, leg_body.len(), shard.links.doors.router_id);
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {

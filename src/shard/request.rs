@@ -45,7 +45,7 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
     preflight::choose(&shard.intake.cors(), conn, slot);
     record::begin(&shard.env, conn, slot);
     // parse: the route.
-    let routed = match request_loop(&slot.head, &conn.input, shard.env.router_id) {
+    let routed = match request_loop(&slot.head, &conn.input, shard.links.doors.router_id) {
         Some(_) => Err(Refusal::new(Reason::RequestLoop)),
         None => route(&slot.head.method, slot.head.path(&conn.input))
             .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, slot)),

@@ -1,7 +1,7 @@
 //! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
 
 use super::drain::Ending;
-use super::env::{Env, EnvSetup};
+use super::env::Env;
 use super::inbox::Inbox;
 use super::io::Io;
 use super::links::{Doors, Links};
@@ -151,13 +151,15 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         io: Io::new(offload, config.timeouts.upstream_idle),
         workers: Workers::new(board),
         routing,
-        links: Links::new(mesh.sender, bells, shards, Doors { admin: thread.door, adapters }),
+        links: Links::new(
+            mesh.sender,
+            bells,
+            shards,
+            Doors { admin: thread.door, adapters, router_id },
+        ),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
-        env: Env::new(
-            EnvSetup { number, clock, config, counters: end.counters, router_id },
-            traces,
-        ),
+        env: Env::new(number, clock, config, end.counters, traces),
         me: Weak::clone(me),
     });
     forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));

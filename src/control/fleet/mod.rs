@@ -5,6 +5,7 @@
 
 mod cards;
 mod configured;
+mod engine_seat;
 mod known_models;
 mod model_state;
 #[cfg(test)]
@@ -28,9 +29,10 @@ pub(super) use shown::FoundWorker;
 use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
 use configured::Configured;
+use engine_seat::EngineSeat;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, Connectors, EnginePlace, KvFlow, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
@@ -39,7 +41,7 @@ use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
 use known_models::{FleetModels, KnownModels};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -55,8 +57,6 @@ pub(super) struct Fleet {
     ranks: Vec<KnownRank>,
     models: FleetModels,
     tier_numbers: Rc<GivenNumbers>,
-    /// Pairs of workers that are one engine, as far as the log has them.
-    shared_engines: BTreeSet<(WorkerIndex, WorkerIndex)>,
 }
 
 /// Who may come in, how sessions begin, and how images are named.
@@ -79,16 +79,6 @@ struct KnownWorker {
     texts: BTreeMap<Arc<str>, FoundText>,
     registration: Registration,
     engine: EngineSeat,
-}
-
-/// Which engine a worker is, beside others that may be the same one.
-#[derive(Debug)]
-struct EngineSeat {
-    place: EnginePlace,
-    /// It is the worker by which the engine is used, at the address that it has now.
-    is_used: bool,
-    /// Name of the worker by which the engine is used instead.
-    used_by: Option<Arc<str>>,
 }
 
 /// The operator's word on a worker. It holds whatever the worker's health.
@@ -206,11 +196,7 @@ impl KnownWorker {
             models: KnownModels::default(),
             texts: BTreeMap::new(),
             registration: Registration::default(),
-            engine: EngineSeat {
-                place: EnginePlace::of(&url, worker.tls.tls_name.as_deref()),
-                is_used: false,
-                used_by: None,
-            },
+            engine: EngineSeat::of(&url, worker),
         };
         known.configure(config, worker);
         Some(known)
@@ -273,7 +259,6 @@ impl Fleet {
             ranks: Vec::new(),
             models: FleetModels::default(),
             tier_numbers: Rc::default(),
-            shared_engines: BTreeSet::new(),
         };
         fleet.place_expected();
         fleet

@@ -1,9 +1,10 @@
 //! One engine is one worker, however its address is spelled: of several workers that are one
 //! engine, requests use one. Decision 0109 has the rule.
 
+use super::engine_seat::EngineSeat;
 use super::{Fleet, KnownWorker, OperatorWord};
 use forebay_base::WorkerIndex;
-use forebay_config::{EngineHost, EngineLikeness, EnginePlace};
+use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
 use forebay_fleet::worker::WorkerState;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 pub(in crate::control) struct SharedEngine {
     /// The worker that requests use.
     pub(in crate::control) first: Arc<str>,
-    /// The other one.
+    /// The worker that gets no requests.
     pub(in crate::control) second: Arc<str>,
     /// What both stand for.
     pub(in crate::control) address: SocketAddr,
@@ -44,7 +45,7 @@ impl KnownWorker {
 
     /// Where other workers of the engine would be found: two of them share an entry at least.
     fn engine_keys(&self) -> Vec<(EngineHost, u16)> {
-        let EnginePlace { host, port, .. } = &self.engine.place;
+        let EngineAddress { host, port, .. } = &self.engine.place;
         let loopback = || [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
         let resolved = self.resolved().map(|at| EngineHost::of(&at.ip().to_string()));
         let loopback = (*host == EngineHost::Localhost).then(loopback).into_iter().flatten();
@@ -97,25 +98,37 @@ impl Fleet {
             };
             for (place, known) in workers.iter().filter(|(place, _)| place != first) {
                 let likeness = user.likeness(known);
-                let index = WorkerIndex::try_from_index;
-                let Some(pair) = index(*first.min(place)).zip(index(*first.max(place))) else {
-                    continue;
-                };
-                if likeness != EngineLikeness::Two && self.shared_engines.insert(pair) {
-                    found.push(SharedEngine {
-                        first: Arc::clone(&user.shown.name),
-                        second: Arc::clone(&known.shown.name),
-                        address: user.shown.address,
-                        is_certain: likeness == EngineLikeness::One,
-                    });
+                let (earlier, later) = (*first.min(place), *first.max(place));
+                let Some(earlier) = WorkerIndex::try_from_index(earlier) else { continue };
+                let has_named = |seat: &EngineSeat| seat.named_with.contains(&earlier);
+                let is_named = self.workers.get(later).is_some_and(|k| has_named(&k.engine));
+                if likeness != EngineLikeness::Two && !is_named {
+                    found.push((
+                        later,
+                        earlier,
+                        SharedEngine {
+                            first: Arc::clone(&user.shown.name),
+                            second: Arc::clone(&known.shown.name),
+                            address: user.shown.address,
+                            is_certain: likeness == EngineLikeness::One,
+                        },
+                    ));
                 }
             }
         }
-        found
+        let mut named = Vec::new();
+        for (later, earlier, shared) in found {
+            let seat = self.workers.get_mut(later).map(|known| &mut known.engine);
+            if let Some(seat) = seat.filter(|seat| !seat.named_with.contains(&earlier)) {
+                seat.named_with.push(earlier);
+                named.push(shared);
+            }
+        }
+        named
     }
 
     /// The worker that is there and is the engine of this place, as far as is known at once.
-    pub(super) fn user_of(&self, place: &EnginePlace) -> Option<Arc<str>> {
+    pub(super) fn user_of(&self, place: &EngineAddress) -> Option<Arc<str>> {
         let is_present = |known: &&KnownWorker| {
             !matches!(known.word, OperatorWord::Gone | OperatorWord::Leave(..))
         };

@@ -152,7 +152,7 @@ reasons! {
     UpstreamTimeout = 504 "upstream-timeout" "The worker did not answer in time. Try again later.",
     /// A worker leads back to this router, or the request came through too many routers (`Via`).
     RequestLoop = 508 "request-loop"
-        "The request came back to a router that it came through. Remove the worker that leads there.",
+        "The request came back to its router. Remove the worker that leads there.",
     /// A fault of the router.
     Internal = 500 "internal" "The router failed. Try again.",
 }

@@ -24,8 +24,8 @@ pub enum EngineHost {
 
 /// Where an engine is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct EnginePlace {
-    /// The host of the URL.
+pub struct EngineAddress {
+    /// The host that the URL names.
     pub host: EngineHost,
     /// The port of the URL.
     pub port: u16,
@@ -40,7 +40,7 @@ pub enum EngineLikeness {
     Two,
     /// Two names of one address and port.
     Perhaps,
-    /// One engine.
+    /// One engine, by two spellings.
     One,
 }
 
@@ -83,7 +83,7 @@ impl EngineHost {
     }
 }
 
-impl EnginePlace {
+impl EngineAddress {
     /// `tls_name`: the name to be certified, if it is not the host.
     #[must_use]
     pub fn of(url: &WorkerUrl, tls_name: Option<&str>) -> Self {
@@ -133,8 +133,8 @@ fn canonical(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The older forms of IPv4 addresses, as `inet_aton(3)` reads them: one to four numbers, in decimal,
-/// octal (`0`) or hexadecimal (`0x`), the last one for all bytes that are left.
+/// The older forms of IPv4 addresses, as `inet_aton(3)` reads them: one to four numbers, in
+/// decimal, octal (`0`) or hexadecimal (`0x`), the last one for all bytes that are left.
 fn numbers(host: &str) -> Option<Ipv4Addr> {
     let number = |part: &str| match part.strip_prefix("0x") {
         Some("") => Some(0),
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(url: &str) -> EnginePlace {
-        EnginePlace::of(&WorkerUrl::parse(url).unwrap(), None)
+    fn place(url: &str) -> EngineAddress {
+        EngineAddress::of(&WorkerUrl::parse(url).unwrap(), None)
     }
 
     fn likeness(one: &str, two: &str, at: [Option<&str>; 2]) -> EngineLikeness {
@@ -232,9 +232,9 @@ mod tests {
         assert_eq!(of("https://a", "https://b", [x, x]), EngineLikeness::Two, "SNI");
         assert_eq!(of("https://a", "https://10.0.0.1", [x, None]), EngineLikeness::Two, "SNI");
         let url = WorkerUrl::parse("https://10.0.0.1:80").unwrap();
-        let [named, other] = ["gpu", "GPU"].map(|name| EnginePlace::of(&url, Some(name)));
+        let [named, other] = ["gpu", "GPU"].map(|name| EngineAddress::of(&url, Some(name)));
         assert_eq!(named.likeness(&other, [None, None]), EngineLikeness::One);
-        let plain = EnginePlace::of(&url, None);
+        let plain = EngineAddress::of(&url, None);
         assert_eq!(plain.likeness(&named, [None, None]), EngineLikeness::Two);
     }
 
