@@ -364,8 +364,8 @@ fn launch(
         Some(snapshot) => snapshot.header().seed,
         None => KeySeed(random()?),
     };
-    let addresses = AddressRules::new(config.limits.connections_per_address_max, seed.0);
-    let addresses = Arc::new(addresses);
+    let per_address = config.limits.connections_per_address_max;
+    let addresses = Arc::new(AddressRules::new(per_address, seed.0));
     let (reader, slices) =
         forebay_index::index(listeners.len(), seed, config.limits.index_bytes_max);
     let pairs = listeners.iter().map(|_| wake_pair()).collect::<io::Result<Vec<_>>>()?;
@@ -421,9 +421,8 @@ fn launch(
         feed_timers,
     };
     let control = std::thread::Builder::new().name("control".into());
-    let control = control.spawn(move || control::run(setup))?;
+    let control = Some(control.spawn(move || control::run(setup))?);
     let admin = admin_address.port_address().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
-    let control = Some(control);
     Ok(ServerHandle { listen, listeners: further, admin, admin_address, stop, control, shards })
 }
 
