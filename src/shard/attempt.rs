@@ -79,7 +79,7 @@ pub(super) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let router_id = shard.links.doors.router_id;
+    let router_id = &shard.links.doors.router_id;
     let going = Going { plan: &plan, endpoint, facts, is_trial: lease.is_trial(), router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());

@@ -19,7 +19,7 @@ pub(super) struct Going<'a> {
     /// The request tries a rank that may be paused.
     pub(super) is_trial: bool,
     /// What the router calls itself towards the rank.
-    pub(super) router_id: RouterId,
+    pub(super) router_id: &'a RouterId,
 }
 
 impl Going<'_> {
@@ -45,7 +45,7 @@ pub(super) fn encode(
     paired: Option<&Paired<'_>>,
     out: &mut Vec<u8>,
 ) -> usize {
-    let Going { plan, endpoint, ref router_id, .. } = going;
+    let Going { plan, endpoint, router_id, .. } = going;
     let (mut in_header, mut start) = (plan.dp.pin, Vec::new());
     let (whole, rest) = match paired {
         Some(paired) => {
