@@ -35,6 +35,8 @@ catalogue! {
         REQUESTS = Counter "requests_total" ["endpoint", "code"];
         /// Requests that the router itself refused.
         REJECTED = Counter "rejected_total" ["reason", "endpoint", "model", "type"];
+        /// Refusals and failures of workers, by what they are held against.
+        REFUSALS = Counter "refusals_total" ["against"];
         /// Streams cut because no other worker went on with them; only with `retry.mid_stream`.
         STREAMS_NOT_CONTINUED = Counter "streams_not_continued_total" ["reason"];
         /// Tokens that engines have computed, by tenant, as engines count them, else estimated;

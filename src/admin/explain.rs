@@ -4,6 +4,7 @@
 //! the load board, the reports and the index, and changes none of them: no lease, no trial of a
 //! breaker. It does not know whose turn it is in `round_robin`.
 
+use super::explain_words::{leg_name, role_name, route_because, route_name, way};
 use super::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
@@ -12,7 +13,7 @@ use forebay_config::{Config, Policy};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    Asker, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Role, RoomWanted,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Requester, Role, RoomWanted,
     SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
@@ -76,9 +77,9 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// A request of no caller that has failed anywhere.
-    fn asker(&self) -> Asker {
+    fn requester(&self) -> Requester {
         let named = self.sources.fleet.model(&self.model.name);
-        Asker { caller: u32::MAX, model: named.map_or(ModelIndex(0), |(index, _)| index) }
+        Requester { caller: u32::MAX, model: named.map_or(ModelIndex(0), |(index, _)| index) }
     }
 }
 
@@ -187,7 +188,7 @@ impl Explainer {
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
         let request = PickRequest {
-            asker: case.asker(),
+            requester: case.requester(),
             leg: case.leg,
             ranks: self.candidates.ranks(),
             board: case.sources.board,
@@ -250,7 +251,8 @@ impl Explainer {
 
     fn collect(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> bool {
         let ExplainSources { fleet, board, now, .. } = *case.sources;
-        let seeking = Seeking { asker: case.asker(), leg: case.leg, near, pin: None, tried: &[] };
+        let seeking =
+            Seeking { requester: case.requester(), leg: case.leg, near, pin: None, tried: &[] };
         self.candidates.collect(fleet, case.model, board, seeking, now).is_ok()
     }
 
@@ -461,47 +463,4 @@ fn because(
 fn named(index: RankIndex, fleet: &FleetSnapshot) -> Option<Value> {
     let (rank, worker) = fleet.rank(index)?;
     Some(json!({ "rank": index.0, "worker": &*worker.name, "dp_rank": rank.dp_rank.0 }))
-}
-
-const fn leg_name(leg: Leg) -> &'static str {
-    match leg {
-        Leg::Whole => "whole",
-        Leg::Prefill => "prefill",
-        Leg::Decode => "decode",
-    }
-}
-
-const fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Both => "both",
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
-    }
-}
-
-const fn route_name(route: Result<Route, NoPair>) -> Option<&'static str> {
-    match route {
-        Ok(Route::Whole(_)) => Some("whole"),
-        Ok(Route::Pair) => Some("pair"),
-        Err(_) => None,
-    }
-}
-
-/// Why it is not a pair.
-const fn route_because(route: Result<Route, NoPair>) -> Option<&'static str> {
-    match route {
-        Ok(Route::Whole(because)) => Some(because.as_str()),
-        Ok(Route::Pair) => None,
-        Err(why) => Some(why.as_str()),
-    }
-}
-
-fn way(rendered: Rendered) -> &'static str {
-    match rendered {
-        Rendered::Plan => "plan",
-        Rendered::Template => "template",
-        Rendered::TextPart => "template, up to the first part that is not text",
-        Rendered::Raw => "raw",
-        Rendered::Beginning => "its beginning alone",
-    }
 }

@@ -17,6 +17,7 @@ mod drop_in;
 mod engine_call;
 mod engines;
 mod explain;
+mod explain_words;
 #[cfg(test)]
 mod explain_tests;
 mod explaining;

@@ -16,8 +16,8 @@ use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
-    Count, Metric, NO_ENDPOINT, NotContinued, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
-    StageHistograms,
+    Count, HeldAgainst, Metric, NO_ENDPOINT, NotContinued, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters,
+    Stage, StageHistograms,
 };
 use forebay_fleet::worker::{EjectReason, FleetSnapshot};
 use forebay_index::IndexReader;
@@ -65,6 +65,7 @@ pub fn render(sources: &ScrapeSources<'_>) -> String {
     text.open(&catalogue::BUILD_INFO).sample(&version, 1);
     requests(sources, &mut text);
     rejected(sources, &mut text);
+    refusals(sources, &mut text);
     not_continued(sources, &mut text);
     scrape_tenants::tenants(sources, &mut text);
     plain(sources, &mut text);
@@ -191,6 +192,14 @@ fn not_continued(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     for why in NotContinued::ALL {
         let count = total(sources.shards.counters, |shard| shard.not_continued_count(why));
         family.sample(&[("reason", why.name())], count);
+    }
+}
+
+fn refusals(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let mut family = text.open(&catalogue::REFUSALS);
+    for against in HeldAgainst::ALL {
+        let count = total(sources.shards.counters, |shard| shard.held_count(against));
+        family.sample(&[("against", against.name())], count);
     }
 }
 

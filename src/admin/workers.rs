@@ -5,7 +5,7 @@ use super::roles;
 use super::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{
-    Dialect, EjectReason, FleetSnapshot, Held, LoadReports, Rank, Worker, WorkerState,
+    Dialect, EjectReason, FleetSnapshot, HeldFailures, LoadReports, Rank, Worker, WorkerState,
 };
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
@@ -118,8 +118,8 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
 }
 
 /// What is held against a rank, for whose requests, and until when.
-fn held_against(held: Held, now: NanosSinceStart) -> Value {
-    let Held { score, status, is_one_model, is_one_caller, until, pauses } = held;
+fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
+    let HeldFailures { score, status, is_one_model, is_one_caller, until, pauses } = held;
     json!({
         "score": score,
         "status": status,

@@ -228,7 +228,7 @@ table! {
     /// The passive breaker of each rank: it opens when the rank fails more than its siblings.
     #[derive(Copy)]
     pub struct BreakerConfig in "breaker." {
-        /// Failures after which a rank that does worse than its siblings is tried by single requests.
+        /// Failures after which single requests try a rank that does worse than its siblings.
         failures: u32 = 3, { range: 1..=1_000 };
         /// First pause after a failed trial. Each further one is four times as long, up to 16 s.
         open: Duration = Duration::from_millis(50), { range: 1..=u64::MAX };

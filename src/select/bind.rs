@@ -121,7 +121,7 @@ impl Binder<'_> {
     ) {
         if !self.looks_for_room(request) {
             candidates.retain(|rank| {
-                self.has_room(rank, request.asker.model, || {
+                self.has_room(rank, request.requester.model, || {
                     lease_cost(request, rank, output_tokens)
                 })
             });
@@ -147,8 +147,8 @@ impl Binder<'_> {
             let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
-            let (asker, limits) = (request.asker, self.fleet.room(rank));
-            let wanted = LeaseWanted { rank, asker, cost, limits };
+            let (requester, limits) = (request.requester, self.fleet.room(rank));
+            let wanted = LeaseWanted { rank, requester, cost, limits };
             if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
@@ -177,11 +177,11 @@ impl Binder<'_> {
         candidates: &Candidates,
     ) -> Option<RankIndex> {
         let looks = self.looks_for_room(request);
-        let (fleet, board, now) = (self.fleet, self.board, self.now);
-        let model = request.asker.model;
+        let look = self.look();
+        let model = request.requester.model;
         self.choose_of(request, candidates, |rank| {
             let wanted = || lease_cost(request, rank, output_tokens);
-            !looks || has_room(fleet, board, now, (rank, Some(model)), wanted)
+            !looks || look.has_room(rank, Some(model), wanted)
         })
     }
 
@@ -221,7 +221,7 @@ impl Binder<'_> {
                 let wanted = || lease_cost(&prefill, rank, output_tokens);
                 PrefillSource {
                     is_full: self.is_waited_for(rank)
-                        || !self.has_room(rank, prefill.asker.model, wanted),
+                        || !self.has_room(rank, prefill.requester.model, wanted),
                     weight: prefill.weight(self.policy, rank, RankCost::MAX),
                 }
             });
@@ -287,7 +287,7 @@ impl Binder<'_> {
                 .saturating_sub(self.fleet.room(rank).kv_tokens_max)
         };
         let has_place = |&rank: &RankIndex| {
-            is_free(rank) && self.has_room(rank, request.asker.model, LeaseCost::default)
+            is_free(rank) && self.has_room(rank, request.requester.model, LeaseCost::default)
         };
         candidates
             .ranks()
@@ -321,30 +321,46 @@ impl Binder<'_> {
         model: ModelIndex,
         cost: impl FnOnce() -> LeaseCost,
     ) -> bool {
-        has_room(self.fleet, self.board, self.now, (rank, Some(model)), cost)
+        self.look().has_room(rank, Some(model), cost)
     }
 
     /// Has the rank room for a request of each of its models?
     #[must_use]
     pub fn has_room_for_all(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
-        has_room(self.fleet, self.board, self.now, (rank, None), cost)
+        self.look().has_room(rank, None, cost)
     }
 }
 
-#[inline]
-fn has_room(
-    fleet: &FleetSnapshot,
-    board: &ShardBoard,
+impl<'a> Binder<'a> {
+    const fn look(&self) -> RoomLook<'a> {
+        RoomLook { fleet: self.fleet, board: self.board, now: self.now }
+    }
+}
+
+/// A look for room at one moment.
+#[derive(Clone, Copy)]
+struct RoomLook<'a> {
+    fleet: &'a FleetSnapshot,
+    board: &'a ShardBoard,
     now: NanosSinceStart,
-    (rank, model): (RankIndex, Option<ModelIndex>),
-    cost: impl FnOnce() -> LeaseCost,
-) -> bool {
-    let Some(load) = board.rank(rank) else { return false };
-    let limits = fleet.room(rank);
-    // What a request wants costs a division for each rank, and few have such a limit.
-    let is_asked = limits.kv_tokens_max > 0;
-    let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
-    load.busy_until(model) <= now && load.has_room(load.room_at(limits, model, now), wanted)
+}
+
+impl RoomLook<'_> {
+    /// `model`: the model of the request, or `None` for requests of each model.
+    #[inline]
+    fn has_room(
+        self,
+        rank: RankIndex,
+        model: Option<ModelIndex>,
+        cost: impl FnOnce() -> LeaseCost,
+    ) -> bool {
+        let Some(load) = self.board.rank(rank) else { return false };
+        let (limits, now) = (self.fleet.room(rank), self.now);
+        // What a request wants costs a division for each rank, and few have such a limit.
+        let is_asked = limits.kv_tokens_max > 0;
+        let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
+        load.busy_until(model) <= now && load.has_room(load.room_at(limits, model, now), wanted)
+    }
 }
 
 #[inline(always)]

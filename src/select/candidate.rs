@@ -5,7 +5,7 @@ use super::sources::Sources;
 use super::usable::{Usable, is_up, meets};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{Asker, FleetSnapshot, Leg, LoadBoard, Model};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Requester};
 
 /// Ranks that may take the request; reused, keeps its capacity.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Candidates {
 #[derive(Clone, Copy, Debug)]
 pub struct Seeking<'a> {
     /// The caller and the model of the request: pauses of ranks may speak of these alone.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole
     /// requests only: it then takes the pair's place (`select/route.rs` says when).
     pub leg: Leg,
@@ -55,8 +55,8 @@ impl Candidates {
         now: NanosSinceStart,
     ) -> Result<(), NoCandidate> {
         let Self { ranks, sources, .. } = self;
-        let Seeking { asker, tried, .. } = seeking;
-        let usable = Usable { fleet, board, asker, tried, now };
+        let Seeking { requester, tried, .. } = seeking;
+        let usable = Usable { fleet, board, requester, tried, now };
         ranks.clear();
         sources.clear();
         // Half of a pair on a worker that is gone, or that has another role now, is none.

@@ -4,7 +4,7 @@ use super::{CostParts, Prices, PromptSize, RankCost, RankNow, RankWork, predicte
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{
-    Asker, FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, SessionKey,
+    FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, Requester, SessionKey,
 };
 use forebay_index::Overlaps;
 
@@ -25,7 +25,7 @@ const _: () = assert!(OUTPUT_TOKENS_DEFAULT <= OUTPUT_TOKENS_COUNTED_MAX);
 #[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
     /// The caller and the model of the request.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What the rank has to do.
     pub leg: Leg,
     /// Ranks to choose from; not empty.
@@ -262,7 +262,7 @@ fn any(ranks: &[RankIndex], random: &mut fastrand::Rng) -> Option<RankIndex> {
 mod tests {
     use super::*;
     use forebay_base::ShardIndex;
-    use forebay_fleet::worker::test_support::ASKER;
+    use forebay_fleet::worker::test_support::REQUESTER;
     use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
     use forebay_index::{BlockKey, KeySeed, RootName};
     use forebay_index::{IndexReader, SliceWriter, index, slice_of};
@@ -298,7 +298,7 @@ mod tests {
     fn picks(policy: Policy, board: &LoadBoard, overlaps: &Overlaps) -> Vec<u16> {
         let ranks = [RankIndex(0), RankIndex(1), RankIndex(2)];
         let request = PickRequest {
-            asker: ASKER,
+            requester: REQUESTER,
             leg: Leg::Whole,
             ranks: &ranks,
             board,
@@ -375,7 +375,7 @@ mod tests {
         let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(7));
         for _ in 0..count {
             let request = PickRequest {
-                asker: ASKER,
+                requester: REQUESTER,
                 leg: Leg::Whole,
                 ranks: &all,
                 board: &board,
@@ -440,7 +440,7 @@ mod tests {
             }
             let pasts = ranks.iter().filter_map(|rank| board.past(*rank));
             let request = PickRequest {
-                asker: ASKER,
+                requester: REQUESTER,
                 leg,
                 ranks: &ranks,
                 board: &board,

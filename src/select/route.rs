@@ -234,8 +234,8 @@ fn pair(
 
 impl<'a> RouteRequest<'a> {
     fn usable(&self) -> Usable<'a> {
-        let PickRequest { board, asker, now, .. } = self.request;
-        Usable { fleet: self.fleet, board, asker, tried: self.tried, now }
+        let PickRequest { board, requester, now, .. } = self.request;
+        Usable { fleet: self.fleet, board, requester, tried: self.tried, now }
     }
 
     /// May the rank answer it?

@@ -5,7 +5,7 @@ use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::test_support::ASKER;
+use forebay_fleet::worker::test_support::REQUESTER;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, ModelKind,
     Pool, Rank, Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker,
@@ -124,7 +124,7 @@ impl Scene {
 
     fn request<'a>(&'a self, reports: &'a LoadReports, leg: Leg) -> PickRequest<'a> {
         PickRequest {
-            asker: ASKER,
+            requester: REQUESTER,
             leg,
             ranks: &[],
             board: &self.board,
@@ -144,7 +144,8 @@ impl Scene {
         let reports = LoadReports::new(Duration::from_secs(5));
         let (mut turn, mut random) = (std::mem::take(&mut self.turn), self.random.fork());
         let mut candidates = Candidates::default();
-        let seeking = Seeking { asker: ASKER, leg, near, pin: self.pin, tried: &self.tried };
+        let seeking =
+            Seeking { requester: REQUESTER, leg, near, pin: self.pin, tried: &self.tried };
         let _ = candidates.collect(&self.fleet, self.model(), &self.board, seeking, NOW);
         let lease = Binder {
             fleet: &self.fleet,

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::{Prices, PromptSize, RoundRobin, pick};
     use forebay_base::NanosSinceStart;
-    use forebay_fleet::worker::test_support::ASKER;
+    use forebay_fleet::worker::test_support::REQUESTER;
     use forebay_fleet::worker::{LoadBoard, LoadReports, Rank, SessionSeat, test_support};
     use forebay_index::Overlaps;
     use std::time::Duration;
@@ -90,7 +90,7 @@ mod tests {
         seed: u64,
     ) -> RankIndex {
         let request = PickRequest {
-            asker: ASKER,
+            requester: REQUESTER,
             leg: Leg::Whole,
             ranks: &ALL,
             fleet,

@@ -2,7 +2,7 @@
 
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{Asker, FleetSnapshot, LoadBoard, RankLoad, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankLoad, Requester, WorkerState};
 
 pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
@@ -27,7 +27,7 @@ pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
 pub(super) struct Usable<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     /// Ranks that failed the request; their workers are left out.
     pub(super) tried: &'a [RankIndex],
     pub(super) now: NanosSinceStart,
@@ -38,8 +38,8 @@ impl Usable<'_> {
     /// A request that has failed elsewhere is no trial: it would fail twice.
     pub(super) fn holds(&self, index: RankIndex) -> bool {
         let admits = |load: &RankLoad| {
-            load.breaker_admits(self.now, Some(self.asker))
-                && (self.tried.is_empty() || !load.is_open_for(self.asker))
+            load.breaker_admits(self.now, Some(self.requester))
+                && (self.tried.is_empty() || !load.is_open_for(self.requester))
         };
         self.is_left(index) && self.board.rank(index).is_some_and(admits)
     }

@@ -28,7 +28,7 @@ use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{AnswerMeaning, Credentials, Judgement};
+use forebay_router::request::{AnswerMeaning, Judgement, SentCredentials};
 
 /// A worker whose answer's head has come.
 pub(super) struct Answering {
@@ -102,10 +102,10 @@ fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
 /// What the answer whose head is parsed in the slot means.
 pub(super) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
     let credentials = match plan.authorization {
-        Some(_) => Credentials::Router,
-        None if slot.told.whom.has_key() => Credentials::None,
-        None if slot.head.has_credentials() => Credentials::Client,
-        None => Credentials::None,
+        Some(_) => SentCredentials::Router,
+        None if slot.told.whom.has_key() => SentCredentials::None,
+        None if slot.head.has_credentials() => SentCredentials::Client,
+        None => SentCredentials::None,
     };
     AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
 }

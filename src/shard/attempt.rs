@@ -20,15 +20,16 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::{Count, FailedTrial, Lease, Stage};
+use forebay_fleet::account::{Count, FailedTrial, HeldAgainst, Lease, Stage};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
-use forebay_fleet::worker::Failure;
 use forebay_http1::{BodyFraming, Field, FieldKind, ResponseHead, bytes_of, header};
 use forebay_net::Timer;
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{AnswerMeaning, Chosen, Failed, may_be_blamed};
+use forebay_router::request::{
+    AnswerMeaning, Chosen, Failed, Judgement, WorkerReply, may_be_blamed,
+};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 
@@ -52,14 +53,23 @@ pub(super) struct Before {
     /// That rank and its failure, where it was alone with the request.
     pub(super) failed_at: Option<(RankIndex, RelayError)>,
     /// A trial that failed.
-    pub(super) trial: Option<FailedTrial>,
+    pub(super) trial: Option<Box<FailedTrial>>,
 }
 
 impl Before {
     /// A rank that has failed the request in the same way.
     fn failed_alike(&self, error: RelayError) -> Option<RankIndex> {
-        self.failed_at.filter(|(_, before)| *before == error).map(|(rank, _)| rank)
+        let is_requests = error.blames_worker() && !error.is_ranks_own();
+        let alike = self.failed_at.filter(|(_, before)| is_requests && *before == error);
+        alike.map(|(rank, _)| rank)
     }
+}
+
+/// What an attempt that failed leaves.
+struct Tried<'a, 'b> {
+    lease: Lease,
+    paired: Option<Paired<'b>>,
+    before: &'a Before,
 }
 
 /// Sends the request and relays the answer; the leases go back when this returns, whatever
@@ -80,7 +90,8 @@ pub(super) async fn run(
         paired.predicted = predicted.take();
     }
     let router_id = &shard.links.doors.router_id;
-    let going = Going { plan: &plan, endpoint, facts, is_trial: lease.is_trial(), router_id };
+    let (is_trial, is_paired) = (lease.is_trial(), paired.is_some());
+    let going = Going { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
     let result = {
@@ -89,7 +100,10 @@ pub(super) async fn run(
     };
     let answering = match result {
         Ok(answering) => answering,
-        Err(error) => return Err(failed(shard, slot, going, (lease, paired, &before), error)),
+        Err(error) => {
+            let tried = Tried { lease, paired, before: &before };
+            return Err(failed(shard, slot, going, tried, error));
+        }
     };
     settle_trial(shard, slot, before.trial);
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
@@ -115,7 +129,7 @@ pub(super) async fn run(
         }
         Err(error) => {
             if may_be_blamed(endpoint, error) {
-                judge::broke_off(shard, &plan, (facts.asker(), going.is_trial), error);
+                judge::broke_off(shard, going, error);
             }
             let failed = pair::abandoned(shard, paired, plan.rank, error);
             if matches!(slot.pair.keeping, Keeping::Off) {
@@ -132,7 +146,7 @@ fn failed(
     shard: &Shard,
     slot: &mut Slot,
     Going { plan, endpoint, facts, .. }: Going<'_>,
-    (mut lease, mut paired, before): (Lease, Option<Paired<'_>>, &Before),
+    Tried { mut lease, mut paired, before }: Tried<'_, '_>,
     error: RelayError,
 ) -> Failed {
     shard.io.note_lack_of_sockets(&shard.env, error);
@@ -148,13 +162,16 @@ fn failed(
     // prefill is ill.
     let is_owed = before.is_retry || !pair::may_lack_kv(paired.as_ref(), error);
     if is_owed && may_be_blamed(endpoint, error) {
-        let others = (paired.as_mut(), before.failed_alike(error));
-        judge::failed(shard, &mut lease, plan, others, error);
+        match before.failed_alike(error).filter(|_| paired.is_none()) {
+            Some(first) => judge::forgive(shard, first),
+            None => judge::failed(shard, &mut lease, plan, paired.as_mut(), error),
+        }
     }
     let trial = match (error, meaning(slot, plan)) {
         (RelayError::TrialFailed, AnswerMeaning::Failed(scope, weight)) => {
-            let (asker, status) = (facts.asker(), slot.answer.head.status);
-            Some(lease.judge_open(Failure { asker, scope, weight, status }))
+            let failed = Judgement::Failure { scope, weight, status: slot.answer.head.status };
+            let failure = failed.against(plan.rank, facts.requester(), false);
+            failure.map(|failure| Box::new(lease.judge_open(failure)))
         }
         _ => None,
     };
@@ -164,18 +181,18 @@ fn failed(
     if error == RelayError::EngineBusy {
         shard.workers.engine_refused(&shard.env, plan.rank, facts.model);
     }
-    let abandoned = pair::abandoned(shard, paired, plan.rank, error);
-    Failed {
-        has_rest: slot.pair.keeping.is_rest(),
-        trial,
-        retry_after_s: slot.answer.retry_after_s.take(),
-        answer: slot.answer.refused.take().or(abandoned.answer),
-        ..abandoned
+    if error == RelayError::CallerLimited {
+        shard.env.counters.held(HeldAgainst::Caller);
     }
+    let abandoned = pair::abandoned(shard, paired, plan.rank, error);
+    let WorkerReply { answer, retry_after_s, .. } = std::mem::take(&mut slot.answer.reply);
+    let answer = answer.or(abandoned.reply.answer);
+    let reply = WorkerReply { answer, trial, retry_after_s };
+    Failed { has_rest: slot.pair.keeping.is_rest(), reply, ..abandoned }
 }
 
 /// Another rank answers the request of a failed trial: who is to blame shows now.
-fn settle_trial(shard: &Shard, slot: &Slot, trial: Option<FailedTrial>) {
+fn settle_trial(shard: &Shard, slot: &Slot, trial: Option<Box<FailedTrial>>) {
     if let Some(trial) = trial
         && (200..300).contains(&slot.answer.head.status)
     {
@@ -293,9 +310,8 @@ async fn exchange(
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 let answering = Answering { upstream, sent };
-                let is_alone = paired.is_none();
                 let Answering { mut upstream, sent } =
-                    accept(sending, conn, slot, going, (answering, is_alone)).await?;
+                    accept(sending, conn, slot, going, answering).await?;
                 websocket::check_answer(slot, &upstream.input)?;
                 rest::check_answer(slot, plan, paired.is_some())?;
                 if paired.is_some() || may_leave {
@@ -376,13 +392,13 @@ async fn accept(
     conn: &mut Conn,
     slot: &mut Slot,
     going: Going<'_>,
-    (answering, is_alone): (Answering, bool),
+    answering: Answering,
 ) -> Result<Answering, RelayError> {
     if is_looped(&slot.answer.head, &answering.upstream.input) {
         keep_if_whole(sending, slot, answering);
         return Err(RelayError::Looped);
     }
-    let is_alone = is_alone && !slot.pair.keeping.is_rest();
+    let is_alone = !going.is_paired && !slot.pair.keeping.is_rest();
     let error = match meaning(slot, going.plan) {
         AnswerMeaning::NoRoom => return Err(busy(sending, slot, answering)),
         AnswerMeaning::CallerLimited if !is_alone => return Err(busy(sending, slot, answering)),
@@ -390,6 +406,18 @@ async fn accept(
         AnswerMeaning::Failed(..) if going.is_trial && is_alone => RelayError::TrialFailed,
         _ => return Ok(answering),
     };
+    // Apart: each connection would hold the place for it, and few answers are kept.
+    Box::pin(keep_answer(sending, conn, slot, answering)).await?;
+    Err(error)
+}
+
+/// Keeps an answer that another rank may better.
+async fn keep_answer(
+    sending: Sending<'_>,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    answering: Answering,
+) -> Result<(), RelayError> {
     let Answering { mut upstream, sent } = answering;
     let head = &slot.answer.head;
     let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
@@ -401,8 +429,9 @@ async fn accept(
         sending.io.keep(sending.env, upstream);
     }
     let (status, body) = (head.status, gathered.body);
-    slot.answer.refused = Some(EngineAnswer { status, body, content_type, retry_after });
-    Err(error)
+    let answer = EngineAnswer { status, body, content_type, retry_after };
+    slot.answer.reply.answer = Some(Box::new(answer));
+    Ok(())
 }
 
 /// Has the request come back to a router that it came through?
@@ -417,7 +446,7 @@ fn is_looped(head: &ResponseHead, input: &[u8]) -> bool {
 /// Notes when the engine will have room.
 fn busy(sending: Sending<'_>, slot: &mut Slot, answering: Answering) -> RelayError {
     let after = slot.answer.head.value_of(FieldKind::RetryAfter, &answering.upstream.input);
-    slot.answer.retry_after_s = after.and_then(retry_after_s);
+    slot.answer.reply.retry_after_s = after.and_then(retry_after_s);
     keep_if_whole(sending, slot, answering);
     RelayError::EngineBusy
 }

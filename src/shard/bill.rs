@@ -84,7 +84,7 @@ pub(super) fn begin(env: &Env, slot: &Slot, endpoint: Endpoint, chosen: &Chosen)
 
 /// An attempt has ended without an answer.
 pub(super) fn lost(shard: &Shard, slot: &Slot, endpoint: Endpoint, failed: &Failed) {
-    let work = match &failed.answer {
+    let work = match &failed.reply.answer {
         // The answer of a trial: an engine may have failed after a while.
         Some(answer) if answer.status >= 500 && !has_no_room(answer.status) => LostWork::All,
         Some(_) => LostWork::Nothing,

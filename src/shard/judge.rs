@@ -1,27 +1,24 @@
 //! account: holds failures against ranks, and reports them to the control plane. What an attempt
 //! means for its rank stands in `src/router/request/blame.rs` and `meaning.rs`.
 
+use super::outbound::Going;
 use super::pair::Paired;
 use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::{FailedTrial, Lease};
-use forebay_fleet::worker::{Asker, BreakerRules, Failure};
+use forebay_fleet::worker::{BreakerRules, RankFailure};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Judgement, hold_against};
 
-/// Judges the ranks of an attempt that failed before a byte of its answer was passed on. `alike`: a
-/// rank that has failed the request in the same way.
+/// Judges the ranks of an attempt that failed before a byte of its answer was passed on.
 pub(super) fn failed(
     shard: &Shard,
     lease: &mut Lease,
     plan: &SendPlan,
-    (paired, alike): (Option<&mut Paired<'_>>, Option<RankIndex>),
+    paired: Option<&mut Paired<'_>>,
     error: RelayError,
 ) {
     let Some(paired) = paired else {
-        if let Some(first) = alike.filter(|_| error.blames_worker() && !error.is_ranks_own()) {
-            return forgive(shard, first);
-        }
         if let Some(judgement) = Judgement::of_error(error) {
             judge(shard, lease, plan.worker, judgement);
         }
@@ -36,7 +33,7 @@ pub(super) fn failed(
         return judge(shard, lease, plan.worker, judgement);
     }
     let worker = if rank == prefill { worker } else { plan.worker };
-    hold(shard, (rank, lease.asker()), judgement, true);
+    hold(shard, judgement.against(rank, lease.requester(), true));
     shard.worker_failed(worker);
 }
 
@@ -56,45 +53,41 @@ pub(super) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judge
     }
 }
 
-/// The worker broke off in the middle of an answer. `is_trial`: the answer was that of a trial.
-pub(super) fn broke_off(
-    shard: &Shard,
-    plan: &SendPlan,
-    (asker, is_trial): (Asker, bool),
-    error: RelayError,
-) {
+/// The worker broke off in the middle of an answer.
+pub(super) fn broke_off(shard: &Shard, going: Going<'_>, error: RelayError) {
+    let Going { plan, facts, is_trial, .. } = going;
     if error.blames_worker() {
         let judgement = Judgement::failure(error.is_ranks_own());
-        hold(shard, (plan.rank, asker), judgement, is_trial);
+        hold(shard, judgement.against(plan.rank, facts.requester(), is_trial));
         shard.worker_failed(plan.worker);
     }
 }
 
 /// Another rank has served the request of a failed trial: the tried rank is to blame.
 pub(super) fn served_elsewhere(shard: &Shard, trial: &FailedTrial) {
-    let (rank, Failure { asker, scope, weight, status }) = trial.served_elsewhere();
-    hold(shard, (rank, asker), Judgement::Failure { scope, weight, status }, true);
+    hold(shard, Some(trial.served_elsewhere()));
 }
 
 /// Holds a failure against the rank of a lease.
 pub(super) fn mark_failed(shard: &Shard, lease: &mut Lease, judgement: Judgement) {
     lease.judge_failure();
-    hold(shard, (lease.rank(), lease.asker()), judgement, lease.is_trial());
+    hold(shard, judgement.against(lease.rank(), lease.requester(), lease.is_trial()));
 }
 
 /// Without health checks nothing is held against a rank.
-fn hold(shard: &Shard, (rank, asker): (RankIndex, Asker), judgement: Judgement, is_trial: bool) {
+fn hold(shard: &Shard, failure: Option<RankFailure>) {
+    let Some(failure) = failure else { return };
+    shard.env.counters.held(failure.scope.into());
     let config = shard.env.config();
     if config.health.enabled {
         let (fleet, board) = (shard.workers.fleet(), &shard.workers.board);
         let rules = BreakerRules { failures: config.breaker.failures, open: config.breaker.open };
-        let shown = (rank, asker, judgement, is_trial);
-        hold_against(&fleet, board, shown, rules, shard.env.now());
+        hold_against(&fleet, board, failure, rules, shard.env.now());
     }
 }
 
 /// The request is to blame, not the rank that failed it first.
-fn forgive(shard: &Shard, rank: RankIndex) {
+pub(super) fn forgive(shard: &Shard, rank: RankIndex) {
     if let Some(load) = shard.workers.board.rank(rank) {
         load.forgive();
     }

@@ -18,6 +18,8 @@ pub(super) struct Going<'a> {
     pub(super) facts: &'a RequestFacts,
     /// The request tries a rank that may be paused.
     pub(super) is_trial: bool,
+    /// Another rank computes the prompt.
+    pub(super) is_paired: bool,
     /// What the router calls itself towards the rank.
     pub(super) router_id: &'a RouterId,
 }

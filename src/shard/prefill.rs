@@ -159,11 +159,11 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     {
         abort::tell(shard, call);
     }
-    let (rank, asker) = (leg.lease.rank(), leg.lease.asker());
+    let (rank, requester) = (leg.lease.rank(), leg.lease.requester());
     shard.io.recycle(std::mem::take(&mut leg.call.body));
     drop(leg);
     if matches!(ended, PrefillEnded::Failed(PrefillFault::Busy)) {
-        shard.workers.engine_refused(&shard.env, rank, asker.model);
+        shard.workers.engine_refused(&shard.env, rank, requester.model);
     }
     ended
 }
@@ -322,16 +322,16 @@ mod tests {
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
     use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
     use forebay_fleet::mailbox::LegCall;
-    use forebay_fleet::worker::{Asker, LoadBoard, RoomLimits, ShardBoard};
+    use forebay_fleet::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]
     fn the_body_of_a_leg_is_sent_from_where_it_is() {
         let (board, now) = (ShardBoard::from(LoadBoard::new()), NanosSinceStart(0));
         let cost = LeaseCost::default();
-        let asker = Asker { caller: 0, model: ModelIndex(0) };
+        let requester = Requester { caller: 0, model: ModelIndex(0) };
         let limits = RoomLimits::default();
-        let wanted = LeaseWanted { rank: RankIndex(0), asker, cost, limits };
+        let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits };
         let lease = Lease::try_take(&board, wanted, now);
         let leg = PrefillLeg {
             ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },

@@ -353,7 +353,7 @@ mod tests {
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
     use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
     use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
-    use forebay_fleet::worker::{Asker, RoomLimits};
+    use forebay_fleet::worker::{Requester, RoomLimits};
     use forebay_index;
     use forebay_index::KeySeed;
 
@@ -417,8 +417,8 @@ mod tests {
             let (rank, now) = (RankIndex(panics), NanosSinceStart(1));
             let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
             let own = ShardBoard::from(Arc::clone(&board));
-            let asker = Asker { caller: 0, model: ModelIndex(0) };
-            let wanted = LeaseWanted { rank, asker, cost, limits };
+            let requester = Requester { caller: 0, model: ModelIndex(0) };
+            let wanted = LeaseWanted { rank, requester, cost, limits };
             let lease = Lease::try_take(&own, wanted, now).unwrap();
             board.rank(rank).unwrap().release(0);
             let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };

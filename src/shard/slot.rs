@@ -10,14 +10,13 @@ use crate::ingress::Conn;
 use crate::relay::Early;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::SessionConfig;
-use forebay_fleet::mailbox::EngineAnswer;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{FieldKind, RequestHead, ResponseHead, bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
 use forebay_prompt::parse::{ApiRequest, Refusal, Whom, query_model, session_key};
 use forebay_router::dispatch::SendPlan;
-use forebay_router::request::Split;
+use forebay_router::request::{Split, WorkerReply};
 use forebay_select::Prompt;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -88,10 +87,8 @@ pub(super) struct PairSlot {
 pub(super) struct AnswerSlot {
     /// Head of the worker's answer.
     pub(super) head: ResponseHead,
-    /// What an engine that had no room asked for.
-    pub(super) retry_after_s: Option<u64>,
-    /// The answer of a rank that another rank may better.
-    pub(super) refused: Option<EngineAnswer>,
+    /// What a worker has answered to an attempt that failed.
+    pub(super) reply: WorkerReply,
     /// What the client has before there is an answer.
     pub(super) early: Early,
     /// What the page is told that sends the request, if anything.
@@ -120,7 +117,7 @@ impl ToldSlot {
 impl AnswerSlot {
     fn forget(&mut self) {
         self.limits.clear();
-        self.refused = None;
+        self.reply = WorkerReply::default();
         self.usage.set(None);
         self.head_at = None;
         self.status = None;

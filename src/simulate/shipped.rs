@@ -13,8 +13,8 @@ use forebay_fleet::account::{Lease, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    Asker, CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    OwnLoad, RoomLimits, SessionKey, ShardBoard, TierRanks,
+    CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad,
+    Requester, RoomLimits, SessionKey, ShardBoard, TierRanks,
 };
 use forebay_index::{
     BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, SliceWriter, index,
@@ -179,8 +179,8 @@ impl Shipped {
             kv_tokens: uncached,
         };
         let board = &self.stages.loads.board;
-        let asker = Asker { caller: 0, model: MODEL };
-        let wanted = LeaseWanted { rank, asker, cost, limits: RoomLimits::default() };
+        let requester = Requester { caller: 0, model: MODEL };
+        let wanted = LeaseWanted { rank, requester, cost, limits: RoomLimits::default() };
         Lease::try_take(board, wanted, asked.now)
     }
 

@@ -26,7 +26,7 @@ use forebay::select::{
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
-    Asker, FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Role, RoomLimits,
+    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Requester, Role, RoomLimits,
     SessionSeat, TierRanks,
 };
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
@@ -269,7 +269,7 @@ pub(super) fn chosen(
     let mut overlaps = Overlaps::new(1_024);
     weigh_tiers(fleet, &ranks, config, found, &mut overlaps);
     let request = PickRequest {
-        asker: Asker { caller: 0, model: ModelIndex(0) },
+        requester: Requester { caller: 0, model: ModelIndex(0) },
         leg: Leg::Whole,
         ranks: &ranks,
         board: &LoadBoard::new(),

@@ -101,7 +101,7 @@ impl World {
         (leg, near): (Leg, Option<RankIndex>),
     ) -> Checked {
         let (rank, flow) = (lease.rank(), self.requests[id].flow.as_ref().unwrap());
-        self.check_room(fleet, rank, lease.asker().model)?;
+        self.check_room(fleet, rank, lease.requester().model)?;
         let RequestFacts { model, pin, tried, .. } = flow.facts();
         let way = Way { model: model.index(), leg, near, pin: *pin, tried };
         if !way.leads_to(fleet, rank, &|_| true) {
@@ -603,9 +603,9 @@ impl World {
 
     /// Is the rank not paused for the request? One that has failed elsewhere is no trial.
     fn is_open_to(&self, waiter: &Waiter, rank: RankIndex) -> bool {
-        let (load, asker) = (self.board.rank(rank).unwrap(), waiter.facts.asker());
-        load.breaker_admits(self.now, Some(asker))
-            && (waiter.facts.tried.is_empty() || !load.is_open_for(asker))
+        let (load, requester) = (self.board.rank(rank).unwrap(), waiter.facts.requester());
+        load.breaker_admits(self.now, Some(requester))
+            && (waiter.facts.tried.is_empty() || !load.is_open_for(requester))
     }
 
     fn ways_anywhere(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {

@@ -7,7 +7,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Ticket, Verdict};
-use forebay_fleet::worker::{Asker, BreakerRules, Leg, OpenedBy, QueueLimits, QueueWanted};
+use forebay_fleet::worker::{BreakerRules, Leg, OpenedBy, QueueLimits, QueueWanted, Requester};
 use forebay_prompt::parse::Reason;
 use forebay_router::request::{Action, Judgement, hold_against};
 use std::time::Duration;
@@ -75,10 +75,10 @@ fn a_decode_rank_is_looked_at_again_when_its_prefill_may_be_used_again() {
     let mut stage = stage(QueueMode::Pool, "Px Py Dx Dy");
     let ask = stage.any();
     let opened = Duration::from_millis(30);
-    let asker = Asker { caller: 0, model: ModelIndex(0) };
-    let shown = (RankIndex(0), asker, Judgement::failure(true), false);
+    let requester = Requester { caller: 0, model: ModelIndex(0) };
+    let failure = Judgement::failure(true).against(RankIndex(0), requester, false).unwrap();
     let rules = BreakerRules { failures: 1, open: opened };
-    hold_against(&stage.fleet, &stage.board, shown, rules, stage.now);
+    hold_against(&stage.fleet, &stage.board, failure, rules, stage.now);
     let pair = stage.bind_pair(&ask);
     assert_eq!(pair.0.rank(), RankIndex(3), "x has no prefill for now");
     let waits = stage.wait(&ask);

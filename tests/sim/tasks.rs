@@ -328,8 +328,8 @@ impl World {
     ) {
         let request = &self.requests[id];
         let rules = BreakerRules { failures: BREAKER_FAILURES, open: BREAKER_OPEN };
-        let shown = (rank, request.facts.asker(), judgement, is_trial);
-        hold_against(&self.shards[request.shard].fleet, &self.board, shown, rules, self.now);
+        let failure = judgement.against(rank, request.facts.requester(), is_trial).unwrap();
+        hold_against(&self.shards[request.shard].fleet, &self.board, failure, rules, self.now);
     }
 
     /// What will come of something that is sent to a rank.

@@ -5,7 +5,7 @@ use super::inputs::{chat_body, request_head, streamed_answer, whole_answer};
 use super::world::{
     BYTES_PER_TOKEN, HOLDER, MODEL, NOW, RANK_COUNT, World, fleet, loads, model_text,
 };
-use crate::world::ASKER;
+use crate::world::REQUESTER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
@@ -185,7 +185,7 @@ impl Choice {
 
     fn request(&self) -> PickRequest<'_> {
         PickRequest {
-            asker: ASKER,
+            requester: REQUESTER,
             leg: Leg::Whole,
             ranks: &[],
             board: &self.board,
@@ -223,7 +223,9 @@ fn select_of(choice: Choice) -> Box<dyn Operation> {
             random: &mut random,
         };
         let model = choice.world.model();
-        let found = candidates.collect(fleet, model, &choice.board, Seeking::default(), NOW);
+        let seeking =
+            Seeking { requester: REQUESTER, leg: Leg::Whole, near: None, pin: None, tried: &[] };
+        let found = candidates.collect(fleet, model, &choice.board, seeking, NOW);
         assert!(found.is_ok());
         let _ = binder.keep_able(&request, OUTPUT_TOKENS, candidates);
         let chosen = binder.would_bind(&request, OUTPUT_TOKENS, candidates);
@@ -238,7 +240,7 @@ fn lease() -> Box<dyn Operation> {
     let (board, _, leases) = loads(&fleet);
     let cost = LeaseCost { prefill_tokens: 200, decode_tokens: 2_304, kv_tokens: 456 };
     let limits = fleet.room(HOLDER);
-    let wanted = LeaseWanted { rank: HOLDER, asker: ASKER, cost, limits };
+    let wanted = LeaseWanted { rank: HOLDER, requester: REQUESTER, cost, limits };
     let run = move |_: &mut Vec<Lease>| {
         let taken = Lease::try_take(black_box(&board), wanted, NOW);
         let mut lease = taken.unwrap();

@@ -5,8 +5,8 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, Wo
 use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
-    Asker, Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    ModelKind, ModelText, OwnLoad, Pool, Rank, Role, RoomLimits, Serving, SessionSeat, ShardBoard,
+    Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelKind,
+    ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat, ShardBoard,
     TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A request of one caller for the only model.
-pub(crate) const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
+pub(crate) const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
 pub(crate) const MODEL: ModelIndex = ModelIndex(0);
 pub(crate) const NOW: NanosSinceStart = NanosSinceStart(60_000_000_000);
 /// The rank that holds most of the prompt.
@@ -147,7 +147,7 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
             LeaseCost { prefill_tokens: tokens, decode_tokens: 2 * tokens, kv_tokens: 2 * tokens };
         for _ in 0..=number % 4 {
             let limits = fleet.room(rank);
-            let wanted = LeaseWanted { rank, asker: ASKER, cost, limits };
+            let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits };
             leases.push(Lease::try_take(&board, wanted, NOW).unwrap());
         }
         past.prefill_began(tokens, NanosSinceStart(NOW.0 - 1_000_000));

@@ -4,6 +4,7 @@
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
 mod cards;
+mod caller_keys;
 mod configured;
 mod engine_seat;
 mod known_models;
@@ -37,7 +38,7 @@ use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registr
 use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
-use forebay_keys::{KeyRing, TokenKeys, TokenRules, TokenVerifier};
+use forebay_keys::KeyRing;
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, ConnectFault};
 use known_models::{FleetModels, KnownModels};
@@ -436,37 +437,6 @@ impl Fleet {
         }
         self.config = config;
         self.place_expected();
-    }
-
-    /// Checks the tokens of clients from the next snapshot on.
-    pub(super) fn set_tokens(&mut self, verifier: TokenVerifier) {
-        let tenants = (*self.front.tenants).clone().with_tokens(Arc::new(verifier));
-        self.front.tenants = Arc::new(tenants);
-    }
-
-    /// Tokens of clients count by these rules, or not at all. Keys that were read go on counting
-    /// if they are from the same place.
-    pub(super) fn set_token_rules(&mut self, rules: Option<TokenRules>, is_same_place: bool) {
-        let before = self.front.tenants.tokens().filter(|_| is_same_place);
-        let verifier = rules.map(|rules| match before {
-            Some(before) => before.with_rules(rules),
-            None => TokenVerifier::new(rules, TokenKeys::default()),
-        });
-        let tenants = (*self.front.tenants).clone();
-        self.front.tenants = Arc::new(match verifier {
-            Some(verifier) => tenants.with_tokens(Arc::new(verifier)),
-            None => tenants.without_tokens(),
-        });
-    }
-
-    /// Has a client shown a token of a key that is unknown, since the last call?
-    pub(super) fn lacks_token_key(&self) -> bool {
-        self.front.tenants.tokens().is_some_and(|verifier| verifier.take_lack())
-    }
-
-    /// The keys that clients may use.
-    pub(super) fn keys(&self) -> Option<&Arc<KeyRing>> {
-        self.front.tenants.keys()
     }
 
     /// The worker of a URL, if it is there, and over TLS where the URL says so.

@@ -1,16 +1,17 @@
 //! What the control plane makes of the load board as time passes.
 
 use super::super::ejection::Ejection;
-use super::outliers::Outliers;
-use forebay_base::NanosSinceStart;
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
+use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub(super) struct BoardWatch {
     pub(super) drain_rates: DrainRates,
     pub(super) ejection: Ejection,
-    pub(super) outliers: Outliers,
+    /// Ranks that fail what their siblings serve, as far as the log has named them.
+    pub(super) named_outliers: BTreeSet<RankIndex>,
     cache_writes: CacheWrites,
 }
 

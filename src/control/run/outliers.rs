@@ -1,32 +1,24 @@
 //! Ranks that fail what their siblings serve: named in the log once, with what to look at.
 
 use super::Control;
-use forebay_base::RankIndex;
-use forebay_fleet::worker::Held;
-use std::collections::BTreeSet;
+use forebay_fleet::worker::HeldFailures;
 use tracing::{info, warn};
 
 /// Pauses after which a rank is named: a rank that has failed by chance serves again before.
 const PAUSES_NAMED: u32 = 2;
 
-/// The ranks that the log has named.
-#[derive(Debug, Default)]
-pub(super) struct Outliers {
-    named: BTreeSet<RankIndex>,
-}
-
 impl Control {
     /// Names ranks that are paused again and again, and ranks that serve again.
     pub(super) fn name_outliers(&mut self) {
         let Self { board_watch, setup, snapshot, .. } = self;
-        let named = &mut board_watch.outliers.named;
+        let named = &mut board_watch.named_outliers;
         named.retain(|&rank| snapshot.has(rank));
         for (index, rank, worker) in snapshot.present() {
             let Some(load) = setup.board.rank(index) else { continue };
             let (held, dp_rank) = (load.held(), rank.dp_rank.0);
             match held.filter(|held| held.pauses >= PAUSES_NAMED) {
                 Some(held) if named.insert(index) => {
-                    let Held { status, pauses, .. } = held;
+                    let HeldFailures { status, pauses, .. } = held;
                     let has_key = worker.api_key.is_some();
                     warn!(
                         worker = &*worker.name,

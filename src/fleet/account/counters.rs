@@ -3,6 +3,7 @@
 
 use super::choice_counts::ChoiceCounts;
 use super::count::Count;
+use super::held_against::HeldAgainst;
 use super::not_continued::NotContinued;
 use super::rows::{Rows, bump, read, zeroed};
 use crate::tenant::TokenUsage;
@@ -58,6 +59,7 @@ pub struct ShardCounters {
 struct LabelledCells {
     requests: Box<[AtomicU64]>,
     not_continued: [AtomicU64; NotContinued::ALL.len()],
+    held_against: [AtomicU64; HeldAgainst::ALL.len()],
     /// A row for each reason and endpoint.
     refused: ModelRows,
     /// A row for each tenant.
@@ -84,6 +86,7 @@ impl ShardCounters {
             by_label: LabelledCells {
                 requests: zeroed(ENDPOINTS_MAX * STATUSES),
                 not_continued: std::array::from_fn(|_| AtomicU64::new(0)),
+                held_against: std::array::from_fn(|_| AtomicU64::new(0)),
                 refused: ModelRows::new(REASONS_MAX * ENDPOINTS_MAX),
                 tenant_tokens: ModelRows::new(TENANTS_MAX),
             },
@@ -164,6 +167,19 @@ impl ShardCounters {
     #[must_use]
     pub fn not_continued_count(&self, why: NotContinued) -> u64 {
         self.by_label.not_continued.get(why as usize).map_or(0, read)
+    }
+
+    /// Counts one refusal or failure of a worker.
+    pub fn held(&self, against: HeldAgainst) {
+        if let Some(cell) = self.by_label.held_against.get(against as usize) {
+            bump(cell, 1);
+        }
+    }
+
+    /// Refusals and failures of workers that were held against this.
+    #[must_use]
+    pub fn held_count(&self, against: HeldAgainst) -> u64 {
+        self.by_label.held_against.get(against as usize).map_or(0, read)
     }
 
     /// Counts one request that the router itself refused. `stream`: is one asked for, if the body

@@ -38,14 +38,14 @@ impl FirstTokens {
 mod tests {
     use super::*;
     use crate::account::{LeaseCost, LeaseWanted};
-    use crate::worker::{Asker, LoadBoard, RoomLimits, ShardBoard};
+    use crate::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
     use forebay_base::{ModelIndex, RankIndex};
 
     fn lease(board: &ShardBoard, ms: u64) -> Lease {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
-        let asker = Asker { caller: 0, model: ModelIndex(0) };
+        let requester = Requester { caller: 0, model: ModelIndex(0) };
         let limits = RoomLimits::default();
-        Lease::try_take(board, LeaseWanted { rank: RankIndex(0), asker, cost, limits }, at(ms))
+        Lease::try_take(board, LeaseWanted { rank: RankIndex(0), requester, cost, limits }, at(ms))
             .unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::worker::{
-    Asker, BreakerClaim, Failure, FailureScope, RoomLimits, RoomWanted, ShardBoard,
+    BreakerClaim, FailureScope, RankFailure, Requester, RoomLimits, RoomWanted, ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
@@ -33,14 +33,26 @@ impl LeaseCost {
 /// What a lease is wanted for.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseWanted {
-    /// The rank.
+    /// The rank that is to be given the request.
     pub rank: RankIndex,
     /// The caller and the model of the request.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What the request is expected to cost the rank.
     pub cost: LeaseCost,
     /// What the rank may be given.
     pub limits: RoomLimits,
+}
+
+/// Is the request the trial of a breaker that is half open?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseTrial {
+    None,
+    /// No other request may try the rank.
+    Held,
+    /// The answer has begun: the next request may try the rank.
+    Shared,
+    /// It has shown what the rank does.
+    Judged,
 }
 
 /// One place on one rank. Dropping it returns everything.
@@ -48,17 +60,13 @@ pub struct LeaseWanted {
 pub struct Lease {
     board: ShardBoard,
     rank: RankIndex,
-    asker: Asker,
+    requester: Requester,
     cost: LeaseCost,
     /// When its prompt began to wait for its first token; `None`: it waits no longer.
     prefill_since: Option<NanosSinceStart>,
     /// The end of a prefill makes room, not only the end of the request.
     prefill_is_bounded: bool,
-    judged: bool,
-    /// It is the trial of a breaker that is half open.
-    is_trial: bool,
-    /// The next request may try the rank already.
-    trial_shared: bool,
+    trial: LeaseTrial,
     /// The engine took the request.
     served: bool,
 }
@@ -67,13 +75,13 @@ impl Lease {
     /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
     #[must_use]
     pub fn try_take(board: &ShardBoard, wanted: LeaseWanted, now: NanosSinceStart) -> Option<Self> {
-        let LeaseWanted { rank, asker, cost, limits } = wanted;
+        let LeaseWanted { rank, requester, cost, limits } = wanted;
         let (cell, past) = (board.rank(rank)?, board.past(rank)?);
         let reused_tokens = cost.reused_tokens();
-        let room = cell.room_at(limits, Some(asker.model), now);
+        let room = cell.room_at(limits, Some(requester.model), now);
         let kv_tokens = cell.try_acquire(room, cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
-        let Some(claim) = cell.claim(now, asker) else {
+        let Some(claim) = cell.claim(now, requester) else {
             board.give_back(rank, cost.kv_tokens, None);
             return None;
         };
@@ -87,27 +95,28 @@ impl Lease {
         Some(Self {
             board: board.clone(),
             rank,
-            asker,
+            requester,
             cost,
             prefill_since: Some(now),
             prefill_is_bounded: limits.prefill_tokens_max > 0,
-            judged: false,
-            is_trial: claim == BreakerClaim::Trial,
-            trial_shared: false,
+            trial: match claim {
+                BreakerClaim::Free => LeaseTrial::None,
+                BreakerClaim::Trial => LeaseTrial::Held,
+            },
             served: false,
         })
     }
 
     /// The caller and the model of the request.
     #[must_use]
-    pub const fn asker(&self) -> Asker {
-        self.asker
+    pub const fn requester(&self) -> Requester {
+        self.requester
     }
 
     /// Does this request try a rank that may be paused?
     #[must_use]
-    pub const fn is_trial(&self) -> bool {
-        self.is_trial
+    pub fn is_trial(&self) -> bool {
+        self.trial != LeaseTrial::None
     }
 
     /// The rank this lease is on.
@@ -141,8 +150,8 @@ impl Lease {
 
     /// The answer has begun: the next request may try the rank too, before this one ends.
     pub fn share_trial(&mut self) {
-        if self.is_trial && !self.trial_shared {
-            self.trial_shared = true;
+        if self.trial == LeaseTrial::Held {
+            self.trial = LeaseTrial::Shared;
             if let Some(cell) = self.board.rank(self.rank) {
                 cell.trial_abandoned();
             }
@@ -150,9 +159,9 @@ impl Lease {
     }
 
     /// The trial failed. Whether the rank is to blame shows when another rank answers.
-    pub fn judge_open(&mut self, failure: Failure) -> FailedTrial {
-        self.judged = true;
-        FailedTrial { board: self.board.clone(), rank: self.rank, failure }
+    pub fn judge_open(&mut self, failure: RankFailure) -> FailedTrial {
+        self.judge_failure();
+        FailedTrial { board: self.board.clone(), failure }
     }
 
     /// The same in nanoseconds for a bill, which charges for the time behind it: rather too short.
@@ -185,9 +194,9 @@ impl Lease {
     /// this lease is work done.
     pub fn judge_success(&mut self) {
         self.judge_taken();
-        self.judged = true;
+        self.settle();
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.succeeded(self.asker);
+            cell.succeeded(self.requester);
         }
     }
 
@@ -199,8 +208,14 @@ impl Lease {
 
     /// The rank failed the request: a trial is over. What the failure means is for
     /// [`LoadBoard::hold_against`](crate::worker::LoadBoard::hold_against).
-    pub const fn judge_failure(&mut self) {
-        self.judged = true;
+    pub fn judge_failure(&mut self) {
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        if self.trial == LeaseTrial::Held {
+            self.trial = LeaseTrial::Judged;
+        }
     }
 }
 
@@ -209,21 +224,20 @@ impl Lease {
 #[derive(Debug)]
 pub struct FailedTrial {
     board: ShardBoard,
-    rank: RankIndex,
-    failure: Failure,
+    failure: RankFailure,
 }
 
 impl FailedTrial {
-    /// The rank, and its failure if another rank has served the request.
+    /// The failure of the tried rank, if another rank has served the request.
     #[must_use]
-    pub const fn served_elsewhere(&self) -> (RankIndex, Failure) {
-        (self.rank, Failure { scope: FailureScope::Model, ..self.failure })
+    pub const fn served_elsewhere(&self) -> RankFailure {
+        RankFailure { scope: FailureScope::Model, is_trial: true, ..self.failure }
     }
 }
 
 impl Drop for FailedTrial {
     fn drop(&mut self) {
-        if let Some(cell) = self.board.rank(self.rank) {
+        if let Some(cell) = self.board.rank(self.failure.rank) {
             cell.trial_abandoned();
         }
     }
@@ -238,11 +252,11 @@ impl Drop for Lease {
         if let Some(cell) = self.board.rank(self.rank) {
             cell.sub_decode(self.cost.decode_tokens);
             // Of an ejected rank the head of an answer decides nothing.
-            let is_open = !self.judged || cell.ejected().is_some();
-            if self.is_trial && !self.trial_shared && is_open {
+            let is_ejected = cell.ejected().is_some();
+            if self.trial == LeaseTrial::Held || self.trial == LeaseTrial::Judged && is_ejected {
                 cell.trial_abandoned();
             }
-            let served = self.served.then_some(self.asker.model);
+            let served = self.served.then_some(self.requester.model);
             self.board.give_back(self.rank, self.cost.kv_tokens, served);
         }
     }
@@ -254,7 +268,7 @@ mod tests {
     use crate::worker::{BreakerRules, FailureWeight, LoadBoard};
     use forebay_base::ModelIndex;
 
-    const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
+    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
     const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
 
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
@@ -267,7 +281,7 @@ mod tests {
         limits: RoomLimits,
         now: NanosSinceStart,
     ) -> Option<Lease> {
-        let wanted = LeaseWanted { rank: RankIndex(0), asker: ASKER, cost, limits };
+        let wanted = LeaseWanted { rank: RankIndex(0), requester: REQUESTER, cost, limits };
         Lease::try_take(board, wanted, now)
     }
 
@@ -275,9 +289,16 @@ mod tests {
     fn fail(board: &LoadBoard, mut lease: Lease, open: Duration) {
         lease.judge_failure();
         let weight = FailureWeight::Failed;
-        let failure = Failure { asker: ASKER, scope: FailureScope::Caller, weight, status: 500 };
+        let failure = RankFailure {
+            rank: lease.rank(),
+            requester: REQUESTER,
+            scope: FailureScope::Caller,
+            weight,
+            status: 500,
+            is_trial: true,
+        };
         let (siblings, rules) = (std::iter::once(RankIndex(1)), BreakerRules { failures: 1, open });
-        board.hold_against(lease.rank(), (failure, true), siblings, rules, NanosSinceStart(0));
+        board.hold_against(failure, siblings, rules, NanosSinceStart(0));
     }
 
     fn state(board: &LoadBoard) -> (u32, u64, u64) {
@@ -411,7 +432,7 @@ mod tests {
         let board = ShardBoard::from(LoadBoard::new());
         let load = board.rank(RankIndex(0)).unwrap();
         let take = || take_with(&board, COST, NONE, NanosSinceStart(0)).unwrap();
-        load.refused(ASKER.model, NanosSinceStart(0));
+        load.refused(REQUESTER.model, NanosSinceStart(0));
         let held = load.busy_until(None);
         assert_ne!(held, NanosSinceStart(0));
         drop(take());

@@ -1,7 +1,7 @@
 //! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
 //! passed on and never copied field by field.
 
-use crate::worker::{Asker, Dialect, SessionKey};
+use crate::worker::{Dialect, Requester, SessionKey};
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 
 /// Who asks, and with which right to a place in line.
@@ -57,7 +57,7 @@ pub struct RequestFacts {
 impl RequestFacts {
     /// The caller and the model, as far as blame goes.
     #[must_use]
-    pub const fn asker(&self) -> Asker {
-        Asker { caller: self.caller.source, model: self.model }
+    pub const fn requester(&self) -> Requester {
+        Requester { caller: self.caller.source, model: self.model }
     }
 }

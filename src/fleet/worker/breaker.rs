@@ -20,8 +20,8 @@
 //!   first success closes the breaker of a rank that was not paused. A rank that was paused has to
 //!   serve more trials, so that a rank that fails now and then gets trials alone.
 
+use super::tag::Tag;
 use super::{LoadBoard, RankLoad};
-use forebay_base::limits::MODELS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -50,7 +50,7 @@ const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX < 1 << (DOUBTS_BIT 
 
 /// Who asks for what: the caller and the model of a request, as far as blame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct Requester {
     /// A hash of the tenant, or of the client's address where clients have no keys.
     pub caller: u32,
     /// The model that the request is for.
@@ -62,7 +62,7 @@ pub struct Asker {
 pub enum FailureWeight {
     /// The rank refused the request as wrong (4xx). Callers make most of these themselves.
     Refused = 1,
-    /// The rank failed.
+    /// The rank failed the request.
     Failed = 2,
 }
 
@@ -79,15 +79,19 @@ pub enum FailureScope {
 
 /// A failure of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RankFailure {
+    /// The rank that failed.
+    pub rank: RankIndex,
     /// The request that shows the failure.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What the failure speaks of.
     pub scope: FailureScope,
     /// How much it weighs.
     pub weight: FailureWeight,
     /// Status of the answer; 0 without one.
     pub status: u16,
+    /// The request tried the rank, and the rank is to blame.
+    pub is_trial: bool,
 }
 
 /// When a rank is paused, and for how long.
@@ -95,7 +99,7 @@ pub struct Failure {
 pub struct BreakerRules {
     /// Failures after which a rank may be paused.
     pub failures: u32,
-    /// The first pause.
+    /// The first pause of a rank.
     pub open: Duration,
 }
 
@@ -110,7 +114,7 @@ pub enum BreakerClaim {
 
 /// What is held against a rank, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldFailures {
     /// Weights of failures, less what successes took off.
     pub score: u32,
     /// Status of the last failure; 0 for one without an answer.
@@ -147,16 +151,15 @@ impl LoadBoard {
     /// opened. So a rank without siblings always serves; requests that fail everywhere close no
     /// rank; a rank that fails what others serve is left out after few failures.
     ///
-    /// `is_trial`: the failed request tried the rank, and the rank is to blame. A failure that
-    /// speaks of the rank needs no trial. Both pause the rank.
+    /// A failed trial pauses the rank, and so does a failure that speaks of the rank.
     pub fn hold_against(
         &self,
-        rank: RankIndex,
-        (failure, is_trial): (Failure, bool),
+        failure: RankFailure,
         siblings: impl Iterator<Item = RankIndex>,
         rules: BreakerRules,
         now: NanosSinceStart,
     ) {
+        let rank = failure.rank;
         let Some(load) = self.rank(rank) else { return };
         let score = load.count_failure(failure);
         let best = siblings
@@ -176,7 +179,7 @@ impl LoadBoard {
             }
             return;
         };
-        if is_trial || failure.scope == FailureScope::Rank {
+        if failure.is_trial || failure.scope == FailureScope::Rank {
             load.pause(rules.open, now);
         } else if !load.is_open() {
             load.half_open(now);
@@ -189,29 +192,29 @@ impl LoadBoard {
 
 impl RankLoad {
     /// May a request go there now? In half-open state exactly one request gets `true`; its outcome
-    /// decides. Without an `asker`: is the rank open to some callers?
+    /// decides. Without an `requester`: is the rank open to some callers?
     #[must_use]
-    pub fn breaker_admits(&self, now: NanosSinceStart, asker: Option<Asker>) -> bool {
+    pub fn breaker_admits(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
         // ordering: one word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
             || (now.0 >= open_until && !self.trial_taken())
-            || (self.ejected().is_none() && !self.covers(asker))
+            || (self.ejected().is_none() && !self.covers(requester))
     }
 
     /// Is the rank paused or half open for requests like this one?
     #[must_use]
-    pub fn is_open_for(&self, asker: Asker) -> bool {
-        self.is_open() && (self.ejected().is_some() || self.covers(Some(asker)))
+    pub fn is_open_for(&self, requester: Requester) -> bool {
+        self.is_open() && (self.ejected().is_some() || self.covers(Some(requester)))
     }
 
     /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
     /// another request has the trial.
     #[must_use]
-    pub fn claim(&self, now: NanosSinceStart, asker: Asker) -> Option<BreakerClaim> {
+    pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
         // ordering: pairs with `pause`; a stale 0 sends one request more.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        if open_until == 0 || (self.ejected().is_none() && !self.covers(Some(asker))) {
+        if open_until == 0 || (self.ejected().is_none() && !self.covers(Some(requester))) {
             return Some(BreakerClaim::Free);
         }
         // ordering: the swap picks one winner; nothing else is published through it.
@@ -221,16 +224,16 @@ impl RankLoad {
 
     /// The rank served a request. What speaks of another model alone stays.
     #[inline]
-    pub fn succeeded(&self, asker: Asker) {
+    pub fn succeeded(&self, requester: Requester) {
         // ordering: a hint; pairs with `count_failure`, `pause` and `doubted`.
         if self.failures() != 0 || self.is_open() || self.history.load(Ordering::Relaxed) != 0 {
-            self.count_success(asker);
+            self.count_success(requester);
         }
     }
 
-    fn count_success(&self, asker: Asker) {
+    fn count_success(&self, requester: Requester) {
         let witness = self.witness();
-        if self.failures() != 0 && !witness.model.covers(Tag::of_model(asker.model)) {
+        if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
             return;
         }
         // One success after a flood of failures shows as much as one after a few.
@@ -271,11 +274,11 @@ impl RankLoad {
     }
 
     /// Adds a failure; the score with it.
-    fn count_failure(&self, failure: Failure) -> u32 {
+    fn count_failure(&self, failure: RankFailure) -> u32 {
         let weight = failure.weight as u32;
         // ordering: a count; the read-modify-write makes it exact.
         let before = self.failures.fetch_add(weight, Ordering::Relaxed);
-        let Asker { caller, model } = failure.asker;
+        let Requester { caller, model } = failure.requester;
         let (caller, model) = match failure.scope {
             FailureScope::Caller => (Tag::of_caller(caller), Tag::of_model(model)),
             FailureScope::Model => (Tag::SEVERAL, Tag::of_model(model)),
@@ -368,10 +371,10 @@ impl RankLoad {
 
     /// What is held against the rank; `None`: nothing.
     #[must_use]
-    pub fn held(&self) -> Option<Held> {
+    pub fn held(&self) -> Option<HeldFailures> {
         let score = self.failures();
         let Witness { caller, model, status } = self.witness();
-        (score > 0 || self.level() > 0).then(|| Held {
+        (score > 0 || self.level() > 0).then(|| HeldFailures {
             score,
             status,
             is_one_model: model != Tag::SEVERAL,
@@ -408,50 +411,13 @@ impl RankLoad {
     }
 
     /// Do the failures speak of requests like this one?
-    fn covers(&self, asker: Option<Asker>) -> bool {
+    fn covers(&self, requester: Option<Requester>) -> bool {
         let Witness { caller, model, .. } = self.witness();
-        let Some(asker) = asker else { return caller == Tag::SEVERAL };
-        model.covers(Tag::of_model(asker.model)) && caller.covers(Tag::of_caller(asker.caller))
+        let Some(requester) = requester else { return caller == Tag::SEVERAL };
+        model.covers(Tag::of_model(requester.model))
+            && caller.covers(Tag::of_caller(requester.caller))
     }
 }
-
-/// A short name of one caller or one model, or the word for several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag(u32);
-
-impl Tag {
-    const BITS: u32 = 11;
-    pub(super) const SEVERAL: Self = Self((1 << Self::BITS) - 1);
-
-    /// Callers share tags: then the failures of one are held against the requests of the other.
-    const fn of_caller(caller: u32) -> Self {
-        Self(caller % Self::SEVERAL.0)
-    }
-
-    pub(super) const fn of_model(model: ModelIndex) -> Self {
-        // The index is below `MODELS_MAX`, so each model has a tag of its own.
-        Self(model.0 as u32 % Self::SEVERAL.0)
-    }
-
-    pub(super) const fn of(bits: u32) -> Self {
-        Self(bits & Self::SEVERAL.0)
-    }
-
-    pub(super) const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Both are the same, or several.
-    pub(super) fn with(self, other: Self) -> Self {
-        if self == other { self } else { Self::SEVERAL }
-    }
-
-    pub(super) fn covers(self, other: Self) -> bool {
-        self == Self::SEVERAL || self == other
-    }
-}
-
-const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
 
 /// The callers and models whose requests failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,17 +4,24 @@ use super::*;
 use proptest::prelude::*;
 
 const RULES: BreakerRules = BreakerRules { failures: 3, open: Duration::from_millis(50) };
-const X: Asker = Asker { caller: 1, model: ModelIndex(0) };
-const Y: Asker = Asker { caller: 2, ..X };
+const X: Requester = Requester { caller: 1, model: ModelIndex(0) };
+const Y: Requester = Requester { caller: 2, ..X };
 const MS: u64 = 1_000_000;
 
 fn at(ms: u64) -> NanosSinceStart {
     NanosSinceStart(ms * MS)
 }
 
-fn failure(asker: Asker, status: u16) -> Failure {
+fn failure(requester: Requester, status: u16) -> RankFailure {
     let weight = if status < 500 { FailureWeight::Refused } else { FailureWeight::Failed };
-    Failure { asker, scope: FailureScope::Caller, weight, status }
+    RankFailure {
+        rank: RankIndex(0),
+        requester,
+        scope: FailureScope::Caller,
+        weight,
+        status,
+        is_trial: false,
+    }
 }
 
 /// A board of which the first `count` ranks serve one model.
@@ -32,26 +39,26 @@ impl Fleet {
         self.board.rank(RankIndex(rank)).unwrap()
     }
 
-    fn fail(&self, rank: u16, failure: Failure, ms: u64) {
-        self.hold(rank, (failure, false), ms);
+    fn fail(&self, rank: u16, failure: RankFailure, ms: u64) {
+        self.hold(RankFailure { rank: RankIndex(rank), ..failure }, ms);
     }
 
-    fn fail_trial(&self, rank: u16, failure: Failure, ms: u64) {
-        self.hold(rank, (failure, true), ms);
+    fn fail_trial(&self, rank: u16, failure: RankFailure, ms: u64) {
+        self.hold(RankFailure { rank: RankIndex(rank), is_trial: true, ..failure }, ms);
     }
 
-    fn hold(&self, rank: u16, failure: (Failure, bool), ms: u64) {
+    fn hold(&self, failure: RankFailure, ms: u64) {
         let siblings = (0..self.count).map(RankIndex);
-        self.board.hold_against(RankIndex(rank), failure, siblings, RULES, at(ms));
+        self.board.hold_against(failure, siblings, RULES, at(ms));
     }
 
-    fn admits(&self, rank: u16, asker: Asker, ms: u64) -> bool {
-        self.rank(rank).breaker_admits(at(ms), Some(asker))
+    fn admits(&self, rank: u16, requester: Requester, ms: u64) -> bool {
+        self.rank(rank).breaker_admits(at(ms), Some(requester))
     }
 
     /// May any number of requests go there?
-    fn is_free(&self, rank: u16, asker: Asker) -> bool {
-        !self.rank(rank).is_open_for(asker)
+    fn is_free(&self, rank: u16, requester: Requester) -> bool {
+        !self.rank(rank).is_open_for(requester)
     }
 }
 
@@ -106,9 +113,9 @@ fn failures_of_one_caller_concern_that_caller_alone() {
 
 #[test]
 fn failures_of_one_model_concern_that_model_alone() {
-    let (fleet, other) = (Fleet::new(2), Asker { model: ModelIndex(1), ..Y });
-    for asker in [X, Y, X] {
-        fleet.fail(0, failure(asker, 500), 0);
+    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    for requester in [X, Y, X] {
+        fleet.fail(0, failure(requester, 500), 0);
     }
     assert_eq!((fleet.is_free(0, X), fleet.is_free(0, other)), (false, true));
     fleet.rank(0).succeeded(other);
@@ -120,9 +127,9 @@ fn failures_of_one_model_concern_that_model_alone() {
 #[test]
 fn what_no_caller_can_cause_pauses_the_rank_for_all() {
     let fleet = Fleet::new(2);
-    let refused = Failure { scope: FailureScope::Rank, ..failure(X, 599) };
+    let refused = RankFailure { scope: FailureScope::Rank, ..failure(X, 599) };
     (0..3).for_each(|ms| fleet.fail(0, refused, ms));
-    let other = Asker { caller: 9, model: ModelIndex(7) };
+    let other = Requester { caller: 9, model: ModelIndex(7) };
     assert!(!fleet.admits(0, X, 3) && !fleet.admits(0, other, 3));
 }
 
@@ -224,14 +231,15 @@ fn unserved(story: &Story) -> (u32, u32) {
     let fleet = Fleet::new(u16::try_from(story.natures.len()).unwrap());
     let mut random = fastrand::Rng::with_seed(story.seed);
     let mut unserved = 0;
-    let asker = |caller| Asker { caller: if story.is_one_address { 0 } else { caller }, ..X };
+    let requester =
+        |caller| Requester { caller: if story.is_one_address { 0 } else { caller }, ..X };
     for number in 0..GOOD_COUNT {
         let start = u64::from(number) * GAP_MS;
         for bad in 0..story.bad_count {
             let now = start + u64::from(bad) * GAP_MS / 10;
-            send(&fleet, story, (asker(1), true), now, &mut random);
+            send(&fleet, story, (requester(1), true), now, &mut random);
         }
-        let caller = asker(2 + number % 3);
+        let caller = requester(2 + number % 3);
         unserved += u32::from(!send(&fleet, story, (caller, false), start, &mut random));
     }
     (unserved, GOOD_COUNT)
@@ -241,7 +249,7 @@ fn unserved(story: &Story) -> (u32, u32) {
 fn send(
     fleet: &Fleet,
     story: &Story,
-    (asker, is_bad): (Asker, bool),
+    (requester, is_bad): (Requester, bool),
     ms: u64,
     random: &mut fastrand::Rng,
 ) -> bool {
@@ -249,15 +257,15 @@ fn send(
     loop {
         // A request that has failed is no trial.
         let may = |rank: &u16| match tried.is_empty() {
-            true => fleet.admits(*rank, asker, ms),
-            false => !tried.contains(rank) && !fleet.rank(*rank).is_open_for(asker),
+            true => fleet.admits(*rank, requester, ms),
+            false => !tried.contains(rank) && !fleet.rank(*rank).is_open_for(requester),
         };
         let admitted: Vec<u16> = (0..fleet.count).filter(may).collect();
         // A rank that fails at once looks idle.
         let is_fast = |rank: &&u16| !matches!(story.natures[usize::from(**rank)], Nature::Well);
         let fast = admitted.iter().find(is_fast).filter(|_| random.bool());
         let Some(&rank) = fast.or_else(|| random.choice(&admitted)) else { return false };
-        let claim = fleet.rank(rank).claim(at(ms), asker).unwrap();
+        let claim = fleet.rank(rank).claim(at(ms), requester).unwrap();
         let status = match story.natures[usize::from(rank)] {
             _ if is_bad => 500,
             Nature::Well => 200,
@@ -266,9 +274,10 @@ fn send(
             Nature::Flaky => [200, 500][random.usize(..2)],
         };
         if status == 200 {
-            fleet.rank(rank).succeeded(asker);
+            fleet.rank(rank).succeeded(requester);
             if let Some((first, status)) = trial {
-                let failed = Failure { scope: FailureScope::Model, ..failure(asker, status) };
+                let failed =
+                    RankFailure { scope: FailureScope::Model, ..failure(requester, status) };
                 fleet.fail_trial(first, failed, ms);
             }
             return true;
@@ -278,7 +287,7 @@ fn send(
             return false;
         }
         if claim == BreakerClaim::Free {
-            fleet.fail(rank, failure(asker, status), ms);
+            fleet.fail(rank, failure(requester, status), ms);
             return false;
         }
         trial = Some((rank, status));

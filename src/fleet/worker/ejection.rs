@@ -113,21 +113,28 @@ fn count_of(counts: u32, reason: EjectReason) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Asker, BreakerClaim, BreakerRules, Failure, FailureScope, FailureWeight, LoadBoard,
+        BreakerClaim, BreakerRules, FailureScope, FailureWeight, LoadBoard, RankFailure, Requester,
     };
     use super::*;
     use forebay_base::{ModelIndex, RankIndex};
     use std::time::Duration;
 
-    const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
+    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
 
     /// A failure of the first rank, beside a sibling that does well.
     fn fail(board: &LoadBoard, failures: u32) {
         let weight = FailureWeight::Failed;
-        let failure = Failure { asker: ASKER, scope: FailureScope::Rank, weight, status: 500 };
+        let failure = RankFailure {
+            rank: RankIndex(0),
+            requester: REQUESTER,
+            scope: FailureScope::Rank,
+            weight,
+            status: 500,
+            is_trial: true,
+        };
         let rules = BreakerRules { failures, open: Duration::from_nanos(10) };
         let siblings = std::iter::once(RankIndex(1));
-        board.hold_against(RankIndex(0), (failure, true), siblings, rules, NanosSinceStart(5));
+        board.hold_against(failure, siblings, rules, NanosSinceStart(5));
     }
 
     const UNTIL: NanosSinceStart = NanosSinceStart(1_000);
@@ -137,20 +144,23 @@ mod tests {
         let board = LoadBoard::new();
         let load = board.rank(RankIndex(0)).unwrap();
         load.eject(EjectReason::Stalled, UNTIL);
-        assert!(load.is_stalled() && !load.breaker_admits(NanosSinceStart(999), Some(ASKER)));
-        load.succeeded(ASKER);
+        assert!(load.is_stalled() && !load.breaker_admits(NanosSinceStart(999), Some(REQUESTER)));
+        load.succeeded(REQUESTER);
         fail(&board, 1);
         assert!(
-            !load.breaker_admits(NanosSinceStart(999), Some(ASKER)),
+            !load.breaker_admits(NanosSinceStart(999), Some(REQUESTER)),
             "nor is the pause cut short"
         );
         load.let_try();
         assert_eq!((load.is_stalled(), load.ejected()), (false, Some(EjectReason::Stalled)));
-        assert_eq!(load.claim(UNTIL, ASKER), Some(BreakerClaim::Trial));
-        load.succeeded(ASKER);
-        assert_eq!(load.claim(UNTIL, ASKER), None, "one at a time, whatever its head says");
+        assert_eq!(load.claim(UNTIL, REQUESTER), Some(BreakerClaim::Trial));
+        load.succeeded(REQUESTER);
+        assert_eq!(load.claim(UNTIL, REQUESTER), None, "one at a time, whatever its head says");
         load.readmit();
-        assert_eq!((load.ejected(), load.claim(UNTIL, ASKER)), (None, Some(BreakerClaim::Free)));
+        assert_eq!(
+            (load.ejected(), load.claim(UNTIL, REQUESTER)),
+            (None, Some(BreakerClaim::Free))
+        );
     }
 
     #[test]
@@ -160,9 +170,9 @@ mod tests {
         load.eject(EjectReason::Slow, UNTIL);
         (0..3).for_each(|_| fail(&board, 3));
         load.readmit();
-        assert_eq!(load.claim(NanosSinceStart(6), ASKER), Some(BreakerClaim::Free));
+        assert_eq!(load.claim(NanosSinceStart(6), REQUESTER), Some(BreakerClaim::Free));
         fail(&board, 3);
-        assert_eq!(load.claim(NanosSinceStart(6), ASKER), None);
+        assert_eq!(load.claim(NanosSinceStart(6), REQUESTER), None);
     }
 
     #[test]

@@ -21,12 +21,15 @@ mod report;
 mod session;
 mod shard_board;
 mod signs;
+mod tag;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
 mod window;
 
 pub use board::LoadBoard;
-pub use breaker::{Asker, BreakerClaim, BreakerRules, Failure, FailureScope, FailureWeight, Held};
+pub use breaker::{
+    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, Requester,
+};
 pub use cache_writes::CacheWrites;
 pub use ejection::EjectReason;
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};

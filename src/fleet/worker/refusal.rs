@@ -1,7 +1,7 @@
 //! What an engine's refusals for lack of room speak of, as one word of the rank's cell: the model,
 //! and how many holds there were in a row.
 
-use super::breaker::Tag;
+use super::tag::Tag;
 use forebay_base::ModelIndex;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What tests of several modules share.
 
 use super::{
-    Asker, Dialect, FleetSnapshot, Model, ModelKind, Rank, Role, RoomLimits, SessionSeat,
+    Dialect, FleetSnapshot, Model, ModelKind, Rank, Requester, Role, RoomLimits, SessionSeat,
     TierRanks, Worker, WorkerState, pools,
 };
 use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
@@ -9,7 +9,7 @@ use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;
 
 /// A request of one caller for the first model.
-pub const ASKER: Asker = Asker { caller: 1, model: ModelIndex(0) };
+pub const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
 
 /// A model of the first pool, on these ranks.
 pub fn model(name: &str, ranks: &[u16]) -> Model {

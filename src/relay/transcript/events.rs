@@ -75,6 +75,8 @@ pub(super) struct OverlongIds {
     /// So many bytes of [`LIST`] have come.
     matched: usize,
     is_in_list: bool,
+    /// The stream has broken off in such an event: the client has the beginning of it.
+    pub(super) is_torn: bool,
 }
 
 /// How a list of ids begins. In a string the quote would be escaped, so this is the end of a key.

@@ -1,17 +1,14 @@
 //! What the client has of a stream of vLLM, as token ids, so that another rank can go on where the
 //! first one broke off. Sans-IO: bytes of events in, bytes of events out.
 //!
-//! | what | from |
-//! |---|---|
-//! | ids of the prompt and of each event | `return_token_ids`, which the router asks for |
-//! | id, time and model of the stream | its first event |
-//! | sampling and limits | the request |
+//! The router asks for the ids (`return_token_ids`). The first event has id, time and model of the
+//! stream, the request has sampling and limits.
 //!
 //! # Exactness
 //! The engine holds text back until a character is whole. An event with text and one id is
 //! therefore a safe place: the client has the text of all ids up to there. Of an event with text
 //! and several ids, the last id may be held back. Such a place is safe if the vocabulary says that
-//! its bytes end with a whole character. StreamIds behind the safe place are computed again.
+//! its bytes end with a whole character. Ids behind the safe place are computed again.
 //!
 //! # Limits
 //! [`CONTINUED_IDS_MAX`] ids of one stream, [`CONTINUED_EVENT_BYTES_MAX`] bytes of one event,
@@ -50,9 +47,6 @@ pub struct Transcript {
     said: LastWord,
     /// Why no other rank can go on.
     obstacle: Option<NotContinued>,
-    /// The stream has broken off in the middle of an event that is too long, and the client has the
-    /// beginning of that.
-    is_torn: bool,
 }
 
 /// The ids of the prompt, of what the client has, and of what came behind.
@@ -116,7 +110,6 @@ impl Transcript {
             told: StreamTold::default(),
             said: LastWord::default(),
             obstacle: None,
-            is_torn: false,
         })
     }
 
@@ -200,7 +193,7 @@ impl Transcript {
 
     /// The stream has broken off: a part of an event is none.
     pub fn break_off(&mut self) {
-        self.is_torn = self.events.is_overlong();
+        self.overlong.is_torn = self.events.is_overlong();
         self.events.clear();
         self.said = std::mem::take(&mut self.told.failure);
     }
@@ -208,7 +201,7 @@ impl Transcript {
     /// Has the client no more than whole events, where the stream has broken off?
     #[must_use]
     pub const fn is_between_events(&self) -> bool {
-        !self.is_torn
+        !self.overlong.is_torn
     }
 
     /// Finds out how far the client has the text, and how much may follow. `context_tokens`: most

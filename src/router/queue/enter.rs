@@ -45,8 +45,8 @@ pub(crate) struct QueuePlace {
 impl Applicant<'_> {
     fn seeking(&self) -> Seeking<'_> {
         let RequestFacts { pin, tried, .. } = self.facts;
-        let (asker, leg) = (self.facts.asker(), self.request.leg);
-        Seeking { asker, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
+        let (requester, leg) = (self.facts.requester(), self.request.leg);
+        Seeking { requester, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
     }
 
     /// What it itself has counted into a queue.

@@ -250,7 +250,7 @@ fn place(
     let request = asked(waiter, binder, model, overlaps);
     let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
         let seeking = Seeking {
-            asker: facts.asker(),
+            requester: facts.requester(),
             leg: waiter.leg,
             near: waiter.near,
             pin: facts.pin,
@@ -322,7 +322,7 @@ fn asked<'a>(
     overlaps: &'a Overlaps,
 ) -> PickRequest<'a> {
     PickRequest {
-        asker: waiter.facts.asker(),
+        requester: waiter.facts.requester(),
         leg: waiter.leg,
         ranks: &[],
         board: binder.board,

@@ -2,12 +2,12 @@
 //! next. A leg is blamed for what it did itself; one that waited for the other leg is not. Where
 //! either may be the cause, what the two do with others tells ([`LoadBoard::doubt`]).
 
-use super::stop::Failed;
+use super::stop::{Failed, WorkerReply};
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
-use forebay_fleet::worker::{FailureScope, FailureWeight, LoadBoard};
+use forebay_fleet::worker::{FailureScope, FailureWeight, LoadBoard, RankFailure, Requester};
 use forebay_prompt::parse::Endpoint;
 
 /// What an attempt shows of its rank.
@@ -44,6 +44,23 @@ impl Judgement {
     pub const fn failure(is_ranks_own: bool) -> Self {
         let scope = if is_ranks_own { FailureScope::Rank } else { FailureScope::Caller };
         Self::Failure { scope, weight: FailureWeight::Failed, status: 0 }
+    }
+
+    /// As a failure of a rank; `None`: it is no failure. `is_trial`: the attempt tried the
+    /// rank, and the rank is to blame.
+    #[must_use]
+    pub const fn against(
+        self,
+        rank: RankIndex,
+        requester: Requester,
+        is_trial: bool,
+    ) -> Option<RankFailure> {
+        match self {
+            Self::Failure { scope, weight, status } => {
+                Some(RankFailure { rank, requester, scope, weight, status, is_trial })
+            }
+            Self::Success | Self::Refusal => None,
+        }
     }
 
     /// Of the rank of a prefill leg. `prefill_waits`: its answer comes when decode has the KV.
@@ -198,7 +215,9 @@ impl Failed {
             |error, why: Option<&String>| Self { why: why.cloned(), ..Self::of(prefill, error) };
         match ended {
             Some(PrefillEnded::Refused(answer)) => {
-                Self { answer: Some(answer.clone()), ..failed(RelayError::PrefillFailed, None) }
+                let answer = Some(Box::new(answer.clone()));
+                let reply = WorkerReply { answer, ..WorkerReply::default() };
+                Self { reply, ..failed(RelayError::PrefillFailed, None) }
             }
             Some(PrefillEnded::Failed(fault)) => match fault {
                 PrefillFault::Busy => failed(RelayError::EngineBusy, None),

@@ -25,7 +25,7 @@ impl RequestFlow {
         if matches!(error, RelayError::CallerLimited | RelayError::TrialFailed) {
             return self.answered_with_error(now, failed, scene);
         }
-        if failed.answer.is_some() {
+        if failed.reply.answer.is_some() {
             return Action::End(stop::stop(scene.fleet, failed));
         }
         if error == RelayError::Moved {
@@ -79,8 +79,8 @@ impl RequestFlow {
         scene: &mut Scene<'_>,
     ) -> Action {
         self.facts.tried.push(failed.rank);
-        self.tries.trial = failed.trial;
-        self.failed = failed.answer.map(Stop::Engine);
+        self.tries.trial = failed.reply.trial;
+        self.failed = failed.reply.answer.map(|answer| Stop::Engine(*answer));
         self.place(now, InHand::default(), scene)
     }
 

@@ -70,7 +70,7 @@ pub(super) struct Tries {
     /// The rank that failed the last attempt that was sent, without the help of another, and how.
     pub(super) failed_at: Option<(RankIndex, RelayError)>,
     /// The trial of a rank that failed, until another rank has answered.
-    pub(super) trial: Option<FailedTrial>,
+    pub(super) trial: Option<Box<FailedTrial>>,
     /// The last attempt was that of a pair of ranks.
     pub(super) is_pair: bool,
 }
@@ -149,7 +149,7 @@ impl RequestFlow {
     }
 
     /// The trial of a rank that failed: the attempt that begins shows what the failure speaks of.
-    pub const fn take_trial(&mut self) -> Option<FailedTrial> {
+    pub const fn take_trial(&mut self) -> Option<Box<FailedTrial>> {
         self.tries.trial.take()
     }
 

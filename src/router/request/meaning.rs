@@ -17,19 +17,19 @@ use forebay_fleet::worker::{Dialect, FailureScope, FailureWeight};
 
 /// Whose credentials a worker was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credentials {
+pub enum SentCredentials {
     /// Those of the client, as it sent them.
     Client,
     /// The key that the configuration has for the worker.
     Router,
-    /// None.
+    /// None at all: neither the client nor the configuration has some.
     None,
 }
 
 /// What an answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerMeaning {
-    /// The rank serves the request.
+    /// The rank serves the request, as far as its status shows.
     Served,
     /// The rank has no room for the model.
     NoRoom,
@@ -42,12 +42,12 @@ pub enum AnswerMeaning {
 impl AnswerMeaning {
     /// Of an answer with this status.
     #[must_use]
-    pub fn of(status: u16, dialect: Dialect, credentials: Credentials) -> Self {
-        let is_about_caller = dialect == Dialect::Openai || credentials == Credentials::Client;
+    pub fn of(status: u16, dialect: Dialect, credentials: SentCredentials) -> Self {
+        let is_about_caller = dialect == Dialect::Openai || credentials == SentCredentials::Client;
         match status {
             429 if is_about_caller => Self::CallerLimited,
             status if has_no_room(status) => Self::NoRoom,
-            401 | 403 if credentials == Credentials::Router => {
+            401 | 403 if credentials == SentCredentials::Router => {
                 Self::Failed(FailureScope::Rank, FailureWeight::Failed)
             }
             300..=499 => Self::Failed(FailureScope::Caller, FailureWeight::Refused),
@@ -60,8 +60,8 @@ impl AnswerMeaning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Credentials::{Client, None, Router};
     use Dialect::{Openai, Sglang, Vllm};
+    use SentCredentials::{Client, None, Router};
 
     #[test]
     fn each_status_speaks_of_one_thing() {

@@ -33,8 +33,13 @@ impl Stages {
         let Self { rules, loads: Loads { board, reports }, matching, turn, random, .. } = self;
         let Matching { candidates, .. } = matching;
         let pin = Some(pin_of_rest(facts.pin, dialect));
-        let seeking =
-            Seeking { asker: facts.asker(), leg: Leg::Whole, near: None, pin, tried: &facts.tried };
+        let seeking = Seeking {
+            requester: facts.requester(),
+            leg: Leg::Whole,
+            near: None,
+            pin,
+            tried: &facts.tried,
+        };
         if candidates.collect(fleet, model, board, seeking, now).is_err() {
             return false;
         }

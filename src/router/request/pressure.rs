@@ -208,7 +208,7 @@ impl Stages {
         now: NanosSinceStart,
         failed: Failed,
     ) -> Stop {
-        let asked = failed.retry_after_s.filter(|_| failed.error == RelayError::EngineBusy);
+        let asked = failed.reply.retry_after_s.filter(|_| failed.error == RelayError::EngineBusy);
         let asked =
             asked.map(|seconds| self.later_by_chance(Duration::from_secs(seconds).min(ASKED_MAX)));
         match (stop::stop(fleet, failed), asked) {

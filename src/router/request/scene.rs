@@ -154,7 +154,7 @@ impl<'a> LoadView<'a> {
         let matched_bytes = self.matched.prompt_bytes();
         let bytes = if matched_bytes == 0 { text_bytes } else { matched_bytes };
         PickRequest {
-            asker: self.facts.asker(),
+            requester: self.facts.requester(),
             leg: Leg::Whole,
             ranks: &[],
             fleet: self.fleet,

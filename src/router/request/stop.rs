@@ -25,6 +25,22 @@ pub enum Stop {
     Cut(RelayError),
 }
 
+/// What a worker has answered to an attempt that failed.
+#[derive(Debug, Default)]
+pub struct WorkerReply {
+    /// An answer that the client may get: that of an engine which refused the request itself, or
+    /// of a worker where no other is left.
+    pub answer: Option<Box<EngineAnswer>>,
+    /// The trial of a rank that failed: another rank shows whether the request is to blame.
+    pub trial: Option<Box<FailedTrial>>,
+    /// When an engine without room has asked to be asked again, in seconds.
+    pub retry_after_s: Option<u64>,
+}
+
+impl WorkerReply {
+    const NONE: Self = Self { answer: None, trial: None, retry_after_s: None };
+}
+
 /// An attempt that ended without an answer.
 #[derive(Debug)]
 pub struct Failed {
@@ -37,12 +53,8 @@ pub struct Failed {
     pub error: RelayError,
     /// For people, where the error alone says too little.
     pub why: Option<String>,
-    /// What an engine said is wrong with the request: the client gets that.
-    pub answer: Option<EngineAnswer>,
-    /// The trial of a rank that failed: another rank shows whether the request is to blame.
-    pub trial: Option<FailedTrial>,
-    /// When an engine without room has asked to be asked again, in seconds.
-    pub retry_after_s: Option<u64>,
+    /// What the worker has answered.
+    pub reply: WorkerReply,
     /// Its client has the beginning of a stream, and another rank can go on with that.
     pub has_rest: bool,
     /// The engines that can, where not all can.
@@ -58,9 +70,7 @@ impl Failed {
             with: None,
             error,
             why: None,
-            answer: None,
-            trial: None,
-            retry_after_s: None,
+            reply: WorkerReply::NONE,
             has_rest: false,
             only: None,
         }
@@ -122,8 +132,8 @@ pub fn body_too_large(bytes_max: usize) -> Refusal {
 /// How the request ends after its last attempt failed.
 #[must_use]
 pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
-    if let Some(answer) = failed.answer {
-        return Stop::Engine(answer);
+    if let Some(answer) = failed.reply.answer {
+        return Stop::Engine(*answer);
     }
     let name = fleet.rank(failed.rank).map_or("?", |(_, worker)| &worker.name);
     let reason = match failed.error {

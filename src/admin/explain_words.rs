@@ -1,0 +1,48 @@
+//! Words of an explanation for legs, roles and routes.
+
+use forebay_fleet::worker::{Leg, Role};
+use forebay_prompt::render::Rendered;
+use forebay_select::{NoPair, Route};
+
+pub(super) const fn leg_name(leg: Leg) -> &'static str {
+    match leg {
+        Leg::Whole => "whole",
+        Leg::Prefill => "prefill",
+        Leg::Decode => "decode",
+    }
+}
+
+pub(super) const fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Both => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    }
+}
+
+pub(super) const fn route_name(route: Result<Route, NoPair>) -> Option<&'static str> {
+    match route {
+        Ok(Route::Whole(_)) => Some("whole"),
+        Ok(Route::Pair) => Some("pair"),
+        Err(_) => None,
+    }
+}
+
+/// Why it is not a pair.
+pub(super) const fn route_because(route: Result<Route, NoPair>) -> Option<&'static str> {
+    match route {
+        Ok(Route::Whole(because)) => Some(because.as_str()),
+        Ok(Route::Pair) => None,
+        Err(why) => Some(why.as_str()),
+    }
+}
+
+pub(super) fn way(rendered: Rendered) -> &'static str {
+    match rendered {
+        Rendered::Plan => "plan",
+        Rendered::Template => "template",
+        Rendered::TextPart => "template, up to the first part that is not text",
+        Rendered::Raw => "raw",
+        Rendered::Beginning => "its beginning alone",
+    }
+}

@@ -1,0 +1,42 @@
+//! Short names of callers and models in the words of a rank's cell.
+
+use forebay_base::ModelIndex;
+use forebay_base::limits::MODELS_MAX;
+
+/// A short name of one caller or one model, or the word for several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(u32);
+
+impl Tag {
+    pub(super) const BITS: u32 = 11;
+    pub(super) const SEVERAL: Self = Self((1 << Self::BITS) - 1);
+
+    /// Callers share tags: then the failures of one are held against the requests of the other.
+    pub(super) const fn of_caller(caller: u32) -> Self {
+        Self(caller % Self::SEVERAL.0)
+    }
+
+    pub(super) const fn of_model(model: ModelIndex) -> Self {
+        // The index is below `MODELS_MAX`, so each model has a tag of its own.
+        Self(model.0 as u32 % Self::SEVERAL.0)
+    }
+
+    pub(super) const fn of(bits: u32) -> Self {
+        Self(bits & Self::SEVERAL.0)
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both are the same, or several.
+    pub(super) fn with(self, other: Self) -> Self {
+        if self == other { self } else { Self::SEVERAL }
+    }
+
+    pub(super) fn covers(self, other: Self) -> bool {
+        self == Self::SEVERAL || self == other
+    }
+}
+
+const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
