@@ -79,7 +79,8 @@ impl Case<'_> {
     /// A request of no caller that has failed anywhere.
     fn requester(&self) -> Requester {
         let named = self.sources.fleet.model(&self.model.name);
-        Requester { caller: u32::MAX, model: named.map_or(ModelIndex(0), |(index, _)| index) }
+        let model = named.map_or(ModelIndex(0), |(index, _)| index);
+        Requester { caller: u32::MAX, model, is_forced: false }
     }
 }
 
@@ -239,6 +240,7 @@ impl Explainer {
             request: PickRequest { ranks: &[], ..self.request(case) },
             pin: None,
             tried: &[],
+            ignores_pauses: false,
             rules: RouteRules::of(&fleet.config.flow.disaggregation),
         };
         let wanted = inspect(body, endpoint).ok();

@@ -230,7 +230,7 @@ table! {
     pub struct BreakerConfig in "breaker." {
         /// Failures after which single requests try a rank that does worse than its siblings.
         failures: u32 = 3, { range: 1..=1_000 };
-        /// First pause after a failed trial. Each further one is four times as long, up to 16 s.
+        /// First pause after a failed trial. Each further one is four times as long, up to 4 s.
         open: Duration = Duration::from_millis(50), { range: 1..=u64::MAX };
     }
 }

@@ -5,6 +5,7 @@
 
 mod chunk;
 mod early;
+mod error_body;
 mod event_lines;
 mod event_tail;
 mod events;
@@ -30,6 +31,7 @@ mod watch;
 mod websocket;
 
 pub use early::{Begun, Early};
+pub use error_body::begins_with_error;
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };

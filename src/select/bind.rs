@@ -7,7 +7,9 @@ use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadReports, RankLoad, RoomWanted, ShardBoard};
+use forebay_fleet::worker::{
+    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomWanted, ShardBoard,
+};
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -147,7 +149,8 @@ impl Binder<'_> {
             let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
-            let (requester, limits) = (request.requester, self.fleet.room(rank));
+            let (is_forced, limits) = (candidates.are_forced, self.fleet.room(rank));
+            let requester = Requester { is_forced, ..request.requester };
             let wanted = LeaseWanted { rank, requester, cost, limits };
             if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");

@@ -11,6 +11,8 @@ use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Requester};
 #[derive(Debug, Default)]
 pub struct Candidates {
     ranks: Vec<RankIndex>,
+    /// All ranks that may take the request are paused: the pauses do not count.
+    pub(super) are_forced: bool,
     /// Where the decode ranks among them can be handed KV from.
     pub(super) sources: Sources,
     /// Working memory of a binding.
@@ -54,7 +56,7 @@ impl Candidates {
         seeking: Seeking<'_>,
         now: NanosSinceStart,
     ) -> Result<(), NoCandidate> {
-        let Self { ranks, sources, .. } = self;
+        let Self { ranks, sources, are_forced, .. } = self;
         let Seeking { requester, tried, .. } = seeking;
         let usable = Usable { fleet, board, requester, tried, now };
         ranks.clear();
@@ -81,8 +83,9 @@ impl Candidates {
         };
         let all = || model.ranks.iter().copied();
         ranks.extend(all().filter(|&index| fits(index) && usable.holds(index)));
-        if ranks.is_empty() && pin.is_none() && seeking.near.is_none() {
-            ranks.extend(all().filter(|&index| fits(index) && usable.reopen(index)));
+        *are_forced = ranks.is_empty();
+        if *are_forced {
+            ranks.extend(all().filter(|&index| fits(index) && usable.is_last_resort(index)));
         }
         debug_assert!(ranks.is_sorted(), "ranks of a model are in index order");
         if ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }
@@ -118,7 +121,7 @@ impl Candidates {
 
     /// Of what lies aside, those for which `keep` holds.
     pub(super) fn take_up(&mut self, keep: impl Fn(&Sources, RankIndex) -> bool) {
-        let Self { ranks, sources, aside } = self;
+        let Self { ranks, sources, aside, .. } = self;
         ranks.clear();
         ranks.extend(aside.iter().copied().filter(|&rank| keep(sources, rank)));
     }

@@ -40,7 +40,7 @@ impl RouteRules {
 }
 
 /// Who is to be routed.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
     /// The ranks.
     pub fleet: &'a FleetSnapshot,
@@ -52,6 +52,8 @@ pub struct RouteRequest<'a> {
     pub pin: Option<Pin>,
     /// Ranks that failed it.
     pub tried: &'a [RankIndex],
+    /// Ranks that are paused may take it too.
+    pub ignores_pauses: bool,
     /// What is configured.
     pub rules: RouteRules,
 }
@@ -144,9 +146,11 @@ pub fn route(
     candidates: &mut Candidates,
     mut can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<Route, NoPair> {
-    decide(asked, candidates, &mut can_split).or_else(|why| match asked.reopen() {
-        true => decide(asked, candidates, &mut can_split),
-        false => Err(why),
+    let by_pauses = decide(asked, candidates, &mut can_split);
+    // Without a rank that is not paused, pauses do not count.
+    by_pauses.or_else(|_| {
+        let forced = RouteRequest { ignores_pauses: true, ..*asked };
+        decide(&forced, candidates, &mut can_split)
     })
 }
 
@@ -240,13 +244,8 @@ impl<'a> RouteRequest<'a> {
 
     /// May the rank answer it?
     fn is_usable(&self, rank: RankIndex) -> bool {
-        self.pin.is_none_or(|pin| meets(self.fleet, rank, pin)) && self.usable().holds(rank)
-    }
-
-    /// Closes the breakers of all ranks of the model: without them no rank is left. False: there
-    /// were none.
-    fn reopen(&self) -> bool {
-        let ranks = self.model.ranks.iter().filter(|_| self.pin.is_none());
-        ranks.filter(|&&rank| self.usable().reopen(rank)).count() > 0
+        let usable = self.usable();
+        self.pin.is_none_or(|pin| meets(self.fleet, rank, pin))
+            && (usable.holds(rank) || self.ignores_pauses && usable.is_last_resort(rank))
     }
 }

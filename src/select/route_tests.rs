@@ -113,6 +113,7 @@ impl Scene {
             request: self.request(&reports, Leg::Whole),
             pin: self.pin,
             tried: &self.tried,
+            ignores_pauses: false,
             rules: RouteRules { uncached_tokens_min, falls_back },
         };
         match route(&asked, &mut Candidates::default(), |_| splits) {

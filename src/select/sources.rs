@@ -47,7 +47,7 @@ impl Sources {
         let all = || model.ranks.iter().copied().filter(|&rank| fleet.serves(rank, Leg::Prefill));
         self.ranks.extend(all().filter(|&rank| usable.holds(rank)));
         if self.ranks.is_empty() {
-            self.ranks.extend(all().filter(|&rank| usable.reopen(rank)));
+            self.ranks.extend(all().filter(|&rank| usable.is_last_resort(rank)));
         }
         for &rank in &self.ranks {
             if !self.parts.iter().any(|part| fleet.are_alike(part.of, rank)) {

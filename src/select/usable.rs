@@ -55,12 +55,11 @@ impl Usable<'_> {
         worker.state == WorkerState::Up && !tried_worker
     }
 
-    /// Every rank that could take the request is paused: all are opened, since a model is never
-    /// left without its last rank. A request that has failed somewhere, or that is for one rank
-    /// alone, opens none: the others of the model have other ranks.
-    pub(super) fn reopen(&self, index: RankIndex) -> bool {
+    /// May the rank take the request where all that could are paused? A model is never left without
+    /// its last rank. A request that has failed somewhere has had its rank.
+    pub(super) fn is_last_resort(&self, index: RankIndex) -> bool {
         self.tried.is_empty()
             && self.is_left(index)
-            && self.board.rank(index).is_some_and(RankLoad::reopen)
+            && self.board.rank(index).is_some_and(|load| load.ejected().is_none())
     }
 }

@@ -18,13 +18,14 @@ use super::state::{Sending, Shard};
 use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{
-    Answer, Begun, Hits, StreamShape, Upstream, UsageForm, UsageScan, gather, relay,
+    Answer, Begun, Hits, StreamShape, Upstream, UsageForm, UsageScan, begins_with_error, gather,
+    relay,
 };
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{FailureWeight, RankLoad};
+use forebay_fleet::worker::{FailureScope, FailureWeight, RankLoad};
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -110,20 +111,25 @@ pub(super) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
     AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
 }
 
-/// Relays the answer whose head is parsed in the slot.
+/// Relays the answer whose head is parsed in the slot. `answering` is borrowed: each connection
+/// would hold it once more.
 pub(super) async fn answer(
-    sending: Sending<'_>,
+    shard: &Shard,
     conn: &mut Conn,
     slot: &Slot,
-    answering: Answering,
+    answering: &mut Option<Answering>,
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
-    let Sending { env, io, workers } = sending;
+    let Sending { env, io, workers } = shard.sending();
     if slot.answer.early.begun().is_some() && !Begun::goes_on_with(&slot.answer.head) {
         let endpoint = accounted.going.endpoint;
-        return end_early(sending, conn, slot, endpoint, answering).await;
+        let Some(answering) = answering.take() else { return Err(RelayError::BodyInvalid) };
+        return Box::pin(end_early(shard.sending(), conn, slot, endpoint, answering)).await;
     }
-    let Answering { mut upstream, sent } = answering;
+    let Some(Answering { upstream, sent }) = answering else {
+        debug_assert!(false, "no worker answers");
+        return Err(RelayError::BodyInvalid);
+    };
     let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
     let Going { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
@@ -134,10 +140,12 @@ pub(super) async fn answer(
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
     let shows_first_token = going.shows_first_token(&slot.request);
-    let relayed = relay(&mut client, &mut upstream, &wanted, |data| {
+    let mut body = None;
+    let relayed = relay(&mut client, upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
             lease.share_trial();
+            body.get_or_insert_with(|| BodyKind::of(data));
             if shows_first_token {
                 lease.prefill_done(|| env.now());
             } else {
@@ -162,23 +170,49 @@ pub(super) async fn answer(
         bill::answered(workers, slot, &end);
     }
     let relayed = relayed?;
-    judge_end(slot, &mut lease);
+    judge_end(shard, slot, going.endpoint, &mut lease, body);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
     if paired.is_none() {
         slot.told.noted.usage.set(told);
         predict::account_answer(env, plan.rank, told, cached, predicted);
     }
-    if relayed.upstream_reusable && sent {
-        io.keep(env, upstream);
+    let is_reusable = relayed.upstream_reusable && *sent;
+    if let Some(answering) = answering.take().filter(|_| is_reusable) {
+        io.keep(env, answering.upstream);
     }
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// The answer has come to its end.
-pub(super) fn judge_end(slot: &Slot, lease: &mut Lease) {
-    if (200..300).contains(&slot.answer.head.status) {
+/// What the first bytes of a body show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyKind {
+    Answer,
+    Error,
+}
+
+impl BodyKind {
+    pub(super) fn of(data: &[u8]) -> Self {
+        if begins_with_error(data) { Self::Error } else { Self::Answer }
+    }
+}
+
+/// The answer has come to its end. A good status with an error, or without a body, is a failure: a
+/// worker that gives nothing else looks idle, and would draw the traffic.
+pub(super) fn judge_end(
+    shard: &Shard,
+    slot: &Slot,
+    endpoint: Endpoint,
+    lease: &mut Lease,
+    body: Option<BodyKind>,
+) {
+    let status = slot.answer.head.status;
+    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
+    if (200..300).contains(&status) && is_answer {
         lease.judge_success();
+    } else if (200..300).contains(&status) {
+        let (scope, weight) = (FailureScope::Caller, FailureWeight::Failed);
+        judge::mark_failed(shard, lease, Judgement::Failure { scope, weight, status });
     }
 }
 

@@ -28,10 +28,11 @@ use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{
-    AnswerMeaning, Chosen, Failed, Judgement, WorkerReply, may_be_blamed,
+    AnswerMeaning, Chosen, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
 };
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
+use std::time::Duration;
 
 /// Where the request goes.
 pub(super) struct Attempt<'a> {
@@ -42,7 +43,7 @@ pub(super) struct Attempt<'a> {
     /// KV events tell.
     pub(super) predicted: Option<Predicted>,
     /// What became of the request before.
-    pub(super) before: Before,
+    pub(super) before: Option<Box<Before>>,
 }
 
 /// What other ranks have made of a request.
@@ -57,6 +58,13 @@ pub(super) struct Before {
 }
 
 impl Before {
+    /// `None` for a request that no other rank has had.
+    pub(super) fn of(flow: &mut RequestFlow) -> Option<Box<Self>> {
+        let (is_retry, failed_at) = (flow.is_retry(), flow.failed_at());
+        let trial = flow.take_trial();
+        (is_retry || trial.is_some()).then(|| Box::new(Self { is_retry, failed_at, trial }))
+    }
+
     /// A rank that has failed the request in the same way.
     fn failed_alike(&self, error: RelayError) -> Option<RankIndex> {
         let is_requests = error.blames_worker() && !error.is_ranks_own();
@@ -69,7 +77,7 @@ impl Before {
 struct Tried<'a, 'b> {
     lease: Lease,
     paired: Option<Paired<'b>>,
-    before: &'a Before,
+    before: Option<&'a Before>,
 }
 
 /// Sends the request and relays the answer; the leases go back when this returns, whatever
@@ -94,18 +102,18 @@ pub(super) async fn run(
     let going = Going { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
-    let result = {
+    let ended = {
         let exchange = pin!(exchange(shard.sending(), conn, slot, going, paired.as_mut()));
         beside(exchange, passes_at, &mut lease).await
     };
-    let answering = match result {
+    let answering = match ended {
         Ok(answering) => answering,
         Err(error) => {
-            let tried = Tried { lease, paired, before: &before };
+            let tried = Tried { lease, paired, before: before.as_deref() };
             return Err(failed(shard, slot, going, tried, error));
         }
     };
-    settle_trial(shard, slot, before.trial);
+    settle_trial(shard, slot, before.and_then(|before| before.trial));
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
     head_came(shard, slot, going, &mut lease, is_kept);
     let (paired_with, pulse) = (paired.as_ref(), pulse.as_ref());
@@ -114,7 +122,7 @@ pub(super) async fn run(
         // Apart: each connection would hold the place for it, and few become a tunnel.
         101 => Box::pin(tunnel::run(shard.sending(), conn, slot, answering, accounted)).await,
         _ if is_kept => Box::pin(rest::answer(shard, conn, slot, answering, accounted)).await,
-        _ => answer(shard.sending(), conn, slot, answering, accounted).await,
+        _ => answer(shard, conn, slot, &mut Some(answering), accounted).await,
     };
     match relayed {
         Ok(after) => {
@@ -160,9 +168,11 @@ fn failed(
     }
     // It may be prefill that is gone, with the KV. A rank that fails the request again without that
     // prefill is ill.
-    let is_owed = before.is_retry || !pair::may_lack_kv(paired.as_ref(), error);
+    let is_owed =
+        before.is_some_and(|before| before.is_retry) || !pair::may_lack_kv(paired.as_ref(), error);
     if is_owed && may_be_blamed(endpoint, error) {
-        match before.failed_alike(error).filter(|_| paired.is_none()) {
+        let first = before.and_then(|before| before.failed_alike(error));
+        match first.filter(|_| paired.is_none()) {
             Some(first) => judge::forgive(shard, first),
             None => judge::failed(shard, &mut lease, plan, paired.as_mut(), error),
         }
@@ -275,7 +285,8 @@ async fn exchange(
                 let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
                 let timeout = env.config().timeouts.connect;
                 let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
-                let connecting = connect(sending, &mut watch, to);
+                // Apart: each connection would hold the place for it, and most requests find one.
+                let connecting = Box::pin(connect(sending, &mut watch, to));
                 connecting.await.map_err(|error| error.resent(is_resent))?
             }
         };
@@ -309,9 +320,10 @@ async fn exchange(
                 workers.hear(plan.worker);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                let answering = Answering { upstream, sent };
-                let Answering { mut upstream, sent } =
-                    accept(sending, conn, slot, going, answering).await?;
+                if let Some(error) = turned_down(slot, going, &upstream.input) {
+                    let answering = Answering { upstream, sent };
+                    return Err(turn_down(sending, conn, slot, answering, error).await);
+                }
                 websocket::check_answer(slot, &upstream.input)?;
                 rest::check_answer(slot, plan, paired.is_some())?;
                 if paired.is_some() || may_leave {
@@ -385,53 +397,68 @@ fn down<'a>(sending: Sending<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch
     if may_leave { down.leaving(plan.rank) } else { down }
 }
 
-/// Ends the attempt where another rank may do better than this answer. The answer is kept: if no
-/// other rank is left, the client gets it.
-async fn accept(
-    sending: Sending<'_>,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    going: Going<'_>,
-    answering: Answering,
-) -> Result<Answering, RelayError> {
-    if is_looped(&slot.answer.head, &answering.upstream.input) {
-        keep_if_whole(sending, slot, answering);
-        return Err(RelayError::Looped);
+/// Why another rank may do better than the answer whose head is parsed in the slot; `None`: it is
+/// an answer for the client.
+fn turned_down(slot: &Slot, going: Going<'_>, input: &[u8]) -> Option<RelayError> {
+    if is_looped(&slot.answer.head, input) {
+        return Some(RelayError::Looped);
     }
     let is_alone = !going.is_paired && !slot.pair.keeping.is_rest();
-    let error = match meaning(slot, going.plan) {
-        AnswerMeaning::NoRoom => return Err(busy(sending, slot, answering)),
-        AnswerMeaning::CallerLimited if !is_alone => return Err(busy(sending, slot, answering)),
-        AnswerMeaning::CallerLimited => RelayError::CallerLimited,
-        AnswerMeaning::Failed(..) if going.is_trial && is_alone => RelayError::TrialFailed,
-        _ => return Ok(answering),
-    };
-    // Apart: each connection would hold the place for it, and few answers are kept.
-    Box::pin(keep_answer(sending, conn, slot, answering)).await?;
-    Err(error)
+    match meaning(slot, going.plan) {
+        AnswerMeaning::CallerLimited if is_alone => Some(RelayError::CallerLimited),
+        AnswerMeaning::NoRoom | AnswerMeaning::CallerLimited => Some(RelayError::EngineBusy),
+        AnswerMeaning::Failed(..) if going.is_trial && is_alone => Some(RelayError::TrialFailed),
+        _ => None,
+    }
 }
 
-/// Keeps an answer that another rank may better.
+/// Ends the attempt. Where the client may get the answer after all, it is kept. Boxed: each
+/// connection would hold the place for that, and few answers are kept.
+fn turn_down<'a>(
+    sending: Sending<'a>,
+    conn: &'a mut Conn,
+    slot: &'a mut Slot,
+    answering: Answering,
+    error: RelayError,
+) -> Pin<Box<dyn Future<Output = RelayError> + 'a>> {
+    match error {
+        RelayError::EngineBusy => Box::pin(ready(busy(sending, slot, answering))),
+        RelayError::CallerLimited | RelayError::TrialFailed => {
+            Box::pin(keep_answer(sending, conn, slot, answering, error))
+        }
+        error => {
+            keep_if_whole(sending, slot, answering);
+            Box::pin(ready(error))
+        }
+    }
+}
+
+/// A worker that is silent for so long has said what it had to say.
+const KEPT_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Keeps an answer that another rank may better. Why the attempt ends.
 async fn keep_answer(
     sending: Sending<'_>,
     conn: &mut Conn,
     slot: &mut Slot,
-    answering: Answering,
-) -> Result<(), RelayError> {
-    let Answering { mut upstream, sent } = answering;
+    Answering { mut upstream, sent }: Answering,
+    error: RelayError,
+) -> RelayError {
     let head = &slot.answer.head;
     let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
     let retry_after = value(FieldKind::RetryAfter);
     let content_type = value(FieldKind::ContentType).and_then(|kind| String::from_utf8(kind).ok());
-    let idle_max = sending.env.config().timeouts.stream_idle;
-    let gathered = gather(conn, &mut upstream, head, idle_max).await?;
+    let gathered = match gather(conn, &mut upstream, head, KEPT_WAIT_MAX).await {
+        Ok(gathered) => gathered,
+        Err(error) => return error,
+    };
     if gathered.upstream_reusable && sent {
         sending.io.keep(sending.env, upstream);
     }
     let (status, body) = (head.status, gathered.body);
     let answer = EngineAnswer { status, body, content_type, retry_after };
     slot.answer.reply.answer = Some(Box::new(answer));
-    Ok(())
+    error
 }
 
 /// Has the request come back to a router that it came through?

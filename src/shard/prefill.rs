@@ -329,7 +329,7 @@ mod tests {
     fn the_body_of_a_leg_is_sent_from_where_it_is() {
         let (board, now) = (ShardBoard::from(LoadBoard::new()), NanosSinceStart(0));
         let cost = LeaseCost::default();
-        let requester = Requester { caller: 0, model: ModelIndex(0) };
+        let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
         let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits };
         let lease = Lease::try_take(&board, wanted, now);

@@ -263,8 +263,7 @@ async fn drive(
             // dispatch, relay
             Action::Send(chosen) => {
                 labels.rank = Some(chosen.lease.rank());
-                let (is_retry, failed_at) = (flow.is_retry(), flow.failed_at());
-                let before = Before { is_retry, failed_at, trial: flow.take_trial() };
+                let before = Before::of(flow);
                 let (facts, endpoint) = (flow.facts(), flow.endpoint());
                 bill::begin(&shard.env, slot, endpoint, &chosen);
                 let predicted = {

@@ -3,7 +3,7 @@
 //! the way of a request. Decides nothing about ranks: that is the machine's
 //! ([`forebay_router::request`]).
 
-use super::answer::{Accounted, Answering, OwnFields, Passed, judge_end, wanted};
+use super::answer::{Accounted, Answering, BodyKind, OwnFields, Passed, judge_end, wanted};
 use super::bill::{self, AnswerEnd};
 use super::down::DownWatch;
 use super::env::Env;
@@ -111,12 +111,14 @@ async fn relay_on(
     passed.scan = cost.take().or(passed.scan);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
+    let mut body = None;
     let observe = |events: &[u8]| {
         workers.hear(plan.worker);
         if events.is_empty() {
             return passed.hear(env);
         }
         lease.share_trial();
+        body.get_or_insert_with(|| BodyKind::of(events));
         lease.prefill_done(|| env.now());
         passed.take(env, io, events);
     };
@@ -141,7 +143,7 @@ async fn relay_on(
     }
     *cost = passed.scan.take();
     let relayed = relayed?;
-    judge_end(slot, &mut lease);
+    judge_end(shard, slot, endpoint, &mut lease, body);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         slot.told.noted.usage.set(told);

@@ -417,7 +417,7 @@ mod tests {
             let (rank, now) = (RankIndex(panics), NanosSinceStart(1));
             let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
             let own = ShardBoard::from(Arc::clone(&board));
-            let requester = Requester { caller: 0, model: ModelIndex(0) };
+            let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
             let wanted = LeaseWanted { rank, requester, cost, limits };
             let lease = Lease::try_take(&own, wanted, now).unwrap();
             board.rank(rank).unwrap().release(0);

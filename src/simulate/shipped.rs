@@ -179,7 +179,7 @@ impl Shipped {
             kv_tokens: uncached,
         };
         let board = &self.stages.loads.board;
-        let requester = Requester { caller: 0, model: MODEL };
+        let requester = Requester { caller: 0, model: MODEL, is_forced: false };
         let wanted = LeaseWanted { rank, requester, cost, limits: RoomLimits::default() };
         Lease::try_take(board, wanted, asked.now)
     }

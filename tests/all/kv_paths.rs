@@ -269,7 +269,7 @@ pub(super) fn chosen(
     let mut overlaps = Overlaps::new(1_024);
     weigh_tiers(fleet, &ranks, config, found, &mut overlaps);
     let request = PickRequest {
-        requester: Requester { caller: 0, model: ModelIndex(0) },
+        requester: Requester { caller: 0, model: ModelIndex(0), is_forced: false },
         leg: Leg::Whole,
         ranks: &ranks,
         board: &LoadBoard::new(),

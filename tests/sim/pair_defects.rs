@@ -75,7 +75,7 @@ fn a_decode_rank_is_looked_at_again_when_its_prefill_may_be_used_again() {
     let mut stage = stage(QueueMode::Pool, "Px Py Dx Dy");
     let ask = stage.any();
     let opened = Duration::from_millis(30);
-    let requester = Requester { caller: 0, model: ModelIndex(0) };
+    let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
     let failure = Judgement::failure(true).against(RankIndex(0), requester, false).unwrap();
     let rules = BreakerRules { failures: 1, open: opened };
     hold_against(&stage.fleet, &stage.board, failure, rules, stage.now);

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A request of one caller for the only model.
-pub(crate) const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
+pub(crate) const REQUESTER: Requester =
+    Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 pub(crate) const MODEL: ModelIndex = ModelIndex(0);
 pub(crate) const NOW: NanosSinceStart = NanosSinceStart(60_000_000_000);
 /// The rank that holds most of the prompt.

@@ -43,7 +43,7 @@ mod tests {
 
     fn lease(board: &ShardBoard, ms: u64) -> Lease {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
-        let requester = Requester { caller: 0, model: ModelIndex(0) };
+        let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
         Lease::try_take(board, LeaseWanted { rank: RankIndex(0), requester, cost, limits }, at(ms))
             .unwrap()

@@ -268,7 +268,7 @@ mod tests {
     use crate::worker::{BreakerRules, FailureWeight, LoadBoard};
     use forebay_base::ModelIndex;
 
-    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
+    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
     const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
 
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };

@@ -58,6 +58,6 @@ impl RequestFacts {
     /// The caller and the model, as far as blame goes.
     #[must_use]
     pub const fn requester(&self) -> Requester {
-        Requester { caller: self.caller.source, model: self.model }
+        Requester { caller: self.caller.source, model: self.model, is_forced: false }
     }
 }

@@ -8,7 +8,8 @@
 //! | half open | one trial at a time | closed by successes, paused by a failed trial |
 //! | paused | none | half open, when the pause ends |
 //!
-//! * **Score.** Each failure adds its weight, each success halves the score.
+//! * **Score.** Each failure adds its weight, each success halves the score. The share of failures
+//!   among the latest requests is counted beside it: a rank that fails one in two has a low score.
 //! * **Witnesses.** The failures of one caller, or of one model, concern requests of that caller or
 //!   that model alone. A second caller or model that fails there widens that.
 //! * **Siblings.** A rank leaves the state *closed* only while a sibling does better, and the best
@@ -29,8 +30,11 @@ use std::time::Duration;
 
 /// Each pause is so many times the one before.
 const PAUSE_GROWTH: u32 = 4;
-/// Longest pause, unless the first one is longer.
-const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// Longest pause, unless the first one is longer. A trial that fails costs its client nothing but a
+/// moment, and a rank that is well again is missed where its siblings are full.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// A trial that takes longer keeps other trials waiting no more.
+const TRIAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Pauses that are counted.
 const LEVEL_MAX: u32 = 15;
 /// Trials in a row that a rank has to serve for each of its pauses before it serves all again.
@@ -39,14 +43,26 @@ const TRIALS_PER_LEVEL: u32 = 4;
 const STREAK_MAX: u32 = 16;
 /// A rank is worse than its best sibling when its score is so many times as high.
 const WORSE_FACTOR: u32 = 3;
+/// A rank is worse than its best sibling too when it fails so many more of its latest requests, of
+/// 256.
+const WORSE_SHARE: u32 = 64;
+/// The share of failures goes by about so many requests.
+const SHARE_REQUESTS: u32 = 16;
+/// Score that a rank keeps when another caller or model fails there: a failure.
+const SCORE_WIDENED: u32 = FailureWeight::Failed as u32;
+
 /// The parts of the word `history`: successes in a row since the last failure, pauses (the level)
-/// above this bit, doubts above the next.
+/// above this bit, the share of failures above the next, doubts above the last.
 const LEVEL_BIT: u32 = 8;
-const DOUBTS_BIT: u32 = 16;
+const SHARE_BIT: u32 = 12;
+const DOUBTS_BIT: u32 = 20;
 const ONE_DOUBT: u32 = 1 << DOUBTS_BIT;
 const STREAK_MASK: u32 = (1 << LEVEL_BIT) - 1;
+const LEVEL_MASK: u32 = ((1 << SHARE_BIT) - 1) & !STREAK_MASK;
 const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
-const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX < 1 << (DOUBTS_BIT - LEVEL_BIT));
+const SHARE_MASK: u32 = !(DOUBTS_MASK | LEVEL_MASK | STREAK_MASK);
+const SHARE_MAX: u32 = SHARE_MASK >> SHARE_BIT;
+const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX <= LEVEL_MASK >> LEVEL_BIT);
 
 /// Who asks for what: the caller and the model of a request, as far as blame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +71,8 @@ pub struct Requester {
     pub caller: u32,
     /// The model that the request is for.
     pub model: ModelIndex,
+    /// No rank is left for the request that is not paused: pauses do not count.
+    pub is_forced: bool,
 }
 
 /// How much a failure weighs.
@@ -147,9 +165,11 @@ impl LoadBoard {
     /// `siblings`: other ranks that are up and serve the same model and leg.
     ///
     /// The rule: a rank is worse when its score has reached [`BreakerRules::failures`] failures,
-    /// and exceeds that by [`WORSE_FACTOR`] times the score of its best sibling. The best of all is
-    /// opened. So a rank without siblings always serves; requests that fail everywhere close no
-    /// rank; a rank that fails what others serve is left out after few failures.
+    /// and exceeds that by [`WORSE_FACTOR`] times the score of its best sibling. Or its share of
+    /// failures exceeds that of the sibling by [`WORSE_SHARE`]. What is held against the sibling for
+    /// other callers or models does not count. The best of all is opened. So requests that fail
+    /// everywhere close no rank, and a rank that fails what others serve is left out after few
+    /// failures.
     ///
     /// A failed trial pauses the rank, and so does a failure that speaks of the rank.
     pub fn hold_against(
@@ -159,32 +179,28 @@ impl LoadBoard {
         rules: BreakerRules,
         now: NanosSinceStart,
     ) {
-        let rank = failure.rank;
+        let RankFailure { rank, requester, .. } = failure;
         let Some(load) = self.rank(rank) else { return };
-        let score = load.count_failure(failure);
+        load.count_failure(failure);
         let best = siblings
             .filter(|sibling| *sibling != rank)
             .filter_map(|sibling| Some((sibling, self.rank(sibling)?)))
             .filter(|(_, load)| load.ejected().is_none())
-            .min_by_key(|(_, load)| (load.failures(), load.is_open()));
-        // After a pause one failure is enough, until the rank has served for a while.
-        let failures = if load.level() == 0 { rules.failures } else { 1 };
-        let enough = failures.saturating_mul(FailureWeight::Failed as u32);
-        let worse = best.filter(|(_, best)| {
-            score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best.failures()))
-        });
-        let Some((sibling, best)) = worse else {
-            if load.reopen() {
+            .min_by_key(|(_, load)| (load.record_of(requester), load.is_open_for(requester)));
+        // Without a sibling the rank always serves: see `Requester::is_forced`.
+        let Some((sibling, best)) = best else { return };
+        if !load.is_worse_than(best, requester, rules) {
+            if load.is_open_for(requester) && load.reopen() {
                 self.room_made(rank);
             }
             return;
-        };
+        }
         if failure.is_trial || failure.scope == FailureScope::Rank {
             load.pause(rules.open, now);
         } else if !load.is_open() {
             load.half_open(now);
         }
-        if best.reopen() {
+        if best.is_open_for(requester) && best.reopen() {
             self.room_made(sibling);
         }
     }
@@ -199,6 +215,7 @@ impl RankLoad {
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
             || (now.0 >= open_until && !self.trial_taken())
+            || self.trial_is_long(now)
             || (self.ejected().is_none() && !self.covers(requester))
     }
 
@@ -214,12 +231,28 @@ impl RankLoad {
     pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
         // ordering: pairs with `pause`; a stale 0 sends one request more.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        if open_until == 0 || (self.ejected().is_none() && !self.covers(Some(requester))) {
+        let concerns = || !requester.is_forced && self.covers(Some(requester));
+        if open_until == 0 || (self.ejected().is_none() && !concerns()) {
             return Some(BreakerClaim::Free);
         }
         // ordering: the swap picks one winner; nothing else is published through it.
         let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
+        if (won || self.trial_is_long(now)) && self.ejected().is_none() {
+            // The time of the trial. Of two that find a trial too long, one is the next.
+            // ordering: as above.
+            let (order, at) = (Ordering::Relaxed, now.0.max(1));
+            let next = self.open_until_ns.compare_exchange(open_until, at, order, order);
+            return (won || next.is_ok()).then_some(BreakerClaim::Trial);
+        }
         won.then_some(BreakerClaim::Trial)
+    }
+
+    /// A whole answer may take minutes: the next request is a trial too.
+    fn trial_is_long(&self, now: NanosSinceStart) -> bool {
+        // ordering: hints; pair with `claim`.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        let long = NanosSinceStart(open_until).plus(TRIAL_WAIT_MAX);
+        self.ejected().is_none() && self.trial_taken() && now >= long
     }
 
     /// The rank served a request. What speaks of another model alone stays.
@@ -234,7 +267,7 @@ impl RankLoad {
     fn count_success(&self, requester: Requester) {
         let witness = self.witness();
         if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
-            return;
+            return self.answered();
         }
         // One success after a flood of failures shows as much as one after a few.
         let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
@@ -242,9 +275,14 @@ impl RankLoad {
         self.failures.store(left, Ordering::Relaxed);
         let (level, mut streak) = (self.level(), 0);
         self.change_history(|word| {
-            let word = word & !DOUBTS_MASK;
             streak = (word & STREAK_MASK) + 1;
-            if word >> LEVEL_BIT == 0 || streak >= STREAK_MAX { 0 } else { word + 1 }
+            let share = (word & SHARE_MASK) >> SHARE_BIT;
+            let share = (share - share.div_ceil(SHARE_REQUESTS)) << SHARE_BIT;
+            match word & LEVEL_MASK {
+                0 => share,
+                _ if streak >= STREAK_MAX => share,
+                level => share | level | streak,
+            }
         });
         // The head of an answer may come from a server whose engine stands still.
         if self.ejected().is_none() && self.is_open() {
@@ -270,34 +308,60 @@ impl RankLoad {
 
     fn level(&self) -> u32 {
         // ordering: a hint; pairs with `change_history`.
-        (self.history.load(Ordering::Relaxed) & !DOUBTS_MASK) >> LEVEL_BIT
+        (self.history.load(Ordering::Relaxed) & LEVEL_MASK) >> LEVEL_BIT
     }
 
-    /// Adds a failure; the score with it.
-    fn count_failure(&self, failure: RankFailure) -> u32 {
-        let weight = failure.weight as u32;
-        // ordering: a count; the read-modify-write makes it exact.
-        let before = self.failures.fetch_add(weight, Ordering::Relaxed);
-        let Requester { caller, model } = failure.requester;
+    /// Score and share of failures, as far as they concern requests like this one.
+    fn record_of(&self, requester: Requester) -> (u32, u32) {
+        if !self.covers(Some(requester)) {
+            return (0, 0);
+        }
+        // ordering: a hint; pairs with `change_history`.
+        let history = self.history.load(Ordering::Relaxed);
+        (self.failures(), (history & SHARE_MASK) >> SHARE_BIT)
+    }
+
+    fn is_worse_than(&self, best: &Self, requester: Requester, rules: BreakerRules) -> bool {
+        let (score, share) = self.record_of(requester);
+        let (best_score, best_share) = best.record_of(requester);
+        // After a pause one failure is enough, until the rank has served for a while.
+        let failures = if self.level() == 0 { rules.failures } else { 1 };
+        let enough = failures.saturating_mul(FailureWeight::Failed as u32);
+        score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best_score))
+            // The share of a rank that gets few requests is old: its score says more.
+            || score >= best_score && share >= best_share + WORSE_SHARE
+    }
+
+    fn count_failure(&self, failure: RankFailure) {
+        let Requester { caller, model, .. } = failure.requester;
         let (caller, model) = match failure.scope {
             FailureScope::Caller => (Tag::of_caller(caller), Tag::of_model(model)),
             FailureScope::Model => (Tag::SEVERAL, Tag::of_model(model)),
             FailureScope::Rank => (Tag::SEVERAL, Tag::SEVERAL),
         };
-        let seen = self.witness();
-        let status = failure.status;
+        let (before, seen) = (self.failures(), self.witness());
         // What a paused rank was blamed for stays until the rank has served for a while.
-        let witness = match before {
-            0 if self.level() == 0 => Witness { caller, model, status },
-            _ => {
-                Witness { caller: seen.caller.with(caller), model: seen.model.with(model), status }
-            }
+        let is_first = before == 0 && self.level() == 0;
+        let (caller, model) = match is_first {
+            true => (caller, model),
+            false => (seen.caller.with(caller), seen.model.with(model)),
         };
+        // What one caller or one model has failed is no evidence for the others.
+        let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
+        let weight = failure.weight as u32;
+        let kept = if is_widened { before.min(SCORE_WIDENED) } else { before };
+        // ordering: independent words, each a hint; of two failures at once one may be lost.
+        self.failures.store(kept.saturating_add(weight), Ordering::Relaxed);
+        let witness = Witness { caller, model, status: failure.status };
         // ordering: one word, a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);
         // The streak of successes ends, the level stays.
-        self.change_history(|word| word & !STREAK_MASK);
-        before.saturating_add(weight)
+        self.change_history(|word| {
+            let share = if is_widened { 0 } else { (word & SHARE_MASK) >> SHARE_BIT };
+            let more =
+                (SHARE_MAX - share) * weight / (FailureWeight::Failed as u32 * SHARE_REQUESTS);
+            word & (DOUBTS_MASK | LEVEL_MASK) | (share + more) << SHARE_BIT
+        });
     }
 
     /// A failure that was the request's own, as a sibling has shown: it is taken off again.

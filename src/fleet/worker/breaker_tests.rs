@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const RULES: BreakerRules = BreakerRules { failures: 3, open: Duration::from_millis(50) };
-const X: Requester = Requester { caller: 1, model: ModelIndex(0) };
+const X: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 const Y: Requester = Requester { caller: 2, ..X };
 const MS: u64 = 1_000_000;
 
@@ -129,7 +129,7 @@ fn what_no_caller_can_cause_pauses_the_rank_for_all() {
     let fleet = Fleet::new(2);
     let refused = RankFailure { scope: FailureScope::Rank, ..failure(X, 599) };
     (0..3).for_each(|ms| fleet.fail(0, refused, ms));
-    let other = Requester { caller: 9, model: ModelIndex(7) };
+    let other = Requester { caller: 9, model: ModelIndex(7), is_forced: false };
     assert!(!fleet.admits(0, X, 3) && !fleet.admits(0, other, 3));
 }
 
@@ -149,11 +149,11 @@ fn pauses_grow_until_the_rank_has_served_for_a_while() {
         pauses.push(fail(now));
         now += pauses.last().unwrap();
     }
-    assert_eq!(pauses, [50, 200, 800, 3_200, 12_800, 16_000, 16_000]);
+    assert_eq!(pauses, [50, 200, 800, 3_200, 4_000, 4_000, 4_000]);
     (0..15).for_each(|_| fleet.rank(0).succeeded(X));
-    assert_eq!(fail(now), 16_000, "not long enough");
+    assert_eq!(fail(now), 4_000, "not long enough");
     (0..16).for_each(|_| fleet.rank(0).succeeded(X));
-    assert_eq!(fail(now + 16_000), 50);
+    assert_eq!(fail(now + 4_000), 50);
 }
 
 #[test]
@@ -176,6 +176,64 @@ fn the_best_rank_is_opened_when_another_turns_out_to_be_worse() {
     assert_eq!((fleet.is_free(0, X), fleet.is_free(1, X)), (false, true));
 }
 
+/// What a sibling fails of another model is no measure.
+#[test]
+fn failures_of_another_model_do_not_excuse_a_rank() {
+    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    (0..1_000).for_each(|ms| fleet.fail(1, failure(other, 500), ms));
+    (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    assert!(!fleet.is_free(0, X));
+}
+
+/// A flood of one caller weighs no more than a failure once another caller fails there.
+#[test]
+fn a_flood_of_one_caller_is_no_evidence_for_others() {
+    let fleet = Fleet::new(2);
+    (0..1_000).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    fleet.fail(0, failure(Y, 500), 1_000);
+    assert!(fleet.is_free(0, Y) || fleet.admits(0, Y, 1_000));
+    fleet.rank(0).succeeded(Y);
+    assert!(fleet.is_free(0, Y));
+}
+
+#[test]
+fn a_rank_that_fails_every_second_request_is_tried() {
+    for status in [500, 400] {
+        let fleet = Fleet::new(2);
+        let count = (0..200).find(|&number| {
+            fleet.fail(0, failure(X, status), number);
+            let is_tried = !fleet.is_free(0, X);
+            fleet.rank(0).succeeded(X);
+            is_tried
+        });
+        assert!(count.is_some_and(|count| count < 100), "{status}: {count:?}");
+    }
+}
+
+/// The last rank of a model serves, whatever it is held to for other models.
+#[test]
+fn a_forced_request_passes_a_pause_and_ends_none() {
+    let fleet = Fleet::new(2);
+    let refused = RankFailure { scope: FailureScope::Rank, ..failure(X, 599) };
+    (0..3).for_each(|ms| fleet.fail(0, refused, ms));
+    let forced = Requester { is_forced: true, model: ModelIndex(1), ..Y };
+    assert_eq!(fleet.rank(0).claim(at(3), forced), Some(BreakerClaim::Free));
+    let alone = std::iter::empty();
+    fleet.board.hold_against(failure(forced, 400), alone, RULES, at(3));
+    assert!(!fleet.admits(0, X, 4), "the pause goes on for the others");
+}
+
+/// A whole answer of minutes was the only trial.
+#[test]
+fn a_trial_that_takes_long_keeps_no_other_waiting() {
+    let fleet = Fleet::new(2);
+    (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    let claim = |ms| fleet.rank(0).claim(at(ms), X);
+    assert_eq!((claim(10), claim(11), claim(1_009)), (Some(BreakerClaim::Trial), None, None));
+    assert!(!fleet.admits(0, X, 1_009) && fleet.admits(0, X, 1_010));
+    assert_eq!((claim(1_010), claim(1_011)), (Some(BreakerClaim::Trial), None));
+}
+
 /// How a rank answers requests that are right.
 #[derive(Clone, Copy, Debug)]
 enum Nature {
@@ -186,6 +244,8 @@ enum Nature {
     Locked,
     /// Fails one in two.
     Flaky,
+    /// Fails every second one.
+    Alternating,
 }
 
 #[derive(Clone, Debug)]
@@ -205,17 +265,19 @@ fn stories() -> impl Strategy<Value = Story> {
             2 => Just(Nature::Broken),
             1 => Just(Nature::Locked),
             1 => Just(Nature::Flaky),
+            1 => Just(Nature::Alternating),
         ]
     };
     let natures = proptest::collection::vec(nature(), 0..4);
     (natures, 0_u32..10, proptest::bool::ANY, proptest::num::u64::ANY).prop_map(
         |(mut natures, bad_count, is_one_address, seed)| {
             let at = usize::try_from(seed % 4).unwrap().min(natures.len());
-            // Several ranks that fail by chance take longer to tell from callers that do.
-            let mut flaky_left = 1;
+            // Several ranks that fail by chance take longer to tell from callers that do, and so
+            // does one beside bad requests from the address of the good ones.
+            let mut flaky_left = i32::from(!is_one_address || bad_count == 0);
             natures.retain(|nature| {
-                flaky_left -= i32::from(matches!(nature, Nature::Flaky));
-                flaky_left >= 0 || !matches!(nature, Nature::Flaky)
+                flaky_left -= i32::from(matches!(nature, Nature::Flaky | Nature::Alternating));
+                flaky_left >= 0 || !matches!(nature, Nature::Flaky | Nature::Alternating)
             });
             let at = at.min(natures.len());
             natures.insert(at, Nature::Well);
@@ -272,6 +334,7 @@ fn send(
             Nature::Broken => 500,
             Nature::Locked => 401,
             Nature::Flaky => [200, 500][random.usize(..2)],
+            Nature::Alternating => [200, 500][usize::try_from(ms / 5 % 2).unwrap()],
         };
         if status == 200 {
             fleet.rank(rank).succeeded(requester);

@@ -119,7 +119,7 @@ mod tests {
     use forebay_base::{ModelIndex, RankIndex};
     use std::time::Duration;
 
-    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
+    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 
     /// A failure of the first rank, beside a sibling that does well.
     fn fail(board: &LoadBoard, failures: u32) {

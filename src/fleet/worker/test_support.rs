@@ -9,7 +9,7 @@ use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;
 
 /// A request of one caller for the first model.
-pub const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0) };
+pub const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 
 /// A model of the first pool, on these ranks.
 pub fn model(name: &str, ranks: &[u16]) -> Model {

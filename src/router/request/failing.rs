@@ -80,7 +80,7 @@ impl RequestFlow {
     ) -> Action {
         self.facts.tried.push(failed.rank);
         self.tries.trial = failed.reply.trial;
-        self.failed = failed.reply.answer.map(|answer| Stop::Engine(*answer));
+        self.failed = failed.reply.answer.map(Stop::Engine);
         self.place(now, InHand::default(), scene)
     }
 

@@ -8,7 +8,8 @@
 //! | 429, the client's credentials were sent | the caller is limited | the caller is limited |
 //! | 429 | the caller is limited | no room for the model |
 //! | 503, 529 | no room for the model | no room for the model |
-//! | 401, 403, the router's own key was sent | the rank failed | the rank failed |
+//! | 401, the router's own key was sent | the rank failed | the rank failed |
+//! | 403, the router's own key was sent | the rank failed the request | the same |
 //! | other 3xx and 4xx | the rank refused the request | the rank refused the request |
 //! | other 5xx | the rank failed the request | the rank failed the request |
 
@@ -47,8 +48,12 @@ impl AnswerMeaning {
         match status {
             429 if is_about_caller => Self::CallerLimited,
             status if has_no_room(status) => Self::NoRoom,
-            401 | 403 if credentials == SentCredentials::Router => {
+            401 if credentials == SentCredentials::Router => {
                 Self::Failed(FailureScope::Rank, FailureWeight::Failed)
+            }
+            // Gateways refuse some requests with 403.
+            403 if credentials == SentCredentials::Router => {
+                Self::Failed(FailureScope::Caller, FailureWeight::Failed)
             }
             300..=499 => Self::Failed(FailureScope::Caller, FailureWeight::Refused),
             500.. => Self::Failed(FailureScope::Caller, FailureWeight::Failed),
@@ -79,7 +84,9 @@ mod tests {
             }
         }
         let own = failed(FailureScope::Rank, FailureWeight::Failed);
-        assert_eq!([of(401, Vllm, Router), of(403, Openai, Router)], [own; 2]);
+        assert_eq!([of(401, Vllm, Router), of(401, Openai, Router)], [own; 2]);
+        let error = failed(FailureScope::Caller, FailureWeight::Failed);
+        assert_eq!(of(403, Openai, Router), error);
         let limited = AnswerMeaning::CallerLimited;
         assert_eq!([Client, Router, None].map(|whose| of(429, Openai, whose)), [limited; 3]);
         assert_eq!([of(429, Vllm, Client), of(429, Sglang, Client)], [limited; 2]);

@@ -74,8 +74,15 @@ impl Scene<'_> {
         let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
-        let asked =
-            RouteRequest { fleet, model, request, pin: facts.pin, tried: &facts.tried, rules };
+        let asked = RouteRequest {
+            fleet,
+            model,
+            request,
+            pin: facts.pin,
+            tried: &facts.tried,
+            ignores_pauses: false,
+            rules,
+        };
         let can_split = |kv_transfer: &KvTransfer| self.split.can_split(kv_transfer);
         forebay_select::route(&asked, candidates, can_split).map_err(|none| match none {
             NoPair::CannotSplit if could_be_whole(fleet, model) => {

@@ -18,7 +18,7 @@ pub enum Stop {
     /// Refused after it was read completely.
     Refused(Refusal),
     /// An engine refused the request itself, and that is the answer.
-    Engine(EngineAnswer),
+    Engine(Box<EngineAnswer>),
     /// Nobody is left to answer.
     ClientGone,
     /// Broken off after the client had seen the head of an answer.
@@ -133,7 +133,7 @@ pub fn body_too_large(bytes_max: usize) -> Refusal {
 #[must_use]
 pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     if let Some(answer) = failed.reply.answer {
-        return Stop::Engine(*answer);
+        return Stop::Engine(answer);
     }
     let name = fleet.rank(failed.rank).map_or("?", |(_, worker)| &worker.name);
     let reason = match failed.error {
