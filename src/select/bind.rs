@@ -327,9 +327,14 @@ impl Binder<'_> {
         self.look().has_room(rank, Some(model), cost)
     }
 
-    /// Has the rank room for a request of each of its models?
+    /// Has the rank room for a request of some model? What its engine refuses of one model alone
+    /// leaves room for the others.
     #[must_use]
-    pub fn has_room_for_all(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
+    pub fn has_room_for_some(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
+        let Some(load) = self.board.rank(rank) else { return false };
+        if load.refuses_one_model(None, self.now) {
+            return load.has_room(self.fleet.room(rank), cost().room_wanted());
+        }
         self.look().has_room(rank, None, cost)
     }
 }

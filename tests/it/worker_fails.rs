@@ -224,6 +224,29 @@ fn a_model_without_room_leaves_the_others_of_its_worker_alone() {
     }
 }
 
+/// I2: nor does what waits for the refused model bar the queue that both models share.
+#[test]
+fn requests_that_wait_for_a_refused_model_bar_no_other_model() {
+    let worker = Worker::start(|seen, stream| {
+        let is_loading = String::from_utf8_lossy(&seen.body).contains("\"loading\"");
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(if is_loading { FULL } else { ok }).is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.workers[0].models = vec!["loading".into(), "m".into()];
+    let router = router(config);
+    let mut waits = Client::connect(router.listen);
+    waits.send(&post("/v1/completions", br#"{"model":"loading","prompt":"a"}"#));
+    until("it is refused, and waits", || metric(&router, "forebay_engine_refusals_total") >= 3.0);
+    let mut client = Client::connect(router.listen);
+    for _ in 0..20 {
+        client.send(&post("/v1/completions", ASK));
+        assert_eq!(client.reply().status, 200);
+    }
+    let refusals = metric(&router, "forebay_engine_refusals_total");
+    assert!(refusals < 8.0, "{refusals}: the others were served while it waited");
+}
+
 /// C9: vLLM refuses for all ranks of a server.
 #[test]
 fn a_server_without_room_is_left_alone_with_all_its_ranks() {

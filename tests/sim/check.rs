@@ -294,8 +294,15 @@ impl World {
             let kept = self.shards[home].home.kept(left.queue);
             kept.iter().any(|(ticket, kept)| *ticket == left.ticket && *kept != rank)
         };
-        let could_have_it =
-            |left: &Waiter| !is_short(left) && self.ways(fleet, left).contains(&rank);
+        // What its engine refuses of a model alone is left to the requests for other models.
+        let load = self.board.rank(rank).unwrap();
+        let is_refused = |left: &Waiter| {
+            let model = left.facts.model;
+            model != waiter.facts.model && load.refuses_one_model(Some(model), self.now)
+        };
+        let could_have_it = |left: &Waiter| {
+            !is_short(left) && !is_refused(left) && self.ways(fleet, left).contains(&rank)
+        };
         for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
             let before = levels.worst[asked(left)] < levels.best[asked(waiter)];
             let same = |of: &Waiter| (of.facts.caller.tenant, of.facts.model);

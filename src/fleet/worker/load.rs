@@ -249,6 +249,15 @@ impl RankLoad {
         model.is_none_or(|model| note.speaks_of(model))
     }
 
+    /// Has the engine refused requests of one model lately, and of no other? Then it has room for
+    /// the others. `None` asks for whichever model.
+    #[must_use]
+    pub fn refuses_one_model(&self, model: Option<ModelIndex>, now: NanosSinceStart) -> bool {
+        // ordering: a hint; pairs with `refused`.
+        let note = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
+        self.places_now(model, now).is_some() && note.is_of_one()
+    }
+
     fn places_after_refusal(&self, now: NanosSinceStart) -> Option<u32> {
         // ordering: one word, read as a limit; a reader of an old value may be refused once more.
         places_after(self.refused.load(Ordering::Relaxed), now)

@@ -44,6 +44,10 @@ impl RefusalNote {
         Self { count: 0, ..self }
     }
 
+    pub(super) fn is_of_one(self) -> bool {
+        self.model != Tag::SEVERAL
+    }
+
     pub(super) fn speaks_of(self, model: ModelIndex) -> bool {
         self.model.covers(Tag::of_model(model))
     }

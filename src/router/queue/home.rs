@@ -206,7 +206,7 @@ impl Queue {
             if let Some(load) = binder.board.rank(rank) {
                 // Of a place that comes free later those who wait hear first.
                 let is_left = || {
-                    !is_awaited(awaited, rank) && binder.has_room_for_all(rank, LeaseCost::default)
+                    !is_awaited(awaited, rank) && binder.has_room_for_some(rank, LeaseCost::default)
                 };
                 // A rank without a place is not left: when its place comes free, a newcomer would
                 // have it before the home looks.
@@ -298,8 +298,13 @@ fn place(
             return Placed::Short(rank);
         }
     }
-    // Nobody who comes after it takes room where it could go.
+    // Nobody who comes after it takes room where it could go. What its model alone has no room for
+    // stays for the other models.
     for &rank in candidates.ranks() {
+        let is_for_others = |load: &RankLoad| load.refuses_one_model(Some(facts.model), binder.now);
+        if binder.board.rank(rank).is_some_and(is_for_others) {
+            continue;
+        }
         if let Some(awaited) = awaited.get_mut(rank.index()) {
             *awaited = true;
         }
