@@ -354,8 +354,8 @@ struct RoomLook<'a> {
 }
 
 impl RoomLook<'_> {
-    /// `model`: the model of the request, or `None` for requests of each model.
-    #[inline]
+    /// `model`: the model of the request, or `None` for any.
+    #[inline(always)]
     fn has_room(
         self,
         rank: RankIndex,
@@ -367,6 +367,9 @@ impl RoomLook<'_> {
         // What a request wants costs a division for each rank, and few have such a limit.
         let is_asked = limits.kv_tokens_max > 0;
         let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
+        if !load.has_refused() {
+            return load.has_room(limits, wanted);
+        }
         load.busy_until(model) <= now && load.has_room(load.room_at(limits, model, now), wanted)
     }
 }

@@ -42,6 +42,48 @@ pub enum NoCandidate {
     NoneHealthy,
 }
 
+/// What a rank has to be, whatever its state.
+#[derive(Clone, Copy)]
+struct Fit<'a> {
+    fleet: &'a FleetSnapshot,
+    seeking: &'a Seeking<'a>,
+    /// The ranks that may answer, where not all may.
+    pin: Option<Pin>,
+}
+
+impl Fit<'_> {
+    /// Role, place in the network, pin.
+    #[inline(always)]
+    fn holds(&self, index: RankIndex, sources: &Sources) -> bool {
+        let Self { fleet, seeking, pin } = *self;
+        let serves = match seeking.leg {
+            Leg::Decode => {
+                let pairs = fleet.serves(index, Leg::Decode) && sources.reach(fleet, index);
+                pairs || fleet.is_whole_only(index)
+            }
+            leg => fleet.serves(index, leg),
+        };
+        serves
+            && seeking.near.is_none_or(|near| fleet.are_near(index, near))
+            && pin.is_none_or(|pin| meets(fleet, index, pin))
+    }
+
+    /// The ranks of a model of which all are paused.
+    #[cold]
+    fn collect_last_resort(
+        &self,
+        usable: Usable<'_>,
+        model: &Model,
+        sources: &Sources,
+        ranks: &mut Vec<RankIndex>,
+    ) {
+        let all = model.ranks.iter().copied();
+        ranks.extend(
+            all.filter(|&index| self.holds(index, sources) && usable.is_last_resort(index)),
+        );
+    }
+}
+
 impl Candidates {
     /// Collects the eligible ranks of `model`: of decode ranks those that some usable prefill rank
     /// can hand KV to.
@@ -69,23 +111,16 @@ impl Candidates {
         if seeking.leg == Leg::Decode {
             sources.collect(model, usable);
         }
-        let serves = |index: RankIndex| match seeking.leg {
-            Leg::Decode => {
-                let pairs = fleet.serves(index, Leg::Decode) && sources.reach(fleet, index);
-                pairs || fleet.is_whole_only(index)
-            }
-            leg => fleet.serves(index, leg),
-        };
-        let near = |index: RankIndex| seeking.near.is_none_or(|near| fleet.are_near(index, near));
         let pin = seeking.pin.filter(|_| seeking.leg != Leg::Prefill);
-        let fits = |index: RankIndex| {
-            serves(index) && near(index) && pin.is_none_or(|pin| meets(fleet, index, pin))
-        };
-        let all = || model.ranks.iter().copied();
-        ranks.extend(all().filter(|&index| fits(index) && usable.holds(index)));
+        let fit = Fit { fleet, seeking: &seeking, pin };
+        for &index in &model.ranks {
+            if fit.holds(index, sources) && usable.holds(index) {
+                ranks.push(index);
+            }
+        }
         *are_forced = ranks.is_empty();
         if *are_forced {
-            ranks.extend(all().filter(|&index| fits(index) && usable.is_last_resort(index)));
+            fit.collect_last_resort(usable, model, sources, ranks);
         }
         debug_assert!(ranks.is_sorted(), "ranks of a model are in index order");
         if ranks.is_empty() { Err(NoCandidate::NoneHealthy) } else { Ok(()) }

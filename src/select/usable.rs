@@ -36,23 +36,25 @@ pub(super) struct Usable<'a> {
 impl Usable<'_> {
     /// Up, not tried, not paused for requests like this one: may the rank take the request at all?
     /// A request that has failed elsewhere is no trial: it would fail twice.
+    #[inline]
     pub(super) fn holds(&self, index: RankIndex) -> bool {
         let admits = |load: &RankLoad| {
-            load.breaker_admits(self.now, Some(self.requester))
-                && (self.tried.is_empty() || !load.is_open_for(self.requester))
+            !load.is_open()
+                || load.breaker_admits(self.now, Some(self.requester))
+                    && (self.tried.is_empty() || !load.is_open_for(self.requester))
         };
         self.is_left(index) && self.board.rank(index).is_some_and(admits)
     }
 
     /// Up, and not tried.
+    #[inline]
     fn is_left(&self, index: RankIndex) -> bool {
         let Some((rank, worker)) = self.fleet.rank(index) else { return false };
         // A retry goes to another worker: the ranks of one worker share its fate.
-        let tried_worker = self
-            .tried
-            .iter()
-            .any(|&t| self.fleet.rank(t).is_some_and(|(r, _)| r.worker == rank.worker));
-        worker.state == WorkerState::Up && !tried_worker
+        let is_tried = |&tried: &RankIndex| {
+            self.fleet.rank(tried).is_some_and(|(tried, _)| tried.worker == rank.worker)
+        };
+        worker.state == WorkerState::Up && !self.tried.iter().any(is_tried)
     }
 
     /// May the rank take the request where all that could are paused? A model is never left without

@@ -78,7 +78,8 @@ impl Lease {
         let LeaseWanted { rank, requester, cost, limits } = wanted;
         let (cell, past) = (board.rank(rank)?, board.past(rank)?);
         let reused_tokens = cost.reused_tokens();
-        let room = cell.room_at(limits, Some(requester.model), now);
+        let model = Some(requester.model);
+        let room = if cell.has_refused() { cell.room_at(limits, model, now) } else { limits };
         let kv_tokens = cell.try_acquire(room, cost.room_wanted())?;
         let cost = LeaseCost { kv_tokens, ..cost };
         let Some(claim) = cell.claim(now, requester) else {

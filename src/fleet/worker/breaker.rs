@@ -210,7 +210,13 @@ impl RankLoad {
     /// May a request go there now? In half-open state exactly one request gets `true`; its outcome
     /// decides. Without an `requester`: is the rank open to some callers?
     #[must_use]
+    #[inline]
     pub fn breaker_admits(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
+        !self.is_open() || self.admits_while_open(now, requester)
+    }
+
+    #[cold]
+    fn admits_while_open(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
         // ordering: one word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
@@ -228,7 +234,17 @@ impl RankLoad {
     /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
     /// another request has the trial.
     #[must_use]
+    #[inline]
     pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
+        if self.is_open() {
+            self.claim_while_open(now, requester)
+        } else {
+            Some(BreakerClaim::Free)
+        }
+    }
+
+    #[cold]
+    fn claim_while_open(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
         // ordering: pairs with `pause`; a stale 0 sends one request more.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         let concerns = || !requester.is_forced && self.covers(Some(requester));
@@ -264,6 +280,7 @@ impl RankLoad {
         }
     }
 
+    #[cold]
     fn count_success(&self, requester: Requester) {
         let witness = self.witness();
         if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
@@ -346,8 +363,15 @@ impl RankLoad {
             true => (caller, model),
             false => (seen.caller.with(caller), seen.model.with(model)),
         };
-        // What one caller or one model has failed is no evidence for the others.
         let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
+        // Most 4xx are the callers' own: of another model they widen nothing that 5xx and broken
+        // answers have shown.
+        let is_refused = |status| (300..500).contains(&status);
+        let is_other_model = !is_first && model != seen.model;
+        if is_other_model && is_refused(failure.status) && !is_refused(seen.status) {
+            return;
+        }
+        // What one caller or one model has failed is no evidence for the others.
         let weight = failure.weight as u32;
         let kept = if is_widened { before.min(SCORE_WIDENED) } else { before };
         // ordering: independent words, each a hint; of two failures at once one may be lost.
@@ -428,6 +452,7 @@ impl RankLoad {
 
     /// True while the breaker is paused or half open.
     #[must_use]
+    #[inline]
     pub fn is_open(&self) -> bool {
         // ordering: statistic; pairs with nothing.
         self.open_until_ns.load(Ordering::Relaxed) != 0

@@ -196,6 +196,17 @@ fn a_flood_of_one_caller_is_no_evidence_for_others() {
     assert!(fleet.is_free(0, Y));
 }
 
+/// One caller's 400s of a model that the rank serves well opened the rank for a model that it fails.
+#[test]
+fn a_refused_request_widens_nothing_that_failures_have_shown() {
+    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    fleet.fail_trial(0, failure(X, 500), 3);
+    fleet.fail(0, failure(other, 400), 4);
+    (0..20).for_each(|_| fleet.rank(0).succeeded(other));
+    assert_eq!((fleet.admits(0, X, 5), fleet.is_free(0, other)), (false, true));
+}
+
 #[test]
 fn a_rank_that_fails_every_second_request_is_tried() {
     for status in [500, 400] {

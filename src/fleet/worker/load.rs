@@ -249,6 +249,14 @@ impl RankLoad {
         model.is_none_or(|model| note.speaks_of(model))
     }
 
+    /// Has the engine ever refused a request?
+    #[must_use]
+    #[inline]
+    pub fn has_refused(&self) -> bool {
+        // ordering: a hint; pairs with `refused`.
+        self.refused.load(Ordering::Relaxed) != 0
+    }
+
     /// Has the engine refused requests of one model lately, and of no other? Then it has room for
     /// the others. `None` asks for whichever model.
     #[must_use]
