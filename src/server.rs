@@ -233,7 +233,7 @@ fn offer(
     // Asked now: by the time of an upgrade another file has this name.
     let path = std::env::current_exe()?;
     let program = Program { path, arguments: std::env::args_os().skip(1).collect() };
-    Ok(HandoverOffer { place, sockets, program })
+    Ok(HandoverOffer { place, sockets: sockets.into(), program })
 }
 
 fn bind_admin(

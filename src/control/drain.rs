@@ -20,13 +20,14 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// An end that waits for what is under way.
-    pub(super) fn new(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
+    /// An end that waits for what is under way. `has_heir`: another process has the sockets.
+    pub(super) fn new(now: NanosSinceStart, timeouts: &TimeoutsConfig, has_heir: bool) -> Self {
         let begins_at = now.plus(timeouts.drain_delay);
         let order = DrainOrder {
             silent_until: begins_at.plus(SILENCE_MAX.min(timeouts.drain)),
             deadline: begins_at.plus(timeouts.drain),
             is_handed_over: false,
+            has_heir,
         };
         Self { begins_at, order }
     }
@@ -34,7 +35,8 @@ impl Drain {
     /// An end after which another process serves, so that nobody has to hurry.
     pub(super) fn handed_over(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
         let deadline = now.plus(timeouts.drain);
-        let order = DrainOrder { silent_until: deadline, deadline, is_handed_over: true };
+        let order =
+            DrainOrder { silent_until: deadline, deadline, is_handed_over: true, has_heir: true };
         Self { begins_at: now, order }
     }
 
@@ -43,9 +45,9 @@ impl Drain {
         self.order.is_handed_over
     }
 
-    /// An end that waits for nothing.
-    pub(super) fn cut(now: NanosSinceStart) -> Self {
-        let order = DrainOrder { silent_until: now, deadline: now, is_handed_over: false };
+    /// The same end, which waits for nothing from now on.
+    pub(super) fn cut(self, now: NanosSinceStart) -> Self {
+        let order = DrainOrder { silent_until: now, deadline: now, ..self.order };
         Self { begins_at: now, order }
     }
 
@@ -73,15 +75,23 @@ mod tests {
             drain_delay: Duration::from_secs(5),
             ..TimeoutsConfig::default()
         };
-        let drain = Drain::new(s(10), &timeouts);
+        let drain = Drain::new(s(10), &timeouts, true);
         assert_eq!(drain.command(s(14)), ShardCommand::Unready);
-        let order = DrainOrder { silent_until: s(16), deadline: s(45), is_handed_over: false };
+        let order = DrainOrder {
+            silent_until: s(16),
+            deadline: s(45),
+            is_handed_over: false,
+            has_heir: true,
+        };
         assert_eq!(drain.command(s(15)), ShardCommand::Drain(order));
         assert_eq!([50, 51].map(|at| drain.is_given_up(s(at))), [false, true]);
-        let cut = DrainOrder { silent_until: s(20), deadline: s(20), is_handed_over: false };
-        assert_eq!(Drain::cut(s(20)).command(s(20)), ShardCommand::Drain(cut));
+        let cut = DrainOrder { silent_until: s(20), deadline: s(20), ..order };
+        assert_eq!(drain.cut(s(20)).command(s(20)), ShardCommand::Drain(cut));
+        assert!(Drain::handed_over(s(10), &timeouts).cut(s(20)).is_handed_over());
         let short = TimeoutsConfig { drain: Duration::from_millis(100), ..timeouts };
-        let ShardCommand::Drain(order) = Drain::new(s(0), &short).command(s(9)) else { panic!() };
+        let ShardCommand::Drain(order) = Drain::new(s(0), &short, false).command(s(9)) else {
+            panic!()
+        };
         assert_eq!(order.silent_until, order.deadline);
     }
 }

@@ -5,7 +5,8 @@
 use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
 use forebay_handover::{
-    BoundPlace, HandoverHost, HostCall, HostSetup, MeetingPlace, Program, TakenProcess,
+    BoundPlace, HandoverHost, HostCall, HostSetup, MeetingPlace, ProcessBefore, Program,
+    TakenProcess,
 };
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -31,7 +32,7 @@ pub struct HandoverOffer {
     /// Where it is met.
     pub place: MeetingPlace,
     /// Everything that this process listens on.
-    pub sockets: Vec<OwnedFd>,
+    pub sockets: Arc<[OwnedFd]>,
     /// How this process was started.
     pub program: Program,
 }
@@ -44,9 +45,18 @@ pub(super) struct AdminDoor {
     pub(super) access: Arc<Access>,
 }
 
+/// Who else has the listening sockets.
+struct OtherHolders {
+    /// Until it has ended.
+    before: Option<ProcessBefore>,
+    /// Processes that got them from this one, and may have them still.
+    heir_count: u32,
+}
+
 /// What goes on between two processes.
 pub(super) struct Handover {
     setup: HandoverSetup,
+    others: OtherHolders,
     clock: Clock,
     calls: mpsc::Sender<HostCall>,
     /// Until this process is the one that answers.
@@ -66,8 +76,19 @@ impl Handover {
         door: AdminDoor,
     ) -> Self {
         let door = Some(door);
-        let (admin, host) = (None, None);
-        let mut own = Self { setup, clock, calls, door, admin, host, has_complained: false };
+        let before = setup.taken.as_ref().zip(setup.offer.as_ref());
+        let before =
+            before.map(|(taken, own)| ProcessBefore::new(taken.from, Arc::clone(&own.sockets)));
+        let mut own = Self {
+            setup,
+            others: OtherHolders { before, heir_count: 0 },
+            clock,
+            calls,
+            door,
+            admin: None,
+            host: None,
+            has_complained: false,
+        };
         if own.setup.taken.is_none() {
             own.open();
         }
@@ -112,6 +133,27 @@ impl Handover {
     pub(super) fn ends(&mut self) {
         self.host = None;
         self.setup.offer = None;
+        self.others.before = None;
+    }
+
+    /// Another process gets the sockets.
+    pub(super) fn gives(&mut self) {
+        self.others.heir_count = self.others.heir_count.saturating_add(1);
+    }
+
+    /// A process that got the sockets is gone.
+    pub(super) fn takes_back(&mut self) {
+        self.others.heir_count = self.others.heir_count.saturating_sub(1);
+    }
+
+    /// Another process may have the sockets.
+    pub(super) fn has_heir(&self) -> bool {
+        self.others.heir_count > 0
+    }
+
+    /// Clients can connect, whatever the process before does to the sockets while it ends.
+    pub(super) fn reopen(&mut self) {
+        self.others.before.take_if(|before| !before.reopen());
     }
 
     /// Waits for the next process, if this one does not yet. A process that ends may still have

@@ -36,6 +36,11 @@ pub enum HostCall {
     Models(SyncSender<Option<File>>),
     /// For its index, in a file; `None` if there is none.
     Index(SyncSender<Option<File>>),
+    /// Whether it gives its sockets away. From an answer of true on, another process may accept
+    /// from them.
+    Sockets(SyncSender<bool>),
+    /// A process that got the sockets is gone without having served.
+    Returned,
     /// Another process serves: drain. True if that was done.
     Serves(Pid, SyncSender<bool>),
 }
@@ -52,7 +57,7 @@ pub struct Program {
 /// What a process hands over, and how it is asked.
 pub struct HostSetup {
     /// Everything that it listens on.
-    pub sockets: Vec<OwnedFd>,
+    pub sockets: Arc<[OwnedFd]>,
     /// How it was started.
     pub program: Program,
     /// The clock of the process.
@@ -149,6 +154,17 @@ impl HostThread {
     }
 
     fn hand_over(&self, taker: UnixStream, peer: Pid) -> io::Result<Option<Taker>> {
+        if self.ask(LINE_MAX, HostCall::Sockets) != Some(true) {
+            return say(&taker, "drains").map(|()| None);
+        }
+        let given = self.give(taker, peer);
+        if given.as_ref().is_err_and(is_gone) {
+            (self.setup.call)(HostCall::Returned);
+        }
+        given
+    }
+
+    fn give(&self, taker: UnixStream, peer: Pid) -> io::Result<Option<Taker>> {
         let stream = &taker;
         info!(process = peer.as_raw_nonzero().get(), "a new process takes over");
         let sockets: Vec<_> = self.setup.sockets.iter().map(AsFd::as_fd).collect();
@@ -216,4 +232,10 @@ impl HostThread {
             let _ = say(&asker, &format!("serves {}", taker.pid.as_raw_nonzero()));
         }
     }
+}
+
+/// The peer has ended, or has closed all that it was given.
+fn is_gone(error: &io::Error) -> bool {
+    let kind = error.kind();
+    matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }

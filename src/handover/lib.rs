@@ -14,7 +14,7 @@
 //!                        <-         "<0 or 1>\n", then that many: names of the workers' models
 //!
 //! "sockets\n"            ->
-//!                        <-         "<count>\n", then the descriptors
+//!                        <-         "<count>\n", then the descriptors; "drains\n" if it ends
 //!                        <-         "<0 or 1>\n", then that many: its index
 //! "serves\n"             ->
 //!                        <-         "drains\n"
@@ -24,6 +24,7 @@
 
 mod host;
 mod place;
+mod sharing;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -31,4 +32,5 @@ mod wire;
 
 pub use host::{HandoverHost, HostCall, HostSetup, Program};
 pub use place::{BoundPlace, MeetingPlace};
+pub use sharing::ProcessBefore;
 pub use taken::{TakeError, TakenProcess, take, take_models, upgrade};

@@ -2,11 +2,14 @@
 
 use super::*;
 use forebay_base::Clock;
+use rustix::process::Pid;
+use socket2::{SockFilter, SockRef};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ fn host(
     let place = MeetingPlace::of(([127, 9, high, low], port).into()).unwrap();
     let (call, called) = channel();
     let setup = HostSetup {
-        sockets,
+        sockets: sockets.into(),
         program: Program { path: PathBuf::from(program), arguments: Vec::new() },
         clock: Clock::start(),
         call: Box::new(move |asked| call.send(asked).is_ok()),
@@ -34,9 +37,15 @@ fn file(text: &str) -> File {
     file
 }
 
+fn gives(called: &Receiver<HostCall>) {
+    let HostCall::Sockets(to) = called.recv().unwrap() else { panic!("the sockets come first") };
+    to.send(true).unwrap();
+}
+
 /// Answers what a new process asks; keeps the host until that serves.
 fn answer(host: HandoverHost, called: &Receiver<HostCall>, index: Option<File>, drains: bool) {
-    let HostCall::Index(to) = called.recv().unwrap() else { panic!("the index comes first") };
+    gives(called);
+    let HostCall::Index(to) = called.recv().unwrap() else { panic!("the index comes next") };
     to.send(index).unwrap();
     if let Ok(HostCall::Serves(process, to)) = called.recv() {
         assert_eq!(process.as_raw_nonzero().get().unsigned_abs(), std::process::id());
@@ -77,8 +86,10 @@ fn a_new_process_that_gives_up_changes_nothing() {
     let (host, place, called) = host(2, Vec::new(), "");
     let running = std::thread::spawn(move || {
         for _ in 0..2 {
+            gives(&called);
             let HostCall::Index(to) = called.recv().unwrap() else { panic!("nobody serves") };
             to.send(None).unwrap();
+            assert!(matches!(called.recv().unwrap(), HostCall::Returned));
         }
         (host, called)
     });
@@ -90,6 +101,50 @@ fn a_new_process_that_gives_up_changes_nothing() {
     drop(host);
     assert!(called.recv().is_err(), "its thread has ended");
     assert!(take(&place).unwrap().is_none());
+}
+
+#[test]
+fn the_process_knows_of_its_sockets_before_another_has_them_and_when_that_is_gone() {
+    let sockets = vec![OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap())];
+    let (_host, place, called) = host(21, sockets, "");
+    let running = std::thread::spawn(move || {
+        let HostCall::Sockets(to) = called.recv().unwrap() else { panic!("asked first") };
+        to.send(false).unwrap();
+        gives(&called);
+        let HostCall::Index(to) = called.recv().unwrap() else { panic!("then its index") };
+        to.send(None).unwrap();
+        assert!(matches!(called.recv().unwrap(), HostCall::Returned));
+    });
+    assert!(matches!(take(&place), Err(TakeError::Drains)));
+    let gone = take(&place).unwrap().unwrap();
+    assert_eq!(gone.sockets.len(), 1);
+    drop(gone);
+    running.join().unwrap();
+}
+
+#[test]
+fn what_the_process_before_did_to_the_sockets_is_undone_until_it_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connects = || TcpStream::connect_timeout(&address, Duration::from_millis(100)).is_ok();
+    let nothing = [SockFilter::new(6, 0, 0, 0)];
+    let of_before = listener.try_clone().unwrap();
+    let shut = || SockRef::from(&of_before).attach_filter(&nothing).unwrap();
+    let sockets: Arc<[OwnedFd]> = vec![listener.into()].into();
+    let mut running = std::process::Command::new("cat");
+    let mut running = running.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&running);
+    let before = ProcessBefore::new(pid, sockets);
+    assert!(before.reopen() && connects(), "nothing was done");
+    for _ in 0..2 {
+        shut();
+        assert!(!connects());
+        assert!(before.reopen() && connects());
+    }
+    shut();
+    drop(running.stdin.take());
+    running.wait().unwrap();
+    assert!(!before.reopen() && connects(), "at last");
 }
 
 #[test]

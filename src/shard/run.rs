@@ -210,8 +210,8 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
         Poll::Pending => listeners.poll_accept(cx).map(Some),
     })
     .await;
-    let is_handed_over = shard.env.leaving.order.get().is_some_and(|order| order.is_handed_over);
-    if !is_handed_over && begin_none(&shard, &listeners) {
+    let has_heir = shard.env.leaving.order.get().is_some_and(|order| order.has_heir);
+    if !has_heir && begin_none(&shard, &listeners) {
         // Handshakes that are under way, and whoever waits in the kernel.
         let mut over = pin!(forebay_net::sleep(LAST_CALL));
         accept_all(&shard, &mut listeners, |listeners, cx| match listeners.poll_accept(cx) {
@@ -431,7 +431,8 @@ mod tests {
         }
         other.counters.set_phase(ShardPhase::Ended);
         let far = NanosSinceStart(u64::MAX);
-        let order = DrainOrder { silent_until: far, deadline: far, is_handed_over: false };
+        let order =
+            DrainOrder { silent_until: far, deadline: far, is_handed_over: false, has_heir: false };
         control.shards[0].commands.push(ShardCommand::Drain(order)).unwrap();
         bells[0].ring();
         thread.join().unwrap().unwrap();

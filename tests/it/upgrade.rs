@@ -5,14 +5,18 @@ use crate::kv_routing::{Person, overlap_tokens};
 use crate::rig::truth::{get, metric};
 use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
 use crate::warm_restart::new_engine;
+use forebay_base::Clock;
+use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, take};
 use rustix::process::{Pid, Signal, kill_process};
+use socket2::{SockFilter, SockRef};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixListener};
 use std::process::Child;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Ends with the value.
 pub(crate) struct Second(pub(crate) Child);
@@ -158,6 +162,60 @@ impl Drop for KillAtEnd {
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_raw(self.0).unwrap(), Signal::KILL);
     }
+}
+
+/// Before the new process serves, and in the moment after.
+#[test]
+fn a_process_that_is_stopped_after_its_hand_over_leaves_sockets_that_accept() {
+    let worker = quick();
+    for serves in [false, true] {
+        let mut first = served_by(&worker);
+        let place = MeetingPlace::of(first.listen).unwrap();
+        let taken = take(&place).unwrap().expect("it hands over");
+        if serves {
+            taken.serves().unwrap();
+        }
+        first.signal(Signal::TERM);
+        assert!(first.ended().success());
+        for _ in 0..8 {
+            TcpStream::connect_timeout(&first.listen, Duration::from_millis(500)).unwrap();
+        }
+        drop(taken);
+    }
+}
+
+/// As older versions did: they stop during their upgrade, and shut the sockets that they gave.
+#[test]
+fn a_new_process_opens_sockets_that_the_one_before_shut() {
+    let worker = quick();
+    let text =
+        format!("cores = [0]\nhealth = \"off\"\n[[worker]]\nurl = \"http://{}\"\n", worker.address);
+    let (served, serves) = channel();
+    let (router, (_before, socket)) = RouterProcess::prepared(&text, |listen| {
+        let socket = TcpListener::bind(listen).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let setup = HostSetup {
+            sockets: [socket.try_clone().unwrap().into()].into(),
+            program: Program { path: "/bin/false".into(), arguments: Vec::new() },
+            clock: Clock::start(),
+            call: Box::new(move |call| match call {
+                HostCall::Models(answer) | HostCall::Index(answer) => answer.send(None).is_ok(),
+                HostCall::Serves(_, answer) => answer.send(true).is_ok() && served.send(()).is_ok(),
+                HostCall::Sockets(answer) => answer.send(true).is_ok(),
+                HostCall::Returned => false,
+            }),
+        };
+        let place = MeetingPlace::of(listen).unwrap().bind().unwrap();
+        (HandoverHost::start(place, setup).unwrap(), socket)
+    });
+    serves.recv().unwrap();
+    for _ in 0..2 {
+        let nothing = [SockFilter::new(6, 0, 0, 0)];
+        SockRef::from(&socket).attach_filter(&nothing).unwrap();
+        // Packets that are dropped come again after a second.
+        assert_eq!(ask_once(router.listen), Fate::Answered);
+    }
+    assert!(router.logged("connections begin again") >= 2);
 }
 
 #[test]

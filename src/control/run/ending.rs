@@ -44,6 +44,14 @@ impl Control {
                 let copy = self.snapshots.copy(self.feeds.copyable());
                 tokio::task::spawn_local(snapshots::answer(copy, answer));
             }
+            HostCall::Sockets(answer) => {
+                let is_given = self.drain.is_none();
+                if is_given {
+                    self.handover.gives();
+                }
+                let _ = answer.send(is_given);
+            }
+            HostCall::Returned => self.handover.takes_back(),
             HostCall::Serves(process, answer) => {
                 let is_first = self.drain.is_none();
                 if is_first {
@@ -64,14 +72,14 @@ impl Control {
     /// The first call drains, the second cuts.
     pub(super) fn start_drain(&mut self) {
         let now = self.setup.clock.now();
-        let drain = if self.drain.is_some() {
+        let drain = if let Some(drain) = self.drain {
             info!("cutting what is left");
-            Drain::cut(now)
+            drain.cut(now)
         } else {
             let timeouts = &self.setup.config.timeouts;
             let (delay, patience) = (timeouts.drain_delay, timeouts.drain);
             info!(?delay, ?patience, "draining: no new connections; again to cut");
-            Drain::new(now, timeouts)
+            Drain::new(now, timeouts, self.handover.has_heir())
         };
         self.handover.ends();
         self.systemd.tell_stopping();

@@ -255,6 +255,7 @@ impl Control {
                     self.renew_token_keys();
                     self.take_over();
                     self.handover.wait_for_next();
+                    self.handover.reopen();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     self.trace(now);
                     self.systemd.tick(now);

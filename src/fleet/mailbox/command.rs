@@ -25,8 +25,10 @@ pub struct DrainOrder {
     pub silent_until: NanosSinceStart,
     /// When what is left is closed.
     pub deadline: NanosSinceStart,
-    /// Another process accepts from the same sockets.
+    /// Another process serves by now.
     pub is_handed_over: bool,
+    /// Another process has the listening sockets. It may accept from them already, or will.
+    pub has_heir: bool,
 }
 
 /// What a shard of a debug build can be told to do wrong.
