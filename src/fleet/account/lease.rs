@@ -1,7 +1,8 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::worker::{
-    BreakerClaim, FailureScope, RankFailure, Requester, RoomLimits, RoomWanted, ShardBoard,
+    BreakerClaim, FailureScope, FailureWeight, RankFailure, Requester, RoomLimits, RoomWanted,
+    ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
@@ -229,10 +230,15 @@ pub struct FailedTrial {
 }
 
 impl FailedTrial {
-    /// The failure of the tried rank, if another rank has served the request.
+    /// The failure of the tried rank, if another rank has served the request. A refusal (4xx) speaks
+    /// of the caller still: its prompts may be too long for this rank alone.
     #[must_use]
     pub const fn served_elsewhere(&self) -> RankFailure {
-        RankFailure { scope: FailureScope::Model, is_trial: true, ..self.failure }
+        let scope = match (self.failure.scope, self.failure.weight) {
+            (FailureScope::Caller, FailureWeight::Failed) => FailureScope::Model,
+            (scope, _) => scope,
+        };
+        RankFailure { scope, is_trial: true, ..self.failure }
     }
 }
 
@@ -266,7 +272,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{BreakerRules, FailureWeight, LoadBoard};
+    use crate::worker::{BreakerRules, LoadBoard};
     use forebay_base::ModelIndex;
 
     const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
@@ -442,5 +448,21 @@ mod tests {
         served.judge_success();
         drop(served);
         assert_eq!((load.ended(), load.busy_until(None)), (1, NanosSinceStart(0)));
+    }
+
+    #[test]
+    fn a_trial_that_a_sibling_serves_speaks_of_all_callers_unless_it_was_refused() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let scope = |scope, weight| {
+            let mut lease = take_with(&board, COST, NONE, NanosSinceStart(0)).unwrap();
+            let (rank, requester, status) = (lease.rank(), REQUESTER, 0);
+            let failure = RankFailure { rank, requester, scope, weight, status, is_trial: false };
+            let failure = lease.judge_open(failure).served_elsewhere();
+            assert!(failure.is_trial);
+            failure.scope
+        };
+        assert_eq!(scope(FailureScope::Caller, FailureWeight::Failed), FailureScope::Model);
+        assert_eq!(scope(FailureScope::Caller, FailureWeight::Refused), FailureScope::Caller);
+        assert_eq!(scope(FailureScope::Rank, FailureWeight::Failed), FailureScope::Rank);
     }
 }
