@@ -49,20 +49,17 @@ pub(super) struct Attempt<'a> {
 /// What other ranks have made of a request.
 #[derive(Debug)]
 pub(super) struct Before {
-    /// A rank that had been sent the request has failed it.
-    pub(super) is_retry: bool,
-    /// That rank and its failure, where it was alone with the request.
+    /// The rank that has failed it, and how, where it was alone with the request.
     pub(super) failed_at: Option<(RankIndex, RelayError)>,
     /// A trial that failed.
     pub(super) trial: Option<Box<FailedTrial>>,
 }
 
 impl Before {
-    /// `None` for a request that no other rank has had.
+    /// `None` where nothing follows for another rank from what becomes of the request.
     pub(super) fn of(flow: &mut RequestFlow) -> Option<Box<Self>> {
-        let (is_retry, failed_at) = (flow.is_retry(), flow.failed_at());
-        let trial = flow.take_trial();
-        (is_retry || trial.is_some()).then(|| Box::new(Self { is_retry, failed_at, trial }))
+        let (failed_at, trial) = (flow.failed_at(), flow.take_trial());
+        (failed_at.is_some() || trial.is_some()).then(|| Box::new(Self { failed_at, trial }))
     }
 
     /// A rank that has failed the request in the same way.
@@ -114,6 +111,9 @@ pub(super) async fn run(
         }
     };
     settle_trial(shard, slot, before.and_then(|before| before.trial));
+    if let Some(paired) = &paired {
+        judge::pair_works(shard, paired, plan.rank, facts.requester());
+    }
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
     head_came(shard, slot, going, &mut lease, is_kept);
     let (paired_with, pulse) = (paired.as_ref(), pulse.as_ref());
@@ -166,11 +166,7 @@ fn failed(
     {
         meter.decodes_nothing();
     }
-    // It may be prefill that is gone, with the KV. A rank that fails the request again without that
-    // prefill is ill.
-    let is_owed =
-        before.is_some_and(|before| before.is_retry) || !pair::may_lack_kv(paired.as_ref(), error);
-    if is_owed && may_be_blamed(endpoint, error) {
+    if may_be_blamed(endpoint, error) {
         let first = before.and_then(|before| before.failed_alike(error));
         match first.filter(|_| paired.is_none()) {
             Some(first) => judge::forgive(shard, first),

@@ -6,9 +6,9 @@ use super::pair::Paired;
 use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::{FailedTrial, Lease};
-use forebay_fleet::worker::{BreakerRules, RankFailure};
+use forebay_fleet::worker::{BreakerRules, RankFailure, Requester};
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Judgement, hold_against};
+use forebay_router::request::{Judgement, PairBlame, hold_against};
 
 /// Judges the ranks of an attempt that failed before a byte of its answer was passed on.
 pub(super) fn failed(
@@ -26,14 +26,13 @@ pub(super) fn failed(
     };
     let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
     let known = paired.known(error);
-    let Some((rank, judgement)) = known.judged(&shard.workers.board, prefill, plan.rank) else {
-        return;
-    };
-    if !known.is_shown() {
+    let Some(blame) = known.judged(&shard.workers.board, prefill, plan.rank) else { return };
+    let PairBlame { rank, judgement, is_shown } = blame;
+    if rank == plan.rank && !is_shown {
         return judge(shard, lease, plan.worker, judgement);
     }
     let worker = if rank == prefill { worker } else { plan.worker };
-    hold(shard, judgement.against(rank, lease.requester(), true));
+    hold(shard, judgement.against(rank, lease.requester(), is_shown));
     shard.worker_failed(worker);
 }
 
@@ -41,6 +40,7 @@ pub(super) fn failed(
 pub(super) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judgement: Judgement) {
     match judgement {
         Judgement::Success => lease.judge_success(),
+        Judgement::Taken => lease.judge_taken(),
         Judgement::Refusal => {
             if let Some(load) = shard.workers.board.rank(lease.rank()) {
                 load.answered();
@@ -50,6 +50,21 @@ pub(super) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judge
             mark_failed(shard, lease, judgement);
             shard.worker_failed(worker);
         }
+    }
+}
+
+/// The decode rank of a pair has begun to answer. So the KV has come: where prefill does not wait
+/// for decode, nothing else shows that its work was of use.
+pub(super) fn pair_works(shard: &Shard, paired: &Paired<'_>, decode: RankIndex, of: Requester) {
+    if paired.prefill_waits() || paired.is_refused {
+        return;
+    }
+    let board = &shard.workers.board;
+    if let Some(prefill) = board.rank(paired.leg.rank()) {
+        prefill.succeeded(of);
+    }
+    if let Some(decode) = board.rank(decode) {
+        decode.answered();
     }
 }
 

@@ -53,7 +53,7 @@ impl Paired<'_> {
     /// What is known of it, now that the decode leg has ended so.
     pub(super) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
         let is_concurrent = self.is_concurrent();
-        let prefill_waits = self.legs.kv_transfer.prefill_waits_for_decode();
+        let prefill_waits = self.prefill_waits();
         FailedPair {
             error,
             accusation: self.accused.as_ref().map(|(accusation, _)| *accusation),
@@ -71,6 +71,11 @@ impl Paired<'_> {
     /// Has the prefill leg done its part?
     pub(super) fn is_prefilled(&mut self) -> bool {
         matches!(self.leg.look(), Some(PrefillEnded::Done(_)))
+    }
+
+    /// Prefill's answer comes when decode has the KV.
+    pub(super) const fn prefill_waits(&self) -> bool {
+        self.legs.kv_transfer.prefill_waits_for_decode()
     }
 
     /// Both legs leave at once.
@@ -272,19 +277,15 @@ pub(super) fn abandoned(
         };
         return Failed { with: Some(with), why: Some(why), ..Failed::of(rank, error) };
     }
-    if may_lack_kv(Some(&paired), error) {
-        // Elsewhere means: with the KV of another, or without. The same decode rank may be asked.
+    if error == RelayError::EngineFailed && !paired.prefill_waits() {
+        // vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV
+        // it was promised is gone, at once and for each such request. It computes prompts itself as
+        // before: where no other is left, it is asked again, with the KV of another or without.
         let why = "the decode worker that should use its KV answered that it failed";
-        return Failed { why: Some(why.into()), ..Failed::of(paired.leg.rank(), error) };
+        let failed = Failed::of(paired.leg.rank(), error);
+        return Failed { with: Some(decode), why: Some(why.into()), ..failed };
     }
     Failed::of(decode, error)
-}
-
-/// vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV it
-/// was promised is gone, at once and for each such request. It computes prompts itself as before.
-pub(super) fn may_lack_kv(paired: Option<&Paired<'_>>, error: RelayError) -> bool {
-    error == RelayError::EngineFailed
-        && paired.is_some_and(|paired| !matches!(paired.legs.kv_transfer, KvTransfer::Bootstrap(_)))
 }
 
 /// The prefill leg ended the request.

@@ -290,6 +290,7 @@ fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillEnd
             }
         }
         // SGLang's `/generate` gives no status for what is wrong with a request.
+        KvTransferError::Engine { status: None, .. } => PrefillFault::Unclear(wrong.to_string()),
         wrong => PrefillFault::NoKvTransfer(wrong.to_string()),
     })
 }

@@ -350,3 +350,66 @@ fn a_fault_of_the_request_in_a_stream_is_nobodys() {
         assert_eq!(fleet.serve(2), [2, 2], "{error}");
     }
 }
+
+/// vLLM's, with two phases: two that compute prompts and two that answer, all well.
+fn two_phases() -> (Vec<Stub>, ServerHandle) {
+    let stubs: Vec<_> = (0..4).map(|_| Stub::start(Pages::vllm())).collect();
+    let roles = ["role = \"prefill\"", "role = \"decode\""];
+    let workers: Vec<_> =
+        stubs.iter().enumerate().map(|(number, stub)| (stub, roles[number / 2])).collect();
+    let mut config = pair_config(&workers, "");
+    config.breaker.failures = 3;
+    config.breaker.open = Duration::from_secs(600);
+    config.retry.budget_percent = 100;
+    let router = ready(config, &workers);
+    for stub in &stubs {
+        stub.always(answer(br#"{"kv_transfer_params":{"do_remote_prefill":true}}"#));
+    }
+    (stubs, router)
+}
+
+/// So many requests, one after the other: how many were served, and what each stub had.
+fn served(stubs: &[Stub], router: &ServerHandle, count: usize) -> (usize, Vec<usize>) {
+    let asked = || ask(router, "/v1/completions", r#"{"model":"m","prompt":"hi"}"#).reply();
+    let served = (0..count).filter(|_| asked().status == 200).count();
+    idle(router);
+    (served, stubs.iter().map(|stub| stub.arrivals().len()).collect())
+}
+
+/// A request that it fails may lack its KV. Round robin pairs it with the same prefill rank again
+/// and again, until single requests part the two.
+#[test]
+fn a_decode_rank_that_fails_with_everybody_is_paused() {
+    let (stubs, router) = two_phases();
+    let failed = br#"{"error":{"message":"Internal server error","code":500}}"#;
+    stubs[2].always(vec![Step::Send(reply_bytes(500, "", failed))]);
+    let (served, had) = served(&stubs, &router, 60);
+    assert_eq!(served, 60, "another pair is asked: {had:?}");
+    assert!(had[2] <= 12, "a few, and a trial: {had:?}");
+    assert!(had[0] >= 24 && had[1] >= 24, "neither prefill rank is blamed: {had:?}");
+}
+
+/// It has computed the prompt, and the KV is gone before the decode rank comes for it.
+#[test]
+fn a_decode_rank_that_finds_no_kv_now_and_then_is_well() {
+    let (stubs, router) = two_phases();
+    let failed = br#"{"error":{"message":"Internal server error","code":500}}"#;
+    let mut all = [0; 4];
+    for round in 0..8 {
+        stubs[2 + round % 2].once(vec![Step::Send(reply_bytes(500, "", failed))]);
+        let (served, had) = served(&stubs, &router, 6);
+        assert_eq!(served, 6, "{had:?}");
+        all = std::array::from_fn(|number| had[number]);
+    }
+    assert!(all.iter().all(|had| *had >= 20), "all of them serve: {all:?}");
+}
+
+#[test]
+fn a_prefill_rank_that_hands_nothing_over_is_paused() {
+    let (stubs, router) = two_phases();
+    stubs[0].always(answer(b"{}"));
+    let (served, had) = served(&stubs, &router, 60);
+    assert_eq!(had[0], 4, "three failures, and a trial: {had:?}");
+    assert_eq!((served, had[1]), (56, 56), "{had:?}");
+    assert!(had[2] >= 24 && had[3] >= 24, "no decode rank is blamed: {had:?}");
+}

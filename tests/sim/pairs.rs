@@ -109,11 +109,11 @@ impl World {
             prefill_waits: true,
         };
         let judged = known.judged(&self.board, prefill, decode);
-        if judged.is_some_and(|(rank, _)| rank == prefill) {
-            self.hold_against(id, prefill, Judgement::failure(false), true);
+        if let Some(blame) = judged.filter(|blame| blame.rank == prefill) {
+            self.hold_against(id, prefill, blame.judgement, blame.is_shown);
         }
         self.cancel(paired.leg);
-        let heard = judged.filter(|(rank, _)| *rank == decode).map(|(_, heard)| heard);
+        let heard = judged.filter(|blame| blame.rank == decode).map(|blame| blame.judgement);
         self.end_lease(id, paired.decode, heard);
         let failed = if error == RelayError::PrefillFailed {
             Failed::by_leg(ended.as_ref(), prefill, decode)

@@ -299,6 +299,7 @@ impl World {
         let rank = lease.rank();
         match heard {
             Some(Judgement::Success) => lease.judge_success(),
+            Some(Judgement::Taken) => lease.judge_taken(),
             Some(Judgement::Refusal) => self.board.rank(rank).unwrap().answered(),
             Some(judgement @ Judgement::Failure { .. }) => {
                 lease.judge_failure();

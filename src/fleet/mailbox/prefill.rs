@@ -115,9 +115,11 @@ pub enum PrefillFault {
     Transfer(String),
     /// The connection, the answer or the engine is broken: for people, what happened.
     Broken(String),
-    /// The answer lacks what the decode leg needs: a sentence for people. Another worker would
-    /// hardly do better.
+    /// The answer lacks what the decode leg needs: a sentence for people.
     NoKvTransfer(String),
+    /// The engine says that it failed, and not whether the request is to blame: a sentence for
+    /// people. Another worker would hardly do better.
+    Unclear(String),
     /// It was not wanted any more.
     Cancelled,
 }

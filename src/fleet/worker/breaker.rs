@@ -25,7 +25,6 @@ use super::tag::Tag;
 use super::{LoadBoard, RankLoad};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
-use std::cmp::Ordering::{Equal, Greater, Less};
 use std::time::Duration;
 
 /// Each pause is so many times the one before.
@@ -148,19 +147,6 @@ pub struct HeldFailures {
 }
 
 impl LoadBoard {
-    /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what
-    /// they do with others: the one that has failed so more often since it last answered. `None`:
-    /// that cannot be told, or not yet.
-    #[must_use]
-    pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<RankIndex> {
-        let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
-        match doubted(first)?.cmp(&doubted(second)?) {
-            Less => Some(second),
-            Equal => None,
-            Greater => Some(first),
-        }
-    }
-
     /// Counts a failure of a rank, and tries the rank by single requests if it does worse than
     /// `siblings`: other ranks that are up and serve the same model and leg.
     ///
@@ -475,7 +461,7 @@ impl RankLoad {
     }
 
     /// It failed together with another rank. How often that had happened in a row before.
-    fn doubted(&self) -> u32 {
+    pub(super) fn doubted(&self) -> u32 {
         // ordering: a count; pairs with the store in `change_history`.
         self.history.fetch_add(ONE_DOUBT, Ordering::Relaxed) >> DOUBTS_BIT
     }

@@ -62,29 +62,6 @@ impl Fleet {
     }
 }
 
-/// One rank hangs. Whom its partner works with besides, tells.
-#[test]
-fn of_two_that_fail_together_the_one_that_works_with_others_is_well() {
-    let board = LoadBoard::new();
-    let [ill, well, other] = [RankIndex(0), RankIndex(1), RankIndex(2)];
-    let answers = |rank| board.rank(rank).unwrap().succeeded(X);
-    assert_eq!(board.doubt(ill, well), None);
-    assert_eq!(board.doubt(well, ill), None, "they have nobody else");
-    answers(well);
-    assert_eq!(board.doubt(ill, well), Some(ill));
-    assert_eq!(board.doubt(well, ill), Some(ill));
-    answers(well);
-    assert_eq!(board.doubt(other, ill), Some(ill), "whoever it is with");
-    assert_eq!(board.doubt(other, well), Some(other), "it has not answered since");
-    answers(ill);
-    board.rank(other).unwrap().answered();
-    answers(well);
-    assert_eq!(board.doubt(ill, well), None, "all is forgotten");
-    assert_eq!(board.doubt(RankIndex(u16::MAX), well), None);
-    let cell = board.rank(ill).unwrap();
-    assert_eq!((cell.failures(), cell.is_open()), (0, false), "a doubt is no failure");
-}
-
 #[test]
 fn a_rank_without_siblings_always_serves() {
     let fleet = Fleet::new(1);

@@ -5,6 +5,7 @@ mod closed_room;
 mod board;
 mod breaker;
 mod cache_writes;
+mod doubt;
 mod ejection;
 mod fleet;
 mod kv_transfer;
@@ -31,6 +32,7 @@ pub use breaker::{
     BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, Requester,
 };
 pub use cache_writes::CacheWrites;
+pub use doubt::Suspect;
 pub use ejection::EjectReason;
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};

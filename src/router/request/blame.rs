@@ -7,7 +7,9 @@ use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
-use forebay_fleet::worker::{FailureScope, FailureWeight, LoadBoard, RankFailure, Requester};
+use forebay_fleet::worker::{
+    FailureScope, FailureWeight, LoadBoard, RankFailure, Requester, Suspect,
+};
 use forebay_prompt::parse::Endpoint;
 
 /// What an attempt shows of its rank.
@@ -15,6 +17,8 @@ use forebay_prompt::parse::Endpoint;
 pub enum Judgement {
     /// The rank has served the request.
     Success,
+    /// The rank has done its part. What that is worth shows when the other leg is answered.
+    Taken,
     /// The rank has no room. It answers, so it is not ill.
     Refusal,
     /// The rank failed the request, or refused it as wrong.
@@ -59,7 +63,7 @@ impl Judgement {
             Self::Failure { scope, weight, status } => {
                 Some(RankFailure { rank, requester, scope, weight, status, is_trial })
             }
-            Self::Success | Self::Refusal => None,
+            Self::Success | Self::Taken | Self::Refusal => None,
         }
     }
 
@@ -80,16 +84,18 @@ impl Judgement {
                 | PrefillFault::HandshakeFailed(_)
                 | PrefillFault::ConnectTimedOut,
             ) => Some(Self::failure(true)),
-            PrefillEnded::Failed(PrefillFault::Broken(_) | PrefillFault::TimedOut) => {
-                Some(Self::failure(false))
-            }
+            // A rank that hands nothing over answers fast, and would draw the traffic.
+            PrefillEnded::Failed(
+                PrefillFault::Broken(_) | PrefillFault::TimedOut | PrefillFault::NoKvTransfer(_),
+            ) => Some(Self::failure(false)),
             PrefillEnded::Failed(PrefillFault::Busy) => Some(Self::Refusal),
             PrefillEnded::Refused(answer) => Some(Self::Failure {
                 scope: FailureScope::Caller,
                 weight: FailureWeight::Refused,
                 status: answer.status,
             }),
-            PrefillEnded::Done(_) | PrefillEnded::Failed(PrefillFault::NoKvTransfer(_)) => {
+            PrefillEnded::Done(_) if !prefill_waits => Some(Self::Taken),
+            PrefillEnded::Done(_) | PrefillEnded::Failed(PrefillFault::Unclear(_)) => {
                 Some(Self::Success)
             }
         }
@@ -133,6 +139,17 @@ impl<'a> From<Option<&'a PrefillEnded>> for LegEnd<'a> {
     }
 }
 
+/// The rank of a pair that failed whose breaker hears of that.
+#[derive(Clone, Copy, Debug)]
+pub struct PairBlame {
+    /// The rank.
+    pub rank: RankIndex,
+    /// What its breaker hears.
+    pub judgement: Judgement,
+    /// One leg, or what both do with others, has shown that it is to blame: it needs no trial.
+    pub is_shown: bool,
+}
+
 /// What is known of a pair that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedPair<'a> {
@@ -168,6 +185,8 @@ impl FailedPair<'_> {
             {
                 Fault::Either
             }
+            // vLLM says no more than that: the KV may be gone, or the engine ill.
+            (RelayError::EngineFailed, _) if !self.prefill_waits => Fault::Either,
             (RelayError::EngineFailed, leg) => match (self.accusation, leg) {
                 (None, _) => Fault::Decode,
                 (Some(Accusation::Missing), LegEnd::Silent) => Fault::Prefill,
@@ -178,13 +197,6 @@ impl FailedPair<'_> {
         }
     }
 
-    /// Has one leg, or what both do with others, shown which of them is to blame? Then the rank
-    /// needs no trial.
-    #[must_use]
-    pub fn is_shown(self) -> bool {
-        self.error == RelayError::PrefillFailed || self.fault() != Fault::Decode
-    }
-
     /// The rank whose breaker hears of the failure, and what it hears. The home of the prefill leg
     /// has judged what is that leg's own.
     #[must_use]
@@ -193,17 +205,20 @@ impl FailedPair<'_> {
         board: &LoadBoard,
         prefill: RankIndex,
         decode: RankIndex,
-    ) -> Option<(RankIndex, Judgement)> {
-        let rank = match self.fault() {
+    ) -> Option<PairBlame> {
+        let by_prefill = self.error == RelayError::PrefillFailed;
+        let Suspect { rank, is_shown } = match self.fault() {
             Fault::Nobody => return None,
-            Fault::Decode => decode,
-            Fault::Prefill => prefill,
+            Fault::Decode => Suspect { rank: decode, is_shown: by_prefill },
+            Fault::Prefill => Suspect { rank: prefill, is_shown: true },
             Fault::Either => board.doubt(prefill, decode)?,
         };
-        if rank == prefill || self.error == RelayError::PrefillFailed {
-            return Some((rank, Judgement::failure(false)));
-        }
-        Some((rank, Judgement::of_error(self.error)?))
+        let judgement = if rank == prefill || by_prefill {
+            Judgement::failure(false)
+        } else {
+            Judgement::of_error(self.error)?
+        };
+        Some(PairBlame { rank, judgement, is_shown })
     }
 }
 
@@ -238,7 +253,9 @@ impl Failed {
                     Self { with: Some(decode), ..failed }
                 }
                 PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
-                PrefillFault::NoKvTransfer(why) => failed(RelayError::NoKvTransfer, Some(why)),
+                PrefillFault::NoKvTransfer(why) | PrefillFault::Unclear(why) => {
+                    failed(RelayError::NoKvTransfer, Some(why))
+                }
                 PrefillFault::Cancelled => failed(RelayError::PrefillFailed, None),
             },
             _ => failed(RelayError::PrefillFailed, None),
@@ -264,6 +281,7 @@ pub const fn may_be_blamed(endpoint: Endpoint, error: RelayError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_base::ModelIndex;
 
     fn known(error: RelayError, leg: LegEnd<'_>) -> FailedPair<'_> {
         FailedPair { error, accusation: None, leg, is_concurrent: true, prefill_waits: true }
@@ -305,5 +323,47 @@ mod tests {
         let decode = known(RelayError::FirstByteTimedOut, LegEnd::Done);
         let decode = FailedPair { prefill_waits: false, is_concurrent: false, ..decode };
         assert_eq!(decode.fault(), Fault::Decode);
+        let failed = FailedPair { error: RelayError::EngineFailed, ..decode };
+        assert_eq!(failed.fault(), Fault::Either, "the KV may be gone, or the engine ill");
+    }
+
+    #[test]
+    fn a_prefill_rank_that_hands_nothing_over_has_failed() {
+        let of = |ended: PrefillEnded, waits| Judgement::of_leg(&ended, waits);
+        let words = String::new;
+        let nothing = || PrefillEnded::Failed(PrefillFault::NoKvTransfer(words()));
+        assert_eq!(of(nothing(), false), Some(Judgement::failure(false)));
+        let unclear = PrefillEnded::Failed(PrefillFault::Unclear(words()));
+        assert_eq!(of(unclear, true), Some(Judgement::Success), "the request may be to blame");
+        assert_eq!(of(PrefillEnded::Done(None), true), Some(Judgement::Success));
+        assert_eq!(of(PrefillEnded::Done(None), false), Some(Judgement::Taken), "decode shows it");
+    }
+
+    /// A decode rank that fails all, and a prefill rank whose KV never arrives: each is found among
+    /// partners that are well, and none of these is blamed.
+    #[test]
+    fn of_two_phases_the_one_that_fails_with_all_is_found() {
+        let decode_failed = known(RelayError::EngineFailed, LegEnd::Done);
+        let failed = FailedPair { prefill_waits: false, is_concurrent: false, ..decode_failed };
+        for ill in 0..4 {
+            let (board, mut blamed) = (LoadBoard::new(), [0; 4]);
+            let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
+            for round in 0..40_u16 {
+                let (prefill, decode) = (RankIndex(round % 2), RankIndex(2 + round / 2 % 2));
+                if [prefill, decode].contains(&RankIndex(ill)) {
+                    if let Some(blame) = failed.judged(&board, prefill, decode) {
+                        assert!(blame.is_shown);
+                        blamed[blame.rank.index()] += 1;
+                    }
+                } else {
+                    board.rank(prefill).unwrap().succeeded(requester);
+                    board.rank(decode).unwrap().answered();
+                }
+            }
+            for (rank, count) in blamed.into_iter().enumerate() {
+                let is_ill = rank == usize::from(ill);
+                assert!(if is_ill { count >= 15 } else { count == 0 }, "{ill}: {blamed:?}");
+            }
+        }
     }
 }

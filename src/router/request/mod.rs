@@ -17,7 +17,7 @@ mod split;
 mod stages;
 mod stop;
 
-pub use blame::{FailedPair, Fault, Judgement, LegEnd, may_be_blamed};
+pub use blame::{FailedPair, Fault, Judgement, LegEnd, PairBlame, may_be_blamed};
 pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use meaning::{AnswerMeaning, SentCredentials};
