@@ -171,6 +171,7 @@ fn an_upgrade_whose_program_fails_says_why() {
 
 /// Peers of the same user that are silent, or name what they want letter by letter.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the peer is slow")]
 fn a_slow_peer_holds_others_up_for_a_second_at_most() {
     let (_host, place, _called) = host(6, Vec::new(), "/bin/false");
     let clock = Clock::start();

@@ -26,7 +26,7 @@ pub fn begins_with_error(data: &[u8]) -> bool {
     })
 }
 
-/// `"error":null` is none.
+/// `"error":null` is not an error.
 fn is_null(members: &[u8]) -> bool {
     let value = members.strip_prefix(b"\"error\"").and_then(after_colon);
     value.is_some_and(|value| value.starts_with(b"null"))

@@ -302,9 +302,7 @@ async fn exchange(
             limits: &limits,
         };
         let dispatched = match &paired {
-            Some(paired) if paired.is_concurrent() => {
-                env.time(Stage::DecodeLag, paired.leg.posted_at())
-            }
+            Some(pair) if pair.is_concurrent() => env.time(Stage::DecodeLag, pair.leg.posted_at()),
             _ => env.time(Stage::Dispatch, facts.arrived_at),
         };
         let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);

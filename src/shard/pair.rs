@@ -278,9 +278,10 @@ pub(super) fn abandoned(
         return Failed { with: Some(with), why: Some(why), ..Failed::of(rank, error) };
     }
     if error == RelayError::EngineFailed && !paired.prefill_waits() {
-        // vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose KV
-        // it was promised is gone, at once and for each such request. It computes prompts itself as
-        // before: where no other is left, it is asked again, with the KV of another or without.
+        // vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose
+        // KV it was promised is gone, at once and for each such request. It computes prompts
+        // itself as before: where no other is left, it is asked again, with the KV of another or
+        // without.
         let why = "the decode worker that should use its KV answered that it failed";
         let failed = Failed::of(paired.leg.rank(), error);
         return Failed { with: Some(decode), why: Some(why.into()), ..failed };

@@ -230,8 +230,8 @@ pub struct FailedTrial {
 }
 
 impl FailedTrial {
-    /// The failure of the tried rank, if another rank has served the request. A refusal (4xx) speaks
-    /// of the caller still: its prompts may be too long for this rank alone.
+    /// The failure of the tried rank, if another rank has served the request. A refusal (4xx)
+    /// speaks of the caller still: its prompts may be too long for this rank alone.
     #[must_use]
     pub const fn served_elsewhere(&self) -> RankFailure {
         let scope = match (self.failure.scope, self.failure.weight) {

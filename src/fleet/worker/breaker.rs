@@ -21,7 +21,7 @@
 //!   first success closes the breaker of a rank that was not paused. A rank that was paused has to
 //!   serve more trials, so that a rank that fails now and then gets trials alone.
 
-use super::tag::Tag;
+use super::tag::{Tag, Witness};
 use super::{LoadBoard, RankLoad};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
@@ -152,10 +152,10 @@ impl LoadBoard {
     ///
     /// The rule: a rank is worse when its score has reached [`BreakerRules::failures`] failures,
     /// and exceeds that by [`WORSE_FACTOR`] times the score of its best sibling. Or its share of
-    /// failures exceeds that of the sibling by [`WORSE_SHARE`]. What is held against the sibling for
-    /// other callers or models does not count. The best of all is opened. So requests that fail
-    /// everywhere close no rank, and a rank that fails what others serve is left out after few
-    /// failures.
+    /// failures exceeds that of the sibling by [`WORSE_SHARE`]. What is held against the sibling
+    /// for other callers or models does not count. The best of all is opened. So requests that
+    /// fail everywhere close no rank, and a rank that fails what others serve is left out after
+    /// few failures.
     ///
     /// A failed trial pauses the rank, and so does a failure that speaks of the rank.
     pub fn hold_against(
@@ -491,33 +491,6 @@ impl RankLoad {
         let Some(requester) = requester else { return caller == Tag::SEVERAL };
         model.covers(Tag::of_model(requester.model))
             && caller.covers(Tag::of_caller(requester.caller))
-    }
-}
-
-/// The callers and models whose requests failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Witness {
-    caller: Tag,
-    model: Tag,
-    /// Status of the last failure, 0 to 999.
-    status: u16,
-}
-
-impl Witness {
-    const STATUS_BITS: u32 = u32::BITS - 2 * Tag::BITS;
-
-    fn word(self) -> u32 {
-        let status = u32::from(self.status).min((1 << Self::STATUS_BITS) - 1);
-        (self.caller.bits() << Tag::BITS | self.model.bits()) << Self::STATUS_BITS | status
-    }
-
-    fn of(word: u32) -> Self {
-        let status = word & ((1 << Self::STATUS_BITS) - 1);
-        Self {
-            caller: Tag::of(word >> (Self::STATUS_BITS + Tag::BITS)),
-            model: Tag::of(word >> Self::STATUS_BITS),
-            status: u16::try_from(status).unwrap_or(0),
-        }
     }
 }
 

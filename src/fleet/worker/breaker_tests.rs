@@ -173,7 +173,7 @@ fn a_flood_of_one_caller_is_no_evidence_for_others() {
     assert!(fleet.is_free(0, Y));
 }
 
-/// One caller's 400s of a model that the rank serves well opened the rank for a model that it fails.
+/// One caller's 400s of a model that the rank serves opened the rank for a model that it fails.
 #[test]
 fn a_refused_request_widens_nothing_that_failures_have_shown() {
     let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });

@@ -8,7 +8,7 @@ use forebay_ring::sync::Ordering;
 /// The counts of all reasons share a word. A full count stays as it is.
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
-const _: () = assert!(EjectReason::ALL.len() as u32 * COUNT_BITS <= u32::BITS);
+const _: () = assert!(EjectReason::ALL.len() * COUNT_BITS as usize <= u32::BITS as usize);
 const SLOW: u32 = 1;
 const STALLED: u32 = 2;
 /// A request tries a rank that stood still.

@@ -1,4 +1,4 @@
-//! Short names of callers and models in the words of a rank's cell.
+//! Callers and models, by short names, as words of a rank's cell: of whom failures speak.
 
 use forebay_base::ModelIndex;
 use forebay_base::limits::MODELS_MAX;
@@ -40,3 +40,30 @@ impl Tag {
 }
 
 const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
+
+/// The callers and models whose requests failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Witness {
+    pub(super) caller: Tag,
+    pub(super) model: Tag,
+    /// Status of the last failure, 0 to 999.
+    pub(super) status: u16,
+}
+
+impl Witness {
+    const STATUS_BITS: u32 = u32::BITS - 2 * Tag::BITS;
+
+    pub(super) fn word(self) -> u32 {
+        let status = u32::from(self.status).min((1 << Self::STATUS_BITS) - 1);
+        (self.caller.bits() << Tag::BITS | self.model.bits()) << Self::STATUS_BITS | status
+    }
+
+    pub(super) fn of(word: u32) -> Self {
+        let status = word & ((1 << Self::STATUS_BITS) - 1);
+        Self {
+            caller: Tag::of(word >> (Self::STATUS_BITS + Tag::BITS)),
+            model: Tag::of(word >> Self::STATUS_BITS),
+            status: u16::try_from(status).unwrap_or(0),
+        }
+    }
+}

@@ -13,7 +13,7 @@ use forebay_fleet::worker::{
 use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
 use std::time::Duration;
 
-/// Who wants in.
+/// The request that asks for a place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant<'a> {
     /// What is known of the request.
