@@ -52,7 +52,10 @@ const fn help(status: u16, has_key: bool) -> &'static str {
         404 => "it does not serve the model or the path: compare GET /v1/models of the workers",
         300..=499 => "it refuses requests that others take: compare the flags of the workers",
         0 => "it does not answer: read its log",
-        _ => "read its log",
+        200..=299 => {
+            "its answers are empty or hold an error: send it a request by hand, and read its log"
+        }
+        _ => "send it a request by hand, and read its log; drain it if it has to be restarted",
     }
 }
 
@@ -64,6 +67,6 @@ mod tests {
     fn the_help_names_a_key_or_a_flag() {
         assert!(help(401, true).contains("`api_key`") && help(403, false).contains("`--api-key`"));
         assert!(help(400, false).contains("flags") && help(404, true).contains("/v1/models"));
-        assert_eq!(help(500, false), "read its log");
+        assert!(help(200, false).contains("empty") && help(500, false).contains("drain"));
     }
 }

@@ -18,12 +18,13 @@
 //!   gets that answer. Served there, the rank is to blame: it is paused. Failed there too, the
 //!   request is to blame, and the next request is the trial.
 //! * **Pauses** grow with each one, until the rank has served [`STREAK_MAX`] requests in a row. The
-//!   first success closes the breaker of a rank that was not paused. A rank that was paused has to
-//!   serve more trials, so that a rank that fails now and then gets trials alone.
+//!   first success closes the breaker of a rank that was not paused, unless its share of failures
+//!   is high. A rank that was paused has to serve more trials, so that a rank that fails now and
+//!   then gets trials alone.
 
-use super::tag::{Tag, Witness};
+use super::tag::{Requester, Tag, Witness};
 use super::{LoadBoard, RankLoad};
-use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
 use std::time::Duration;
 
@@ -62,17 +63,6 @@ const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
 const SHARE_MASK: u32 = !(DOUBTS_MASK | LEVEL_MASK | STREAK_MASK);
 const SHARE_MAX: u32 = SHARE_MASK >> SHARE_BIT;
 const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX <= LEVEL_MASK >> LEVEL_BIT);
-
-/// Who asks for what: the caller and the model of a request, as far as blame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requester {
-    /// A hash of the tenant, or of the client's address where clients have no keys.
-    pub caller: u32,
-    /// The model that the request is for.
-    pub model: ModelIndex,
-    /// No rank is left for the request that is not paused: pauses do not count.
-    pub is_forced: bool,
-}
 
 /// How much a failure weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,20 +266,24 @@ impl RankLoad {
         let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
         // ordering: independent words, each a hint; of two successes at once the later one counts.
         self.failures.store(left, Ordering::Relaxed);
-        let (level, mut streak) = (self.level(), 0);
+        let (level, mut streak, mut share) = (self.level(), 0, 0);
         self.change_history(|word| {
             streak = (word & STREAK_MASK) + 1;
-            let share = (word & SHARE_MASK) >> SHARE_BIT;
-            let share = (share - share.div_ceil(SHARE_REQUESTS)) << SHARE_BIT;
+            share = (word & SHARE_MASK) >> SHARE_BIT;
+            share -= share.div_ceil(SHARE_REQUESTS);
             match word & LEVEL_MASK {
-                0 => share,
-                _ if streak >= STREAK_MAX => share,
-                level => share | level | streak,
+                0 => share << SHARE_BIT,
+                _ if streak >= STREAK_MAX => share << SHARE_BIT,
+                level => share << SHARE_BIT | level | streak,
             }
         });
         // The head of an answer may come from a server whose engine stands still.
         if self.ejected().is_none() && self.is_open() {
-            if streak >= level.saturating_mul(TRIALS_PER_LEVEL).min(STREAK_MAX) {
+            let is_enough = match level {
+                0 => share < WORSE_SHARE,
+                _ => streak >= level.saturating_mul(TRIALS_PER_LEVEL).min(STREAK_MAX),
+            };
+            if is_enough {
                 self.close();
             } else {
                 self.trial_abandoned();
@@ -319,9 +313,13 @@ impl RankLoad {
         if !self.covers(Some(requester)) {
             return (0, 0);
         }
+        (self.failures(), self.share())
+    }
+
+    /// Failures of its latest requests, of [`SHARE_MAX`].
+    fn share(&self) -> u32 {
         // ordering: a hint; pairs with `change_history`.
-        let history = self.history.load(Ordering::Relaxed);
-        (self.failures(), (history & SHARE_MASK) >> SHARE_BIT)
+        (self.history.load(Ordering::Relaxed) & SHARE_MASK) >> SHARE_BIT
     }
 
     fn is_worse_than(&self, best: &Self, requester: Requester, rules: BreakerRules) -> bool {
@@ -344,7 +342,7 @@ impl RankLoad {
         };
         let (before, seen) = (self.failures(), self.witness());
         // What a paused rank was blamed for stays until the rank has served for a while.
-        let is_first = before == 0 && self.level() == 0;
+        let is_first = before == 0 && self.level() == 0 && self.share() == 0;
         let (caller, model) = match is_first {
             true => (caller, model),
             false => (seen.caller.with(caller), seen.model.with(model)),
@@ -379,6 +377,10 @@ impl RankLoad {
         let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed as u32));
         // ordering: a count; the read-modify-write makes it exact.
         let before = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.change_history(|word| {
+            let share = (word & SHARE_MASK) >> SHARE_BIT;
+            word & !SHARE_MASK | share.saturating_sub(SHARE_MAX / SHARE_REQUESTS) << SHARE_BIT
+        });
         if before.is_ok_and(|before| before <= FailureWeight::Failed as u32) {
             let _ = self.reopen();
         }

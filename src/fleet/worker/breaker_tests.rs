@@ -1,7 +1,9 @@
 //! What the breaker holds against ranks, callers and models.
 
 use super::*;
+use forebay_base::ModelIndex;
 use proptest::prelude::*;
+use std::cell::Cell;
 
 const RULES: BreakerRules = BreakerRules { failures: 3, open: Duration::from_millis(50) };
 const X: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
@@ -28,11 +30,13 @@ fn failure(requester: Requester, status: u16) -> RankFailure {
 struct Fleet {
     board: LoadBoard,
     count: u16,
+    /// Good requests that a rank of [`Nature::EveryThird`] has got.
+    asked: Cell<u32>,
 }
 
 impl Fleet {
     fn new(count: u16) -> Self {
-        Self { board: LoadBoard::new(), count }
+        Self { board: LoadBoard::new(), count, asked: Cell::new(0) }
     }
 
     fn rank(&self, rank: u16) -> &RankLoad {
@@ -232,8 +236,16 @@ enum Nature {
     Locked,
     /// Fails one in two.
     Flaky,
-    /// Fails every second one.
+    /// Fails for 5 ms, then serves for 5 ms.
     Alternating,
+    /// Fails every third one.
+    EveryThird,
+}
+
+impl Nature {
+    const fn is_flaky(self) -> bool {
+        matches!(self, Self::Flaky | Self::Alternating | Self::EveryThird)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -254,6 +266,7 @@ fn stories() -> impl Strategy<Value = Story> {
             1 => Just(Nature::Locked),
             1 => Just(Nature::Flaky),
             1 => Just(Nature::Alternating),
+            1 => Just(Nature::EveryThird),
         ]
     };
     let natures = proptest::collection::vec(nature(), 0..4);
@@ -264,8 +277,8 @@ fn stories() -> impl Strategy<Value = Story> {
             // does one beside bad requests from the address of the good ones.
             let mut flaky_left = i32::from(!is_one_address || bad_count == 0);
             natures.retain(|nature| {
-                flaky_left -= i32::from(matches!(nature, Nature::Flaky | Nature::Alternating));
-                flaky_left >= 0 || !matches!(nature, Nature::Flaky | Nature::Alternating)
+                flaky_left -= i32::from(nature.is_flaky());
+                flaky_left >= 0 || !nature.is_flaky()
             });
             let at = at.min(natures.len());
             natures.insert(at, Nature::Well);
@@ -323,6 +336,10 @@ fn send(
             Nature::Locked => 401,
             Nature::Flaky => [200, 500][random.usize(..2)],
             Nature::Alternating => [200, 500][usize::try_from(ms / 5 % 2).unwrap()],
+            Nature::EveryThird => {
+                let asked = fleet.asked.replace(fleet.asked.get() + 1);
+                [500, 200, 200][usize::try_from(asked % 3).unwrap()]
+            }
         };
         if status == 200 {
             fleet.rank(rank).succeeded(requester);

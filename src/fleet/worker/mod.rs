@@ -29,7 +29,7 @@ mod window;
 
 pub use board::LoadBoard;
 pub use breaker::{
-    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, Requester,
+    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
 };
 pub use cache_writes::CacheWrites;
 pub use doubt::Suspect;
@@ -46,4 +46,5 @@ pub use report::{ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, Rep
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;
 pub use signs::{FirstBytes, RankSigns};
+pub use tag::Requester;
 pub use window::{OpenedBy, Windows};

@@ -3,6 +3,17 @@
 use forebay_base::ModelIndex;
 use forebay_base::limits::MODELS_MAX;
 
+/// Who asks for what: the caller and the model of a request, as far as blame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// A hash of the tenant, or of the client's address where clients have no keys.
+    pub caller: u32,
+    /// The model that the request is for.
+    pub model: ModelIndex,
+    /// No rank is left for the request that is not paused: pauses do not count.
+    pub is_forced: bool,
+}
+
 /// A short name of one caller or one model, or the word for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u32);
