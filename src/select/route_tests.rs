@@ -7,9 +7,9 @@ use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::test_support::REQUESTER;
 use forebay_fleet::worker::{
-    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, ModelKind,
-    Pool, Rank, Role, RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker,
-    WorkerState,
+    Bootstrap, BreakerRules, Dialect, FailureScope, FailureWeight, FleetSnapshot, KvTransfer, Leg,
+    LoadBoard, LoadReports, Model, ModelKind, Pool, Rank, RankFailure, Role, RoomLimits,
+    SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps};
 use std::net::SocketAddr;
@@ -291,6 +291,30 @@ fn what_serves_whole_requests_takes_a_pairs_place_only_when_no_pair_has_room() {
     drop((prefill, whole));
     let decode = scene.bind(Policy::Kv, Leg::Decode, None).unwrap();
     assert_eq!((decode.rank(), scene.decode()), (RankIndex(1), Some(2)));
+}
+
+/// Of two workers one was back, and paused still, when the other one ended: requests that the other
+/// one had refused got 502.
+#[test]
+fn a_request_that_failed_elsewhere_gets_the_last_rank_though_it_is_paused() {
+    let mut scene = scene("b b b");
+    let refused = RankFailure {
+        rank: RankIndex(0),
+        requester: REQUESTER,
+        scope: FailureScope::Rank,
+        weight: FailureWeight::Failed,
+        status: 0,
+        is_trial: false,
+    };
+    let rules = BreakerRules { failures: 1, open: Duration::from_secs(1) };
+    scene.board.hold_against(refused, [1, 2].map(RankIndex).into_iter(), rules, NOW);
+    let bind = |scene: &mut Scene| scene.bind(Policy::Kv, Leg::Whole, None).map(|it| it.rank().0);
+    scene.tried.push(RankIndex(1));
+    assert_eq!(bind(&mut scene), Some(2), "the one that is not paused");
+    scene.tried.push(RankIndex(2));
+    assert_eq!(bind(&mut scene), Some(0), "the last one");
+    scene.tried.push(RankIndex(0));
+    assert_eq!(bind(&mut scene), None, "each once");
 }
 
 #[test]

@@ -58,10 +58,8 @@ impl Usable<'_> {
     }
 
     /// May the rank take the request where all that could are paused? A model is never left without
-    /// its last rank. A request that has failed somewhere has had its rank.
+    /// its last rank, and a request that has failed elsewhere not without the last that is left.
     pub(super) fn is_last_resort(&self, index: RankIndex) -> bool {
-        self.tried.is_empty()
-            && self.is_left(index)
-            && self.board.rank(index).is_some_and(|load| load.ejected().is_none())
+        self.is_left(index) && self.board.rank(index).is_some_and(|load| load.ejected().is_none())
     }
 }
