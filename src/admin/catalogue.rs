@@ -144,7 +144,8 @@ catalogue! {
     "Ranks and workers" {
         /// 1 while the worker passes its health checks.
         WORKER_UP = Gauge "worker_up" ["worker", "engine"];
-        /// 1 while the worker gets nothing new, by a call of the admin API.
+        /// 1 while the worker gets nothing new: by a call of the admin API, or as a second address
+        /// of an engine.
         WORKER_DRAINING = Gauge "worker_draining" ["worker"];
         /// Workers by role and state; `registering`: waits for its registry.
         WORKERS = Gauge "workers" ["role", "state"];
@@ -160,7 +161,7 @@ catalogue! {
         RANK_PLACES_ELSEWHERE = Gauge "rank_places_elsewhere" ["worker", "dp_rank"];
         /// 1 while a rank gets nothing because its engine refused work.
         RANK_BUSY = Gauge "rank_busy" ["worker", "dp_rank"];
-        /// Requests that ended on a rank, with any result.
+        /// Requests that a rank took and that ended. Failures and refusals do not count.
         RANK_ENDED = Counter "rank_ended_total" ["worker", "dp_rank"];
         /// Prompt tokens sent to a rank and not computed yet, by first tokens and by time.
         PREFILL_TOKENS = Gauge "prefill_tokens" ["worker", "dp_rank"];
