@@ -15,6 +15,7 @@ use super::rate_fields::RATE_FIELDS;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
+use super::verdict::meaning;
 use super::workers::Workers;
 use crate::ingress::Conn;
 use crate::relay::{
@@ -25,11 +26,11 @@ use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{FailureScope, FailureWeight, RankLoad};
+use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::header;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{AnswerMeaning, Judgement, SentCredentials};
+use forebay_router::request::{AnswerMeaning, Judgement};
 
 /// A worker whose answer's head has come.
 pub(super) struct Answering {
@@ -100,17 +101,6 @@ fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
     }
 }
 
-/// What the answer whose head is parsed in the slot means.
-pub(super) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
-    let credentials = match plan.authorization {
-        Some(_) => SentCredentials::Router,
-        None if slot.told.whom.has_key() => SentCredentials::None,
-        None if slot.head.has_credentials() => SentCredentials::Client,
-        None => SentCredentials::None,
-    };
-    AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
-}
-
 /// Relays the answer whose head is parsed in the slot. `answering` is borrowed: each connection
 /// would hold it once more.
 pub(super) async fn answer(
@@ -170,7 +160,12 @@ pub(super) async fn answer(
         bill::answered(workers, slot, &end);
     }
     let relayed = relayed?;
-    judge_end(shard, slot, going.endpoint, &mut lease, body);
+    let (status, is_inference) = (slot.answer.head.status, going.endpoint.is_inference());
+    match judge::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
+        Some(judgement) => judge::mark_failed(shard, &mut lease, judgement),
+        None if (200..300).contains(&status) => lease.judge_success(),
+        None => {}
+    }
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
     if paired.is_none() {
@@ -194,25 +189,6 @@ pub(super) enum BodyKind {
 impl BodyKind {
     pub(super) fn of(data: &[u8]) -> Self {
         if begins_with_error(data) { Self::Error } else { Self::Answer }
-    }
-}
-
-/// The answer has come to its end. A good status with an error, or without a body, is a failure: a
-/// worker that gives nothing else looks idle, and would draw the traffic.
-pub(super) fn judge_end(
-    shard: &Shard,
-    slot: &Slot,
-    endpoint: Endpoint,
-    lease: &mut Lease,
-    body: Option<BodyKind>,
-) {
-    let status = slot.answer.head.status;
-    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    if (200..300).contains(&status) && is_answer {
-        lease.judge_success();
-    } else if (200..300).contains(&status) {
-        let (scope, weight) = (FailureScope::Caller, FailureWeight::Failed);
-        judge::mark_failed(shard, lease, Judgement::Failure { scope, weight, status });
     }
 }
 

@@ -1,6 +1,6 @@
 //! dispatch, relay: one attempt to get an answer from one rank.
 
-use super::answer::{Accounted, Answering, answer, head_came, meaning};
+use super::answer::{Accounted, Answering, answer, head_came};
 use super::connect::{Towards, connect};
 use super::down::DownWatch;
 use super::env::Env;
@@ -15,6 +15,7 @@ use super::rest;
 use super::slot::{After, Slot};
 use super::standing;
 use super::state::{Sending, Shard};
+use super::verdict::{meaning, turned_down};
 use super::{tunnel, websocket};
 use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
@@ -22,9 +23,9 @@ use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, FailedTrial, HeldAgainst, Lease, Stage};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
-use forebay_http1::{BodyFraming, Field, FieldKind, ResponseHead, bytes_of, header};
+use forebay_http1::{BodyFraming, FieldKind};
 use forebay_net::Timer;
-use forebay_prompt::parse::{Endpoint, Reason};
+use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{
@@ -391,21 +392,6 @@ fn down<'a>(sending: Sending<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch
     if may_leave { down.leaving(plan.rank) } else { down }
 }
 
-/// Why another rank may do better than the answer whose head is parsed in the slot; `None`: it is
-/// an answer for the client.
-fn turned_down(slot: &Slot, going: Going<'_>, input: &[u8]) -> Option<RelayError> {
-    if is_looped(&slot.answer.head, input) {
-        return Some(RelayError::Looped);
-    }
-    let is_alone = !going.is_paired && !slot.pair.keeping.is_rest();
-    match meaning(slot, going.plan) {
-        AnswerMeaning::CallerLimited if is_alone => Some(RelayError::CallerLimited),
-        AnswerMeaning::NoRoom | AnswerMeaning::CallerLimited => Some(RelayError::EngineBusy),
-        AnswerMeaning::Failed(..) if going.is_trial && is_alone => Some(RelayError::TrialFailed),
-        _ => None,
-    }
-}
-
 /// Ends the attempt. Where the client may get the answer after all, it is kept. Boxed: each
 /// connection would hold the place for that, and few answers are kept.
 fn turn_down<'a>(
@@ -453,15 +439,6 @@ async fn keep_answer(
     let answer = EngineAnswer { status, body, content_type, retry_after };
     slot.answer.reply.answer = Some(Box::new(answer));
     error
-}
-
-/// Has the request come back to a router that it came through?
-fn is_looped(head: &ResponseHead, input: &[u8]) -> bool {
-    let is_reason = |field: &Field| {
-        bytes_of(input, &field.name).eq_ignore_ascii_case(header::REASON.as_bytes())
-            && bytes_of(input, &field.value) == Reason::RequestLoop.as_str().as_bytes()
-    };
-    head.status == Reason::RequestLoop.status() && head.fields.iter().any(is_reason)
 }
 
 /// Notes when the engine will have room.

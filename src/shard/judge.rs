@@ -6,7 +6,7 @@ use super::pair::Paired;
 use super::state::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::{FailedTrial, Lease};
-use forebay_fleet::worker::{BreakerRules, RankFailure, Requester};
+use forebay_fleet::worker::{BreakerRules, FailureScope, FailureWeight, RankFailure, Requester};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Judgement, PairBlame, hold_against};
 
@@ -106,4 +106,12 @@ pub(super) fn forgive(shard: &Shard, rank: RankIndex) {
     if let Some(load) = shard.workers.board.rank(rank) {
         load.forgive();
     }
+}
+
+/// The failure of an answer that has come to its end. A good status with an error, or without a
+/// body, is one: a worker that gives nothing else looks idle, and would draw the traffic.
+pub(super) fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
+    let (scope, weight) = (FailureScope::Caller, FailureWeight::Failed);
+    let is_failure = (200..300).contains(&status) && !is_answer;
+    is_failure.then_some(Judgement::Failure { scope, weight, status })
 }

@@ -70,6 +70,7 @@ mod state;
 mod trace_outlet;
 mod traces;
 mod tunnel;
+mod verdict;
 mod wait;
 mod websocket;
 mod workers;

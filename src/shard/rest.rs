@@ -3,10 +3,11 @@
 //! the way of a request. Decides nothing about ranks: that is the machine's
 //! ([`forebay_router::request`]).
 
-use super::answer::{Accounted, Answering, BodyKind, OwnFields, Passed, judge_end, wanted};
+use super::answer::{Accounted, Answering, BodyKind, OwnFields, Passed, wanted};
 use super::bill::{self, AnswerEnd};
 use super::down::DownWatch;
 use super::env::Env;
+use super::judge;
 use super::keeping::{Keeping, KeptStream};
 use super::leg::Waiting;
 use super::outbound::Going;
@@ -143,7 +144,12 @@ async fn relay_on(
     }
     *cost = passed.scan.take();
     let relayed = relayed?;
-    judge_end(shard, slot, endpoint, &mut lease, body);
+    let (status, is_inference) = (slot.answer.head.status, endpoint.is_inference());
+    match judge::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
+        Some(judgement) => judge::mark_failed(shard, &mut lease, judgement),
+        None if (200..300).contains(&status) => lease.judge_success(),
+        None => {}
+    }
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         slot.told.noted.usage.set(told);
