@@ -204,6 +204,7 @@ impl Explainer {
                 &case.model.ranks,
             ),
             prompt: case.prompt,
+            marks: self.prompt.marks(),
             session: case.session,
             anchor: None,
         };
@@ -376,7 +377,7 @@ impl Explainer {
             "prefill_tokens": load.prefill_tokens(),
             "prefill_tokens_per_s": sources.board.past(index)?.prefill_tokens_per_s(),
             "wait_tokens_per_s": sources.board.past(index)?.wait_tokens_per_s(),
-            "decode_tokens": load.decode_tokens(),
+            "decode_tokens": load.kv_tokens(),
             "report": report(index, sources.reports, sources.now),
         }))
     }

@@ -235,7 +235,7 @@ pub(crate) static RANK_GAUGES: [(&Metric, RankReader); 10] = [
         sources.fleet.board.past(rank)?.wait_tokens_per_s()
     }),
     (&catalogue::DECODE_TOKENS, |sources, rank| {
-        sources.fleet.board.rank(rank).map(|load| load.decode_tokens())
+        sources.fleet.board.rank(rank).map(|load| load.kv_tokens())
     }),
     (&catalogue::BREAKER_OPEN, |sources, rank| {
         sources.fleet.board.rank(rank).map(|load| u64::from(load.is_open()))

@@ -108,7 +108,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "prefill_tokens": load.prefill_tokens(),
         "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
         "wait_tokens_per_s": sources.fleet.board.past(index)?.wait_tokens_per_s(),
-        "decode_tokens": load.decode_tokens(),
+        "decode_tokens": load.kv_tokens(),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
         "held": load.held().map(|held| held_against(held, sources.fleet.now)),

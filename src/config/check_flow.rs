@@ -17,7 +17,7 @@ impl Check<'_> {
             self.warning("rejection_window", what, help);
         }
         let queue = &flow.queue;
-        if queue.mode != QueueMode::Off && queue.wait_max.is_some_and(|wait| wait.is_zero()) {
+        if queue.mode != QueueMode::Off && queue.wait_max.is_zero() {
             self.error(
                 "queue.wait_max",
                 "`queue.wait_max` is 0",

@@ -59,20 +59,19 @@ table! {
         /// Bodies of the requests that one queue holds.
         bytes_max: usize = 256 << 20,
             { form: Form::Size, range: 1 << 16..=1 << 40 };
-        /// Longest wait in a queue, counted from the last byte of the request.
-        wait_max: Option<Duration> = None, {
-            absent: "the client's own time-out, else `timeouts.first_byte`",
-            flag: flag("Back pressure", "queue-wait-max", "DURATION"),
-        };
+        /// Longest wait in a queue, counted from the last byte of the request. The client's own
+        /// time-out shortens it.
+        wait_max: Duration = Duration::from_secs(10),
+            { flag: flag("Back pressure", "queue-wait-max", "DURATION") };
         /// Mode `endpoint`: a request that has waited this long chooses its rank again.
         stale_after: Duration = Duration::from_secs(2);
         /// Mode `endpoint`: how often a request may choose again.
         hops_max: u32 = 3, { range: 0..=100 };
         /// Each wait of this length raises a request by one class. 0 means never.
         promote_after: Duration = Duration::from_secs(2);
-        /// Mode `pool`: how often later requests may go before this one, to ranks that hold most
-        /// of their prompts. 0 means strict order.
-        overtaken_max: u32 = 16, { range: 0..=1_000 };
+        /// Requests with fewer prompt tokens to compute go first, until they were given this many
+        /// times the tokens of the oldest request of their tenant. 0 means order of arrival.
+        overtaken_max: u32 = 64, { range: 0..=1_000 };
         /// Class of requests that name none. Class 0 is served first.
         class_default: u8 = 1, { range: 0..=CLASS_LAST };
         /// Header field that names the tenant, where `api_keys` is absent. Only for routers behind
@@ -82,7 +81,8 @@ table! {
         kv_use_percent: u32 = 95, { range: 0..=1_000 };
         /// A rank with this many prompt tokens yet to compute gets no further request.
         /// 0 means no limit.
-        prefill_tokens_max: u32 = 0;
+        prefill_tokens_max: Option<u32> = None,
+            { absent: "what the rank computes in 250 ms, at least 2,048" };
         /// Tell streaming clients their place in the queue, as comments of the event stream.
         sse_comments: bool = false;
     }

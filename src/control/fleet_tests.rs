@@ -469,7 +469,7 @@ fn limits_are_those_of_the_role_before_those_of_all() {
         let mut config = config(&["http://a:1"]);
         config.flow.rank_concurrency_max = Some(100);
         config.flow.queue.kv_use_percent = 90;
-        config.flow.queue.prefill_tokens_max = 1_000;
+        config.flow.queue.prefill_tokens_max = Some(1_000);
         config.flow.disaggregation = split;
         config.workers[0].concurrency_max = own;
         let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);

@@ -27,6 +27,11 @@ pub struct RootName<'a> {
 }
 
 impl BlockKey {
+    /// The key as a number.
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Key of the root of one tree.
     #[must_use]
     pub fn root(seed: KeySeed, name: &RootName<'_>) -> Self {

@@ -12,6 +12,7 @@ mod chunks;
 mod expiring;
 mod hasher;
 mod key;
+mod marks;
 mod narrow;
 mod operation;
 mod overlap;
@@ -28,6 +29,7 @@ mod words;
 
 pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
 pub use key::{BlockKey, KeySeed, RootName, slice_of};
+pub use marks::{MARKS_MAX, PrefixMarks, prefix_bytes};
 pub use operation::{KvBatch, KvOp};
 pub use overlap::{Overlap, whole_bytes};
 pub use overlaps::Overlaps;

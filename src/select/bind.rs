@@ -8,8 +8,12 @@ use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomWanted, ShardBoard,
+    FleetSnapshot, Leg, LoadReports, RankLoad, RankPast, Requester, RoomLimits, RoomWanted,
+    ShardBoard,
 };
+
+/// A request leaves the rank that it waits for where another costs less by this factor.
+const AIM_TIMES: u64 = 2;
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -149,9 +153,10 @@ impl Binder<'_> {
             let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
-            let (is_forced, limits) = (candidates.are_forced, self.fleet.room(rank));
+            let (is_forced, limits) = (candidates.are_forced, self.look().limits(rank));
             let requester = Requester { is_forced, ..request.requester };
-            let wanted = LeaseWanted { rank, requester, cost, limits };
+            let prefixes = (request.marks, request.prompt.bytes_per_token());
+            let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
             if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
@@ -186,6 +191,34 @@ impl Binder<'_> {
             let wanted = || lease_cost(request, rank, output_tokens);
             !looks || look.has_room(rank, Some(model), wanted)
         })
+    }
+
+    /// The candidate that costs least, whether it has room or not, with what `more` adds. `current`
+    /// stays unless another costs less than half.
+    #[must_use]
+    pub fn aim(
+        &mut self,
+        request: &PickRequest<'_>,
+        candidates: &Candidates,
+        current: Option<RankIndex>,
+        more: impl Fn(RankIndex) -> u64,
+    ) -> Option<RankIndex> {
+        let ranks = candidates.ranks();
+        let anchor = request.anchor_among(self.policy, ranks);
+        let request = PickRequest { ranks, anchor, ..*request };
+        let (policy, fleet) = (self.policy, self.fleet);
+        let cost = |rank, most| {
+            let own = weight(policy, fleet, &request, candidates, rank, most);
+            RankCost(own.0.saturating_add(more(rank)))
+        };
+        let best = pick_by(policy, &request, self.turn, self.random, |rank, most| {
+            Some(cost(rank, most)).filter(|cost| *cost <= most)
+        })?;
+        let stays = |rank: &RankIndex| {
+            let (best, own) = (cost(best, RankCost::MAX).0, cost(*rank, RankCost::MAX).0);
+            ranks.contains(rank) && best.saturating_mul(AIM_TIMES) >= own
+        };
+        Some(current.filter(stays).unwrap_or(best))
     }
 
     fn choose_of(
@@ -333,7 +366,7 @@ impl Binder<'_> {
     pub fn has_room_for_some(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
         if load.refuses_one_model(None, self.now) {
-            return load.has_room(self.fleet.room(rank), cost().room_wanted());
+            return load.has_room(self.look().limits(rank), cost().room_wanted());
         }
         self.look().has_room(rank, None, cost)
     }
@@ -354,6 +387,16 @@ struct RoomLook<'a> {
 }
 
 impl RoomLook<'_> {
+    /// What the rank may be given at this moment.
+    #[inline]
+    fn limits(self, rank: RankIndex) -> RoomLimits {
+        let mut limits = self.fleet.room(rank);
+        if limits.prefill_tokens_max == RoomLimits::PREFILL_BY_SPEED {
+            limits.prefill_tokens_max = self.board.past(rank).map_or(0, RankPast::prefill_room);
+        }
+        limits
+    }
+
     /// `model`: the model of the request, or `None` for any.
     #[inline(always)]
     fn has_room(
@@ -363,7 +406,7 @@ impl RoomLook<'_> {
         cost: impl FnOnce() -> LeaseCost,
     ) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
-        let (limits, now) = (self.fleet.room(rank), self.now);
+        let (limits, now) = (self.limits(rank), self.now);
         // What a request wants costs a division for each rank, and few have such a limit.
         let is_asked = limits.kv_tokens_max > 0;
         let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };

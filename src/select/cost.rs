@@ -141,7 +141,7 @@ pub fn predicted_work(
     let parts = CostParts {
         evicted_tokens,
         delay_tokens: prices.delay(work.uncached_tokens.saturating_add(evicted_tokens)),
-        held_tokens: crowding(load.decode_tokens(), work),
+        held_tokens: crowding(load.kv_tokens(), work),
         reported_tokens: report.map_or(0, |report| match beyond_leases(report, elsewhere) {
             0 => 0,
             tokens => weight_of(report).of(tokens),

@@ -8,7 +8,7 @@ use super::{MatchRequest, Prompt, TierOverlaps, ToldPaths, cache_namespace, reac
 use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
-use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, RoutedPrompt};
+use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, PrefixMarks, RoutedPrompt};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::RenderThread;
 use std::time::Duration;
@@ -145,6 +145,9 @@ impl Matched {
         (self.prompt_bytes, self.is_rendered) = (prompt.prompt_bytes(), prompt.is_rendered());
         if self.prompt_bytes == 0 {
             return;
+        }
+        if ask.fleet.config.flow.queue.kv_use_percent > 0 {
+            prompt.marks = PrefixMarks::of(root(ask, GuessKind::Speculative), prompt.text());
         }
         let text = prompt.text();
         let mut is_same = false;

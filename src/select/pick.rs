@@ -6,7 +6,7 @@ use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{
     FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, Requester, SessionKey,
 };
-use forebay_index::Overlaps;
+use forebay_index::{Overlaps, PrefixMarks};
 
 pub use forebay_config::Policy;
 
@@ -44,6 +44,8 @@ pub struct PickRequest<'a> {
     pub prices: Prices,
     /// Length of the prompt.
     pub prompt: PromptSize,
+    /// Names of its prefixes.
+    pub marks: &'a PrefixMarks,
     /// The session that the request belongs to.
     pub session: Option<SessionKey>,
     /// Of the ranks, the session's own; see [`Self::anchor_among`].
@@ -117,6 +119,14 @@ impl PickRequest<'_> {
             0 => self.prompt.tokens(),
             held => self.prompt.tokens_of(self.prompt.bytes().saturating_sub(held)),
         }
+    }
+
+    /// Tokens of the prompt that requests hold which run on the rank.
+    #[must_use]
+    #[inline]
+    pub fn shared_tokens(&self, rank: RankIndex) -> u64 {
+        let shared = self.board.pinned(rank).map_or(0, |pinned| pinned.shared_tokens(self.marks));
+        shared.min(self.prompt.tokens())
     }
 
     /// What the policy minimises; nothing for those that do not compare. A cost above `most` is not
@@ -214,6 +224,7 @@ pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32
         decode_tokens: request.prompt.tokens().saturating_add(output),
         // Who only decodes is sent what it has not got.
         kv_tokens: uncached.saturating_add(output),
+        shared_tokens: request.shared_tokens(rank),
     }
 }
 

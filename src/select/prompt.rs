@@ -4,7 +4,7 @@
 use super::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_base::limits::IMAGE_FILL;
-use forebay_index::{BlockKey, Overlap, Overlaps};
+use forebay_index::{BlockKey, Overlap, Overlaps, PrefixMarks};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
@@ -25,6 +25,8 @@ pub struct Prompt {
     prompt_bytes: u64,
     kind: TextKind,
     found: Vec<FoundOverlap>,
+    /// Names of its prefixes.
+    pub(super) marks: PrefixMarks,
     /// Its chunks, as ranks are believed to hold them.
     pub(super) chunks: PromptChunks,
     /// Which working memory has it too; 0: none.
@@ -90,6 +92,7 @@ impl Prompt {
         self.kind = TextKind::Canonical;
         (self.text_bytes, self.is_writable_here) = (0, false);
         self.found.clear();
+        self.marks = PrefixMarks::NONE;
         let PromptChunks { approximate, speculative } = &mut self.chunks;
         for chunks in [approximate, speculative] {
             chunks.clear();
@@ -98,6 +101,12 @@ impl Prompt {
         }
         self.recalled_by = 0;
         self.drop_text()
+    }
+
+    /// Names of its prefixes; none before it was matched.
+    #[must_use]
+    pub const fn marks(&self) -> &PrefixMarks {
+        &self.marks
     }
 
     /// The prompt's text; its whole only if [`Prompt::is_rendered`]. Empty once it was let go.

@@ -99,7 +99,7 @@ pub(super) async fn run(
     let (is_trial, is_paired) = (lease.is_trial(), paired.is_some());
     let going = Going { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
-    let passes_at = passes_at(shard, slot, going, &lease, paired.is_some());
+    let passes_at = passes_at(shard, slot, going, &mut lease, paired.is_some());
     let ended = {
         let exchange = pin!(exchange(shard.sending(), conn, slot, going, paired.as_mut()));
         beside(exchange, passes_at, &mut lease).await
@@ -213,10 +213,14 @@ fn passes_at(
     shard: &Shard,
     slot: &Slot,
     going: Going<'_>,
-    lease: &Lease,
+    lease: &mut Lease,
     is_paired: bool,
 ) -> Option<NanosSinceStart> {
-    if is_paired || !going.endpoint.is_inference() || going.endpoint == Endpoint::WebSocket {
+    if going.endpoint == Endpoint::WebSocket {
+        lease.set_unseen();
+        return None;
+    }
+    if is_paired || !going.endpoint.is_inference() {
         return None;
     }
     let (shows, now) = (going.shows_first_token(&slot.request), shard.env.now());

@@ -99,8 +99,7 @@ pub(super) fn read(
     let hints = rules.read(head, message, request.priority);
     slot.told.priority = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
-    let first_byte_max = env.config().timeouts.first_byte;
-    let deadline = wait_deadline(fleet, came.read_at, client_deadline, first_byte_max);
+    let deadline = wait_deadline(fleet, came.read_at, client_deadline);
     Ok(RequestFacts {
         model: model_index,
         caller: Caller {

@@ -332,7 +332,8 @@ mod tests {
         let cost = LeaseCost::default();
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
-        let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits };
+        let prefixes = (&forebay_index::PrefixMarks::NONE, 4.0);
+        let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits, prefixes };
         let lease = Lease::try_take(&board, wanted, now);
         let leg = PrefillLeg {
             ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },

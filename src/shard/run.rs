@@ -418,7 +418,8 @@ mod tests {
             let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
             let own = ShardBoard::from(Arc::clone(&board));
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
-            let wanted = LeaseWanted { rank, requester, cost, limits };
+            let prefixes = (&forebay_index::PrefixMarks::NONE, 4.0);
+            let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
             let lease = Lease::try_take(&own, wanted, now).unwrap();
             board.rank(rank).unwrap().release(0);
             let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };

@@ -48,7 +48,10 @@ pub(crate) fn fleet(
     let room = |running_max| RoomLimits {
         places_max: config.flow.rank_concurrency_max.unwrap_or(running_max),
         kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
-        prefill_tokens_max: u64::from(config.flow.queue.prefill_tokens_max),
+        prefill_tokens_max: RoomLimits::prefill_tokens_max(
+            config.flow.queue.prefill_tokens_max,
+            config.flow.queue.mode,
+        ),
     };
     let rank = |rank: RankIndex| Rank {
         worker: WorkerIndex(rank.0),

@@ -144,7 +144,7 @@ impl RivalState {
                 RankSeen {
                     held,
                     prefill_tokens: load.map_or(0, RankLoad::prefill_tokens),
-                    decode_tokens: load.map_or(0, RankLoad::decode_tokens),
+                    decode_tokens: load.map_or(0, RankLoad::kv_tokens),
                     in_flight: load.map_or(0, |load| u64::from(load.in_flight())),
                     uncached: tokens.saturating_sub(held).max(1),
                 }

@@ -17,7 +17,7 @@ use forebay_fleet::worker::{
     Requester, RoomLimits, SessionKey, ShardBoard, TierRanks,
 };
 use forebay_index::{
-    BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, SliceWriter, index,
+    BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, PrefixMarks, SliceWriter, index,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
@@ -177,10 +177,13 @@ impl Shipped {
             prefill_tokens: uncached,
             decode_tokens: u64::from(asked.request.input_tokens) + u64::from(output_tokens(None)),
             kv_tokens: uncached,
+            shared_tokens: 0,
         };
         let board = &self.stages.loads.board;
         let requester = Requester { caller: 0, model: MODEL, is_forced: false };
-        let wanted = LeaseWanted { rank, requester, cost, limits: RoomLimits::default() };
+        let prefixes = (&PrefixMarks::NONE, 1.0);
+        let limits = RoomLimits::default();
+        let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
         Lease::try_take(board, wanted, asked.now)
     }
 
@@ -194,13 +197,12 @@ impl Shipped {
         }
         self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, asked.now);
         let prompt = self.matched(asked);
-        let first_byte_max = self.stages.rules.first_byte_max;
         let session = SessionKey::of(&asked.request.session.to_le_bytes());
         let facts = RequestFacts {
             model: MODEL,
             caller: Caller { class: 1, tenant: 0, weight: 1, session, source: 0 },
             arrived_at: asked.now,
-            deadline: wait_deadline(&fleet, asked.now, None, first_byte_max),
+            deadline: wait_deadline(&fleet, asked.now, None),
             client_deadline: None,
             pin: None,
             tried: Vec::new(),

@@ -258,11 +258,11 @@ impl<'a> World<'a> {
 
     fn placed(&mut self, id: u32, placed: PlacedAs, now: u64) {
         match placed {
-            PlacedAs::Sent(lease) => {
+            PlacedAs::Sent(mut lease) => {
                 let rank = lease.rank().index();
                 let now_ns = NanosSinceStart(now);
                 let shows = self.trace.shows_first_token(id);
-                if let Some(time) = self.first_tokens.time_unseen(shows, &lease, now_ns) {
+                if let Some(time) = self.first_tokens.time_unseen(shows, &mut lease, now_ns) {
                     self.at(now_ns.plus(time).0, Event::Passes(id));
                 }
                 self.requests.leases[id as usize] = Some(lease);

@@ -186,7 +186,10 @@ impl Fleet {
                 .unwrap_or(declared)
                 .min(RoomLimits::PLACES_MAX),
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
-            prefill_tokens_max: u64::from(prefill_tokens.unwrap_or(queue.prefill_tokens_max)),
+            prefill_tokens_max: RoomLimits::prefill_tokens_max(
+                prefill_tokens.or(queue.prefill_tokens_max),
+                queue.mode,
+            ),
         }
     }
 

@@ -24,12 +24,19 @@ impl FirstTokens {
     pub fn time_unseen(
         &self,
         shows: bool,
-        lease: &Lease,
+        lease: &mut Lease,
         now: NanosSinceStart,
     ) -> Option<Duration> {
         let share = self.shown_share.get();
         self.shown_share.set(share + (f32::from(u8::from(shows)) - share) * STEP);
-        if shows || share < SHARE_MIN { None } else { lease.prefill_time(now) }
+        if shows {
+            return None;
+        }
+        let time = if share < SHARE_MIN { None } else { lease.prefill_time(now) };
+        if time.is_none() {
+            lease.set_unseen();
+        }
+        time
     }
 }
 
@@ -56,7 +63,7 @@ mod tests {
     #[test]
     fn prompts_pass_by_time_where_some_first_tokens_show() {
         let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
-        let time = |shows, ms| tokens.time_unseen(shows, &lease(&board, ms), at(ms));
+        let time = |shows, ms| tokens.time_unseen(shows, &mut lease(&board, ms), at(ms));
         let one_in = |n: u32| (1..=2_000).filter(|at| time(at % n == 0, 1_000).is_some()).count();
         assert_eq!(one_in(5), 0, "the speed is not known");
         lease(&board, 0).prefill_done(|| at(100));

@@ -1,10 +1,11 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
 use crate::worker::{
-    BreakerClaim, FailureScope, FailureWeight, RankFailure, Requester, RoomLimits, RoomWanted,
-    ShardBoard,
+    BreakerClaim, FailureScope, FailureWeight, Pinned, RankFailure, Requester, RoomLimits,
+    RoomWanted, ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_index::{PrefixMarks, prefix_bytes};
 use std::time::Duration;
 
 /// What a request is expected to cost its rank, in tokens.
@@ -16,13 +17,16 @@ pub struct LeaseCost {
     pub decode_tokens: u64,
     /// The part of them that the rank does not hold yet. Others may share the rest.
     pub kv_tokens: u64,
+    /// The part of the prompt that requests hold which run there: it takes no more of the cache.
+    pub shared_tokens: u64,
 }
 
 impl LeaseCost {
     /// What it takes of a rank's limits.
     #[must_use]
     pub const fn room_wanted(&self) -> RoomWanted {
-        RoomWanted { kv_tokens: self.kv_tokens, prefill_tokens: self.prefill_tokens }
+        let kv_tokens = self.decode_tokens.saturating_sub(self.shared_tokens);
+        RoomWanted { kv_tokens, prefill_tokens: self.prefill_tokens }
     }
 
     /// Tokens that it finds in the rank's cache, if no limit has cut what it takes.
@@ -33,7 +37,7 @@ impl LeaseCost {
 
 /// What a lease is wanted for.
 #[derive(Clone, Copy, Debug)]
-pub struct LeaseWanted {
+pub struct LeaseWanted<'a> {
     /// The rank that is to be given the request.
     pub rank: RankIndex,
     /// The caller and the model of the request.
@@ -42,6 +46,8 @@ pub struct LeaseWanted {
     pub cost: LeaseCost,
     /// What the rank may be given.
     pub limits: RoomLimits,
+    /// The prompt's prefixes, and its bytes per token.
+    pub prefixes: (&'a PrefixMarks, f32),
 }
 
 /// Is the request the trial of a breaker that is half open?
@@ -56,6 +62,46 @@ enum LeaseTrial {
     Judged,
 }
 
+/// KV tokens that a lease takes of its rank's limit.
+#[derive(Debug, Default)]
+struct HeldTokens {
+    /// Those that no other request shares.
+    own_tokens: u64,
+    marks: PrefixMarks,
+    pinned: Pinned,
+}
+
+impl HeldTokens {
+    /// Of a request that holds so many tokens in all, of which `taken_tokens` have been taken.
+    fn pin(
+        board: &ShardBoard,
+        rank: RankIndex,
+        all_tokens: u64,
+        taken_tokens: u64,
+        (marks, bytes_per_token): (&PrefixMarks, f32),
+    ) -> Self {
+        let (Some(prefixes), Some(cell)) = (board.pinned(rank), board.rank(rank)) else {
+            return Self { own_tokens: taken_tokens, ..Self::default() };
+        };
+        let size = |number: usize| {
+            let before = number.checked_sub(1).map_or(0, prefix_bytes);
+            let bytes = prefix_bytes(number) - before;
+            (bytes as f32 / bytes_per_token.max(1.0)) as u64
+        };
+        let pinned = prefixes.pin(marks, size);
+        let own_tokens = all_tokens.saturating_sub(pinned.tokens);
+        cell.correct(taken_tokens, own_tokens + pinned.new_tokens);
+        Self { own_tokens, marks: marks.clone(), pinned }
+    }
+
+    /// The tokens that go back.
+    fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
+        let Self { own_tokens, marks, pinned } = self;
+        let shared = board.pinned(rank).map_or(0, |prefixes| prefixes.unpin(&marks, pinned));
+        own_tokens + shared
+    }
+}
+
 /// One place on one rank. Dropping it returns everything.
 #[derive(Debug)]
 pub struct Lease {
@@ -63,10 +109,13 @@ pub struct Lease {
     rank: RankIndex,
     requester: Requester,
     cost: LeaseCost,
+    held: HeldTokens,
     /// When its prompt began to wait for its first token; `None`: it waits no longer.
     prefill_since: Option<NanosSinceStart>,
     /// The end of a prefill makes room, not only the end of the request.
     prefill_is_bounded: bool,
+    /// The first token will not show.
+    is_unseen: bool,
     trial: LeaseTrial,
     /// The engine took the request.
     served: bool,
@@ -75,32 +124,42 @@ pub struct Lease {
 impl Lease {
     /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
     #[must_use]
-    pub fn try_take(board: &ShardBoard, wanted: LeaseWanted, now: NanosSinceStart) -> Option<Self> {
-        let LeaseWanted { rank, requester, cost, limits } = wanted;
+    pub fn try_take(
+        board: &ShardBoard,
+        wanted: LeaseWanted<'_>,
+        now: NanosSinceStart,
+    ) -> Option<Self> {
+        let LeaseWanted { rank, requester, cost, limits, prefixes } = wanted;
         let (cell, past) = (board.rank(rank)?, board.past(rank)?);
         let reused_tokens = cost.reused_tokens();
         let model = Some(requester.model);
         let room = if cell.has_refused() { cell.room_at(limits, model, now) } else { limits };
-        let kv_tokens = cell.try_acquire(room, cost.room_wanted())?;
-        let cost = LeaseCost { kv_tokens, ..cost };
+        let wanted_tokens = cost.room_wanted().kv_tokens;
+        let taken_tokens = cell.try_acquire(room, cost.room_wanted())?;
         let Some(claim) = cell.claim(now, requester) else {
-            board.give_back(rank, cost.kv_tokens, None);
+            board.give_back(rank, taken_tokens, None);
             return None;
+        };
+        // What no cache could hold takes what is left, and shares nothing.
+        let held = match limits.kv_tokens_max > 0 && taken_tokens == wanted_tokens {
+            true => HeldTokens::pin(board, rank, cost.decode_tokens, taken_tokens, prefixes),
+            false => HeldTokens { own_tokens: taken_tokens, ..HeldTokens::default() },
         };
         // Before it counts: another shard would take the time without work for that of its prompt.
         if cell.prefill_tokens() == 0 {
             past.prefill_began(cost.prefill_tokens, now);
         }
         cell.add_prefill(cost.prefill_tokens);
-        cell.add_decode(cost.decode_tokens);
         past.add(cost.kv_tokens, reused_tokens);
         Some(Self {
             board: board.clone(),
             rank,
             requester,
             cost,
+            held,
             prefill_since: Some(now),
             prefill_is_bounded: limits.prefill_tokens_max > 0,
+            is_unseen: false,
             trial: match claim {
                 BreakerClaim::Free => LeaseTrial::None,
                 BreakerClaim::Trial => LeaseTrial::Held,
@@ -181,11 +240,29 @@ impl Lease {
         past.prefill_time_least(tokens)
     }
 
+    /// The first token will not show, and no time is known by which the prompt is computed.
+    pub fn set_unseen(&mut self) {
+        if self.prefill_since.is_none() || self.is_unseen {
+            return;
+        }
+        self.is_unseen = true;
+        if let Some(cell) = self.board.rank(self.rank) {
+            cell.add_unseen(self.cost.prefill_tokens);
+        }
+        if self.prefill_is_bounded {
+            self.board.room_made(self.rank);
+        }
+    }
+
     /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
     /// rank; `None`: it waits no more since before.
     pub fn end_prefill(&mut self) -> Option<u64> {
         self.prefill_since.take()?;
-        let left_tokens = self.board.rank(self.rank)?.sub_prefill(self.cost.prefill_tokens);
+        let cell = self.board.rank(self.rank)?;
+        if std::mem::take(&mut self.is_unseen) {
+            cell.sub_unseen(self.cost.prefill_tokens);
+        }
+        let left_tokens = cell.sub_prefill(self.cost.prefill_tokens);
         if self.prefill_is_bounded {
             self.board.room_made(self.rank);
         }
@@ -257,14 +334,14 @@ impl Drop for Lease {
             past.sub(self.cost.kv_tokens, self.cost.reused_tokens());
         }
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.sub_decode(self.cost.decode_tokens);
             // Of an ejected rank the head of an answer decides nothing.
             let is_ejected = cell.ejected().is_some();
             if self.trial == LeaseTrial::Held || self.trial == LeaseTrial::Judged && is_ejected {
                 cell.trial_abandoned();
             }
             let served = self.served.then_some(self.requester.model);
-            self.board.give_back(self.rank, self.cost.kv_tokens, served);
+            let held = std::mem::take(&mut self.held).unpin(&self.board, self.rank);
+            self.board.give_back(self.rank, held, served);
         }
     }
 }

@@ -5,6 +5,7 @@ use super::RequestFacts;
 use crate::account::Lease;
 use crate::worker::Leg;
 use forebay_base::{NanosSinceStart, QueueIndex, RankIndex, ShardIndex};
+use forebay_index::PrefixMarks;
 
 /// Name of one wait of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +39,8 @@ pub struct Waiter {
     pub leg: Leg,
     /// The rank that its other leg has already.
     pub near: Option<RankIndex>,
+    /// The rank that it waits for; `None`: any rank with room.
+    pub target: Option<RankIndex>,
     /// When it joined this queue.
     pub joined_at: NanosSinceStart,
     /// What is known of the request. It is never sent after its deadline.
@@ -58,6 +61,8 @@ pub struct WaitingPrompt {
     /// The ranks that hold most of the prompt; at most
     /// [`HOLDINGS_MAX`](forebay_base::limits::HOLDINGS_MAX).
     pub holdings: Vec<Holding>,
+    /// Names of its prefixes.
+    pub marks: PrefixMarks,
 }
 
 /// From a queue's home to the shard that has the request.

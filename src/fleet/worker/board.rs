@@ -1,7 +1,7 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the windows, and whom to wake.
 
-use super::{QueueCell, RankLoad, RankPast, Windows};
+use super::{PinnedPrefixes, QueueCell, RankLoad, RankPast, Windows};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
     pasts: Box<[RankPast]>,
+    pinned: Box<[PinnedPrefixes]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
@@ -35,6 +36,7 @@ impl LoadBoard {
         Self {
             cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
             pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
+            pinned: (0..RANKS_MAX).map(|_| PinnedPrefixes::default()).collect(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -53,6 +55,12 @@ impl LoadBoard {
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
         self.pasts.get(rank.index())
+    }
+
+    /// Prefixes in use on a rank; `None` only for an index past [`RANKS_MAX`].
+    #[must_use]
+    pub fn pinned(&self, rank: RankIndex) -> Option<&PinnedPrefixes> {
+        self.pinned.get(rank.index())
     }
 
     /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].

@@ -16,7 +16,7 @@ pub enum Role {
 }
 
 /// What a rank is asked to do for one request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
     /// Everything.
     #[default]

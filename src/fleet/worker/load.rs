@@ -5,6 +5,7 @@
 use super::RankSigns;
 use super::refusal::RefusalNote;
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
+use forebay_config::QueueMode;
 use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
@@ -30,7 +31,8 @@ pub struct RankLoad {
     /// compare-and-swap.
     held: AtomicU64,
     prefill_tokens: AtomicU64,
-    decode_tokens: AtomicU64,
+    /// The part of them whose first tokens do not show: only the end of the answer does.
+    unseen_tokens: AtomicU64,
     /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
     ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
@@ -78,7 +80,8 @@ pub struct RoomLimits {
     /// Tokens that they add to the KV cache. A request that wants more than this in all takes what
     /// is left of it.
     pub kv_tokens_max: u64,
-    /// Prompt tokens yet to be computed; reached, no further request comes.
+    /// Prompt tokens yet to be computed; reached, no further request comes. See
+    /// [`Self::PREFILL_BY_SPEED`].
     pub prefill_tokens_max: u64,
 }
 
@@ -91,12 +94,25 @@ pub struct RoomWanted {
     pub prefill_tokens: u64,
 }
 
+impl RoomLimits {
+    /// As many prompt tokens as [`RankPast::prefill_room`](super::RankPast::prefill_room) says.
+    pub const PREFILL_BY_SPEED: u64 = u64::MAX;
+
+    /// Limit of the prompt tokens yet to be computed: the configured one, else by the rank's speed.
+    /// Where no queue keeps what the limit holds up, there is none by default.
+    #[must_use]
+    pub fn prefill_tokens_max(configured: Option<u32>, mode: QueueMode) -> u64 {
+        let default = if mode == QueueMode::Off { 0 } else { Self::PREFILL_BY_SPEED };
+        configured.map_or(default, u64::from)
+    }
+}
+
 impl Default for RankLoad {
     fn default() -> Self {
         Self {
             held: AtomicU64::new(0),
             prefill_tokens: AtomicU64::new(0),
-            decode_tokens: AtomicU64::new(0),
+            unseen_tokens: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             prefill_elsewhere: AtomicU64::new(0),
@@ -124,7 +140,7 @@ impl RankLoad {
     /// decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
     #[must_use]
     pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
-        if limits.prefill_tokens_max > 0 && self.prefill_tokens() >= limits.prefill_tokens_max {
+        if !self.takes_prefill(limits) {
             return None;
         }
         // ordering: written by one thread, read as a limit; pairs with the store in
@@ -157,9 +173,33 @@ impl RankLoad {
         // ordering: as above.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         let tokens = wanted.kv_tokens.min(TOKENS_MASK);
-        let prefill_fits =
-            limits.prefill_tokens_max == 0 || self.prefill_tokens() < limits.prefill_tokens_max;
-        prefill_fits && share(held.saturating_add(elsewhere), limits, tokens).is_some()
+        self.takes_prefill(limits)
+            && share(held.saturating_add(elsewhere), limits, tokens).is_some()
+    }
+
+    /// Is the rank below its limit of prompt tokens to compute? Prompts whose first tokens do not
+    /// show are not counted: they would stand there until their answers end.
+    #[must_use]
+    pub fn takes_prefill(&self, limits: RoomLimits) -> bool {
+        if limits.prefill_tokens_max == 0 {
+            return true;
+        }
+        // ordering: a hint; pairs with nothing.
+        let unseen = self.unseen_tokens.load(Ordering::Relaxed);
+        self.prefill_tokens().saturating_sub(unseen) < limits.prefill_tokens_max
+    }
+
+    /// The first token of a prompt of so many tokens will not show.
+    pub fn add_unseen(&self, tokens: u64) {
+        // ordering: a hint; pairs with nothing.
+        self.unseen_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Its answer has ended.
+    pub fn sub_unseen(&self, tokens: u64) {
+        // ordering: a hint; pairs with nothing.
+        let before = self.unseen_tokens.fetch_sub(tokens, Ordering::Relaxed);
+        debug_assert!(before >= tokens, "unseen tokens taken off twice");
     }
 
     /// Gives a place and its tokens back, and tells nobody: leases go through
@@ -175,6 +215,20 @@ impl RankLoad {
         );
     }
 
+    /// Corrects the tokens of a request whose place was taken with `before` of them, and that takes
+    /// `after`.
+    pub fn correct(&self, before: u64, after: u64) {
+        if after > before {
+            // ordering: as in `try_acquire`.
+            let sum = self.held.fetch_add(after - before, Ordering::Relaxed);
+            debug_assert!(sum & TOKENS_MASK < TOKENS_MASK - (after - before), "tokens ran over");
+        } else if before > after {
+            // ordering: as in `try_acquire`.
+            let sum = self.held.fetch_sub(before - after, Ordering::Relaxed);
+            debug_assert!(sum & TOKENS_MASK >= before - after, "tokens taken off twice");
+        }
+    }
+
     /// Adds uncached prompt tokens that the rank has yet to prefill.
     pub fn add_prefill(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
@@ -187,19 +241,6 @@ impl RankLoad {
         let before = self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
         debug_assert!(before >= tokens, "prefill taken off twice");
         before.saturating_sub(tokens)
-    }
-
-    /// Adds tokens whose KV is held by requests in flight.
-    pub fn add_decode(&self, tokens: u64) {
-        // ordering: a hint for selection; pairs with nothing.
-        self.decode_tokens.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// Takes them off again.
-    pub fn sub_decode(&self, tokens: u64) {
-        // ordering: a hint for selection; pairs with nothing.
-        let before = self.decode_tokens.fetch_sub(tokens, Ordering::Relaxed);
-        debug_assert!(before >= tokens, "decode taken off twice");
     }
 
     /// What shards saw of it and its worker, for the control plane.
@@ -392,7 +433,7 @@ impl RankLoad {
         places(self.held.load(Ordering::Relaxed))
     }
 
-    /// KV tokens that they are expected to add.
+    /// KV tokens that they hold, or will. Those that several share count once.
     #[must_use]
     pub fn kv_tokens(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
@@ -411,13 +452,6 @@ impl RankLoad {
     pub fn prefill_tokens(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
         self.prefill_tokens.load(Ordering::Relaxed)
-    }
-
-    /// Tokens held by requests in flight.
-    #[must_use]
-    pub fn decode_tokens(&self) -> u64 {
-        // ordering: statistic; pairs with nothing.
-        self.decode_tokens.load(Ordering::Relaxed)
     }
 }
 

@@ -38,6 +38,11 @@ const DECODE_SPEED_USUAL: f32 = 50e-9;
 /// No prompt is believed to take longer than at this speed, in tokens a nanosecond, where its time
 /// is not charged for.
 const PREFILL_SPEED_MIN: f32 = 2_000e-9;
+/// A rank with less than this time of prompts to compute gets more: its engine has work until the
+/// next request is there. With more, requests wait in the engine, where their order is lost.
+const PREFILL_ROOM_NS: f32 = 250e6;
+/// A slow rank gets so many tokens: an engine computes as many in one step.
+const PREFILL_ROOM_MIN: u64 = 2_048;
 /// Times are kept in these steps, of 2^14 ns. 31 bits of them last for nine hours, and no queue
 /// stands as long.
 const STEP_BITS: u32 = 14;
@@ -239,6 +244,25 @@ impl RankPast {
     pub fn prefill_tokens_per_s(&self) -> Option<u64> {
         // ordering: a figure for people; pairs with nothing.
         per_second(f32::from_bits(self.prefill_speed.load(Ordering::Relaxed)))
+    }
+
+    /// Prompt tokens that a rank may have yet to compute and still get more: what it computes in
+    /// [`PREFILL_ROOM_NS`]. 0: the speed is not known, and there is no limit.
+    #[must_use]
+    #[inline]
+    pub fn prefill_room(&self) -> u64 {
+        // ordering: a hint for selection; pairs with nothing.
+        let speed = f32::from_bits(self.prefill_speed.load(Ordering::Relaxed));
+        if speed == 0.0 {
+            return 0;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate, not negative; too large is the largest"
+        )]
+        let tokens = (speed * PREFILL_ROOM_NS) as u64;
+        tokens.max(PREFILL_ROOM_MIN)
     }
 
     /// The speed that ranks are compared by, as [`Self::known_speed`], in a second and at least 1;

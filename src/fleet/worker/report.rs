@@ -84,7 +84,7 @@ impl OwnLoad {
         Self {
             in_flight: load.in_flight(),
             prefill_tokens: load.prefill_tokens(),
-            decode_tokens: load.decode_tokens(),
+            decode_tokens: load.kv_tokens(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! turned away.
 
 use super::bounds::bounds;
+use super::place::has_target;
 use super::waiter::holdings;
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
 use forebay_config::{Policy, QueueMode};
@@ -138,7 +139,15 @@ pub(super) fn enter(
     }
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     let mode = fleet.config.flow.queue.mode;
-    if mode != QueueMode::Off {
+    let output_tokens = applicant.facts.output_tokens;
+    let mut target = None;
+    if mode == QueueMode::Pool && has_target(binder.policy, leg) {
+        target = binder.aim(&applicant.request, candidates, None, |_| 0);
+        if let Some(rank) = target {
+            candidates.set_only(rank);
+        }
+        candidates.retain(|rank| !binder.is_awaited(rank));
+    } else if mode != QueueMode::Off {
         // Nobody overtakes: where others wait, newcomers line up. Most ranks share a queue with the
         // one before.
         let mut last = (None, true);
@@ -150,8 +159,7 @@ pub(super) fn enter(
             last.1
         });
     }
-    if let Some(lease) = binder.bind(&applicant.request, applicant.facts.output_tokens, candidates)
-    {
+    if let Some(lease) = binder.bind(&applicant.request, output_tokens, candidates) {
         applicant.check_bound(&lease);
         return Entry::Bound(lease);
     }
@@ -160,7 +168,7 @@ pub(super) fn enter(
     }
     match line_up(binder, candidates, applicant, &projected) {
         Ok((queue, wanted)) => {
-            let waiter = Box::new(waiter(binder, applicant, queue, open()));
+            let waiter = Box::new(waiter(binder, applicant, (queue, target), open()));
             Entry::Wait { decode: None, waiter, wanted }
         }
         // Full of requests for one rank, the queue must not refuse those that could go to another.
@@ -299,7 +307,7 @@ fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
 fn waiter(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
-    queue: QueueIndex,
+    (queue, target): (QueueIndex, Option<RankIndex>),
     ticket: Ticket,
 ) -> Waiter {
     let PickRequest { prompt, overlaps, .. } = applicant.request;
@@ -309,9 +317,15 @@ fn waiter(
         queue,
         leg: applicant.request.leg,
         near: applicant.near,
+        target,
         joined_at: binder.now,
         facts: applicant.facts.clone(),
-        prompt: WaitingPrompt { bytes, bytes_per_token, holdings: holdings(overlaps) },
+        prompt: WaitingPrompt {
+            bytes,
+            bytes_per_token,
+            holdings: holdings(overlaps),
+            marks: applicant.request.marks.clone(),
+        },
         movable: applicant.movable,
     }
 }

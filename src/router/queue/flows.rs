@@ -27,7 +27,7 @@
 use super::waiter::QueuedRequest;
 use ahash::AHashMap;
 use forebay_base::limits::IDLE_FLOWS_MAX;
-use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QUEUE_CLASSES;
 use forebay_fleet::mailbox::Waiter;
 use forebay_fleet::worker::Leg;
@@ -55,15 +55,40 @@ pub(super) struct PartKey {
     pub(super) risen: usize,
     /// Class that they asked for.
     pub(super) asked: usize,
+    pub(super) way: Way,
+}
+
+/// What the requests of one part wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Way {
     pub(super) model: ModelIndex,
+    pub(super) leg: Leg,
+    /// Rank that the requests wait for; `None`: any rank that has room.
+    pub(super) target: Option<RankIndex>,
+    /// Only some ranks may take the requests, for other reasons than their model and their leg.
+    pub(super) is_narrow: bool,
 }
 
 impl FlowKey {
     /// Where a request stands that has not risen.
     pub(super) fn of(waiter: &Waiter) -> Self {
         let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        let part = PartKey { risen: class, asked: class, model: waiter.facts.model };
+        let way = Way {
+            model: waiter.facts.model,
+            leg: waiter.leg,
+            target: waiter.target,
+            is_narrow: waiter.near.is_some()
+                || waiter.facts.pin.is_some()
+                || !waiter.facts.tried.is_empty(),
+        };
+        let part = PartKey { risen: class, asked: class, way };
         Self { tenant: waiter.facts.caller.tenant, part }
+    }
+
+    /// The same with another target.
+    pub(super) fn aimed(self, target: Option<RankIndex>) -> Self {
+        let way = Way { target, ..self.part.way };
+        Self { part: PartKey { way, ..self.part }, ..self }
     }
 
     /// The same, one class better.
@@ -73,9 +98,12 @@ impl FlowKey {
     }
 }
 
-/// Place in a row: by arrival at the router, then by the order of joining.
+/// Place in a row: the fewest prompt tokens to compute first, then by arrival at the router, then by
+/// the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
+    /// Prompt tokens to compute at the rank that holds most of the prompt.
+    pub(super) tokens: u64,
     pub(super) arrived_at: NanosSinceStart,
     pub(super) number: u64,
 }
@@ -90,6 +118,7 @@ pub(super) struct LevelTurn {
     classes_end: usize,
     /// The groups' clocks at its beginning. From there tags of different groups compare.
     begun: [u64; CLASSES],
+    overtaken_max: u32,
 }
 
 /// How far a turn has come. A row that is served goes back behind it, never before it.
@@ -107,11 +136,12 @@ impl TurnPosition {
 
 /// What is served next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NextRequest<'a> {
+pub(super) struct NextRequest {
     pub(super) at: TurnPosition,
     pub(super) key: FlowKey,
     pub(super) order: Order,
-    pub(super) waiter: &'a Waiter,
+    /// Enough others of its tenant went before it.
+    pub(super) is_overdue: bool,
 }
 
 /// All that wait.
@@ -141,6 +171,10 @@ struct ClassGroup {
 struct Row {
     /// None of them is empty.
     parts: BTreeMap<PartKey, RowPart>,
+    /// All of them by arrival.
+    by_arrival: BTreeSet<(NanosSinceStart, u64, PartKey, Order)>,
+    /// Tokens that other requests were given since the oldest request was served.
+    passed_tokens: u64,
     tag: u64,
     /// Its group, or the last one while it is empty. The tag is of that group's clock.
     group: usize,
@@ -149,39 +183,6 @@ struct Row {
 #[derive(Debug, Default)]
 struct RowPart {
     waiting: BTreeMap<Order, QueuedRequest>,
-    legs: LegCounts,
-}
-
-/// How many wait for each leg.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LegCounts {
-    whole: usize,
-    prefill: usize,
-    decode: usize,
-}
-
-impl LegCounts {
-    fn of(&mut self, leg: Leg) -> &mut usize {
-        match leg {
-            Leg::Whole => &mut self.whole,
-            Leg::Prefill => &mut self.prefill,
-            Leg::Decode => &mut self.decode,
-        }
-    }
-
-    /// Does it hold for each leg that somebody waits for?
-    pub(super) fn all(self, holds: impl Fn(Leg) -> bool) -> bool {
-        (self.whole == 0 || holds(Leg::Whole))
-            && (self.prefill == 0 || holds(Leg::Prefill))
-            && (self.decode == 0 || holds(Leg::Decode))
-    }
-}
-
-impl RowPart {
-    fn check_invariants(&self) {
-        let LegCounts { whole, prefill, decode } = self.legs;
-        debug_assert_eq!(whole + prefill + decode, self.waiting.len(), "each waits for one leg");
-    }
 }
 
 impl ClassCounts {
@@ -206,23 +207,19 @@ impl ClassCounts {
 
 impl Row {
     fn put(&mut self, key: PartKey, order: Order, waiting: QueuedRequest) {
+        self.by_arrival.insert((order.arrived_at, order.number, key, order));
         let part = self.parts.entry(key).or_default();
-        *part.legs.of(waiting.leg()) += 1;
         let before = part.waiting.insert(order, waiting);
         debug_assert!(before.is_none(), "two requests in one place");
-        part.check_invariants();
     }
 
     fn take(&mut self, key: PartKey, order: Order) -> Option<QueuedRequest> {
         let part = self.parts.get_mut(&key)?;
         let taken = part.waiting.remove(&order)?;
-        let count = part.legs.of(taken.leg());
-        debug_assert!(*count > 0, "a leg that was never counted");
-        *count = count.saturating_sub(1);
-        part.check_invariants();
         if part.waiting.is_empty() {
             self.parts.remove(&key);
         }
+        self.by_arrival.remove(&(order.arrived_at, order.number, key, order));
         Some(taken)
     }
 
@@ -231,30 +228,53 @@ impl Row {
         self.parts.keys().map(|key| key.asked).min()
     }
 
-    /// The first of the turn that is not barred.
-    fn first(
-        &self,
-        turn: &LevelTurn,
-        model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
-        barred: impl Fn(&QueuedRequest) -> bool,
-    ) -> Option<(PartKey, Order, &QueuedRequest)> {
-        let mut best: Option<(PartKey, Order, &QueuedRequest)> = None;
-        for (&key, part) in &self.parts {
-            if best.is_some_and(|(first, ..)| first.risen < key.risen) {
-                break;
-            }
-            if key.asked >= turn.classes_end || model_barred(key.model, part.legs) {
-                continue;
-            }
-            let Some((&order, waiting)) = part.waiting.iter().find(|(_, one)| !barred(one)) else {
-                continue;
-            };
-            if best.is_none_or(|(_, first, _)| order < first) {
-                best = Some((key, order, waiting));
-            }
-        }
-        best
+    /// Counts a request of the row as served.
+    fn count_served(&mut self, order: Order) {
+        let is_oldest = self.oldest().is_some_and(|(_, oldest)| oldest == order);
+        self.passed_tokens =
+            if is_oldest { 0 } else { self.passed_tokens.saturating_add(order.tokens) };
     }
+
+    fn oldest(&self) -> Option<(PartKey, Order)> {
+        self.by_arrival.first().map(|&(_, _, key, order)| (key, order))
+    }
+
+    /// The oldest request, if later ones were given so many times its own tokens.
+    fn overdue(&self, overtaken_max: u32) -> Option<(PartKey, Order)> {
+        let oldest = self.oldest()?;
+        let most = oldest.1.tokens.max(1).saturating_mul(u64::from(overtaken_max));
+        (self.passed_tokens >= most).then_some(oldest)
+    }
+
+    /// The first of the turn that `looks` asks for. A request that has risen above all classes that
+    /// the row asked for stands with the best of them: age alone orders nothing within a class.
+    fn first(&self, turn: &LevelTurn, looks: &impl Looks) -> Option<(PartKey, Order, bool)> {
+        if let Some((key, order)) = self.overdue(turn.overtaken_max)
+            && key.asked < turn.classes_end
+            && looks.looks_at(order)
+        {
+            return Some((key, order, true));
+        }
+        let best_class = self.asked_best()?;
+        let firsts = self.parts.iter().filter_map(|(key, part)| {
+            let tokens = part.waiting.first_key_value().map_or(0, |(order, _)| order.tokens);
+            if key.asked >= turn.classes_end || !looks.is_open(key.way, tokens) {
+                return None;
+            }
+            let next = part.waiting.keys().find(|order| looks.looks_at(**order));
+            next.map(|order| (key.risen.max(best_class), *order, *key))
+        });
+        firsts.min().map(|(_, order, key)| (key, order, false))
+    }
+}
+
+/// What a turn looks at.
+pub(super) trait Looks {
+    /// May a request find room that waits for this, and has at least so many tokens to compute?
+    fn is_open(&self, way: Way, tokens: u64) -> bool;
+
+    /// Is the request to be looked at in this turn?
+    fn looks_at(&self, order: Order) -> bool;
 }
 
 impl Flows {
@@ -290,20 +310,19 @@ impl Flows {
     }
 
     /// A turn of the rows of that level, and of the levels before it.
-    pub(super) fn turn(&self, level: usize, levels: &Levels) -> LevelTurn {
+    pub(super) fn turn(&self, level: usize, levels: &Levels, overtaken_max: u32) -> LevelTurn {
         let classes_end = levels.iter().take_while(|&&of_class| of_class <= level).count();
-        LevelTurn { classes_end, begun: self.groups.each_ref().map(|group| group.clock) }
+        let begun = self.groups.each_ref().map(|group| group.clock);
+        LevelTurn { classes_end, begun, overtaken_max }
     }
 
-    /// The request that is served next, from `from` on, of those that are not barred.
-    /// `model_barred` bars all of a tenant that want one model, so that none of them is looked at.
+    /// The request that is served next, from `from` on, of those that `looks` asks for.
     pub(super) fn next(
         &self,
         turn: &LevelTurn,
         from: TurnPosition,
-        model_barred: impl Fn(ModelIndex, LegCounts) -> bool,
-        barred: impl Fn(&QueuedRequest) -> bool,
-    ) -> Option<NextRequest<'_>> {
+        looks: &impl Looks,
+    ) -> Option<NextRequest> {
         let groups = self.groups.iter().zip(turn.begun).take(turn.classes_end);
         let firsts = groups.filter_map(|(group, begun)| {
             let begun = i128::from(begun);
@@ -312,9 +331,8 @@ impl Flows {
             group.ready.range((tag, 0)..).find_map(|&(tag, tenant)| {
                 let at = TurnPosition { ahead: i128::from(tag) - begun, tenant };
                 let row = self.rows.get(&tenant).filter(|_| at >= from)?;
-                let (part, order, waiting) = row.first(turn, &model_barred, &barred)?;
-                let key = FlowKey { tenant, part };
-                Some(NextRequest { at, key, order, waiter: &waiting.0 })
+                let (part, order, is_overdue) = row.first(turn, looks)?;
+                Some(NextRequest { at, key: FlowKey { tenant, part }, order, is_overdue })
             })
         });
         firsts.min_by_key(|next| next.at)
@@ -333,6 +351,7 @@ impl Flows {
         order: Order,
     ) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
+        row.count_served(order);
         let served = row.take(key.part, order)?;
         let (tag, group) = (row.tag, row.group);
         // By what it costs, not by requests: a tenant with long prompts would get more.
@@ -360,15 +379,14 @@ impl Flows {
         Some(removed)
     }
 
-    /// A request rises by one class, within its row.
-    pub(super) fn rise(&mut self, key: FlowKey, order: Order) -> Option<FlowKey> {
-        let row = self.rows.get_mut(&key.tenant)?;
-        let waiting = row.take(key.part, order)?;
-        let risen = key.risen();
-        row.put(risen.part, order, waiting);
-        self.counts.take(key.part);
-        self.counts.add(risen.part);
-        Some(risen)
+    /// Moves a request within its row: it has risen, or has another target.
+    pub(super) fn shift(&mut self, from: FlowKey, to: FlowKey, order: Order) {
+        debug_assert_eq!(from.tenant, to.tenant, "a request that moves to another row");
+        let Some(row) = self.rows.get_mut(&from.tenant) else { return };
+        let Some(waiting) = row.take(from.part, order) else { return };
+        row.put(to.part, order, waiting);
+        self.counts.take(from.part);
+        self.counts.add(to.part);
     }
 
     /// Puts the row where it belongs after a change: among the rows of its group, or nowhere if it
@@ -396,6 +414,11 @@ impl Flows {
         if let Some(group) = groups.get_mut(best) {
             group.ready.insert((row.tag, tenant));
         }
+    }
+
+    /// What requests wait for. Costs a look at each row.
+    pub(super) fn ways(&self) -> impl Iterator<Item = Way> {
+        self.rows.values().flat_map(|row| row.parts.keys().map(|key| key.way))
     }
 
     /// How many wait. Costs a look at each row.

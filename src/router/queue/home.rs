@@ -2,21 +2,19 @@
 //! be free the home binds those at the front, takes their leases, and posts the verdicts.
 
 use super::bounds::is_at_low_water;
-use super::line::{Line, Offer, Placed, Rules};
-use super::waiter::lay_out;
+use super::line::{Line, Rules};
+use super::place::{Placement, PlacementMemory, PoolPace};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
+use forebay_fleet::admit::DrainRates;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, LoadBoard, Model, OpenedBy, QueueCell, RankLoad};
+use forebay_fleet::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
 use forebay_index::Overlaps;
-use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, Seeking, lease_cost};
+use forebay_select::{Binder, Candidates};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Less is computed in a few milliseconds.
-const DECLINED_TOKENS_MIN: u64 = 128;
 
 /// All queues of one home.
 #[derive(Debug)]
@@ -29,9 +27,8 @@ pub struct Home {
 /// Working memory of one look at a queue.
 #[derive(Debug)]
 struct Scratch {
-    candidates: Candidates,
-    overlaps: Overlaps,
-    /// By rank: somebody waits for room there who comes before all that have not been looked at.
+    placement: PlacementMemory,
+    /// By rank: a request waits for it.
     awaited: Vec<bool>,
 }
 
@@ -51,8 +48,11 @@ impl Default for Home {
         Self {
             queues: BTreeMap::new(),
             scratch: Scratch {
-                candidates: Candidates::default(),
-                overlaps: Overlaps::new(RANKS_MAX),
+                placement: PlacementMemory {
+                    candidates: Candidates::default(),
+                    overlaps: Overlaps::new(RANKS_MAX),
+                    held_back: Vec::new(),
+                },
                 awaited: vec![false; RANKS_MAX],
             },
         }
@@ -95,12 +95,6 @@ impl Home {
         self.queues.is_empty()
     }
 
-    /// Who in a queue was short of room in every cache, and the rank that is kept for it.
-    #[must_use]
-    pub fn kept(&self, queue: QueueIndex) -> &[(Ticket, RankIndex)] {
-        self.queues.get(&queue).map_or(&[], |queue| queue.line.kept())
-    }
-
     /// Has anything happened since the last look? To be asked after the shard has announced its
     /// sleep and before it sleeps: room that is made while it is awake rings no bell.
     #[must_use]
@@ -118,10 +112,15 @@ impl Home {
 
     /// Binds all that can be bound now, in every queue for which there is news. Adds the verdicts
     /// and whom they are for, in order.
-    pub(crate) fn serve(&mut self, binder: &mut Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
+    pub(crate) fn serve(
+        &mut self,
+        binder: &mut Binder<'_>,
+        rates: &DrainRates,
+        verdicts: &mut Vec<(Ticket, Verdict)>,
+    ) {
         let Self { queues, scratch } = self;
         queues.retain(|&index, queue| {
-            queue.serve(index, binder, verdicts, scratch);
+            queue.serve(index, binder, rates, verdicts, scratch);
             !queue.line.is_empty()
         });
     }
@@ -136,6 +135,7 @@ impl Queue {
         &mut self,
         index: QueueIndex,
         binder: &mut Binder<'_>,
+        rates: &DrainRates,
         verdicts: &mut Vec<(Ticket, Verdict)>,
         scratch: &mut Scratch,
     ) {
@@ -150,27 +150,31 @@ impl Queue {
         self.recheck_at = NanosSinceStart(u64::MAX);
         let flow = &binder.fleet.config.flow.queue;
         let rules = Rules {
-            fleet: binder.fleet,
             now,
             promote_after: flow.promote_after,
             overtaken_max: flow.overtaken_max,
+            ranks: binder.fleet.ranks.len(),
         };
-        let mut held_up = false;
+        scratch.placement.held_back.clear();
+        let pace = PoolPace::of(binder, rates, index);
+        let memory = &mut scratch.placement;
+        let mut places = Placement { queue: index, binder, memory, verdicts, pace };
+        self.line.serve(rules, &mut places);
         scratch.awaited.fill(false);
-        self.line.serve(rules, |waiter, offer| {
-            let placed = place(waiter, offer, index, binder, scratch, verdicts);
-            held_up |= !matches!(placed, Placed::Yes | Placed::Declined | Placed::Never);
-            placed
-        });
-        // What is kept for one is no more free for others than what all wait for.
-        for (_, rank) in self.line.kept() {
-            if let Some(awaited) = scratch.awaited.get_mut(rank.index()) {
-                *awaited = true;
+        let mut waits_for_any = false;
+        for target in self.line.targets() {
+            match target {
+                None => waits_for_any = true,
+                Some(rank) => {
+                    if let Some(awaited) = scratch.awaited.get_mut(rank.index()) {
+                        *awaited = true;
+                    }
+                }
             }
         }
         self.turn_away_stale(binder, verdicts);
-        self.tell_spare(binder, index, &scratch.awaited);
-        if held_up && is_held_by_time(binder, index) {
+        self.tell_spare(binder, index, &scratch.awaited, waits_for_any);
+        if !self.line.is_empty() && is_held_by_time(binder, index) {
             self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
         }
         self.close_window(binder, index);
@@ -197,7 +201,13 @@ impl Queue {
     }
 
     /// Who comes and finds the queue full may have what nobody here can use.
-    fn tell_spare(&self, binder: &Binder<'_>, index: QueueIndex, awaited: &[bool]) {
+    fn tell_spare(
+        &self,
+        binder: &Binder<'_>,
+        index: QueueIndex,
+        awaited: &[bool],
+        waits_for_any: bool,
+    ) {
         let mode = binder.fleet.config.flow.queue.mode;
         let pool = binder.fleet.pool(PoolIndex(index.0)).filter(|_| mode == QueueMode::Pool);
         let own = (mode == QueueMode::Endpoint).then_some(RankIndex(index.0));
@@ -206,7 +216,9 @@ impl Queue {
             if let Some(load) = binder.board.rank(rank) {
                 // Of a place that comes free later those who wait hear first.
                 let is_left = || {
-                    !is_awaited(awaited, rank) && binder.has_room_for_some(rank, LeaseCost::default)
+                    !waits_for_any
+                        && !is_awaited(awaited, rank)
+                        && binder.has_room_for_some(rank, LeaseCost::default)
                 };
                 // A rank without a place is not left: when its place comes free, a newcomer would
                 // have it before the home looks.
@@ -229,128 +241,6 @@ impl Queue {
             windows.close(pool, OpenedBy::Here, binder.now);
         }
     }
-}
-
-/// Tries to bind one request.
-fn place(
-    waiter: &Waiter,
-    offer: Offer,
-    index: QueueIndex,
-    binder: &mut Binder<'_>,
-    scratch: &mut Scratch,
-    verdicts: &mut Vec<(Ticket, Verdict)>,
-) -> Placed {
-    let (fleet, facts) = (binder.fleet, &waiter.facts);
-    let Some(model) = fleet.models.get(facts.model.index()) else {
-        verdicts.push((waiter.ticket, Verdict::Reroute));
-        return Placed::Never;
-    };
-    let Scratch { candidates, overlaps, awaited } = scratch;
-    lay_out(waiter, overlaps);
-    let request = asked(waiter, binder, model, overlaps);
-    let collect = |candidates: &mut Candidates, binder: &Binder<'_>| {
-        let seeking = Seeking {
-            requester: facts.requester(),
-            leg: waiter.leg,
-            near: waiter.near,
-            pin: facts.pin,
-            tried: &facts.tried,
-        };
-        let found = candidates.collect(fleet, model, binder.board, seeking, binder.now);
-        candidates.retain(|rank| fleet.queue_of(rank) == Some(index));
-        let is_large = binder.keep_able(&request, facts.output_tokens, candidates);
-        (found.is_ok() && !candidates.ranks().is_empty()).then_some(is_large)
-    };
-    let Some(is_large) = collect(candidates, binder) else {
-        // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
-        verdicts.push((waiter.ticket, Verdict::Reroute));
-        return Placed::Never;
-    };
-    // Of all that could ever take it, before those go out that others wait for: to wait for one of
-    // these may be worth more than what is free.
-    let least = least_uncached(candidates, &request);
-    candidates.retain(|rank| !is_awaited(awaited, rank) && !offer.is_kept(rank));
-    // Of decode ranks each has the same use for it, or nearly: it is elsewhere that its prompt is
-    // computed.
-    if offer.may_decline && waiter.leg != Leg::Decode {
-        candidates.retain(|rank| {
-            binder.has_room(rank, facts.model, || lease_cost(&request, rank, facts.output_tokens))
-        });
-        let offered = least_uncached(candidates, &request);
-        if offered.saturating_sub(least) > declined_tokens(&request)
-            && !candidates.ranks().is_empty()
-        {
-            return Placed::Declined;
-        }
-    }
-    if let Some(lease) = binder.bind(&request, facts.output_tokens, candidates) {
-        debug_assert_eq!(fleet.queue_of(lease.rank()), Some(index), "a rank of another queue");
-        debug_assert!(!is_awaited(awaited, lease.rank()), "a rank that another one waits for");
-        debug_assert!(!offer.is_kept(lease.rank()), "a rank that is kept for another one");
-        verdicts.push((waiter.ticket, Verdict::Granted(lease)));
-        return Placed::Yes;
-    }
-    // Anew: the attempt has used the candidates up.
-    collect(candidates, binder);
-    if offer.own.is_some() || offer.may_keep {
-        let is_free = |rank| !is_awaited(awaited, rank) && !offer.is_kept(rank);
-        if let Some(rank) = binder.to_keep(&request, offer.own, candidates, is_free) {
-            return Placed::Short(rank);
-        }
-    }
-    // Nobody who comes after it takes room where it could go. What its model alone has no room for
-    // stays for the other models.
-    for &rank in candidates.ranks() {
-        let is_for_others = |load: &RankLoad| load.refuses_one_model(Some(facts.model), binder.now);
-        if binder.board.rank(rank).is_some_and(is_for_others) {
-            continue;
-        }
-        if let Some(awaited) = awaited.get_mut(rank.index()) {
-            *awaited = true;
-        }
-    }
-    if !is_large {
-        return Placed::NoRoom;
-    }
-    let capacity = |&rank: &RankIndex| match fleet.room(rank).kv_tokens_max {
-        0 => u64::MAX,
-        most => most,
-    };
-    Placed::NoRoomForLarge(candidates.ranks().iter().map(capacity).max().unwrap_or(0))
-}
-
-/// What the waiter asks of a rank.
-fn asked<'a>(
-    waiter: &Waiter,
-    binder: &Binder<'a>,
-    model: &Model,
-    overlaps: &'a Overlaps,
-) -> PickRequest<'a> {
-    PickRequest {
-        requester: waiter.facts.requester(),
-        leg: waiter.leg,
-        ranks: &[],
-        board: binder.board,
-        reports: binder.reports,
-        now: binder.now,
-        overlaps,
-        fleet: binder.fleet,
-        prices: Prices::of(binder.policy, binder.fleet, binder.board, &model.ranks),
-        prompt: PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token),
-        session: waiter.facts.caller.session,
-        anchor: None,
-    }
-}
-
-/// Prompt tokens that the rank with most of the prompt would have to compute.
-fn least_uncached(candidates: &Candidates, request: &PickRequest<'_>) -> u64 {
-    candidates.ranks().iter().map(|&rank| request.uncached_tokens(rank)).min().unwrap_or(0)
-}
-
-/// A request leaves a place to those behind it for the sake of more than this: a quarter of its
-/// prompt.
-fn declined_tokens(request: &PickRequest<'_>) -> u64 {
-    (request.prompt.tokens() / 4).max(DECLINED_TOKENS_MIN)
 }
 
 fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {

@@ -1,8 +1,6 @@
 //! What must hold of a line between two calls. Debug builds check it, release builds do nothing.
 
-use super::line::{KEPT_MAX, Line};
-use forebay_base::RankIndex;
-use forebay_fleet::mailbox::Ticket;
+use super::line::Line;
 
 /// A debug build counts all who wait after one join in so many: it costs a look at each row.
 const CHECKED_EACH: u64 = 16;
@@ -12,9 +10,7 @@ impl Line {
     pub(super) fn check_invariants(&self) {
         debug_assert!(self.movable.len() <= self.standing.len(), "who left may still move");
         debug_assert!(self.ripening.len() <= self.standing.len(), "who left may still rise");
-        debug_assert!(self.kept.len() <= KEPT_MAX, "more kept than may be");
-        let stands = |(ticket, _): &(Ticket, RankIndex)| self.standing.contains_key(ticket);
-        debug_assert!(self.kept.iter().all(stands), "a rank is kept for who has left");
+        debug_assert_eq!(self.looked.len(), self.standing.len(), "each is looked at some time");
     }
 
     /// Who stands waits, and who waits stands. Called after a join.

@@ -4,6 +4,7 @@
 //! Nothing here polls; a home looks when a place was given back, when somebody joins, or at the
 //! moment that [`Home::look_again_at`] names.
 
+mod backlog;
 mod bounds;
 mod closed;
 mod wait_table;
@@ -14,19 +15,14 @@ mod line;
 mod line_check;
 mod outbox;
 mod pair;
+mod place;
 mod waiter;
 
 pub use closed::is_closed;
 pub(crate) use closed::{closed_pool, has_share, is_relieved};
 pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
 pub use home::Home;
-pub use line::KEPT_MAX;
 pub use outbox::Outbox;
 pub(crate) use pair::{Sought, enter_by};
 pub use wait_table::{NoWait, WaitTable};
 pub use waiter::prompt_tokens;
-
-#[cfg(test)]
-mod tenant_tests;
-#[cfg(test)]
-mod tests;

@@ -1,5 +1,6 @@
 //! A waiting request as the selection sees it: its prompt without the text, what ranks hold of it.
 
+use super::backlog::Waiting;
 use forebay_base::limits::HOLDINGS_MAX;
 use forebay_fleet::mailbox::{Holding, Waiter};
 use forebay_fleet::worker::Leg;
@@ -13,9 +14,22 @@ pub fn prompt_tokens(waiter: &Waiter) -> u64 {
 }
 
 /// Tokens whose KV it will hold.
-pub(super) fn held_tokens(waiter: &Waiter) -> u64 {
+fn held_tokens(waiter: &Waiter) -> u64 {
     let output = if waiter.leg == Leg::Prefill { 1 } else { u64::from(waiter.facts.output_tokens) };
     prompt_tokens(waiter).saturating_add(output)
+}
+
+/// Prompt tokens to compute at the rank that holds most of it.
+pub(super) fn tokens_to_compute(waiter: &Waiter) -> u64 {
+    let prompt = PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token);
+    let held = waiter.prompt.holdings.first().map_or(0, |holding| u64::from(holding.bytes));
+    prompt.tokens_of(prompt.bytes().saturating_sub(held))
+}
+
+/// The request among those that wait.
+pub(super) fn waiting(waiter: &Waiter) -> Waiting {
+    let tokens = tokens_to_compute(waiter);
+    Waiting { requests: 1, tokens, held_tokens: held_tokens(waiter) }
 }
 
 /// Writes what ranks hold of its prompt, after clearing.
@@ -49,10 +63,6 @@ impl QueuedRequest {
 
     pub(super) fn weight(&self) -> u32 {
         self.0.facts.caller.weight
-    }
-
-    pub(super) fn leg(&self) -> Leg {
-        self.0.leg
     }
 
     /// Tokens of prompt and expected output: what tenants are charged.

@@ -45,7 +45,12 @@ impl Stages {
         }
         let binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
         let most = token_count.saturating_add(u64::from(facts.output_tokens));
-        let cost = LeaseCost { prefill_tokens: token_count, decode_tokens: most, kv_tokens: most };
+        let cost = LeaseCost {
+            prefill_tokens: token_count,
+            decode_tokens: most,
+            kv_tokens: most,
+            shared_tokens: 0,
+        };
         candidates
             .ranks()
             .iter()

@@ -10,7 +10,6 @@ use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueWanted};
 use forebay_prompt::parse::Refusal;
-use std::time::Duration;
 
 /// A wait in a queue, as the shard of its request keeps it.
 #[derive(Clone, Copy, Debug)]
@@ -69,23 +68,17 @@ impl Wait {
     }
 }
 
-/// The end of a request's wait, read at `read_at`. `first_byte_max` bounds a wait that nothing else
-/// does.
+/// The end of a request's wait, read at `read_at`.
 #[must_use]
 pub fn wait_deadline(
     fleet: &FleetSnapshot,
     read_at: NanosSinceStart,
     client_deadline: Option<NanosSinceStart>,
-    first_byte_max: Duration,
 ) -> NanosSinceStart {
     // What is configured bounds the wait. What the client says bounds the whole request, so it
     // counts from the head.
-    let configured = fleet.config.flow.queue.wait_max.map(|wait| read_at.plus(wait));
-    match (configured, client_deadline) {
-        (Some(configured), Some(deadline)) => configured.min(deadline),
-        (Some(end), None) | (None, Some(end)) => end,
-        (None, None) => read_at.plus(first_byte_max),
-    }
+    let configured = read_at.plus(fleet.config.flow.queue.wait_max);
+    client_deadline.map_or(configured, |deadline| configured.min(deadline))
 }
 
 impl Stages {
@@ -130,7 +123,9 @@ impl Stages {
         now: NanosSinceStart,
     ) -> Vec<(Ticket, Verdict)> {
         let mut verdicts = Vec::new();
-        home.serve(&mut self.binder(fleet, now), &mut verdicts);
+        let rates = std::mem::take(&mut self.drain_rates);
+        home.serve(&mut self.binder(fleet, now), &rates, &mut verdicts);
+        self.drain_rates = rates;
         verdicts
     }
 

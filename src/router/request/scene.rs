@@ -11,6 +11,7 @@ use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
+use forebay_index::PrefixMarks;
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
@@ -71,7 +72,8 @@ impl Scene<'_> {
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
         let (policy, ratio) = (rules.policy, ratios.of(facts.model));
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
+        let marks = self.prompt.marks();
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, marks, facts };
         let request = view.request(self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked = RouteRequest {
@@ -126,7 +128,8 @@ impl Scene<'_> {
             ..
         } = &mut *self.stages;
         let policy = rules.policy;
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
+        let marks = self.prompt.marks();
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, marks, facts };
         let request = view.request(self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
@@ -151,6 +154,7 @@ struct LoadView<'a> {
     reports: &'a LoadReports,
     matched: &'a Matched,
     ratio: f32,
+    marks: &'a PrefixMarks,
     facts: &'a RequestFacts,
 }
 
@@ -171,6 +175,7 @@ impl<'a> LoadView<'a> {
             now,
             overlaps: self.matched.overlaps(),
             prompt: PromptSize::new(bytes, self.ratio),
+            marks: self.marks,
             session: self.facts.caller.session,
             anchor: None,
         }

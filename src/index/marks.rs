@@ -1,0 +1,89 @@
+//! Names of the prefixes of one prompt, at fixed lengths: two prompts with the same name at one
+//! length have the same text up to there. Requests that run on one rank are compared by them.
+
+use super::BlockKey;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Prefixes of one prompt that are named, at most. The rest of a longer prompt has no name.
+pub const MARKS_MAX: usize = 64;
+/// The first prefix has this length. Further lengths are no farther apart than an eighth of a
+/// prefix, or this.
+const STEP_BYTES: usize = 1 << 9;
+/// Lengths per doubling.
+const STEPS: usize = 8;
+
+/// Names of prefixes, the shortest first. Cheap to copy: the request, its wait and its lease have
+/// the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixMarks(Option<Arc<[u64]>>);
+
+impl PrefixMarks {
+    /// No prefix has a name.
+    pub const NONE: Self = Self(None);
+
+    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle for each four
+    /// bytes.
+    #[must_use]
+    pub fn of(root: BlockKey, text: &[u8]) -> Self {
+        let (mut name, mut from) = (root.bits(), 0);
+        let mut names = [0; MARKS_MAX];
+        let mut count = 0;
+        for (place, to) in names.iter_mut().zip((0..).map(prefix_bytes)) {
+            let Some(part) = text.get(from..to) else { break };
+            name = xxh3_64_with_seed(part, name);
+            *place = name;
+            (from, count) = (to, count + 1);
+        }
+        Self(names.get(..count).filter(|names| !names.is_empty()).map(Arc::from))
+    }
+
+    /// The names.
+    #[must_use]
+    pub fn names(&self) -> &[u64] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+}
+
+/// Length of the prefix of that number, from 0 on.
+#[must_use]
+pub fn prefix_bytes(number: usize) -> usize {
+    // The first two rows have the same step: the second doubles the length of the first.
+    let (row, place) = (number / STEPS, number % STEPS);
+    let step = STEP_BYTES << row.saturating_sub(1).min(MARKS_MAX / STEPS);
+    let before = if row == 0 { 0 } else { STEPS * step };
+    before + (place + 1) * step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeySeed, RootName};
+
+    #[test]
+    fn lengths_grow_by_an_eighth_at_most() {
+        let lengths: Vec<usize> = (0..MARKS_MAX).map(prefix_bytes).collect();
+        assert_eq!(lengths[..3], [1_024, 2_048, 3_072]);
+        assert_eq!(lengths[7..18], [8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20].map(|k| k << 10));
+        assert_eq!(lengths[MARKS_MAX - 1], 512 << 10);
+        for pair in lengths.windows(2) {
+            let step = pair[1] - pair[0];
+            assert!(step >= 1_024 && step * 8 <= pair[0].max(8 << 10), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn equal_beginnings_have_equal_names_and_others_have_not() {
+        let root = |seed| BlockKey::root(KeySeed(seed), &RootName::default());
+        let marks = |text: &[u8]| PrefixMarks::of(root(1), text);
+        let (one, mut other) = (vec![7; 5_000], vec![7; 9_000]);
+        other[3_500] = 8;
+        let (one, other) = (marks(&one), marks(&other));
+        assert_eq!((one.names().len(), other.names().len()), (4, 8));
+        assert_eq!(one.names()[..3], other.names()[..3]);
+        assert_ne!(one.names()[3], other.names()[3]);
+        assert_eq!(marks(&[7; 1_023]), PrefixMarks::NONE);
+        let elsewhere = PrefixMarks::of(root(2), &[7; 5_000]);
+        assert_ne!(elsewhere.names()[0], one.names()[0]);
+    }
+}
