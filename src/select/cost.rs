@@ -220,7 +220,7 @@ mod tests {
         let second = NanosSinceStart(1_000_000_000);
         let pasts = [3_000, 1_000].map(|tokens| {
             let past = RankPast::default();
-            (0..32).for_each(|_| past.waited(tokens, second.0));
+            (0..32).for_each(|_| past.waited(tokens * 1_000, second.0 * 1_000));
             past
         });
         let load = RankLoad::default();
@@ -356,7 +356,7 @@ mod tests {
             load.add_decode(decoded);
             let pasts = speeds.map(|tokens| {
                 let past = RankPast::default();
-                (0..32).for_each(|_| past.waited(tokens, 1_000_000));
+                (0..32).for_each(|_| past.waited(tokens * 1_000, 1_000_000_000));
                 past.add(written, written);
                 past
             });

@@ -447,7 +447,7 @@ mod tests {
                 load.add_prefill(queued[at]);
                 load.add_decode(decoded[at]);
                 let tokens = if are_alike { 50 } else { tokens_per_ms[at] };
-                (0..32).for_each(|_| past.waited(tokens, 1_000_000));
+                (0..32).for_each(|_| past.waited(tokens * 1_000, 1_000_000_000));
             }
             let pasts = ranks.iter().filter_map(|rank| board.past(*rank));
             let request = PickRequest {

@@ -98,13 +98,14 @@ impl RankSpeeds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// A rank that computes so many tokens a second.
     fn rank(tokens: u64) -> RankPast {
         let past = RankPast::default();
-        (0..32).for_each(|_| past.waited(tokens, SECOND));
+        (0..32).for_each(|_| past.waited(tokens * 10_000, SECOND * 10_000));
         past
     }
 
@@ -127,6 +128,83 @@ mod tests {
         assert_eq!(longer(&[1_700, 2_500]), [0, 0], "waits of equal ranks differ as much");
         assert_eq!(longer(&[2_000, 2_100, 1_900, 8_000]), [750, 666, 841, -562]);
         assert_eq!(longer(&[20_000, 1]), [-500, 3_000], "no more than four times");
+    }
+
+    /// A queue in front of a rank, with steps of a fixed time and a time for each token.
+    #[derive(Default)]
+    struct QueuedRank {
+        past: RankPast,
+        free_at_us: u64,
+        computed_tokens: u64,
+        token_us: u64,
+    }
+
+    impl QueuedRank {
+        fn queued_us(&self, now_us: u64) -> u64 {
+            self.free_at_us.saturating_sub(now_us)
+        }
+
+        fn compute(&mut self, tokens: u64, now_us: u64, step_us: u64) {
+            self.free_at_us = self.free_at_us.max(now_us) + tokens * self.token_us;
+            self.computed_tokens += tokens;
+            self.past.waited(tokens, (self.queued_us(now_us) + step_us) * 1_000);
+        }
+    }
+
+    /// Prompt tokens that each rank gets of 4,000 prompts, each sent to the rank of least cost.
+    fn share_out(token_us: [u64; 8], prompts: &[u64], step_us: u64) -> Vec<QueuedRank> {
+        let rank = |token_us| QueuedRank { token_us, ..QueuedRank::default() };
+        let mut ranks: Vec<QueuedRank> = token_us.into_iter().map(rank).collect();
+        // Ranks are busy for two thirds of the time.
+        let mean_tokens = prompts.iter().sum::<u64>() / prompts.len() as u64;
+        let gap_us = mean_tokens * token_us.iter().sum::<u64>() / 64 * 3 / 2;
+        for (at, &tokens) in prompts.iter().cycle().take(4_000).enumerate() {
+            let now_us = at as u64 * gap_us;
+            let mut seen = SpeedsSeen::default();
+            ranks.iter().for_each(|rank| seen.see(&rank.past));
+            let speeds = seen.speeds(ranks.iter().map(|rank| &rank.past));
+            let cost = |rank: &&mut QueuedRank| {
+                let all = tokens + rank.queued_us(now_us) / rank.token_us;
+                (all.saturating_add_signed(speeds.longer(all, &rank.past)), rank.computed_tokens)
+            };
+            let best = ranks.iter_mut().min_by_key(cost).unwrap();
+            best.compute(tokens, now_us, step_us);
+        }
+        ranks
+    }
+
+    fn shares(ranks: &[QueuedRank]) -> Vec<u64> {
+        let all: u64 = ranks.iter().map(|rank| rank.computed_tokens).sum();
+        ranks.iter().map(|rank| rank.computed_tokens * 800 / all).collect()
+    }
+
+    /// As many are between 10 and 20 tokens as between 5,000 and 10,000.
+    fn prompts(octaves: std::ops::Range<u32>) -> impl Strategy<Value = Vec<u64>> {
+        let shortest_and_octaves = (10_u64..200, octaves);
+        shortest_and_octaves.prop_flat_map(|(shortest, octaves)| {
+            let tokens = (0..octaves, 1_000_u64..2_000);
+            let tokens = tokens.prop_map(move |(octave, part)| (shortest << octave) * part / 1_000);
+            proptest::collection::vec(tokens, 500)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// A step takes a while however short the prompt is. A rank with short prompts looked slow,
+        /// got only shorter ones, and looked slower.
+        #[test]
+        fn equal_ranks_do_not_drift_apart(prompts in prompts(1..10), step_us in 0_u64..100_000) {
+            let shares = shares(&share_out([50; 8], &prompts, step_us));
+            prop_assert!(shares.iter().all(|share| (67..150).contains(share)), "{shares:?}");
+        }
+
+        #[test]
+        fn unequal_ranks_are_known(prompts in prompts(9..11), step_us in 0_u64..30_000) {
+            let ranks = share_out([50, 150, 50, 150, 50, 150, 50, 150], &prompts, step_us);
+            let shares = shares(&ranks);
+            let of_kind = |kind: usize| shares.iter().skip(kind).step_by(2).sum::<u64>();
+            prop_assert!(of_kind(0) > 2 * of_kind(1), "{shares:?}");
+        }
     }
 
     #[test]

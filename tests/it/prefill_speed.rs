@@ -133,9 +133,14 @@ fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
     });
     let handle = router(Config { policy: Policy::Kv, ..config(&[&fast, &slow]) });
     let mut client = Client::connect(handle.listen);
+    // Long prompts tell a speed, and no cache has their beginning.
+    let (mut number, words) = (0, "word ".repeat(8_000));
     let mut ask = |times| {
         for _ in 0..times {
-            client.send(&post("/v1/completions", ASK_ONE));
+            number += 1;
+            let prompt = format!("{number} {words}");
+            let body = format!(r#"{{"model":"m","prompt":"{prompt}","max_tokens":1}}"#);
+            client.send(&post("/v1/completions", body.as_bytes()));
             assert_eq!(client.reply().status, 200);
         }
         served.each_ref().map(|served| served.load(Ordering::Relaxed))
@@ -148,7 +153,7 @@ fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
     let speeds = |ranks: &[Value; 2]| ranks.each_ref().map(|r| r["wait_tokens_per_s"].as_u64());
     assert_eq!(speeds(&explained()), [None, None]);
     let [_, before] = ask(120);
-    assert!(before >= 32, "{before}: until enough is known, it is one of two");
+    assert!(before >= 8, "{before}: until enough is known, it is one of two");
     let [_, after] = ask(40);
     assert!(after <= before + 3, "{before} {after}: one now and then");
     let shown = |worker: &Worker| {

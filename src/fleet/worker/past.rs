@@ -7,22 +7,31 @@ use std::time::Duration;
 
 /// The speed is that of so much time in which prompts were computed.
 const SPEED_NS: f32 = 30e9;
-/// A faster wait moves the speed of waits by this part of the way, a slower one by that: most waits
-/// have a queue in them.
+/// A faster wait moves the expected wait by this part of the way, a slower wait by that: most waits
+/// have a queue in them. Until the speed is known, a faster wait moves it further: a first short
+/// prompt would make a rank look slow for long.
 const FASTER: f32 = 1.0 / 4.0;
 const SLOWER: f32 = 1.0 / 40.0;
-/// A wait of so many tokens has half of that part: a step of the engine takes a while however short
-/// the prompt is.
+/// A wait has a fixed part, the step of the engine, and a part that grows with the tokens. A wait
+/// of so many tokens teaches both alike. A longer one teaches the speed, a shorter one the fixed
+/// part.
 const SHORT_TOKENS: f32 = 2_000.0;
 /// No wait counts as more than so many times as fast as those before it: the engine may have held a
 /// prompt that nobody knew it held.
 const FASTER_MAX: f32 = 2.0;
-/// A speed is known well enough for comparing ranks by so many waits. Fewer are chance.
-const WAITS_MIN: u32 = 32;
+/// Tokens in a nanosecond by waits, at least and at most. A step from 0 would have no length.
+const WAIT_SPEEDS: (f32, f32) = (1e-15, 1e3);
+/// A speed is known well enough for comparing ranks by so many waits, each counted by what it
+/// teaches of the speed. Fewer are chance.
+const WAITS_MIN: u32 = 8;
 /// More are not counted, so that a rank without waits is soon unknown.
 const WAITS_MAX: u32 = 2 * WAITS_MIN;
 /// Waits are counted in parts of one: few would not fade.
-const ONE_WAIT: u32 = 1 << 12;
+const ONE_WAIT: u32 = 1 << 9;
+/// The word of waits has their count above this bit, and the fixed part of a wait below, in steps.
+const COUNT_BIT: u32 = 16;
+const FIXED_MASK: u32 = (1 << COUNT_BIT) - 1;
+const _: () = assert!(WAITS_MAX * ONE_WAIT <= u32::MAX >> COUNT_BIT);
 /// A faster answer moves the speed of answers by this part of the way, a slower one by that: a
 /// client that has many slow answers should not make its next ones cheap.
 const DECODE_FASTER: f32 = 1.0 / 4.0;
@@ -46,6 +55,7 @@ const PREFILL_ROOM_MIN: u64 = 2_048;
 /// Times are kept in these steps, of 2^14 ns. 31 bits of them last for nine hours, and no queue
 /// stands as long.
 const STEP_BITS: u32 = 14;
+const STEP_NS: f32 = (1_u32 << STEP_BITS) as f32;
 
 /// One rank's past. Ranks lie side by side: a choice reads them all.
 #[derive(Debug, Default)]
@@ -63,8 +73,8 @@ pub struct RankPast {
     prefill_speed: AtomicU32,
     /// The same by the waits of single requests: rather too slow, since a queue makes waits longer.
     wait_speed: AtomicU32,
-    /// How many such waits there were lately, each counted as [`ONE_WAIT`]. They fade like the
-    /// tokens.
+    /// How many such waits there were lately, in parts of [`ONE_WAIT`], and the time of a wait that
+    /// does not depend on its tokens. The count fades like the tokens.
     waits: AtomicU32,
     /// Tokens of one answer made in a nanosecond, as the bits of an `f32`; 0: not known. Only of
     /// answers that are counted.
@@ -90,9 +100,9 @@ impl RankPast {
 
     /// Takes from each count what fades of it.
     pub(super) fn fade(&self, fades: impl Fn(u32) -> u32) {
-        for word in [&self.written_tokens, &self.reused_tokens, &self.waits] {
-            less(word, &fades);
-        }
+        less(&self.written_tokens, &fades);
+        less(&self.reused_tokens, &fades);
+        less(&self.waits, |all| fades(all >> COUNT_BIT) << COUNT_BIT);
     }
 
     /// KV tokens that requests have lately written.
@@ -146,22 +156,38 @@ impl RankPast {
 
     /// The first token of a prompt came so long after the request was sent.
     pub fn waited(&self, tokens: u64, took_ns: u64) {
-        more(&self.waits, ONE_WAIT, WAITS_MAX * ONE_WAIT);
-        let (tokens, took_ns) = (float(tokens), float(took_ns));
-        let sample = tokens / took_ns;
+        let (tokens, took_ns) = (float(tokens).max(1.0), float(took_ns).max(1.0));
         // Of two waits that end together one may be lost.
-        let speed = self.wait_speed();
-        let by = match (speed > 0.0, sample > speed) {
-            (false, _) => 1.0,
-            (true, true) => FASTER * tokens / (tokens + SHORT_TOKENS),
-            (true, false) => SLOWER * tokens / (tokens + SHORT_TOKENS),
+        // ordering: hints; pair with nothing.
+        let word = self.waits.load(Ordering::Relaxed);
+        let (count, fixed_ns) = (word >> COUNT_BIT, fixed_ns(word));
+        let token_ns = 1.0 / self.wait_speed();
+        let size = tokens / SHORT_TOKENS;
+        let speed_share = size * size / (1.0 + size * size);
+        let (fixed_ns, token_ns) = if token_ns.is_finite() {
+            let expected_ns = fixed_ns + token_ns * tokens;
+            let faster = (expected_ns / took_ns).min(FASTER_MAX) - 1.0;
+            let known = count as f32 / (WAITS_MIN * ONE_WAIT) as f32;
+            let by = if faster > 0.0 { FASTER.max(1.0 - known) } else { SLOWER };
+            let less_ns = expected_ns * faster * by;
+            // The shortest way to a pair of figures that expects this wait (normalized LMS).
+            let less_token_ns = (speed_share * less_ns / tokens).min(token_ns / 2.0);
+            (fixed_ns - (1.0 - speed_share) * less_ns, token_ns - less_token_ns)
+        } else {
+            (0.0, took_ns / tokens)
         };
-        let most = if speed > 0.0 { speed * FASTER_MAX } else { f32::INFINITY };
-        let speed = speed + (sample.min(most) - speed) * by;
-        if speed.is_finite() {
-            // ordering: a hint; pairs with nothing.
-            self.wait_speed.store(speed.max(0.0).to_bits(), Ordering::Relaxed);
-        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of one wait, and a time; too large is the largest"
+        )]
+        let (more, fixed) = ((speed_share * ONE_WAIT as f32) as u32, (fixed_ns / STEP_NS) as u32);
+        let count = count.saturating_add(more).min(WAITS_MAX * ONE_WAIT);
+        // ordering: as above.
+        self.waits.store(count << COUNT_BIT | fixed.min(FIXED_MASK), Ordering::Relaxed);
+        let speed = (1.0 / token_ns).clamp(WAIT_SPEEDS.0, WAIT_SPEEDS.1);
+        // ordering: as above.
+        self.wait_speed.store(speed.to_bits(), Ordering::Relaxed);
     }
 
     /// Prompt tokens that the rank computes in a nanosecond, by the waits of single requests; 0:
@@ -171,7 +197,7 @@ impl RankPast {
     pub fn known_speed(&self) -> f32 {
         // ordering: a hint; pairs with nothing.
         let waits = self.waits.load(Ordering::Relaxed);
-        if waits < WAITS_MIN * ONE_WAIT { 0.0 } else { self.wait_speed() }
+        if waits < (WAITS_MIN * ONE_WAIT) << COUNT_BIT { 0.0 } else { self.wait_speed() }
     }
 
     /// An answer of so many tokens took so long behind its prompt.
@@ -234,7 +260,9 @@ impl RankPast {
     #[must_use]
     pub fn prefill_time(&self, tokens: u64) -> Option<Duration> {
         let speed = self.wait_speed();
-        let seconds = float(tokens) / (speed * 1e9);
+        // ordering: a hint; pairs with nothing.
+        let fixed_ns = fixed_ns(self.waits.load(Ordering::Relaxed));
+        let seconds = (fixed_ns + float(tokens) / speed) / 1e9;
         if speed > 0.0 { Duration::try_from_secs_f32(seconds).ok() } else { None }
     }
 
@@ -275,7 +303,7 @@ impl RankPast {
     /// The rank is another one now.
     pub fn forget(&self) {
         self.fade(|all| all);
-        for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed] {
+        for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed, &self.waits] {
             // ordering: a hint for selection; pairs with nothing.
             speed.store(0, Ordering::Relaxed);
         }
@@ -337,6 +365,11 @@ fn less(word: &AtomicU32, by: impl Fn(u32) -> u32) {
     let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
         Some(all.saturating_sub(by(all)))
     });
+}
+
+/// The fixed part of a wait, of the word of waits.
+fn fixed_ns(waits: u32) -> f32 {
+    float(u64::from(waits & FIXED_MASK)) * STEP_NS
 }
 
 /// Signed, since processors have one instruction for that. No time and no queue has 64 bits.
@@ -434,11 +467,11 @@ mod tests {
     fn few_waits_tell_no_speed() {
         let past = RankPast::default();
         let known = |times| {
-            (0..times).for_each(|_| past.waited(1_000, SECOND));
+            (0..times).for_each(|_| past.waited(1 << 20, SECOND));
             past.known_speed() > 0.0
         };
-        assert_eq!([31, 1].map(known), [false, true]);
-        past.fade(|waits| waits / 600);
+        assert_eq!([8, 1].map(known), [false, true], "a wait tells little less than all of it");
+        past.fade(|waits| waits / 8);
         assert!(!known(0), "one more is needed now and then");
         assert!(known(1));
         past.forget();
@@ -446,6 +479,26 @@ mod tests {
         assert!(known(1_000));
         (0..500).for_each(|_| past.fade(|waits| waits / 600));
         assert!(!known(0), "for eight minutes it had no prompt");
+        past.forget();
+        (0..1_000).for_each(|_| past.waited(100, SECOND));
+        assert!(!known(0), "short prompts tell next to nothing");
+    }
+
+    #[test]
+    fn the_step_is_no_part_of_the_speed() {
+        let rank = |shortest: u64| {
+            let past = RankPast::default();
+            for turn in 0..2_000 {
+                let tokens = shortest << (turn % 5);
+                past.waited(tokens, SECOND / 20 + tokens * SECOND / 10_000);
+            }
+            past
+        };
+        let (short, long) = (rank(200), rank(2_000));
+        let speeds = [&short, &long].map(|past| past.wait_tokens_per_s().unwrap());
+        assert!(speeds.iter().all(|speed| (8_500..11_500).contains(speed)), "{speeds:?}");
+        let millis = short.prefill_time(1).unwrap().as_millis();
+        assert!((40..60).contains(&millis), "{millis}: the fixed part");
     }
 
     #[test]
@@ -479,7 +532,7 @@ mod tests {
         (0..32).for_each(|_| past.waited(10, SECOND));
         assert_eq!(millis(1_000), 500, "short prompts had long waits");
         (0..64).for_each(|_| past.waited(8_000, SECOND));
-        assert!((125..150).contains(&millis(1_000)), "{}", millis(1_000));
+        assert!((120..150).contains(&millis(1_000)), "{}", millis(1_000));
     }
 
     /// A rank that stands still while its queue grows.
