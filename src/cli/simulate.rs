@@ -33,7 +33,8 @@ const GENERATED: &str = "generate:";
     Policies of `forebay serve`: kv, least_loaded, power_of_two, round_robin, random,\n\
     session.\n\
     Rules of others: longest_prefix, session_fixed, session_bounded, lmetric, dynamo,\n\
-    dynamo_agentic, sglang_cache_aware, vllm_kv_aware, llm_d. `all` stands for all of them.")]
+    dynamo_agentic, sglang_cache_aware, vllm_kv_aware, llm_d, llm_d_legacy. `all` stands for all\n\
+    of them.")]
 pub(super) struct SimulateArgs {
     /// Mooncake JSONL, Azure CSV, sessions JSONL, or generate:chats|shared|agents|documents
     #[arg(long, value_name = "FILE")]

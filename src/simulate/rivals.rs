@@ -12,12 +12,19 @@
 //! | `dynamo_agentic` | its preset for agents | the same with the weights 2, 4 and 64 |
 //! | `sglang_cache_aware` | sglang-router, vllm-router | the last with it, or least requests |
 //! | `vllm_kv_aware` | vLLM production stack | the longest match; else in turn |
-//! | `llm_d` | llm-d, default profile | 3 × prefix + 2 × empty queue |
+//! | `llm_d` | llm-d, default since 2026-08-17 | a holder until it is saturated |
+//! | `llm_d_legacy` | llm-d, default before | 3 × prefix + 2 × empty queue |
 //!
 //! `sglang_cache_aware` follows a prefix from 0.3 of the prompt on. Beyond an imbalance of 64
 //! requests and 1.5 times it goes by least requests alone. `vllm_kv_aware` follows a match that
 //! leaves at most 2,000 tokens. `dynamo_agentic` credits a held token twice, counts prefill four
 //! times, and adds 64 blocks of 16 tokens for each request of the rank.
+//!
+//! `llm_d` is "sticky until saturated". The warm ranks hold at least 0.8 of the prompt. A request
+//! goes to a warm rank, unless the least loaded warm rank has over 286,720 uncached tokens more in
+//! flight than the least loaded cold rank. The figure is llm-d's default: about 18 s of a peak
+//! prefill rate of 15,928 tokens/s. Of the ranks that are left, the choice is the least sum of
+//! uncached tokens in flight and own uncached tokens.
 
 use crate::shipped::{Shipped, TraceAsked};
 use ahash::AHashMap;
@@ -54,9 +61,16 @@ pub enum Rival {
     SglangCacheAware,
     /// The longest match, unless it leaves too much.
     VllmKvAware,
-    /// A weighted sum of scores.
+    /// The ranks that hold most of the prompt until they are saturated, then all ranks.
     LlmD,
+    /// A weighted sum of scores.
+    LlmDLegacy,
 }
+
+/// Share of a prompt that a warm rank of `llm_d` holds at least.
+const WARM_SHARE: f64 = 0.8;
+/// Uncached tokens in flight that a warm rank of `llm_d` may have more than a cold rank.
+const SATURATION_TOKENS: u64 = 286_720;
 
 /// As the configuration names them.
 const OWN: [(&str, Policy); 6] = [
@@ -67,7 +81,7 @@ const OWN: [(&str, Policy); 6] = [
     ("random", Policy::Random),
     ("session", Policy::Session),
 ];
-const RIVALS: [(&str, Rival); 9] = [
+const RIVALS: [(&str, Rival); 10] = [
     ("longest_prefix", Rival::LongestPrefix),
     ("session_fixed", Rival::Session),
     ("session_bounded", Rival::SessionBounded),
@@ -77,6 +91,7 @@ const RIVALS: [(&str, Rival); 9] = [
     ("sglang_cache_aware", Rival::SglangCacheAware),
     ("vllm_kv_aware", Rival::VllmKvAware),
     ("llm_d", Rival::LlmD),
+    ("llm_d_legacy", Rival::LlmDLegacy),
 ];
 
 impl Rule {
@@ -202,17 +217,13 @@ impl RivalState {
                 self.turn % seen.len()
             }
             Rival::LlmD => {
-                let tokens = f64::from(asked.request.input_tokens);
-                let most = waiting.iter().copied().max().unwrap_or(0);
-                let least = waiting.iter().copied().min().unwrap_or(0);
-                let spread = f64::from((most - least).max(1));
-                let score = |at: usize| {
-                    let prefix = 1.0 - seen[at].uncached as f64 / tokens;
-                    let queue = f64::from(most - waiting[at]) / spread;
-                    3.0 * prefix + 2.0 * if most == least { 1.0 } else { queue }
-                };
-                let scores: Vec<f64> = (0..seen.len()).map(|at| -score(at)).collect();
-                self.least(&scores, |score| *score)
+                let candidates = sticky_candidates(asked.request.input_tokens, seen);
+                let cost = |at: &usize| seen[*at].prefill_tokens + seen[*at].uncached;
+                candidates[self.least(&candidates, cost)]
+            }
+            Rival::LlmDLegacy => {
+                let scores = blended_scores(asked.request.input_tokens, seen, waiting);
+                self.least(&scores, |score| -score)
             }
         }
     }
@@ -239,4 +250,57 @@ impl RivalState {
 fn place_of(session: u32, step: u32, ranks: usize) -> usize {
     let hash = (u64::from(session) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
     ((hash + u64::from(step)) % ranks.max(1) as u64) as usize
+}
+
+/// The ranks that `llm_d` chooses from: the warm ranks, or all of them where no rank is warm or the
+/// warm ranks are saturated.
+fn sticky_candidates(input_tokens: u32, seen: &[RankSeen]) -> Vec<usize> {
+    let is_warm = |at: &usize| seen[*at].held as f64 >= WARM_SHARE * f64::from(input_tokens);
+    let (warm, cold): (Vec<usize>, Vec<usize>) = (0..seen.len()).partition(is_warm);
+    let least = |ranks: &[usize]| ranks.iter().map(|&at| seen[at].prefill_tokens).min();
+    let is_saturated = match (least(&warm), least(&cold)) {
+        (Some(warm), Some(cold)) => warm > cold + SATURATION_TOKENS,
+        (warm, _) => warm.is_none(),
+    };
+    if is_saturated { (0..seen.len()).collect() } else { warm }
+}
+
+/// The scores of `llm_d_legacy`, by rank.
+fn blended_scores(input_tokens: u32, seen: &[RankSeen], waiting: &[u32]) -> Vec<f64> {
+    let most = waiting.iter().copied().max().unwrap_or(0);
+    let least = waiting.iter().copied().min().unwrap_or(0);
+    let spread = f64::from((most - least).max(1));
+    let score = |(seen, &waits): (&RankSeen, &u32)| {
+        let prefix = 1.0 - seen.uncached as f64 / f64::from(input_tokens);
+        let queue = f64::from(most - waits) / spread;
+        3.0 * prefix + 2.0 * if most == least { 1.0 } else { queue }
+    };
+    seen.iter().zip(waiting).map(score).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(held: u64, prefill_tokens: u64) -> RankSeen {
+        let uncached = 1_000_u64.saturating_sub(held).max(1);
+        RankSeen { held, prefill_tokens, uncached, ..RankSeen::default() }
+    }
+
+    #[test]
+    fn llm_d_keeps_to_warm_ranks_until_they_are_saturated() {
+        let candidates = |seen: &[RankSeen]| sticky_candidates(1_000, seen);
+        assert_eq!(candidates(&[rank(799, 0), rank(0, 0)]), [0, 1], "no rank is warm");
+        assert_eq!(candidates(&[rank(800, 286_720), rank(900, 400_000), rank(0, 0)]), [0, 1]);
+        assert_eq!(candidates(&[rank(800, 286_721), rank(900, 400_000), rank(0, 0)]), [0, 1, 2]);
+        assert_eq!(candidates(&[rank(800, 400_000), rank(0, 120_000)]), [0], "a cold rank waits");
+        assert_eq!(candidates(&[rank(1_000, 900_000), rank(900, 900_000)]), [0, 1], "all are warm");
+    }
+
+    #[test]
+    fn the_legacy_rule_of_llm_d_adds_prefix_and_queue() {
+        let scores = blended_scores(1_000, &[rank(500, 0), rank(0, 0)], &[4, 2]);
+        assert_eq!(scores, [1.5, 2.0]);
+        assert_eq!(blended_scores(1_000, &[rank(500, 0), rank(0, 0)], &[2, 2]), [3.5, 2.0]);
+    }
 }
