@@ -75,8 +75,8 @@ struct FleetArgs {
     /// `nats.url` in `--config` also by messages
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
     replicas: u16,
-    /// KV blocks of one rank [default: a quarter of the distinct blocks for the fleet, at least the
-    /// longest prompt]
+    /// KV blocks of one rank [default: `kv_tokens` of its engine, 427000 for the default engine; at
+    /// least the longest prompt]
     #[arg(long, value_name = "N")]
     kv_blocks: Option<usize>,
     /// Limits, queues and costs as in that file of `forebay serve`; workers and policy are not read

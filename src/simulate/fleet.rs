@@ -41,11 +41,11 @@ pub(crate) fn fleet(
     let root = BlockKey::root(SEED, &name);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let numbers = || (0..plan.ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
-    let kv_block_count = plan.device_blocks(trace) as u32;
-    let kv_tokens = u64::from(kv_block_count) * u64::from(block_size_tokens);
+    let device_blocks = plan.device_blocks(trace);
+    let block_count = |rank: RankIndex| device_blocks(rank.index()) as u32;
     let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
     // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
-    let room = |running_max| RoomLimits {
+    let room = |running_max, kv_tokens: u64| RoomLimits {
         places_max: config.flow.rank_concurrency_max.unwrap_or(running_max),
         kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
         prefill_tokens_max: RoomLimits::prefill_tokens_max(
@@ -53,20 +53,24 @@ pub(crate) fn fleet(
             config.flow.queue.mode,
         ),
     };
+    let room_of = |rank: RankIndex| {
+        let kv_tokens = u64::from(block_count(rank)) * u64::from(block_size_tokens);
+        room(plan.speed(rank.index()).sequences_max, kv_tokens)
+    };
     let rank = |rank: RankIndex| Rank {
         worker: WorkerIndex(rank.0),
         dp_rank: DpRank(0),
         dp_size: 1,
         address: nowhere,
         block_size_tokens,
-        kv_block_count,
+        kv_block_count: block_count(rank),
         running_max: plan.speed(rank.index()).sequences_max,
         kv_feed_live: true,
         role: role(plan, rank),
         kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         kv_flow: None,
         topology: None,
-        room: room(plan.speed(rank.index()).sequences_max),
+        room: room_of(rank),
         pool: PoolIndex(0),
         tiers: TierRanks { host: host_number(rank, plan), ..TierRanks::default() },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),

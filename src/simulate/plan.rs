@@ -4,14 +4,11 @@ use crate::speed::ModelSpeed;
 use crate::trace::Trace;
 use forebay_config::Config;
 
-/// A KV cache holds so many parts of the fleet's distinct blocks, unless a plan says otherwise.
-const CACHED_PART: usize = 4;
-
 /// Blocks that a rank has room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockRoom {
-    /// On the device; `None`: a quarter of the distinct blocks for the fleet, at least the longest
-    /// prompt.
+    /// On the device; `None`: the tokens of [`ModelSpeed::kv_tokens`]. At least the longest prompt
+    /// with its answer.
     pub device: Option<usize>,
     /// On the host; 0: blocks that leave the device are gone.
     pub host: usize,
@@ -60,10 +57,13 @@ impl SimPlan {
         kind.map_or_else(ModelSpeed::default, |kind| self.engines[kind])
     }
 
-    /// Blocks that the device of a rank has room for.
-    pub(crate) fn device_blocks(&self, trace: &Trace) -> usize {
-        let quarter = trace.distinct_blocks() / CACHED_PART / self.ranks.max(1);
-        self.blocks.device.unwrap_or(quarter).max(trace.longest_blocks() + 1)
+    /// By rank: blocks that its device has room for.
+    pub(crate) fn device_blocks(&self, trace: &Trace) -> impl Fn(usize) -> usize + '_ {
+        let (block_tokens, longest) = (trace.block_tokens.max(1), trace.longest_blocks());
+        move |rank| {
+            let of_engine = self.speed(rank).kv_tokens.div_ceil(block_tokens) as usize;
+            self.blocks.device.unwrap_or(of_engine).max(longest + 1)
+        }
     }
 
     /// Time that an idle rank takes for a whole prompt of which it holds nothing. Of ranks of

@@ -8,6 +8,8 @@
 //! | layers, hidden size, KV heads, head size | 32, 4096, 8, 128 | its `config.json` |
 //! | share of the arithmetic that is reached | 0.5 | assumed |
 //! | share of the bandwidth that is reached | 0.8 | assumed |
+//! | memory of an H100 SXM | 80 GB | NVIDIA's data sheet |
+//! | share of the memory for weights and KV | 0.9 | vLLM's documented default |
 //! | bandwidth from the host, each way | 64 GB/s | PCIe 5.0 with 16 lanes |
 //! | bandwidth between hosts | 400 Gbit/s | one ConnectX-7 for each GPU, NVIDIA's data sheet |
 //! | tokens of a step, at most | 8,192 | vLLM's default for an H100 |
@@ -15,7 +17,8 @@
 //!
 //! A token costs two operations for each parameter. A token attends to each token before it with
 //! four operations for each layer and each hidden value. A step reads all weights once, and the KV
-//! of all sequences that decode. These are the defaults; a file can say others, see the page
+//! of all sequences that decode. The KV of a token takes 128 KiB, so 427,000 tokens fit beside the
+//! weights. These are the defaults; a file can say others, see the page
 //! `docs/benchmarks/simulator.md`.
 
 use serde::Deserialize;
@@ -30,11 +33,14 @@ const HIDDEN: f64 = 4_096.0;
 const KV_HEADS: f64 = 8.0;
 const HEAD: f64 = 128.0;
 const BF16_BYTES: f64 = 2.0;
+const MEMORY_BYTES: f64 = 80e9 * 0.9;
 const NS_PER_S: f64 = 1e9;
 /// Of one figure, and of one step: a quarter of an hour is longer than any.
 const TIME_NS_MAX: f64 = 1e12;
 /// More than any engine takes in one step.
 const COUNT_MAX: u32 = 1 << 20;
+/// More than the memory of any engine holds.
+const KV_TOKENS_MAX: u32 = 1 << 30;
 
 /// What requests and steps of one rank cost, and what a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -46,6 +52,8 @@ pub struct ModelSpeed {
     pub step_tokens_max: u32,
     /// Sequences that prefill or decode together at most.
     pub sequences_max: u32,
+    /// Tokens whose KV the device holds.
+    pub kv_tokens: u32,
     /// What a step costs.
     pub step: StepCost,
     /// How long KV is on its way.
@@ -88,8 +96,8 @@ pub enum SpeedError {
     #[error("{0}: give nanoseconds, 0 or more and at most 1e12")]
     Time(&'static str),
     /// No work would ever end, or more than an engine can do.
-    #[error("{0}: give 1 to 1048576")]
-    Count(&'static str),
+    #[error("{0}: give 1 to {1}")]
+    Count(&'static str, u32),
     /// Steps that take no time.
     #[error("step: fixed_ns, token_ns and weights_ns are 0. Give at least one of them")]
     NoTime,
@@ -97,12 +105,19 @@ pub enum SpeedError {
 
 const KV_BYTES: f64 = 2.0 * LAYERS * KV_HEADS * HEAD * BF16_BYTES;
 
+/// What is left beside the weights, in thousands of tokens.
+fn default_kv_tokens() -> u32 {
+    let kv_bytes = MEMORY_BYTES - PARAMETERS * BF16_BYTES;
+    (kv_bytes / KV_BYTES / 1_000.0).round() as u32 * 1_000
+}
+
 impl Default for ModelSpeed {
     fn default() -> Self {
         Self {
             request_ns: 0.0,
             step_tokens_max: 8_192,
             sequences_max: 256,
+            kv_tokens: default_kv_tokens(),
             step: StepCost::default(),
             transfer: TransferCost::default(),
         }
@@ -192,10 +207,14 @@ impl ModelSpeed {
         if let Some((name, _)) = times.iter().find(|(_, ns)| !(0.0..=TIME_NS_MAX).contains(ns)) {
             return Err(SpeedError::Time(name));
         }
-        let counts =
-            [("step_tokens_max", self.step_tokens_max), ("sequences_max", self.sequences_max)];
-        if let Some((name, _)) = counts.iter().find(|(_, count)| !(1..=COUNT_MAX).contains(count)) {
-            return Err(SpeedError::Count(name));
+        let counts = [
+            ("step_tokens_max", self.step_tokens_max, COUNT_MAX),
+            ("sequences_max", self.sequences_max, COUNT_MAX),
+            ("kv_tokens", self.kv_tokens, KV_TOKENS_MAX),
+        ];
+        let fault = counts.iter().find(|(_, count, most)| !(1..=*most).contains(count));
+        if let Some(&(name, _, most)) = fault {
+            return Err(SpeedError::Count(name, most));
         }
         let least_ns = step.fixed_ns + step.token_ns + step.weights_ns;
         if least_ns > 0.0 { Ok(()) } else { Err(SpeedError::NoTime) }

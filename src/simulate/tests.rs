@@ -251,6 +251,20 @@ fn an_engine_file_says_what_requests_and_steps_take() {
 }
 
 #[test]
+fn a_rank_holds_what_the_memory_of_its_engine_holds() {
+    let trace = trace(&mooncake(0, 1_000, 3, &[1, 2]));
+    let engines = vec![ModelSpeed::default(), ModelSpeed::from_toml("kv_tokens = 5121").unwrap()];
+    let plan = SimPlan { ranks: 2, engines, ..SimPlan::default() };
+    assert_eq!(plan.speed(0).kv_tokens, 427_000);
+    assert_eq!([0, 1].map(plan.device_blocks(&trace)), [834, 11]);
+    let blocks = BlockRoom { device: Some(20), ..BlockRoom::default() };
+    assert_eq!(SimPlan { blocks, ..plan.clone() }.device_blocks(&trace)(1), 20);
+    let long = self::trace(&mooncake(0, 6_000, 200, &[1]));
+    let plan = SimPlan { engines: vec![plan.speed(1)], ..SimPlan::default() };
+    assert_eq!(plan.device_blocks(&long)(0), 14, "the longest request, and a block");
+}
+
+#[test]
 fn faults_of_an_engine_file_name_their_key() {
     for (text, said) in [
         ("[step]\ntoken_ns = -1", "step.token_ns"),
@@ -259,6 +273,7 @@ fn faults_of_an_engine_file_name_their_key() {
         ("sequences_max = 0", "sequences_max"),
         ("sequences_max = 4294967295", "give 1 to 1048576"),
         ("step_tokens_max = 0", "step_tokens_max"),
+        ("kv_tokens = 0", "kv_tokens: give 1 to 1073741824"),
         ("[step]\ntokens_ns = 1", "tokens_ns"),
         ("[step]\nfixed_ns = 0\ntoken_ns = 0\nweights_ns = 0", "fixed_ns"),
         ("[step", "line 1"),

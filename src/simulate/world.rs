@@ -135,8 +135,10 @@ impl<'a> World<'a> {
             alone_ns: plan.alone_ns(request.input_tokens),
         });
         let blocks = plan.device_blocks(trace);
-        let cache = || KvCache::new(blocks, plan.blocks.host);
-        let engine = |rank| ModelEngine::new(plan.speed(rank), cache());
+        let engine = |rank| {
+            let cache = KvCache::new(blocks(rank), plan.blocks.host);
+            ModelEngine::new(plan.speed(rank), cache)
+        };
         Self {
             trace,
             plan,
