@@ -9,7 +9,8 @@ use forebay_base::limits::{ENGINE_FILE_BYTES_MAX, RANKS_MAX};
 use forebay_base::{Clock, NanosSinceStart, read_text};
 use forebay_config::{Config, ConfigSource, Flags};
 use forebay_simulate::{
-    self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SimPlan, Trace, read,
+    self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SegmentBound, SimPlan,
+    Trace, TraceSegment, read,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
@@ -52,6 +53,15 @@ pub(super) struct SimulateArgs {
     seed: u64,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    traffic: TrafficArgs,
+    #[command(flatten)]
+    bound: BoundArgs,
+}
+
+/// How often the trace is sent, and in which form.
+#[derive(Debug, Args)]
+struct TrafficArgs {
     /// Replay the trace so often, each time with prompts that share nothing with the others
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = times())]
     repeat: u32,
@@ -59,6 +69,18 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
     whole: u32,
+}
+
+/// A segment under an assignment that knows the future.
+#[derive(Debug, Args)]
+struct BoundArgs {
+    /// Compare the policy with the best assignment to ranks that is found for so many requests,
+    /// behind the first FROM requests
+    #[arg(long = "bound", value_name = "FROM,COUNT", value_parser = segment)]
+    segment: Option<TraceSegment>,
+    /// Assignments that `--bound` tries
+    #[arg(long, value_name = "N", default_value_t = 100_000, requires = "segment")]
+    tries: u32,
 }
 
 /// The routers and the ranks behind them.
@@ -119,6 +141,14 @@ fn times() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1_000)
 }
 
+fn segment(text: &str) -> Result<TraceSegment, String> {
+    let numbers = text.split_once(',').map(|(first, count)| (first.parse(), count.parse()));
+    match numbers {
+        Some((Ok(first), Ok(count))) => Ok(TraceSegment { first, count }),
+        _ => Err("give two numbers, such as 4000,400".to_owned()),
+    }
+}
+
 pub(super) fn run(args: &SimulateArgs) -> ExitCode {
     match simulated(args, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -142,8 +172,9 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     let rules = rules(&args.policy)?;
     check_pairs(&args.fleet, &rules)?;
     let mut trace = trace(&args.trace, args.seed)?;
-    trace.whole_percent = args.whole;
-    let trace = if args.repeat > 1 { trace.repeated(args.repeat) } else { trace };
+    trace.whole_percent = args.traffic.whole;
+    let repeat = args.traffic.repeat;
+    let trace = if repeat > 1 { trace.repeated(repeat) } else { trace };
     let plan = SimPlan {
         ranks: usize::from(args.fleet.workers),
         prefill_ranks: usize::from(args.fleet.prefill_workers.unwrap_or(0)),
@@ -154,6 +185,12 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         engines: engines(&args.fleet)?,
         config: config(args.fleet.config.as_deref())?,
     };
+    if let Some(segment) = args.bound.segment {
+        let rule = only(&rules)?;
+        let found = sim::bound(&trace, &plan, rule.1, segment, args.bound.tries);
+        let found = found.map_err(|error| format!("--bound: {error}"))?;
+        return print(&json!(found), &args.output, out, |out| bound_table(&rule.0, &found, out));
+    }
     let clock = Clock::start();
     let begun = clock.now();
     let runs = all(&trace, &plan, rules);
@@ -161,17 +198,50 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     if let Some(folder) = &args.output.plot {
         draw(&runs, folder)?;
     }
+    print(&as_json(&runs, rate), &args.output, out, |out| table(&runs, rate, out))
+}
+
+/// Writes the figures as JSON where the flags say so, and the table unless the JSON is printed.
+fn print<W: Write>(
+    figures: &serde_json::Value,
+    output: &OutputArgs,
+    out: &mut W,
+    table: impl FnOnce(&mut W) -> io::Result<()>,
+) -> Result<(), String> {
     let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
-    match args.output.json.as_deref() {
-        Some(file) if file == Path::new("-") => said(writeln!(out, "{:#}", as_json(&runs, rate))),
+    match output.json.as_deref() {
+        Some(file) if file == Path::new("-") => said(writeln!(out, "{figures:#}")),
         file => {
             if let Some(file) = file {
-                std::fs::write(file, format!("{:#}\n", as_json(&runs, rate)))
+                std::fs::write(file, format!("{figures:#}\n"))
                     .map_err(|error| format!("--json {}: {error}", file.display()))?;
             }
-            said(table(&runs, rate, out))
+            said(table(out))
         }
     }
+}
+
+/// The policy that `--bound` is about.
+fn only(rules: &[(String, Rule)]) -> Result<&(String, Rule), String> {
+    match rules {
+        [rule] => Ok(rule),
+        _ => Err("--bound: give one policy, such as --policy kv".to_owned()),
+    }
+}
+
+/// One policy beside a clairvoyant assignment, see `src/simulate/bound.rs`.
+fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Result<()> {
+    let columns = ("assignment", "refused", "TTFT mean", "p99 ms", "goodput");
+    let (assignment, refused, mean, p99, goodput) = columns;
+    writeln!(out, "{assignment:<19} {refused:>7} {mean:>9} {p99:>9} {goodput:>7}")?;
+    let rows =
+        [(name, found.policy), ("at once", found.sent_at_once), ("annealed", found.annealed)];
+    for (name, row) in rows {
+        let (mean, p99) = (row.ttft_ms_mean, row.ttft_ms_p99);
+        let (refused, goodput) = (row.refused, row.goodput);
+        writeln!(out, "{name:<19} {refused:>7} {mean:>9.1} {p99:>9.1} {goodput:>7.3}")?;
+    }
+    writeln!(out, "{name} over annealed, mean: {:.3}", found.policy_over_annealed)
 }
 
 fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String> {
@@ -331,6 +401,32 @@ mod tests {
         let fault = read("[kv]\nhost_credit = 55\n").unwrap_err();
         assert!(fault.contains("forebay.toml:2:"), "{fault}");
         assert_eq!(config(None).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_bound_is_of_one_policy_and_of_two_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("trace.csv");
+        let requests = "2023-11-16 18:15:46.5,374,44\n".repeat(50);
+        std::fs::write(&file, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{requests}"))
+            .unwrap();
+        let parse = |bound: &str, more: &str| {
+            let trace = file.display();
+            let words = format!("forebay simulate --trace {trace} --bound {bound} {more}");
+            CommandLine::try_parse_from(words.split_whitespace()).map(|parsed| parsed.command)
+        };
+        for text in ["4000", "4000,", "-1,4", "a,b"] {
+            assert!(parse(text, "").is_err(), "{text}");
+        }
+        let Ok(Command::Simulate(args)) = parse("40,4", "--tries 5") else { panic!() };
+        let fault = simulated(&args, &mut Vec::new()).unwrap_err();
+        assert_eq!(fault, "--bound: give one policy, such as --policy kv");
+        let words = "--policy kv --workers 2 --tries 5";
+        let Ok(Command::Simulate(args)) = parse("40,4", words) else { panic!() };
+        let mut out = Vec::new();
+        simulated(&args, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("annealed") && text.lines().count() == 5, "{text}");
     }
 
     #[test]

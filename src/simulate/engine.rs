@@ -32,7 +32,7 @@ pub(crate) enum EngineJob {
 }
 
 /// Blocks that a sequence uses.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PathBlocks {
     /// Blocks of its path that others can find, from the first on.
     committed: Vec<BlockSlot>,
@@ -40,7 +40,7 @@ struct PathBlocks {
 }
 
 /// A request in the engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ModelSequence {
     request: u32,
     job: EngineJob,
@@ -58,7 +58,7 @@ struct ModelSequence {
 }
 
 /// Sequences whose KV comes from the host or from another rank, one after the other.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct HostLoads {
     /// When its blocks are there; the first is the next.
     loading: VecDeque<(u64, ModelSequence)>,
@@ -74,7 +74,7 @@ struct Steps {
 }
 
 /// The sequences that make tokens.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Decoding {
     places: Vec<Option<ModelSequence>>,
     free: Vec<usize>,
@@ -100,7 +100,7 @@ pub(crate) struct EngineTotals {
     pub(crate) preempted: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ModelEngine {
     rules: ModelSpeed,
     cache: KvCache,

@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSlot(u32);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CacheBlocks {
     /// By the number of the first block over [`ROW_BLOCKS`]: the place of the row.
     places: AHashMap<u32, u32>,
@@ -25,7 +25,7 @@ pub(crate) struct CacheBlocks {
     idle: IdleBlocks,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct BlockRow {
     /// The number of its first block over [`ROW_BLOCKS`].
     number: u32,
@@ -43,7 +43,7 @@ struct HeldBlock {
 }
 
 /// The ends of that list, and its length.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct IdleBlocks {
     oldest: u32,
     newest: u32,

@@ -6,7 +6,7 @@ use ahash::AHashMap;
 use std::collections::VecDeque;
 
 /// Blocks on the host of one rank.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct HostTier {
     capacity: usize,
     /// By block: the stamp of its last use.

@@ -26,7 +26,7 @@ impl CacheChange {
 }
 
 /// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     capacity: usize,
     held: CacheBlocks,

@@ -13,6 +13,7 @@
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | what is asked for, and when |
 //! | `summary`, `series` | what came of it, in all and over time |
+//! | `bound` | the same requests under an assignment that knows the future |
 //!
 //! A run is a function of its trace, its plan and its seed. Nothing here reads a clock.
 #![allow(
@@ -23,6 +24,7 @@
     reason = "no input of a client comes here; places come from the trace, and figures are small"
 )]
 
+mod bound;
 mod engine;
 mod fleet;
 mod generate;
@@ -40,6 +42,7 @@ mod trace;
 mod trace_file;
 mod world;
 
+pub use bound::{BoundError, SegmentBound, SegmentFigures, TraceSegment, bound};
 pub use generate::Scenario;
 pub use plan::{BlockRoom, SimPlan};
 pub use rivals::{Rival, Rule};

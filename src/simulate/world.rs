@@ -68,17 +68,31 @@ pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
 pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) -> PolicyRun {
     let Onlooker { ended, clock } = onlooker;
     let mut world = World::new(trace, plan, rule, clock);
-    world.plan_arrivals();
-    while let Some((now, event)) = world.next() {
-        world.happen(now, event);
-        if event == Event::Reports {
-            ended(trace.requests.len() - world.requests.left);
-        }
-    }
+    world.replay(ended);
     let Requests { started_ns, outcomes, .. } = &world.requests;
     let computed = world.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
     let series = RunSeries::of(started_ns, outcomes, &world.ranks.samples, computed.collect());
     PolicyRun { summary: world.summary(), series, used: world.routers.used() }
+}
+
+/// One request of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestRecord {
+    pub(crate) started_ns: u64,
+    /// The rank, and when the router sent the request there; `None`: refused.
+    pub(crate) sent: Option<(usize, u64)>,
+    pub(crate) outcome: RequestOutcome,
+}
+
+/// Each request of a run under one policy. Without pairs of ranks.
+pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestRecord> {
+    let mut world = World::new(trace, plan, rule, &|| 0);
+    world.replay(&mut |_| ());
+    let Requests { started_ns, sent, outcomes, .. } = world.requests;
+    let places = started_ns.into_iter().zip(sent).zip(outcomes);
+    places
+        .map(|((started_ns, sent), outcome)| RequestRecord { started_ns, sent, outcome })
+        .collect()
 }
 
 struct World<'a> {
@@ -118,6 +132,8 @@ struct Requests {
     /// Of the ranks that compute their prompts for others.
     prefills: Vec<Option<Lease>>,
     started_ns: Vec<u64>,
+    /// By request: see [`RequestRecord::sent`].
+    sent: Vec<Option<(usize, u64)>>,
     outcomes: Vec<RequestOutcome>,
     /// By request: those that wait for its end.
     followers: Vec<Vec<u32>>,
@@ -127,6 +143,16 @@ struct Requests {
 }
 
 impl<'a> World<'a> {
+    fn replay(&mut self, ended: &mut dyn FnMut(usize)) {
+        self.plan_arrivals();
+        while let Some((now, event)) = self.next() {
+            self.happen(now, event);
+            if event == Event::Reports {
+                ended(self.trace.requests.len() - self.requests.left);
+            }
+        }
+    }
+
     fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
@@ -154,6 +180,7 @@ impl<'a> World<'a> {
                 leases: (0..count).map(|_| None).collect(),
                 prefills: (0..count).map(|_| None).collect(),
                 started_ns: vec![0; count],
+                sent: vec![None; count],
                 outcomes: alone.collect(),
                 followers: vec![Vec::new(); count],
                 left: count,
@@ -268,6 +295,7 @@ impl<'a> World<'a> {
                     self.at(now_ns.plus(time).0, Event::Passes(id));
                 }
                 self.requests.leases[id as usize] = Some(lease);
+                self.requests.sent[id as usize] = Some((rank, now));
                 self.begin(rank, id, EngineJob::Whole, now);
             }
             PlacedAs::Paired { prefill, decode } => {
