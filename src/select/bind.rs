@@ -12,8 +12,10 @@ use forebay_fleet::worker::{
     ShardBoard,
 };
 
-/// A request leaves the rank that it waits for where another costs less by this factor.
-const AIM_TIMES: u64 = 2;
+/// Tokens that are computed again, because a request left the rank that holds them, count so many
+/// times more: each request that waits behind them pays for them too, and of many looks at costs
+/// that change the least is always too low.
+const AGAIN_TIMES: u64 = 8;
 
 /// What a binding is made with.
 #[derive(Debug)]
@@ -194,7 +196,8 @@ impl Binder<'_> {
     }
 
     /// The candidate that costs least, whether it has room or not, with what `more` adds. `current`
-    /// stays unless another costs less than half.
+    /// stays unless another costs less although the tokens that it would compute again count
+    /// [`AGAIN_TIMES`] more.
     #[must_use]
     pub fn aim(
         &mut self,
@@ -215,8 +218,10 @@ impl Binder<'_> {
             Some(cost(rank, most)).filter(|cost| *cost <= most)
         })?;
         let stays = |rank: &RankIndex| {
-            let (best, own) = (cost(best, RankCost::MAX).0, cost(*rank, RankCost::MAX).0);
-            ranks.contains(rank) && best.saturating_mul(AIM_TIMES) >= own
+            let (other, own) = (cost(best, RankCost::MAX).0, cost(*rank, RankCost::MAX).0);
+            let again =
+                request.uncached_tokens(best).saturating_sub(request.uncached_tokens(*rank));
+            ranks.contains(rank) && other.saturating_add(again.saturating_mul(AGAIN_TIMES)) >= own
         };
         Some(current.filter(stays).unwrap_or(best))
     }

@@ -49,6 +49,9 @@ pub(super) trait Places {
     /// Tries to place it.
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog) -> Placed;
 
+    /// Has some rank room for a request of some model?
+    fn has_any_room(&self) -> bool;
+
     /// The rank is left to a request that it has no room for yet.
     fn hold_back(&mut self, rank: RankIndex);
 }
@@ -119,6 +122,8 @@ struct TurnLooks {
     missed: Vec<Order>,
     ways: Vec<(Way, u32)>,
     count: usize,
+    /// Requests are looked at whatever they wait for.
+    is_rest: bool,
 }
 
 /// A turn, as the rows see it.
@@ -129,7 +134,8 @@ struct Open<'a, P> {
 
 impl<P: Places> Looks for Open<'_, P> {
     fn is_open(&self, way: Way, tokens: u64) -> bool {
-        !self.looks.is_closed(way) && self.places.is_open(way, tokens)
+        let is_open = || !self.looks.is_closed(way) && self.places.is_open(way, tokens);
+        self.looks.is_rest || is_open()
     }
 
     fn looks_at(&self, order: Order) -> bool {
@@ -138,6 +144,10 @@ impl<P: Places> Looks for Open<'_, P> {
 }
 
 impl TurnLooks {
+    fn begin_rest(&mut self) {
+        (self.is_rest, self.count) = (true, 0);
+    }
+
     fn miss(&mut self, way: Way, order: Order) {
         self.missed.push(order);
         match self.ways.iter_mut().find(|(of, _)| *of == way) {
@@ -241,6 +251,13 @@ impl Line {
         let levels = self.levels;
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
             self.serve_level(level, rules, &mut looks, places);
+        }
+        // Room that no request has for its target is left to the first that choose it now.
+        if places.has_any_room() {
+            looks.begin_rest();
+            for level in (0..CLASSES).filter(|level| levels.contains(level)) {
+                self.serve_level(level, rules, &mut looks, places);
+            }
         }
         self.check_invariants();
     }

@@ -5,7 +5,7 @@ use super::flows::Way;
 use super::line::{Placed, Places};
 use super::waiter::{lay_out, waiting};
 use forebay_base::{QueueIndex, RankIndex};
-use forebay_config::Policy;
+use forebay_config::{Policy, QueueMode};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
@@ -149,6 +149,15 @@ impl Places for Placement<'_, '_> {
         };
         self.memory.overlaps = overlaps;
         placed
+    }
+
+    fn has_any_room(&self) -> bool {
+        let Self { queue, binder, .. } = self;
+        let mode = binder.fleet.config.flow.queue.mode;
+        let pool = binder.fleet.pool_of(*queue).filter(|_| mode == QueueMode::Pool);
+        let ranks = pool.and_then(|pool| binder.fleet.pool(pool)).map(|pool| &pool.ranks[..]);
+        let has_room = |rank: &RankIndex| binder.has_room_for_some(*rank, LeaseCost::default);
+        ranks.unwrap_or_default().iter().any(has_room)
     }
 
     fn hold_back(&mut self, rank: RankIndex) {
