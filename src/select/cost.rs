@@ -36,8 +36,7 @@ pub struct CostParts {
     pub queued_tokens: u64,
     /// What the rank would have to compute of the request itself.
     pub uncached_tokens: u64,
-    /// Tokens of others that it pushes out of a cache that is used more than the rest, and that are
-    /// asked for again.
+    /// Tokens of others that it pushes out of the cache and that are computed again.
     pub evicted_tokens: u64,
     /// What computing both costs those behind it, see [`Prices`].
     pub delay_tokens: u64,
@@ -363,7 +362,7 @@ mod tests {
             let mut reading = LoadReading { running: foreign, ..LoadReading::default() };
             reading.kv_permille = Some(kv_permille);
             let report = LoadReport::new(RankIndex(0), now, &reading, OwnLoad::default());
-            let prices = Prices::of_token(times).with_an_unused_cache().with_speeds(pasts.iter());
+            let prices = Prices::of_token(times).with_speeds(pasts.iter());
             let parts = |most| {
                 let whole = work(uncached);
                 let work = RankWork { kv_capacity_tokens: capacity, prices, most, ..whole };

@@ -49,20 +49,14 @@ struct CachesSeen {
 }
 
 impl Prices {
-    /// On an idle fleet, with no cache written to more than another.
+    /// On an idle fleet, with no cache of known size.
     pub const LEAST: Self =
-        Self { token: ONE, least_written: u64::MAX, reuse: ONE, speeds: RankSpeeds::EQUAL };
+        Self { token: ONE, least_written: 0, reuse: ONE, speeds: RankSpeeds::EQUAL };
 
     /// A token to compute costs so many.
     #[cfg(test)]
     pub(super) const fn of_token(times: u64) -> Self {
         Self { token: times * ONE, ..Self::LEAST }
-    }
-
-    /// The same where some cache was not written to at all.
-    #[cfg(test)]
-    pub(super) const fn with_an_unused_cache(self) -> Self {
-        Self { least_written: 0, ..self }
     }
 
     /// The same among ranks with this past.
@@ -121,14 +115,19 @@ impl Prices {
         self.speeds.least(tokens).saturating_add(self.delay(tokens))
     }
 
-    /// What so many new tokens push out of a cache that will be asked for again. The share of the
-    /// cache that was written lately is such, as far as what is written is used at all; what all
-    /// caches have of it cannot be avoided.
+    /// Tokens that so many new tokens push out of a cache and that are computed again. The share of
+    /// the cache that was written lately is such, as far as written tokens are used at all. The part
+    /// of the share that all caches have counts by half: new tokens that no rank holds have to be
+    /// written anywhere, but a copy of tokens that another rank holds takes room for one turnover of
+    /// the cache. Misses fall with the root of the size of a cache, so that room lost for one
+    /// turnover costs half as many tokens.
     #[inline]
     pub(super) fn evicted(self, tokens: u64, written_tokens: u64, capacity_tokens: u64) -> u64 {
-        let written = share(written_tokens, capacity_tokens).unwrap_or(0);
+        // A cache of unknown size counts as the least written one.
+        let written = share(written_tokens, capacity_tokens).unwrap_or(self.least_written);
         let more = written.saturating_sub(self.least_written).min(ONE);
-        tokens.min(EVICTING_TOKENS_MAX) * more / ONE * self.reuse / ONE
+        let lost = u64::midpoint(written.min(ONE), more);
+        tokens.min(EVICTING_TOKENS_MAX) * lost / ONE * self.reuse / ONE
     }
 }
 
@@ -157,7 +156,7 @@ impl CachesSeen {
 
     fn least_written(mut self) -> u64 {
         self.end_group();
-        self.least_sum.checked_div(self.ranks).unwrap_or(u64::MAX)
+        self.least_sum.checked_div(self.ranks).unwrap_or(0)
     }
 
     fn reuse(self) -> u64 {
@@ -296,12 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_loses_as_much_as_it_is_written_to_more_than_the_least() {
+    fn a_cache_loses_half_of_what_all_lose_and_what_it_is_written_to_more() {
         let written = [400, 800, 1_200, 2_000, 2_400, u64::MAX, 400, 400];
-        assert_eq!(evicted(written, |_| ()), [0, 25, 50, 100, 100, 100, 0, 0]);
-        assert_eq!(evicted([800; 8], |_| ()), [0; 8], "equal everywhere");
+        assert_eq!(evicted(written, |_| ()), [12, 37, 62, 100, 100, 100, 12, 12]);
+        assert_eq!(evicted([0; 8], |_| ()), [0; 8], "none of the caches is full");
+        assert_eq!(evicted([800; 8], |_| ()), [25; 8], "equal everywhere");
+        assert_eq!(evicted([9_600; 8], |_| ()), [50; 8], "equal and often");
         let larger = |fleet: &mut FleetSnapshot| fleet.ranks[1].kv_block_count = 200;
-        assert_eq!(evicted(written, larger)[1], 0, "it holds twice as much");
+        assert_eq!(evicted(written, larger)[1], 12, "it holds twice as much");
     }
 
     #[test]
@@ -328,7 +329,7 @@ mod tests {
         }
         assert_eq!(caches.reuse(), ONE * 50 / 550, "what is hot hides nothing of the others");
         assert_eq!(seen(u64::MAX, u64::MAX), ONE);
-        let never = Prices { reuse: 0, least_written: 0, ..Prices::LEAST };
+        let never = Prices { reuse: 0, ..Prices::LEAST };
         assert_eq!(never.evicted(100, 1_600, 1_600), 0);
     }
 
@@ -350,8 +351,8 @@ mod tests {
         written[0] = 0;
         assert_eq!(evicted(written, |_| ())[7], 50);
         let is_down = |fleet: &mut FleetSnapshot| fleet.workers[0].state = WorkerState::Down;
-        assert_eq!(evicted(written, is_down)[7], 0);
+        assert_eq!(evicted(written, is_down)[7], 25);
         let is_unknown = |fleet: &mut FleetSnapshot| fleet.ranks[0].kv_block_count = 0;
-        assert_eq!(evicted(written, is_unknown), [0; 8]);
+        assert_eq!(evicted(written, is_unknown), [25; 8], "no better than the others");
     }
 }
