@@ -107,6 +107,9 @@ struct FleetArgs {
     /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
     #[arg(long, value_name = "N", default_value_t = 0)]
     host_blocks: usize,
+    /// Blocks of a KV pool that all ranks write to, and load from at network speed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pool_blocks: usize,
     /// Speed of a rank, from `tools/fit_engine`; of several files each rank has one, in turn
     /// [default: an H100 with an 8B model]
     #[arg(long, value_name = "FILE", conflicts_with = "prefill_tokens_per_s")]
@@ -160,11 +163,7 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     if !(args.load.is_finite() && args.load > 0.0) {
         return Err(format!("--load {}: give percents above 0", args.load));
     }
-    let ranks_max = if args.fleet.host_blocks > 0 { RANKS_MAX / 2 } else { RANKS_MAX };
-    if usize::from(args.fleet.workers) > ranks_max {
-        let what = format!("with --host-blocks, give at most {ranks_max}");
-        return Err(format!("--workers {}: {what}", args.fleet.workers));
-    }
+    check_numbers(&args.fleet)?;
     let (kinds, workers) = (args.fleet.engine.len(), args.fleet.workers);
     if kinds > usize::from(workers) {
         return Err(format!("--engine: {kinds} files for --workers {workers}. Leave some out"));
@@ -180,12 +179,19 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         prefill_ranks: usize::from(args.fleet.prefill_workers.unwrap_or(0)),
         replicas: usize::from(args.fleet.replicas),
         load_percent: args.load,
-        blocks: BlockRoom { device: args.fleet.kv_blocks, host: args.fleet.host_blocks },
+        blocks: BlockRoom {
+            device: args.fleet.kv_blocks,
+            host: args.fleet.host_blocks,
+            pool: args.fleet.pool_blocks,
+        },
         seed: args.seed,
         engines: engines(&args.fleet)?,
         config: config(args.fleet.config.as_deref())?,
     };
     if let Some(segment) = args.bound.segment {
+        if args.fleet.pool_blocks > 0 {
+            return Err("--bound: leave out --pool-blocks".to_owned());
+        }
         let rule = only(&rules)?;
         let found = sim::bound(&trace, &plan, rule.1, segment, args.bound.tries);
         let found = found.map_err(|error| format!("--bound: {error}"))?;
@@ -242,6 +248,18 @@ fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Re
         writeln!(out, "{name:<19} {refused:>7} {mean:>9.1} {p99:>9.1} {goodput:>7.3}")?;
     }
     writeln!(out, "{name} over annealed, mean: {:.3}", found.policy_over_annealed)
+}
+
+/// In the index, each host and the pool have a number beside those of the ranks.
+fn check_numbers(fleet: &FleetArgs) -> Result<(), String> {
+    let hosts = if fleet.host_blocks > 0 { 2 } else { 1 };
+    let pools = usize::from(fleet.pool_blocks > 0);
+    let ranks_max = (RANKS_MAX - pools) / hosts;
+    if usize::from(fleet.workers) > ranks_max {
+        let what = format!("with --host-blocks or --pool-blocks, give at most {ranks_max}");
+        return Err(format!("--workers {}: {what}", fleet.workers));
+    }
+    Ok(())
 }
 
 fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String> {

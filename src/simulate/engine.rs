@@ -57,12 +57,19 @@ struct ModelSequence {
     chunk: u32,
 }
 
-/// Sequences whose KV comes from the host or from another rank, one after the other.
+/// Sequences whose KV comes from the host, the pool or another rank, one after the other.
 #[derive(Clone, Debug, Default)]
 struct HostLoads {
     /// When its blocks are there; the first is the next.
     loading: VecDeque<(u64, ModelSequence)>,
     free_at_ns: u64,
+}
+
+/// Blocks of a path behind those on the device, by where they are loaded from.
+#[derive(Clone, Copy, Debug)]
+struct BlocksToLoad {
+    host: usize,
+    pool: usize,
 }
 
 /// Steps under way, all of the same length.
@@ -94,6 +101,8 @@ pub(crate) struct EngineTotals {
     pub(crate) cached_tokens: u64,
     /// Those of them that came from the host.
     pub(crate) loaded_tokens: u64,
+    /// Those of them that came from the pool.
+    pub(crate) pooled_tokens: u64,
     /// Time in which steps ran.
     pub(crate) busy_ns: u64,
     /// Sequences that were put off.
@@ -287,18 +296,21 @@ impl ModelEngine {
     /// and the one behind it has its turn.
     fn started(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         loop {
-            let on_host = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
+            let elsewhere = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
             let mut next = self.waiting.pop_front()?;
             let (loaded, load_ns) = if next.job == EngineJob::Answer {
                 let sent = next.target - 1 - next.computed;
                 (sent, self.rules.send_ns(sent))
             } else {
-                let loaded = on_host as u32 * trace.block_tokens;
+                let [on_host, in_pool] = [elsewhere.host, elsewhere.pool]
+                    .map(|blocks| blocks as u32 * trace.block_tokens);
                 if next.made == 0 {
-                    self.totals.cached_tokens += u64::from(next.computed + loaded);
-                    self.totals.loaded_tokens += u64::from(loaded);
+                    self.totals.cached_tokens += u64::from(next.computed + on_host + in_pool);
+                    self.totals.loaded_tokens += u64::from(on_host);
+                    self.totals.pooled_tokens += u64::from(in_pool);
                 }
-                (loaded, self.rules.load_ns(loaded))
+                let load_ns = self.rules.load_ns(on_host) + self.rules.send_ns(in_pool);
+                (on_host + in_pool, load_ns)
             };
             next.computed += loaded;
             if loaded == 0 {
@@ -354,22 +366,23 @@ impl ModelSequence {
     }
 
     /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
-    /// many have to come from the host.
-    fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<usize> {
+    /// many have to be loaded.
+    fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<BlocksToLoad> {
         let (request, block_tokens) = (&trace.requests[self.request as usize], trace.block_tokens);
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
         let path = request.path(block_tokens).take(most);
         let all = (self.target + 1).div_ceil(block_tokens) as usize;
         let committed = cache.prefix(path.clone(), all);
-        let on_host = cache.host_prefix(path.skip(committed.len()));
+        let host = cache.host_prefix(path.clone().skip(committed.len()));
+        let pool = cache.pool_prefix(path.skip(committed.len() + host));
         let loose = all - committed.len();
         if !cache.admit(&committed, loose) {
             return None;
         }
         self.computed = committed.len() as u32 * block_tokens;
         self.held = PathBlocks { committed, loose };
-        Some(on_host)
+        Some(BlocksToLoad { host, pool })
     }
 
     fn take_chunk(&mut self, left: &mut u32, work: &mut StepWork) {

@@ -30,6 +30,12 @@ fn host_number(rank: RankIndex, plan: &SimPlan) -> Option<RankIndex> {
     number.filter(|_| plan.blocks.host > 0)
 }
 
+/// Where the index has what each rank could load from the pool.
+fn pool_number(plan: &SimPlan) -> Option<RankIndex> {
+    let number = RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(plan.ranks)?);
+    number.filter(|_| plan.blocks.pool > 0)
+}
+
 /// The ranks of the plan, which serve one model, and the root of its blocks.
 pub(crate) fn fleet(
     trace: &Trace,
@@ -44,6 +50,8 @@ pub(crate) fn fleet(
     let device_blocks = plan.device_blocks(trace);
     let block_count = |rank: RankIndex| device_blocks(rank.index()) as u32;
     let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
+    // As `src/control/feeds.rs` has it.
+    let follows_pool = config.kv.pool_credit_percent > 0;
     // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
     let room = |running_max, kv_tokens: u64| RoomLimits {
         places_max: config.flow.rank_concurrency_max.unwrap_or(running_max),
@@ -72,7 +80,11 @@ pub(crate) fn fleet(
         topology: None,
         room: room_of(rank),
         pool: PoolIndex(0),
-        tiers: TierRanks { host: host_number(rank, plan), ..TierRanks::default() },
+        tiers: TierRanks {
+            host: host_number(rank, plan),
+            kv_pool: pool_number(plan).filter(|_| follows_pool),
+            ..TierRanks::default()
+        },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
     };
     let worker = |rank: RankIndex| Worker {

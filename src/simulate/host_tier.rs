@@ -1,11 +1,11 @@
-//! The copies of a rank's blocks in the memory of its host. A block is copied when it is full on
-//! the device. The block that was used longest ago goes first, and of one sequence the last block
-//! first.
+//! The copies of blocks in the memory of a rank's host, or in a pool that all ranks share. A block
+//! is copied when it is full on the device. The block that was used longest ago goes first, and of
+//! one sequence the last block first.
 
 use ahash::AHashMap;
 use std::collections::VecDeque;
 
-/// Blocks on the host of one rank.
+/// Blocks on the host of one rank, or in a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct HostTier {
     capacity: usize,
@@ -30,9 +30,9 @@ impl HostTier {
         self.held.contains_key(&block)
     }
 
-    /// Notes a use of a block that is held.
-    pub(crate) fn touch(&mut self, block: u32) {
-        let Some(stamp) = self.held.get_mut(&block) else { return };
+    /// Records a use of a block; false if the block is not held.
+    pub(crate) fn touch(&mut self, block: u32) -> bool {
+        let Some(stamp) = self.held.get_mut(&block) else { return false };
         self.stamp += 1;
         *stamp = self.stamp;
         self.uses.push_back((self.stamp, block));
@@ -40,6 +40,7 @@ impl HostTier {
             let held = &self.held;
             self.uses.retain(|(stamp, block)| held.get(block) == Some(stamp));
         }
+        true
     }
 
     /// Copies a block; returns the block that went for it.

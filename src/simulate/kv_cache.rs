@@ -4,6 +4,8 @@
 
 use crate::held::{BlockSlot, CacheBlocks};
 use crate::host_tier::HostTier;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// A block was stored or went, in the order of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,16 +16,21 @@ pub(crate) enum CacheChange {
     Reached(u32),
     /// Neither has it any more.
     Lost(u32),
+    /// The rank wrote it to the pool, which did not hold it. The pool's own evictions are silent.
+    Pooled(u32),
 }
 
 impl CacheChange {
     pub(crate) const fn block(self) -> u32 {
         match self {
             Self::Stored(block) | Self::Evicted(block) => block,
-            Self::Reached(block) | Self::Lost(block) => block,
+            Self::Reached(block) | Self::Lost(block) | Self::Pooled(block) => block,
         }
     }
 }
+
+/// The store that all ranks write full blocks to and load blocks from. A run has one thread.
+pub(crate) type SharedPool = Rc<RefCell<HostTier>>;
 
 /// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
 #[derive(Clone, Debug)]
@@ -32,6 +39,7 @@ pub(crate) struct KvCache {
     held: CacheBlocks,
     loose: usize,
     host: HostTier,
+    pool: Option<SharedPool>,
     /// Since the last look, see [`Self::take_changes`].
     changes: Vec<CacheChange>,
 }
@@ -43,8 +51,14 @@ impl KvCache {
             held: CacheBlocks::new(),
             loose: 0,
             host: HostTier::new(host_capacity),
+            pool: None,
             changes: Vec::new(),
         }
+    }
+
+    /// The same with a pool beside it.
+    pub(crate) fn with_pool(self, pool: Option<SharedPool>) -> Self {
+        Self { pool, ..self }
     }
 
     pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
@@ -75,6 +89,13 @@ impl KvCache {
         path.take_while(|&block| self.host.contains(block)).count()
     }
 
+    /// How many of these blocks the pool has, from the first on. They are used now.
+    pub(crate) fn pool_prefix(&self, path: impl Iterator<Item = u32>) -> usize {
+        let Some(pool) = &self.pool else { return 0 };
+        let mut pool = pool.borrow_mut();
+        path.take_while(|&block| pool.touch(block)).count()
+    }
+
     /// Uses held blocks and takes loose ones beside them; false if there is no room.
     pub(crate) fn admit(&mut self, shared: &[BlockSlot], loose: usize) -> bool {
         let woken = shared.iter().filter(|slot| self.held.is_idle(**slot)).count();
@@ -98,6 +119,13 @@ impl KvCache {
                 self.changes.push(CacheChange::Reached(block));
                 let gone = self.host.copy(block).filter(|gone| !self.held.contains(*gone));
                 self.changes.extend(gone.map(CacheChange::Lost));
+            }
+            if let Some(pool) = &self.pool {
+                let mut pool = pool.borrow_mut();
+                if !pool.touch(block) {
+                    pool.copy(block);
+                    self.changes.push(CacheChange::Pooled(block));
+                }
             }
         }
         slot

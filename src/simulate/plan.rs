@@ -4,7 +4,7 @@ use crate::speed::ModelSpeed;
 use crate::trace::Trace;
 use forebay_config::Config;
 
-/// Blocks that a rank has room for.
+/// Blocks that a rank, and the pool of all ranks, have room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockRoom {
     /// On the device; `None`: the tokens of [`ModelSpeed::kv_tokens`]. At least the longest prompt
@@ -12,6 +12,8 @@ pub struct BlockRoom {
     pub device: Option<usize>,
     /// On the host; 0: blocks that leave the device are gone.
     pub host: usize,
+    /// In the pool that all ranks write to and load from; 0: there is none.
+    pub pool: usize,
 }
 
 /// What a run simulates.

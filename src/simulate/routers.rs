@@ -119,9 +119,9 @@ impl<'a> Routers<'a> {
     }
 
     /// What the events of a rank say.
-    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
+    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange], now: NanosSinceStart) {
         let began = (self.clock)();
-        self.sides.iter_mut().for_each(|side| side.shipped.hear(rank, changes));
+        self.sides.iter_mut().for_each(|side| side.shipped.hear(rank, changes, now));
         self.used.events += (changes.len() * self.sides.len()) as u64;
         self.used.event_ns += (self.clock)() - began;
     }

@@ -4,6 +4,7 @@
 use crate::fleet::{SEED, fleet};
 use crate::kv_cache::CacheChange;
 use crate::plan::SimPlan;
+use crate::pool_blocks::PoolBlocks;
 use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
@@ -95,6 +96,7 @@ struct IndexMemory {
     writer: SliceWriter,
     expiring: Expiring,
     told: ToldPaths,
+    pool: PoolBlocks,
     /// By block of the trace: the key of its parent, and its own.
     keys: Vec<(BlockKey, BlockKey)>,
     block_bytes: u16,
@@ -361,8 +363,8 @@ impl Shipped {
     }
 
     /// What the events of a rank say.
-    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange]) {
-        let host = self.tiers(rank).host;
+    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange], now: NanosSinceStart) {
+        let TierRanks { host, kv_pool, .. } = self.tiers(rank);
         let expect = |memory: &IndexMemory, soon: &CacheChange| {
             memory.writer.expect(memory.keys[soon.block() as usize].1);
         };
@@ -376,6 +378,10 @@ impl Shipped {
                 CacheChange::Reached(block) => (host, self.memory.store(block)),
                 CacheChange::Evicted(block) => (Some(rank), self.memory.remove(block)),
                 CacheChange::Lost(block) => (host, self.memory.remove(block)),
+                CacheChange::Pooled(block) => {
+                    self.memory.pool.store(block, now);
+                    (kv_pool, self.memory.store(block))
+                }
             };
             if let Some(number) = number {
                 self.memory.writer.apply(number, op);
@@ -390,9 +396,15 @@ impl Shipped {
         reports.take(LoadReport::new(rank, now, &reading, own));
     }
 
-    /// Time has passed: what was written to caches long ago counts less.
+    /// Time has passed: what was written to caches long ago counts less, and old blocks of the pool
+    /// expire.
     pub(crate) fn fade(&mut self, now: NanosSinceStart) {
         self.cache_writes.fade(&self.fleet, &self.stages.loads.board, now);
+        let Some(kv_pool) = self.tiers(RankIndex(0)).kv_pool else { return };
+        while let Some(block) = self.memory.pool.expire(now) {
+            let remove = self.memory.remove(block);
+            self.memory.writer.apply(kv_pool, remove);
+        }
     }
 
     /// A request has ended: its lease goes back.
@@ -442,7 +454,8 @@ impl IndexMemory {
         }
         let writer = writers.swap_remove(0);
         let expiring = Expiring::new(limits);
-        Self { reader, writer, expiring, told: ToldPaths::default(), keys, block_bytes }
+        let (told, pool) = (ToldPaths::default(), PoolBlocks::new(config.kv.tier_ttl));
+        Self { reader, writer, expiring, told, pool, keys, block_bytes }
     }
 
     fn store(&self, block: u32) -> KvOp {

@@ -43,10 +43,12 @@ pub struct PolicySummary {
 /// Shares of the prompt tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct HitFigures {
-    /// Found in caches, those of hosts too.
+    /// Found in caches, those of hosts and the pool too.
     pub hit_rate: f64,
     /// Found in the caches of hosts.
     pub host_hit_rate: f64,
+    /// Found in the pool alone.
+    pub pool_hit_rate: f64,
 }
 
 /// Times of the requests that were not refused.

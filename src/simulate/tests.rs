@@ -2,9 +2,14 @@
 
 use super::*;
 use crate::engine::{EngineJob, EngineNews, EngineTotals, ModelEngine};
-use crate::kv_cache::{CacheChange, KvCache};
+use crate::host_tier::HostTier;
+use crate::kv_cache::{CacheChange, KvCache, SharedPool};
+use crate::shipped::{Shipped, TraceAsked};
 use crate::trace_file::parse;
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::Config;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 fn trace(text: &str) -> Trace {
     parse(text).unwrap()
@@ -120,7 +125,7 @@ fn a_rank_is_chosen_for_what_its_host_has() {
     let trace = Scenario::Documents.trace(1).first(500);
     let run = |host: usize, credit_percent: u32| {
         // No more on the device than the longest prompt.
-        let blocks = BlockRoom { device: Some(1), host };
+        let blocks = BlockRoom { device: Some(1), host, pool: 0 };
         let mut plan = SimPlan { ranks: 4, blocks, ..SimPlan::default() };
         plan.config.kv.host_credit_percent = credit_percent;
         simulate(&trace, &plan, "kv".parse().unwrap())
@@ -131,6 +136,71 @@ fn a_rank_is_chosen_for_what_its_host_has() {
         with.hits.host_hit_rate > worthless.hits.host_hit_rate + 0.05,
         "{with:?} {worthless:?}"
     );
+    assert!(with.times.ttft_ms_mean < without.times.ttft_ms_mean, "{with:?} {without:?}");
+}
+
+#[test]
+fn what_one_rank_wrote_to_the_pool_another_loads() {
+    let text = mooncake(0, 2_048, 1, &[1, 2, 3, 4]);
+    let trace = trace(&(text.clone() + &text));
+    let pool: SharedPool = Rc::new(RefCell::new(HostTier::new(3)));
+    let cache = || KvCache::new(6, 0).with_pool(Some(Rc::clone(&pool)));
+    let mut writer = cache();
+    assert!(writer.admit(&[], 4));
+    for block in 1..=4 {
+        writer.commit(block);
+    }
+    use CacheChange::{Pooled, Stored};
+    let stores = (1..=4).flat_map(|block| [Stored(block), Pooled(block)]);
+    assert_eq!(writer.take_changes(), stores.collect::<Vec<_>>());
+    assert_eq!(writer.pool_prefix([1, 2].into_iter()), 0, "the pool has room for three");
+    assert_eq!(writer.pool_prefix([2, 3, 1].into_iter()), 2);
+    let rules = ModelSpeed::default();
+    let run = |blocks: usize| {
+        pool.replace(HostTier::new(blocks));
+        run_with(cache(), &trace, &[0]);
+        run_with(cache(), &trace, &[0])
+    };
+    let ((_, alone), (ended, totals)) = (run(0), run(10));
+    assert_eq!((alone.cached_tokens, alone.pooled_tokens), (0, 0));
+    // The last token is always computed, and with it its block.
+    assert_eq!((totals.cached_tokens, totals.pooled_tokens), (1_536, 1_536));
+    assert!(ended[0].1 >= rules.send_ns(1_536), "{ended:?}");
+    assert!(ended[0].1 < rules.prefill_ns(2_048) / 2, "{ended:?}");
+}
+
+#[test]
+fn what_is_in_the_pool_counts_for_each_rank_until_it_is_too_old() {
+    let trace = trace(&mooncake(0, 2_048, 1, &[1, 2, 3, 4]));
+    let told = |credit_percent: u32, minutes: u64| {
+        let blocks = BlockRoom { pool: 10, ..BlockRoom::default() };
+        let mut plan = SimPlan { ranks: 2, blocks, ..SimPlan::default() };
+        plan.config.kv.pool_credit_percent = credit_percent;
+        let mut router = Shipped::new(&trace, &plan, plan.config.clone(), 1);
+        let changes = trace.requests[0].blocks.iter().take(3).map(|&block| Pooled(block));
+        router.hear(RankIndex(0), &changes.collect::<Vec<_>>(), NanosSinceStart(0));
+        let now = NanosSinceStart(minutes * 60_000_000_000);
+        router.fade(now);
+        router.look(TraceAsked { id: 0, request: &trace.requests[0], now });
+        [0, 1].map(|rank| router.told_tokens(RankIndex(rank)))
+    };
+    use CacheChange::Pooled;
+    assert_eq!([told(50, 1), told(80, 1)], [[768; 2], [1_228; 2]]);
+    assert_eq!(told(0, 1), [0; 2], "the router follows no pool");
+    assert_eq!(told(50, 31), [0; 2], "`kv.tier_ttl` has passed");
+}
+
+#[test]
+fn a_pool_saves_time() {
+    let trace = Scenario::Documents.trace(1).first(300);
+    let run = |pool: usize| {
+        let blocks = BlockRoom { device: Some(1), host: 0, pool };
+        let plan = SimPlan { ranks: 4, blocks, ..SimPlan::default() };
+        simulate(&trace, &plan, "kv".parse().unwrap())
+    };
+    let (without, with) = (run(0), run(100_000));
+    assert_eq!(without.hits.pool_hit_rate, 0.0, "{without:?}");
+    assert!(with.hits.pool_hit_rate > 0.1, "{with:?}");
     assert!(with.times.ttft_ms_mean < without.times.ttft_ms_mean, "{with:?} {without:?}");
 }
 

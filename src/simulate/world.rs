@@ -2,6 +2,7 @@
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
 use crate::engine::{EngineJob, EngineNews, ModelEngine};
+use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::plan::SimPlan;
 use crate::rivals::Rule;
@@ -13,8 +14,10 @@ use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{FirstTokens, Lease};
 use forebay_fleet::worker::LoadReading;
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
 
 /// From a change in a cache until the index has it.
 const EVENT_DELAY_NS: u64 = 3_000_000;
@@ -161,8 +164,10 @@ impl<'a> World<'a> {
             alone_ns: plan.alone_ns(request.input_tokens),
         });
         let blocks = plan.device_blocks(trace);
+        let pool =
+            (plan.blocks.pool > 0).then(|| Rc::new(RefCell::new(HostTier::new(plan.blocks.pool))));
         let engine = |rank| {
-            let cache = KvCache::new(blocks(rank), plan.blocks.host);
+            let cache = KvCache::new(blocks(rank), plan.blocks.host).with_pool(pool.clone());
             ModelEngine::new(plan.speed(rank), cache)
         };
         Self {
@@ -242,7 +247,7 @@ impl<'a> World<'a> {
     fn happen(&mut self, now: u64, event: Event) {
         while self.ranks.unheard.front().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, rank, changes)) = self.ranks.unheard.pop_front() else { break };
-            self.routers.hear(rank, &changes);
+            self.routers.hear(rank, &changes, NanosSinceStart(now));
         }
         match event {
             Event::Arrives(id) => self.arrive(id, now),
@@ -453,6 +458,8 @@ impl<'a> World<'a> {
         summary.hits.hit_rate = cached as f64 / tokens.max(1) as f64;
         let loaded: u64 = totals().map(|totals| totals.loaded_tokens).sum();
         summary.hits.host_hit_rate = loaded as f64 / tokens.max(1) as f64;
+        let pooled: u64 = totals().map(|totals| totals.pooled_tokens).sum();
+        summary.hits.pool_hit_rate = pooled as f64 / tokens.max(1) as f64;
         summary.preempted = totals().map(|totals| totals.preempted).sum();
         let prompt_tokens = self.trace.mean_input_tokens();
         let work = computed
