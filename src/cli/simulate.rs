@@ -104,12 +104,8 @@ struct FleetArgs {
     /// Limits, queues and costs as in that file of `forebay serve`; workers and policy are not read
     #[arg(short = 'c', long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    host_blocks: usize,
-    /// Blocks of a KV pool that all ranks write to, and load from at network speed
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pool_blocks: usize,
+    #[command(flatten)]
+    tiers: TierArgs,
     /// Speed of a rank, from `tools/fit_engine`; of several files each rank has one, in turn
     /// [default: an H100 with an 8B model]
     #[arg(long, value_name = "FILE", conflicts_with = "prefill_tokens_per_s")]
@@ -118,6 +114,17 @@ struct FleetArgs {
     /// decoding takes no time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     prefill_tokens_per_s: Option<u32>,
+}
+
+/// Blocks beside those of the devices.
+#[derive(Debug, Args)]
+struct TierArgs {
+    /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    host_blocks: usize,
+    /// Blocks of a KV pool that all ranks write to, and load from at network speed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pool_blocks: usize,
 }
 
 /// Where the figures go beside the table.
@@ -181,8 +188,8 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         load_percent: args.load,
         blocks: BlockRoom {
             device: args.fleet.kv_blocks,
-            host: args.fleet.host_blocks,
-            pool: args.fleet.pool_blocks,
+            host: args.fleet.tiers.host_blocks,
+            pool: args.fleet.tiers.pool_blocks,
         },
         seed: args.seed,
         engines: engines(&args.fleet)?,
@@ -252,8 +259,8 @@ fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Re
 
 /// In the index, each host and the pool have a number beside those of the ranks.
 fn check_numbers(fleet: &FleetArgs) -> Result<(), String> {
-    let hosts = if fleet.host_blocks > 0 { 2 } else { 1 };
-    let pools = usize::from(fleet.pool_blocks > 0);
+    let hosts = if fleet.tiers.host_blocks > 0 { 2 } else { 1 };
+    let pools = usize::from(fleet.tiers.pool_blocks > 0);
     let ranks_max = (RANKS_MAX - pools) / hosts;
     if usize::from(fleet.workers) > ranks_max {
         let what = format!("with --host-blocks or --pool-blocks, give at most {ranks_max}");

@@ -30,7 +30,7 @@ impl CacheChange {
 }
 
 /// The store that all ranks write full blocks to and load blocks from. A run has one thread.
-pub(crate) type SharedPool = Rc<RefCell<HostTier>>;
+pub(crate) type PoolHandle = Rc<RefCell<HostTier>>;
 
 /// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct KvCache {
     held: CacheBlocks,
     loose: usize,
     host: HostTier,
-    pool: Option<SharedPool>,
+    pool: Option<PoolHandle>,
     /// Since the last look, see [`Self::take_changes`].
     changes: Vec<CacheChange>,
 }
@@ -57,7 +57,7 @@ impl KvCache {
     }
 
     /// The same with a pool beside it.
-    pub(crate) fn with_pool(self, pool: Option<SharedPool>) -> Self {
+    pub(crate) fn with_pool(self, pool: Option<PoolHandle>) -> Self {
         Self { pool, ..self }
     }
 

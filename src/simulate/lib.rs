@@ -10,7 +10,7 @@
 //! | `shipped` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
 //! | `engine`, `kv_cache`, `held`, `host_tier` | one rank: its steps, its blocks |
-//! | `pool_blocks` | what a router believes of the pool that ranks share |
+//! | `believed_pool` | what a router believes of the pool that ranks share |
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | what is asked for, and when |
 //! | `summary`, `series` | what came of it, in all and over time |
@@ -25,6 +25,7 @@
     reason = "no input of a client comes here; places come from the trace, and figures are small"
 )]
 
+mod believed_pool;
 mod bound;
 mod engine;
 mod fleet;
@@ -33,7 +34,6 @@ mod held;
 mod host_tier;
 mod kv_cache;
 mod plan;
-mod pool_blocks;
 mod rivals;
 mod routers;
 mod series;

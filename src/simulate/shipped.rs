@@ -1,10 +1,10 @@
 //! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
 //! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
 
+use crate::believed_pool::BelievedPool;
 use crate::fleet::{SEED, fleet};
 use crate::kv_cache::CacheChange;
 use crate::plan::SimPlan;
-use crate::pool_blocks::PoolBlocks;
 use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
@@ -96,7 +96,7 @@ struct IndexMemory {
     writer: SliceWriter,
     expiring: Expiring,
     told: ToldPaths,
-    pool: PoolBlocks,
+    pool: BelievedPool,
     /// By block of the trace: the key of its parent, and its own.
     keys: Vec<(BlockKey, BlockKey)>,
     block_bytes: u16,
@@ -454,7 +454,7 @@ impl IndexMemory {
         }
         let writer = writers.swap_remove(0);
         let expiring = Expiring::new(limits);
-        let (told, pool) = (ToldPaths::default(), PoolBlocks::new(config.kv.tier_ttl));
+        let (told, pool) = (ToldPaths::default(), BelievedPool::new(config.kv.tier_ttl));
         Self { reader, writer, expiring, told, pool, keys, block_bytes }
     }
 

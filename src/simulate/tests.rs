@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::{EngineJob, EngineNews, EngineTotals, ModelEngine};
 use crate::host_tier::HostTier;
-use crate::kv_cache::{CacheChange, KvCache, SharedPool};
+use crate::kv_cache::{CacheChange, KvCache, PoolHandle};
 use crate::shipped::{Shipped, TraceAsked};
 use crate::trace_file::parse;
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -143,7 +143,7 @@ fn a_rank_is_chosen_for_what_its_host_has() {
 fn what_one_rank_wrote_to_the_pool_another_loads() {
     let text = mooncake(0, 2_048, 1, &[1, 2, 3, 4]);
     let trace = trace(&(text.clone() + &text));
-    let pool: SharedPool = Rc::new(RefCell::new(HostTier::new(3)));
+    let pool: PoolHandle = Rc::new(RefCell::new(HostTier::new(3)));
     let cache = || KvCache::new(6, 0).with_pool(Some(Rc::clone(&pool)));
     let mut writer = cache();
     assert!(writer.admit(&[], 4));
