@@ -151,6 +151,8 @@ catalogue! {
         WORKERS = Gauge "workers" ["role", "state"];
         /// Requests that a rank may have in flight; 0: no limit.
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"];
+        /// 1 for the source of that limit: `configured`, `declared`, `learned`, or `none`.
+        RANK_PLACES_SOURCE = Gauge "rank_places_source" ["worker", "dp_rank", "source"];
         /// KV tokens that requests in flight are expected to add.
         RANK_KV_TOKENS = Gauge "rank_kv_tokens" ["worker", "dp_rank"];
         /// KV tokens that requests in flight may add; 0: no limit.

@@ -55,12 +55,9 @@ type RoomFigure = fn(&RankLoad, &RoomLimits, NanosSinceStart) -> u64;
 
 /// Gauges of the room of each rank.
 pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
-    (
-        &catalogue::RANK_PLACES_MAX,
-        |_, room, _| {
-            if room.is_closed() { 0 } else { room.places_max.into() }
-        },
-    ),
+    (&catalogue::RANK_PLACES_MAX, |load, room, _| {
+        if room.is_closed() { 0 } else { load.limited(*room).places_max.into() }
+    }),
     (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
     (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
@@ -75,6 +72,11 @@ fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
             family.sample(labels, read(load, &rank.room, sources.now));
         });
     }
+    let mut family = text.open(&catalogue::RANK_PLACES_SOURCE);
+    each_rank(sources, |labels, rank, _| {
+        let source = ("source", rank.limit_source.word());
+        family.sample(&[labels, &[source]].concat(), 1);
+    });
     let mut family = text.open(&catalogue::RANK_ENDED);
     each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
 }

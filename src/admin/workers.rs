@@ -91,7 +91,9 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "kv_pool": rank.tiers.kv_pool.and_then(|pool| sources.feeds.pool(pool)).map(shared),
         "block_size": rank.block_size_tokens,
         "kv_blocks": rank.kv_block_count,
-        "concurrency_max": (!rank.room.is_closed()).then_some(rank.room.places_max),
+        "concurrency_max":
+            (!rank.room.is_closed()).then_some(load.limited(rank.room).places_max),
+        "concurrency_source": rank.limit_source.word(),
         "kv_tokens_max": rank.room.kv_tokens_max,
         "prefill_tokens_max": rank.room.prefill_tokens_max,
         "engine_running_max": rank.running_max,

@@ -6,7 +6,10 @@ use super::process::{failed, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, Flags, Policy};
-use forebay_discovery::{Examined, Lack, Listing, ModelTexts, Probing, SignsOfLife, WorkerClients};
+use forebay_discovery::{
+    Description, Examined, Lack, Listing, ModelTexts, Probing, SignsOfLife, WorkerClients,
+};
+use forebay_fleet::worker::{EngineShows, PlacesLimit};
 use forebay_handover::MeetingPlace;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -60,7 +63,8 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let found = machine.findings(&config, runs_here);
     count += found.len();
     let cores = machine.cores.len();
-    section(out, "machine", &format!("{cores} cores"), &found).map_err(written)?;
+    let about = if found.is_empty() { format!("{cores} cores") } else { String::new() };
+    section(out, "machine", &about, &found).map_err(written)?;
     if findings::are_fatal(&loaded.findings) {
         writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
         return Ok(false);
@@ -72,7 +76,8 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
                 let fault = examined.description.listing.fault().filter(|_| config.health.enabled);
                 let list = fault.map(|what| Lack { what, help: Listing::HELP.to_owned() });
                 let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
-                (examined.description.in_words(), lacks)
+                let places = places_of(&config, name, &examined.description);
+                (format!("{}, {}", examined.description.in_words(), places.in_words()), lacks)
             }
             Err(why) => {
                 let help = "start it, or correct its `url`".to_owned();
@@ -94,7 +99,17 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     Ok(count == 0)
 }
 
-/// One line where all is well, else one for each finding.
+/// The limit of requests that each rank of the worker will have.
+fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
+    let configured = config.workers.iter().find(|worker| worker.url == url);
+    let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
+    let running_max = found.ranks.first().and_then(|rank| rank.running_max).unwrap_or(0);
+    let engine = EngineShows { running_max, reports_load: found.reports_load(wanted) };
+    let own = configured.and_then(|worker| worker.concurrency_max);
+    PlacesLimit::of(&config.flow, own, found.role, engine)
+}
+
+/// One line where all is well, else one for each finding, and what the worker is.
 fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
     if found.is_empty() {
         return writeln!(out, "{}", plain(&format!("{name}: ok, {about}")));
@@ -102,7 +117,11 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
     found.iter().try_for_each(|Lack { what, help }| {
         let what = what.trim_end_matches(['.', '?']);
         writeln!(out, "{}", plain(&format!("{name}: {what}. help: {help}")))
-    })
+    })?;
+    if about.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{}", plain(&format!("{name}: is {about}")))
 }
 
 /// Words of workers steer no terminal.

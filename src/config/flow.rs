@@ -16,7 +16,7 @@ table! {
     pub struct FlowConfig in "" {
         /// Most requests in flight on one rank. 0 means no limit.
         rank_concurrency_max: Option<u32> = None, {
-            absent: "what the engine declares, else no limit",
+            absent: "what the engine declares, else learned from its load reports",
             flag: flag("Back pressure", "rank-concurrency-max", "N"),
         };
         /// Time that all requests are refused once a queue is full. 0 means never.

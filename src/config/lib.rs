@@ -28,6 +28,7 @@ mod flow;
 mod key;
 mod listening;
 mod load;
+mod load_source;
 mod nearest;
 mod quantity;
 mod reader;

@@ -28,14 +28,15 @@ pub(super) fn report<'a>(
 ) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<Lack, Vec<&str>>::new();
-    for FoundWorker { name, description, texts } in workers {
+    for FoundWorker { name, description, texts, places } in workers {
         let Some(description) = description else {
             let what = "not reached yet: it takes no traffic".to_owned();
             let help = "start it; `forebay doctor` says more".to_owned();
             missing.entry(Lack { what, help }).or_default().push(name);
             continue;
         };
-        kinds.entry(description.in_words()).or_default().push(name);
+        let found = format!("{}, {}", description.in_words(), places.in_words());
+        kinds.entry(found).or_default().push(name);
         for lack in lacks(description, texts).into_iter().filter(|_| for_kv) {
             missing.entry(lack).or_default().push(name);
         }
@@ -75,7 +76,7 @@ fn some_of(names: &[&str]) -> String {
 mod tests {
     use super::*;
     use forebay_discovery::{DescribedRank, Description, Listing};
-    use forebay_fleet::worker::{Dialect, Role};
+    use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
         Description {
@@ -96,6 +97,7 @@ mod tests {
             name,
             description: description.as_ref(),
             texts: &texts,
+            places: PlacesLimit { places_max: 32, source: LimitSource::Declared },
         });
         report(found, for_kv)
     }
@@ -108,7 +110,7 @@ mod tests {
         let said = lines(&fleet, true);
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(said[0].workers, "w0, w1, w2, w3 and 296 more");
-        assert_eq!(said[0].found, "vLLM, any model, 1 rank");
+        assert_eq!(said[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
         assert!(said[1].found.contains("no KV events") && said[1].help.is_some(), "{said:?}");
         assert_eq!(lines(&fleet, false).len(), 1, "other policies need none");
     }
@@ -126,6 +128,6 @@ mod tests {
         assert!(missing.iter().any(|line| line.found == "13 more lines"), "{said:?}");
         let caching = DescribedRank { reuses_prefixes: Some(true), ..bare };
         let said = lines(&[("w".to_owned(), Some(worker(2, &caching)))], false);
-        assert_eq!(said[0].found, "vLLM, any model, 2 ranks, prefix caching");
+        assert_eq!(said[0].found, "vLLM, any model, 2 ranks, prefix caching, limit 32 (declared)");
     }
 }

@@ -4,8 +4,9 @@
 use super::capacity::of_sglang_info;
 use super::kv_source::{KvSource, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
+use forebay_config::LoadSource;
 use forebay_fleet::worker::{ANY_MODEL, Dialect, Role};
-use forebay_load::{AnnouncedLoad, Sample, samples};
+use forebay_load::{AnnouncedLoad, ReportSource, Sample, samples};
 use forebay_zmq::ZmqEndpoint;
 use serde::Deserialize;
 use serde_json::Value;
@@ -144,6 +145,13 @@ impl Description {
     #[must_use]
     pub fn model_names(&self) -> Vec<Arc<str>> {
         self.models.iter().map(|model| Arc::clone(&model.name)).collect()
+    }
+
+    /// Does it report its load, if reports are to come from there?
+    #[must_use]
+    pub fn reports_load(&self, wanted: LoadSource) -> bool {
+        let publish = !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.load.is_some());
+        ReportSource::of(wanted, self.dialect, publish).is_some()
     }
 
     /// A line for people: engine, models, ranks, and what routing can use.

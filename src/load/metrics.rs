@@ -8,6 +8,7 @@ use super::readings::{RankNumber, ReadFault, Readings, permille, requests, token
 enum Figure {
     Running,
     Waiting,
+    Deferred,
     KvShare,
     CacheConfig,
     UsedTokens,
@@ -31,6 +32,9 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
             Figure::Waiting => {
                 readings.put(rank, requests(sample.value()), |d, n| d.waiting = Some(n));
             }
+            Figure::Deferred => {
+                readings.put(rank, requests(sample.value()), |d, n| d.rest.deferred = n);
+            }
             Figure::KvShare => {
                 readings.put(rank, permille(sample.value()), |d, n| d.rest.kv_permille = Some(n));
             }
@@ -43,9 +47,9 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
             Figure::Progress | Figure::Generated => {
                 readings.put(rank, tokens(sample.value()), |d, n| {
                     let more = |sum: Option<u64>| Some(sum.unwrap_or(0).saturating_add(n));
-                    d.rest.progress_tokens = more(d.rest.progress_tokens);
+                    d.rest.progress.all = more(d.rest.progress.all);
                     if matches!(figure, Figure::Generated) {
-                        d.rest.generated_tokens = more(d.rest.generated_tokens);
+                        d.rest.progress.generated = more(d.rest.progress.generated);
                     }
                 });
             }
@@ -88,6 +92,14 @@ fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
         ("dp_rank", line.strip_prefix("sglang:")?)
     };
     let name = rest.get(..rest.find(['{', ' '])?)?;
+    if name == "num_requests_waiting_by_reason" {
+        let sample = sample(rest.get(name.len()..)?)?;
+        return (sample.label("reason") == Some("deferred")).then_some((
+            Figure::Deferred,
+            label,
+            sample,
+        ));
+    }
     let figure = match (label, name) {
         ("engine", "num_requests_running") | ("dp_rank", "num_running_reqs") => Figure::Running,
         ("engine", "num_requests_waiting") | ("dp_rank", "num_queue_reqs") => Figure::Waiting,

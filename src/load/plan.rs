@@ -66,7 +66,12 @@ impl ReportSource {
     ) -> Option<Self> {
         let publishes =
             |rank: &Option<PlannedRank>| rank.as_ref().is_none_or(|rank| rank.publisher.is_some());
-        let all_publish = ranks.iter().any(Option::is_some) && ranks.iter().all(publishes);
+        Self::of(wanted, dialect, ranks.iter().any(Option::is_some) && ranks.iter().all(publishes))
+    }
+
+    /// The same, by whether all ranks publish their load.
+    #[must_use]
+    pub const fn of(wanted: LoadSource, dialect: Dialect, all_publish: bool) -> Option<Self> {
         match (wanted, dialect) {
             (LoadSource::Off, _) | (LoadSource::Auto, Dialect::Openai) => None,
             (LoadSource::Metrics, _) | (LoadSource::Auto, Dialect::Vllm) => Some(Self::Metrics),

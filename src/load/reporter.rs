@@ -6,7 +6,9 @@
 use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad};
+use forebay_fleet::worker::{
+    FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad,
+};
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,6 +43,7 @@ pub struct LoadReporter {
     board: Arc<LoadBoard>,
     post: Post,
     state: RefCell<ReportState>,
+    limits: RefCell<LearnedLimits>,
 }
 
 #[derive(Debug)]
@@ -72,7 +75,7 @@ struct LastReading {
 impl LastReading {
     /// An engine that stands still can be asked for its load, and requests pile up there.
     fn moved(self, reading: LoadReading, now: NanosSinceStart) -> Self {
-        let work = |one| LoadReading { waiting: 0, waiting_tokens: None, ..one };
+        let work = |one| LoadReading { waiting: 0, deferred: 0, waiting_tokens: None, ..one };
         let is_same = self.reading == reading;
         let is_still = is_same || work(self.reading) == work(reading);
         Self {
@@ -111,7 +114,13 @@ impl LoadReporter {
             scrapes: Scrapes::default(),
             dropped: 0,
         };
-        Self { clock, board, post, state: RefCell::new(state) }
+        let limits = RefCell::default();
+        Self { clock, board, post, state: RefCell::new(state), limits }
+    }
+
+    /// The fleet is another one: of some ranks the limit is to be learned.
+    pub fn follow(&self, fleet: &FleetSnapshot) {
+        self.limits.borrow_mut().follow(fleet, &self.board);
     }
 
     /// What this router has on each rank of a plan now, by dp_rank.
@@ -161,6 +170,9 @@ impl LoadReporter {
             }
             let at = |own: &[OwnLoad]| own.get(dp_rank).copied().unwrap_or_default();
             let own = at(before).or_more(at(&after));
+            let mut limits = self.limits.borrow_mut();
+            limits.observe(planned.rank, &reading, own, &self.board, now);
+            drop(limits);
             let reading = reading.completed(planned.capacity_tokens);
             let report = LoadReport::new(planned.rank, now, &reading, own);
             state.reports.take(report);
@@ -186,7 +198,7 @@ impl LoadReporter {
         let running = u64::from(reading.running);
         let is_steady = running > 0 && last.reading.running == reading.running;
         if let (Some(before), Some(after), Some(past)) =
-            (last.reading.generated_tokens, reading.generated_tokens, self.board.past(rank))
+            (last.reading.progress.generated, reading.progress.generated, self.board.past(rank))
             && is_steady
         {
             past.decoded(after.saturating_sub(before) / running, now.since(last.read_at));
@@ -270,7 +282,7 @@ impl ReportState {
         let new = LastReading { reading, read_at: now, changed_at: now, moved_at: now };
         let last = self.last.entry(rank).or_insert(new);
         *last = last.moved(reading, now);
-        let claims_work = !reading.is_idle() && reading.progress_tokens.is_some();
+        let claims_work = !reading.is_idle() && reading.progress.all.is_some();
         claims_work && Duration::from_nanos(now.since(last.changed_at)) >= STILL_MAX
     }
 
@@ -291,6 +303,7 @@ impl ReportState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_fleet::worker::TokenProgress;
 
     #[test]
     fn requests_that_pile_up_are_no_move() {
@@ -320,7 +333,7 @@ mod tests {
         let reporter = LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(5), post);
         let reading = |running, generated| LoadReading {
             running,
-            generated_tokens: Some(generated),
+            progress: TokenProgress { all: None, generated: Some(generated) },
             ..LoadReading::default()
         };
         let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
@@ -342,8 +355,9 @@ mod tests {
         let board = Arc::new(LoadBoard::new());
         let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
         let mut state = reporter.state.borrow_mut();
-        let mut still = |running, progress_tokens, at_ms: u64| {
-            let reading = LoadReading { running, progress_tokens, ..LoadReading::default() };
+        let mut still = |running, all, at_ms: u64| {
+            let progress = TokenProgress { all, generated: None };
+            let reading = LoadReading { running, progress, ..LoadReading::default() };
             state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
         };
         assert!(!still(2, Some(10), 0) && !still(2, Some(10), 2_900));

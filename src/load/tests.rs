@@ -2,7 +2,11 @@
 
 use super::readings::{ReadFault, Readings};
 use super::{read_load_stat, read_loads, read_metrics};
-use forebay_fleet::worker::LoadReading;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::test_support::{rank, worker};
+use forebay_fleet::worker::{
+    FleetSnapshot, LearnedLimits, LimitSource, LoadBoard, LoadReading, OwnLoad, Rank, TokenProgress,
+};
 use proptest::prelude::*;
 
 /// What SGLang 0.5.19 sends; recorded.
@@ -61,6 +65,51 @@ fn recorded_metrics_of_vllm_are_read() {
     assert_eq!((ranks.len(), faults), (2, vec![]));
 }
 
+/// K3: the figures of a full engine in the words of four versions. Eight run, and 492 wait for a
+/// place.
+#[test]
+fn the_limit_of_vllm_is_learned_from_the_words_of_each_version() {
+    let all = "vllm:num_requests_running{L} 8\nvllm:num_requests_waiting{L} 492\n";
+    let versions = [
+        (r#"model_name="m""#, "vllm:gpu_cache_usage_perc{L} 0.5\n"),
+        (r#"engine="0",model_name="m""#, "vllm:gpu_cache_usage_perc{L} 0.5\n"),
+        (r#"engine="0",model_name="m""#, "vllm:kv_cache_usage_perc{L} 0.5\n"),
+        (
+            r#"model_name="m",engine="0""#,
+            "vllm:num_requests_waiting_by_reason{L,reason=\"capacity\"} 492\n\
+             vllm:num_requests_waiting_by_reason{L,reason=\"deferred\"} 0\n",
+        ),
+    ];
+    for (labels, more) in versions {
+        let text = format!("{all}{more}").replace('L', labels);
+        let (ranks, faults) = read(read_metrics, &text, 1);
+        assert_eq!((ranks.len(), faults), (1, vec![]), "{text}");
+        assert_eq!(learned(&ranks[0].1), Some(9), "{text}");
+    }
+    // What waits for KV from elsewhere waits for no place.
+    let text = format!("{all}{}", versions[3].1.replace(" 0", " 492")).replace('L', versions[3].0);
+    let (ranks, _) = read(read_metrics, &text, 1);
+    assert_eq!((ranks[0].1.deferred, learned(&ranks[0].1)), (492, None));
+}
+
+/// The limit after some such reports.
+fn learned(reading: &LoadReading) -> Option<u32> {
+    let (mut limits, board) = (LearnedLimits::default(), LoadBoard::new());
+    let mut fleet = FleetSnapshot { workers: vec![worker()], ..FleetSnapshot::default() };
+    fleet.ranks.push(Rank { limit_source: LimitSource::Learned, ..rank(0) });
+    limits.follow(&fleet, &board);
+    for second in 1..=3 {
+        let own = OwnLoad { in_flight: 500, ..OwnLoad::default() };
+        let now = NanosSinceStart(second * 1_000_000_000);
+        limits.observe(RankIndex(0), reading, own, &board, now);
+    }
+    let places = board.rank(RankIndex(0)).unwrap().learned_places();
+    fleet.ranks[0].limit_source = LimitSource::Declared;
+    limits.follow(&fleet, &board);
+    assert_eq!(board.rank(RankIndex(0)).unwrap().learned_places(), 0, "forgotten");
+    (places > 0).then_some(places)
+}
+
 #[test]
 fn busy_ranks_and_old_names_are_read() {
     let text = "\
@@ -81,8 +130,7 @@ fn busy_ranks_and_old_names_are_read() {
         LoadReading { kv_permille: Some(250), capacity_tokens: Some(1_600), ..reading(10, 3) };
     let second = LoadReading {
         kv_permille: Some(1_000),
-        progress_tokens: Some(507),
-        generated_tokens: Some(7),
+        progress: TokenProgress { all: Some(507), generated: Some(7) },
         ..reading(7, 0)
     };
     assert_eq!((ranks, faults), (vec![(0, first), (1, second)], vec![]));

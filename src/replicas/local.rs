@@ -122,7 +122,7 @@ impl LocalView {
             let want = held.saturating_add(waiting).saturating_add(headroom).min(max);
             Local { max, held, want: if is_starved { max.saturating_add(1) } else { want } }
         };
-        let places_max = if room.is_closed() { 0 } else { room.places_max };
+        let places_max = if room.is_closed() { 0 } else { load.limited(room).places_max };
         LocalRank {
             places: local(u64::from(places_max), held, waiting.div_ceil(sharing)),
             // Any of the ranks may get the largest of those who wait, so each is asked for all of

@@ -8,7 +8,9 @@ pub use loom::{
     hint::spin_loop,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{
+            AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        },
     },
 };
 #[cfg(feature = "loom")]
@@ -20,7 +22,7 @@ pub use std::hint::spin_loop;
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(not(feature = "loom"))]

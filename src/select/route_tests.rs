@@ -8,8 +8,8 @@ use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::test_support::REQUESTER;
 use forebay_fleet::worker::{
     Bootstrap, BreakerRules, Dialect, FailureScope, FailureWeight, FleetSnapshot, KvTransfer, Leg,
-    LoadBoard, LoadReports, Model, ModelKind, Pool, Rank, RankFailure, Role, RoomLimits,
-    SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    LimitSource, LoadBoard, LoadReports, Model, ModelKind, Pool, Rank, RankFailure, Role,
+    RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps};
 use std::net::SocketAddr;
@@ -64,6 +64,7 @@ fn scene(words: &str) -> Scene {
             block_size_tokens: 16,
             kv_block_count: 0,
             running_max: 0,
+            limit_source: LimitSource::Declared,
             kv_feed_live: false,
             role,
             kv_transfer: (role == Role::Prefill).then_some(kv_transfer),

@@ -109,6 +109,25 @@ pub(crate) struct EngineTotals {
     pub(crate) preempted: u64,
 }
 
+/// Requests of an engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EngineRequests {
+    /// Requests in the batch.
+    pub(crate) running: u32,
+    /// Requests that wait for it.
+    pub(crate) waiting: u32,
+    /// Those of them that wait for KV from elsewhere.
+    pub(crate) deferred: u32,
+}
+
+/// The steps under way, and the requests as the last ones began and as they ended.
+#[derive(Clone, Debug, Default)]
+struct StepRecord {
+    under_way: Option<Steps>,
+    began: EngineRequests,
+    ended: EngineRequests,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct ModelEngine {
     rules: ModelSpeed,
@@ -117,7 +136,7 @@ pub(crate) struct ModelEngine {
     loads: HostLoads,
     prefilling: Vec<ModelSequence>,
     decoding: Decoding,
-    steps: Option<Steps>,
+    steps: StepRecord,
     totals: EngineTotals,
 }
 
@@ -130,7 +149,7 @@ impl ModelEngine {
             loads: HostLoads::default(),
             prefilling: Vec::new(),
             decoding: Decoding::default(),
-            steps: None,
+            steps: StepRecord::default(),
             totals: EngineTotals::default(),
         }
     }
@@ -139,10 +158,22 @@ impl ModelEngine {
         &self.totals
     }
 
-    /// Requests in the batch, and requests that wait for it.
-    pub(crate) fn load(&self) -> (u32, u32) {
-        let running = self.decoding.count + self.prefilling.len() as u32;
-        (running, (self.waiting.len() + self.loads.loading.len()) as u32)
+    /// The load as vLLM reports it at the end of a step: without the requests that ended with it,
+    /// and without those that came meanwhile.
+    pub(crate) const fn reported(&self) -> EngineRequests {
+        self.steps.ended
+    }
+
+    /// The load as it is now.
+    pub(crate) fn load(&self) -> EngineRequests {
+        let deferred = self.loads.loading.len() as u32;
+        let waiting = self.waiting.len() as u32 + deferred;
+        EngineRequests { running: self.running(), waiting, deferred }
+    }
+
+    /// Requests in the batch.
+    fn running(&self) -> u32 {
+        self.decoding.count + self.prefilling.len() as u32
     }
 
     /// Share of the blocks that are in use, in thousandths.
@@ -156,7 +187,7 @@ impl ModelEngine {
 
     /// When the steps under way end; without any, when blocks from the host are there.
     pub(crate) fn ends_at(&self) -> Option<u64> {
-        let steps = self.steps.map(|steps| steps.began_ns + steps.each_ns * steps.count);
+        let steps = self.steps.under_way.map(|steps| steps.began_ns + steps.each_ns * steps.count);
         steps.or_else(|| self.loads.next_ns())
     }
 
@@ -165,7 +196,7 @@ impl ModelEngine {
         let tokens = trace.requests[request as usize].input_tokens;
         self.waiting.push_back(ModelSequence { job, ..ModelSequence::new(request, tokens) });
         let before = self.ends_at();
-        let Some(steps) = &mut self.steps else {
+        let Some(steps) = &mut self.steps.under_way else {
             self.begin(trace, now);
             return self.ends_at() != before;
         };
@@ -176,12 +207,13 @@ impl ModelEngine {
 
     /// The steps under way are over, and the next begin.
     pub(crate) fn end_steps(&mut self, trace: &Trace, now: u64, news: &mut Vec<EngineNews>) {
-        if let Some(steps) = self.steps.take() {
+        if let Some(steps) = self.steps.under_way.take() {
             self.totals.busy_ns += steps.each_ns * steps.count;
             self.decoding.steps += steps.count;
             self.decoding.context_tokens += u64::from(self.decoding.count) * steps.count;
             self.end_decodes(trace, news);
             self.end_chunks(trace, news);
+            self.steps.ended = EngineRequests { running: self.running(), ..self.steps.began };
         }
         self.begin(trace, now);
     }
@@ -331,7 +363,7 @@ impl ModelEngine {
         for sequence in &mut self.prefilling {
             sequence.take_chunk(&mut left, &mut work);
         }
-        while left > 0 && self.load().0 < self.rules.sequences_max {
+        while left > 0 && self.running() < self.rules.sequences_max {
             let Some(mut next) = self.loaded(trace, now).or_else(|| self.started(trace, now))
             else {
                 break;
@@ -349,7 +381,9 @@ impl ModelEngine {
         let each_ns = self.rules.step_ns(&work);
         let to_load = self.loads.next_ns().map(|at| at.saturating_sub(now).div_ceil(each_ns));
         let count = count.min(to_load.unwrap_or(u64::MAX));
-        self.steps = (!is_idle).then_some(Steps { began_ns: now, each_ns, count: count.max(1) });
+        self.steps.under_way =
+            (!is_idle).then_some(Steps { began_ns: now, each_ns, count: count.max(1) });
+        self.steps.began = self.load();
     }
 }
 

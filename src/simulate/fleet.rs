@@ -6,8 +6,8 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, Model, ModelKind, Rank, Role, RoomLimits, SessionSeat,
-    TierRanks, Worker, WorkerState, pools,
+    Dialect, EngineShows, FleetSnapshot, KvTransfer, Model, ModelKind, PlacesLimit, Rank, Role,
+    RoomLimits, SessionSeat, TierRanks, Worker, WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
@@ -36,6 +36,18 @@ fn pool_number(plan: &SimPlan) -> Option<RankIndex> {
     number.filter(|_| plan.blocks.pool > 0)
 }
 
+/// Requests that the engine of a rank declares; 0: none.
+fn declared(rank: RankIndex, plan: &SimPlan) -> u32 {
+    let speed = plan.speed(rank.index());
+    if speed.declares_limit { speed.sequences_max } else { 0 }
+}
+
+/// As `src/control/fleet/shown.rs` has it.
+fn places(rank: RankIndex, plan: &SimPlan, config: &Config) -> PlacesLimit {
+    let engine = EngineShows { running_max: declared(rank, plan), reports_load: true };
+    PlacesLimit::of(&config.flow, None, role(plan, rank), engine)
+}
+
 /// The ranks of the plan, which serve one model, and the root of its blocks.
 pub(crate) fn fleet(
     trace: &Trace,
@@ -52,9 +64,8 @@ pub(crate) fn fleet(
     let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
     // As `src/control/feeds.rs` has it.
     let follows_pool = config.kv.pool_credit_percent > 0;
-    // As `src/control/fleet/shown.rs` has it for an engine that declares its limit.
-    let room = |running_max, kv_tokens: u64| RoomLimits {
-        places_max: config.flow.rank_concurrency_max.unwrap_or(running_max),
+    let room = |rank, kv_tokens: u64| RoomLimits {
+        places_max: places(rank, plan, config).places_max,
         kv_tokens_max: kv_tokens.saturating_mul(kv_use_percent) / 100,
         prefill_tokens_max: RoomLimits::prefill_tokens_max(
             config.flow.queue.prefill_tokens_max,
@@ -63,7 +74,7 @@ pub(crate) fn fleet(
     };
     let room_of = |rank: RankIndex| {
         let kv_tokens = u64::from(block_count(rank)) * u64::from(block_size_tokens);
-        room(plan.speed(rank.index()).sequences_max, kv_tokens)
+        room(rank, kv_tokens)
     };
     let rank = |rank: RankIndex| Rank {
         worker: WorkerIndex(rank.0),
@@ -72,7 +83,8 @@ pub(crate) fn fleet(
         address: nowhere,
         block_size_tokens,
         kv_block_count: block_count(rank),
-        running_max: plan.speed(rank.index()).sequences_max,
+        running_max: declared(rank, plan),
+        limit_source: places(rank, plan, config).source,
         kv_feed_live: true,
         role: role(plan, rank),
         kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),

@@ -54,7 +54,9 @@ pub use speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{Onlooker, PolicyRun, run, simulate};
+pub use world::{EngineLoad, Onlooker, PolicyRun, run, simulate};
 
+#[cfg(test)]
+mod limit_tests;
 #[cfg(test)]
 mod tests;

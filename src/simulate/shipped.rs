@@ -14,8 +14,8 @@ use forebay_fleet::account::{Lease, LeaseWanted};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    CacheWrites, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, OwnLoad,
-    Requester, RoomLimits, SessionKey, ShardBoard, TierRanks,
+    CacheWrites, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports,
+    Model, OwnLoad, Requester, RoomLimits, SessionKey, ShardBoard, TierRanks,
 };
 use forebay_index::{
     BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, PrefixMarks, SliceWriter, index,
@@ -87,7 +87,14 @@ pub(crate) struct Shipped {
     request: ApiRequest,
     waiting: QueuedRequests,
     buffer: Vec<u8>,
+    control: BoardControl,
+}
+
+/// What the control plane does to the load board.
+#[derive(Default)]
+struct BoardControl {
     cache_writes: CacheWrites,
+    limits: LearnedLimits,
 }
 
 /// The one slice, and what is believed of prompts on their way.
@@ -130,9 +137,9 @@ impl Shipped {
             ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
         let memory = IndexMemory::new(trace, &config, root);
         let (waiting, buffer, home) = (QueuedRequests::default(), Vec::new(), Home::default());
-        let cache_writes = CacheWrites::default();
-        let mut shipped =
-            Self { fleet, stages, home, memory, request, waiting, buffer, cache_writes };
+        let mut control = BoardControl::default();
+        control.limits.follow(&fleet, &stages.loads.board);
+        let mut shipped = Self { fleet, stages, home, memory, request, waiting, buffer, control };
         shipped.meet();
         shipped
     }
@@ -393,13 +400,14 @@ impl Shipped {
     pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
         let Loads { board, reports } = &mut self.stages.loads;
         let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
+        self.control.limits.observe(rank, &reading, own, board, now);
         reports.take(LoadReport::new(rank, now, &reading, own));
     }
 
     /// Time has passed: what was written to caches long ago counts less, and old blocks of the pool
     /// expire.
     pub(crate) fn fade(&mut self, now: NanosSinceStart) {
-        self.cache_writes.fade(&self.fleet, &self.stages.loads.board, now);
+        self.control.cache_writes.fade(&self.fleet, &self.stages.loads.board, now);
         let Some(kv_pool) = self.tiers(RankIndex(0)).kv_pool else { return };
         while let Some(block) = self.memory.pool.expire(now) {
             let remove = self.memory.remove(block);

@@ -54,6 +54,9 @@ pub struct ModelSpeed {
     pub sequences_max: u32,
     /// Tokens whose KV the device holds.
     pub kv_tokens: u32,
+    /// The engine declares `sequences_max`. Others report their load at the end of a step, as vLLM
+    /// does, and the router learns the limit.
+    pub declares_limit: bool,
     /// What a step costs.
     pub step: StepCost,
     /// How long KV is on its way.
@@ -118,6 +121,7 @@ impl Default for ModelSpeed {
             step_tokens_max: 8_192,
             sequences_max: 256,
             kv_tokens: default_kv_tokens(),
+            declares_limit: true,
             step: StepCost::default(),
             transfer: TransferCost::default(),
         }

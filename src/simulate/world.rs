@@ -1,7 +1,7 @@
 //! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
-use crate::engine::{EngineJob, EngineNews, ModelEngine};
+use crate::engine::{EngineJob, EngineNews, EngineRequests, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::plan::SimPlan;
@@ -48,8 +48,25 @@ pub struct PolicyRun {
     pub summary: PolicySummary,
     /// How the run went over its time.
     pub series: RunSeries,
+    /// What the engines reported.
+    pub loads: Vec<EngineLoad>,
+    /// When the last request ended.
+    pub ended_ns: u64,
     /// What the routers have cost; no figure of it is the same in two runs.
     pub used: RouterUse,
+}
+
+/// What the engine of one rank reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// When it reported, in virtual time.
+    pub at_ns: u64,
+    /// The place of its rank.
+    pub rank: usize,
+    /// Requests in the batch.
+    pub running: u32,
+    /// Requests that wait for it.
+    pub waiting: u32,
 }
 
 /// Who looks at a run, and whose clock measures the routers.
@@ -75,7 +92,13 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) ->
     let Requests { started_ns, outcomes, .. } = &world.requests;
     let computed = world.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
     let series = RunSeries::of(started_ns, outcomes, &world.ranks.samples, computed.collect());
-    PolicyRun { summary: world.summary(), series, used: world.routers.used() }
+    PolicyRun {
+        summary: world.summary(),
+        series,
+        loads: std::mem::take(&mut world.ranks.loads),
+        ended_ns: world.requests.last_end_ns,
+        used: world.routers.used(),
+    }
 }
 
 /// One request of a run.
@@ -128,6 +151,7 @@ struct SimRanks {
     /// The next look at the queues that is planned.
     looks_again_at: u64,
     samples: Vec<TokenSample>,
+    loads: Vec<EngineLoad>,
 }
 
 struct Requests {
@@ -143,6 +167,7 @@ struct Requests {
     /// Those that have not ended.
     left: usize,
     last_arrival_ns: u64,
+    last_end_ns: u64,
 }
 
 impl<'a> World<'a> {
@@ -180,6 +205,7 @@ impl<'a> World<'a> {
                 unheard: VecDeque::new(),
                 looks_again_at: u64::MAX,
                 samples: Vec::new(),
+                loads: Vec::new(),
             },
             requests: Requests {
                 leases: (0..count).map(|_| None).collect(),
@@ -190,6 +216,7 @@ impl<'a> World<'a> {
                 followers: vec![Vec::new(); count],
                 left: count,
                 last_arrival_ns: 0,
+                last_end_ns: 0,
             },
             events: SimEvents::default(),
             first_tokens: FirstTokens::default(),
@@ -401,6 +428,7 @@ impl<'a> World<'a> {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
         self.requests.left -= 1;
+        self.requests.last_end_ns = now;
         for follower in std::mem::take(&mut self.requests.followers[id as usize]) {
             if let TurnStart::After { think_ns, .. } = self.trace.requests[follower as usize].turn {
                 self.at(now.saturating_add(think_ns), Event::Arrives(follower));
@@ -433,14 +461,21 @@ impl<'a> World<'a> {
         }
         self.ranks.samples.push(sample);
         for (at, engine) in self.ranks.engines.iter().enumerate() {
-            let (running, waiting) = engine.load();
+            let load =
+                if self.plan.speed(at).declares_limit { engine.load() } else { engine.reported() };
+            let EngineRequests { running, waiting, deferred } = load;
+            let load = EngineLoad { at_ns: now, rank: at, running, waiting };
+            self.ranks.loads.push(load);
             let kv_permille = Some(engine.used_permille());
-            let reading = LoadReading { running, waiting, kv_permille, ..LoadReading::default() };
+            let reading =
+                LoadReading { running, waiting, deferred, kv_permille, ..LoadReading::default() };
             if let Some(rank) = RankIndex::try_from_index(at) {
                 self.routers.report(rank, NanosSinceStart(now), reading);
             }
         }
         self.at(now.saturating_add(REPORT_INTERVAL_NS), Event::Reports);
+        // A limit that was learned from a report may have let requests in.
+        self.serve(false, now);
     }
 
     fn summary(&self) -> PolicySummary {

@@ -26,8 +26,8 @@ use forebay::select::{
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
-    FleetSnapshot, Leg, LoadBoard, LoadReports, ModelText, Rank, Requester, Role, RoomLimits,
-    SessionSeat, TierRanks,
+    FleetSnapshot, Leg, LimitSource, LoadBoard, LoadReports, ModelText, Rank, Requester, Role,
+    RoomLimits, SessionSeat, TierRanks,
 };
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
@@ -241,6 +241,7 @@ pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
         block_size_tokens: BLOCK_TOKENS,
         kv_block_count: 0,
         running_max: 0,
+        limit_source: LimitSource::Declared,
         kv_feed_live: true,
         role: Role::Both,
         kv_transfer: None,

@@ -60,9 +60,13 @@ fn of<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
 fn where_nothing_is_wrong_nothing_is_found() {
     let engines = [engine(|_| {}), engine(|config| config.wire = EngineWire::Sglang)];
     let (is_well, said) = doctor("", &before(&[&engines[0], &engines[1]], ""));
-    for (engine, name) in engines.iter().zip(["vLLM", "SGLang"]) {
+    let words = [
+        "vLLM, m, 1 rank, KV events, prefix caching, limit learned from load reports",
+        "SGLang, m, 1 rank, KV events, prefix caching, limit 64 (declared)",
+    ];
+    for (engine, words) in engines.iter().zip(words) {
         let found = of(&said, &format!("worker {}", engine.url()));
-        assert_eq!(found, [format!("ok, {name}, m, 1 rank, KV events, prefix caching")], "{said}");
+        assert_eq!(found, [format!("ok, {words}")], "{said}");
     }
     // A machine of tests may have no io_uring.
     let others: Vec<_> =
@@ -83,7 +87,8 @@ fn each_planted_fault_of_an_engine_is_found() {
     ];
     let all: Vec<_> = engines.iter().collect();
     let gone = port_for_later();
-    let text = before(&all, "") + &format!("[[worker]]\nurl = \"http://{gone}\"\n");
+    let text = before(&all, "rank_concurrency_max = 7")
+        + &format!("[[worker]]\nurl = \"http://{gone}\"\n");
     let (is_well, said) = doctor("", &text);
     assert!(!is_well, "{said}");
     let found = |engine: &EngineHandle| of(&said, &format!("worker {}", engine.url())).join("\n");
@@ -93,6 +98,7 @@ fn each_planted_fault_of_an_engine_is_found() {
     assert!(found(forgetful).contains("--no-enable-prefix-caching"), "{said}");
     assert!(found(sglang).contains("--disable-radix-cache"), "{said}");
     assert!(found(no_replay).starts_with("no replay"), "{said}");
+    assert!(found(silent).ends_with("\nis vLLM, m, 1 rank, prefix caching, limit 7 (configured)"));
     assert!(of(&said, &format!("worker http://{gone}"))[0].starts_with("not reached"), "{said}");
 }
 

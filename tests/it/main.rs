@@ -44,6 +44,7 @@ mod images;
 mod jwt;
 mod kv_pools;
 mod kv_routing;
+mod learned_limits;
 mod live_page;
 mod load_reports;
 mod logging;

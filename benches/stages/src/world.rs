@@ -5,9 +5,9 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, Wo
 use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, LoadBoard, LoadReading, LoadReport, LoadReports, Model, ModelKind,
-    ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat, ShardBoard,
-    TierRanks, Worker, WorkerState,
+    Dialect, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
+    ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat,
+    ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, RootName, SliceWriter, index,
@@ -116,6 +116,7 @@ fn rank(index: u16) -> Rank {
         block_size_tokens: BLOCK_SIZE_TOKENS,
         kv_block_count: KV_BLOCK_COUNT,
         running_max: 256,
+        limit_source: LimitSource::Declared,
         kv_feed_live: true,
         role: Role::Both,
         kv_transfer: None,

@@ -17,11 +17,7 @@ impl Configured {
     pub(super) fn of(config: &Config, worker: &WorkerConfig) -> Self {
         Self {
             concurrency_max: worker.concurrency_max,
-            load_source: match worker.load_source.unwrap_or(config.load.source) {
-                // Without health checks nothing is asked of workers unless it is asked for.
-                LoadSource::Auto if !config.health.enabled => LoadSource::Off,
-                source => source,
-            },
+            load_source: config.load_source(worker),
             topology: worker.topology.as_deref().map(Into::into),
             kv_flow: worker.kv_transfer.kv_flow,
             kv_pool: worker.kv_pool.as_deref().map(Into::into),

@@ -6,8 +6,8 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, Rank, Role, RoomLimits,
-    Serving, SessionSeat, TierRanks,
+    ANY_MODEL, EngineShows, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, PlacesLimit,
+    Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ pub(in crate::control) struct FoundWorker<'a> {
     /// `None`: it has not answered yet.
     pub(in crate::control) description: Option<&'a Description>,
     pub(in crate::control) texts: &'a BTreeMap<Arc<str>, FoundText>,
+    /// The limit of its ranks; of several kinds, that of the first.
+    pub(in crate::control) places: PlacesLimit,
 }
 
 /// A rank that its worker has, and where.
@@ -80,7 +82,14 @@ impl Fleet {
         let present = present.filter(|(_, known)| known.word != OperatorWord::Gone);
         present.filter_map(|(index, known)| {
             let description = known.description.as_ref();
-            let found = FoundWorker { name: &known.shown.name, description, texts: &known.texts };
+            let first = description.and_then(|description| description.ranks.first());
+            let running_max = first.and_then(|rank| rank.running_max).unwrap_or(0);
+            let found = FoundWorker {
+                name: &known.shown.name,
+                description,
+                texts: &known.texts,
+                places: self.places_limit(Some(known), description, running_max),
+            };
             Some((WorkerIndex::try_from_index(index)?, found))
         })
     }
@@ -122,9 +131,10 @@ impl Fleet {
         let kv_block_count = described.map_or(0, |rank| rank.kv_block_count);
         let running_max = described.and_then(|rank| rank.running_max).unwrap_or(0);
         let kv_tokens = u64::from(kv_block_count).saturating_mul(u64::from(block_size_tokens));
-        let configured = worker.and_then(|worker| worker.configured.concurrency_max);
         let is_bound = worker.is_some_and(KnownWorker::has_bound_overlap);
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let places =
+            self.places_limit(worker, place.as_ref().map(|place| place.description), running_max);
         Rank {
             worker: known.worker,
             dp_rank: place.as_ref().map_or(DpRank(known.number), ShownRank::dp_rank),
@@ -133,6 +143,7 @@ impl Fleet {
             block_size_tokens,
             kv_block_count,
             running_max,
+            limit_source: places.source,
             kv_feed_live: known.feed_live,
             role,
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
@@ -140,12 +151,30 @@ impl Fleet {
             topology: worker.and_then(|worker| worker.configured.topology.clone()),
             room: match worker.map(|worker| worker.word) {
                 Some(OperatorWord::Sleep(_)) => RoomLimits::CLOSED,
-                _ => self.room(role, configured, running_max, kv_tokens),
+                _ => self.room(role, places, kv_tokens),
             },
             pool: PoolIndex(0),
             tiers: TierRanks { is_bound: known.tiers.is_bound || is_bound, ..known.tiers },
             seat: place.as_ref().map(ShownRank::seat).unwrap_or_default(),
         }
+    }
+
+    /// The limit of requests of a rank that declares so many.
+    fn places_limit(
+        &self,
+        worker: Option<&KnownWorker>,
+        description: Option<&Description>,
+        running_max: u32,
+    ) -> PlacesLimit {
+        let configured = worker.map(|worker| &worker.configured);
+        let reports_load = |description: &Description| {
+            configured.is_some_and(|worker| description.reports_load(worker.load_source))
+        };
+        let engine =
+            EngineShows { running_max, reports_load: description.is_some_and(reports_load) };
+        let own = configured.and_then(|worker| worker.concurrency_max);
+        let role = description.map_or(Role::Prefill, |description| description.role);
+        PlacesLimit::of(&self.config.flow, own, role, engine)
     }
 
     fn kv_transfer(&self, place: &ShownRank<'_>) -> Option<KvTransfer> {
@@ -158,33 +187,18 @@ impl Fleet {
         place.worker.registration.ranks.get(place.position)?.clone()
     }
 
-    /// How much a rank may be given: what is configured for the worker, for its role, for all; then
-    /// what its engine declares. An engine that declares nothing queues by itself, as it does
-    /// without a router.
-    fn room(
-        &self,
-        role: Role,
-        configured: Option<u32>,
-        declared: u32,
-        kv_tokens: u64,
-    ) -> RoomLimits {
+    /// How much a rank may be given. The limit of an engine that declares nothing is learned from
+    /// its load reports; an engine without reports queues by itself, as it does without a router.
+    fn room(&self, role: Role, places: PlacesLimit, kv_tokens: u64) -> RoomLimits {
         let (queue, split) = (&self.config.flow.queue, &self.config.flow.disaggregation);
-        let (places, prefill_tokens, kv_use_percent) = match role {
-            Role::Both => (None, None, None),
-            Role::Prefill => (
-                split.prefill_concurrency_max,
-                split.prefill_tokens_max,
-                split.prefill_kv_use_percent,
-            ),
-            Role::Decode => (split.decode_concurrency_max, None, split.decode_kv_use_percent),
+        let (prefill_tokens, kv_use_percent) = match role {
+            Role::Both => (None, None),
+            Role::Prefill => (split.prefill_tokens_max, split.prefill_kv_use_percent),
+            Role::Decode => (None, split.decode_kv_use_percent),
         };
         let percent = u64::from(kv_use_percent.unwrap_or(queue.kv_use_percent));
         RoomLimits {
-            places_max: configured
-                .or(places)
-                .or(self.config.flow.rank_concurrency_max)
-                .unwrap_or(declared)
-                .min(RoomLimits::PLACES_MAX),
+            places_max: places.places_max,
             kv_tokens_max: kv_tokens.saturating_mul(percent) / 100,
             prefill_tokens_max: RoomLimits::prefill_tokens_max(
                 prefill_tokens.or(queue.prefill_tokens_max),

@@ -367,6 +367,7 @@ impl Control {
         self.live.changed(&self.snapshot, self.setup.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
         self.snapshot.set_queues(&self.setup.board);
+        self.reporter.follow(&self.snapshot);
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);
         }

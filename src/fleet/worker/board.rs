@@ -1,7 +1,7 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the windows, and whom to wake.
 
-use super::{PinnedPrefixes, QueueCell, RankLoad, RankPast, Windows};
+use super::{PinnedPrefixes, QueueCell, RankLoad, RankPast, RoomLimits, Windows};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
@@ -109,6 +109,18 @@ impl LoadBoard {
         let Some(queue) = queue else { return };
         if self.queue(queue).is_some_and(QueueCell::room_made) {
             self.wake_home(queue);
+        }
+    }
+
+    /// Writes the limit that was learned of a rank, and wakes the home of its queue if the limit is
+    /// higher than before. Only the control plane calls it.
+    pub fn set_learned_places(&self, rank: RankIndex, places: Option<u32>) {
+        let Some(cell) = self.rank(rank) else { return };
+        let before = cell.learned_places();
+        let places = places.unwrap_or(0).min(RoomLimits::PLACES_MAX);
+        cell.set_learned_places(places);
+        if before > 0 && (places == 0 || places > before) {
+            self.room_made(rank);
         }
     }
 

@@ -9,10 +9,10 @@ use forebay_ring::sync::Ordering;
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 const _: () = assert!(EjectReason::ALL.len() * COUNT_BITS as usize <= u32::BITS as usize);
-const SLOW: u32 = 1;
-const STALLED: u32 = 2;
+const SLOW: u8 = 1;
+const STALLED: u8 = 2;
 /// A request tries a rank that stood still.
-const STALLED_TRIED: u32 = 3;
+const STALLED_TRIED: u8 = 3;
 
 /// Why a rank is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What the control plane knows of the fleet, as one immutable snapshot per change.
 
 use super::model::{ANY_MODEL, Model};
-use super::{KvTransfer, Leg, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
+use super::{KvTransfer, Leg, LimitSource, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
@@ -162,6 +162,8 @@ pub struct Rank {
     pub kv_block_count: u32,
     /// Requests that it runs at once, as its engine tells; 0 while unknown.
     pub running_max: u32,
+    /// Where the limit of its requests comes from.
+    pub limit_source: LimitSource,
     /// True while its KV events are followed; without them its overlap is unknown.
     pub kv_feed_live: bool,
     /// Which legs it serves.

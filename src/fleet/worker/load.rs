@@ -6,7 +6,7 @@ use super::RankSigns;
 use super::refusal::RefusalNote;
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
 use forebay_config::QueueMode;
-use forebay_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
 /// tokens.
@@ -47,6 +47,9 @@ pub struct RankLoad {
     refused: AtomicU64,
     /// Whose waiters are told when there is room. Written by the control plane.
     queue: AtomicU32,
+    /// Requests that it may have as its load reports show, see `LearnedLimit`; 0: no limit. Written
+    /// by the control plane.
+    learned_places: AtomicU32,
     /// Set by shards, taken by the control plane.
     signs: RankSigns,
     /// Nobody in that queue has a use for room here. Written by the queue's home.
@@ -63,7 +66,7 @@ pub struct RankLoad {
     pub(super) open_until_ns: AtomicU64,
     pub(super) trial: AtomicBool,
     /// Why it is ejected. Written by the control plane.
-    pub(super) ejection: AtomicU32,
+    pub(super) ejection: AtomicU8,
     /// How often it was, for each reason.
     pub(super) ejections: AtomicU32,
 }
@@ -119,6 +122,7 @@ impl Default for RankLoad {
             busy_until_ns: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queue: AtomicU32::new(NO_QUEUE),
+            learned_places: AtomicU32::new(0),
             signs: RankSigns::default(),
             spare: AtomicBool::new(false),
             refusals: AtomicU32::new(0),
@@ -127,7 +131,7 @@ impl Default for RankLoad {
             history: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
             trial: AtomicBool::new(false),
-            ejection: AtomicU32::new(0),
+            ejection: AtomicU8::new(0),
             ejections: AtomicU32::new(0),
         }
     }
@@ -146,7 +150,7 @@ impl RankLoad {
         // ordering: written by one thread, read as a limit; pairs with the store in
         // `set_elsewhere`.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
-        let wanted = wanted.kv_tokens.min(TOKENS_MASK);
+        let (limits, wanted) = (self.limited(limits), wanted.kv_tokens.min(TOKENS_MASK));
         let mut taken = 0;
         let take = |held: u64| {
             // What is counted fits the word, whatever is wanted: the same number is taken off
@@ -172,7 +176,7 @@ impl RankLoad {
         let held = self.held.load(Ordering::Relaxed);
         // ordering: as above.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
-        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
+        let (limits, tokens) = (self.limited(limits), wanted.kv_tokens.min(TOKENS_MASK));
         self.takes_prefill(limits)
             && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
@@ -333,6 +337,7 @@ impl RankLoad {
         now: NanosSinceStart,
     ) -> RoomLimits {
         let Some(places) = self.places_now(model, now) else { return limits };
+        let limits = self.limited(limits);
         let most = if limits.places_max == 0 { RoomLimits::PLACES_MAX } else { limits.places_max };
         // Signed, as in `share`. At least 1: an engine that refused when idle is tried again.
         let least = places.cast_signed().min(most.cast_signed()).cast_unsigned();
@@ -393,6 +398,32 @@ impl RankLoad {
     pub fn places_elsewhere(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
         places(self.elsewhere.load(Ordering::Relaxed))
+    }
+
+    /// Most requests that the rank may have, as its load reports show. Only
+    /// [`LoadBoard::set_learned_places`](super::LoadBoard::set_learned_places) calls it.
+    pub(super) fn set_learned_places(&self, places: u32) {
+        // ordering: one word, read as a limit; pairs with the load in `learned_places`.
+        self.learned_places.store(places, Ordering::Relaxed);
+    }
+
+    /// The same; 0: no limit was learned.
+    #[must_use]
+    #[inline]
+    pub fn learned_places(&self) -> u32 {
+        // ordering: one word, read as a limit; pairs with the store in `set_learned_places`. A
+        // reader of an old value lets one request too many in, or makes it wait.
+        self.learned_places.load(Ordering::Relaxed)
+    }
+
+    /// Limits with what was learned where they name no number of places.
+    #[must_use]
+    #[inline]
+    pub fn limited(&self, limits: RoomLimits) -> RoomLimits {
+        if limits.places_max > 0 {
+            return limits;
+        }
+        RoomLimits { places_max: self.learned_places(), ..limits }
     }
 
     /// Which queue is told of room on this rank. Only the control plane calls it.

@@ -122,7 +122,7 @@ pub fn models(
 mod tests {
     use super::*;
     use crate::worker::test_support::model;
-    use crate::worker::{Rank, RoomLimits, SessionSeat, TierRanks};
+    use crate::worker::{LimitSource, Rank, RoomLimits, SessionSeat, TierRanks};
     use forebay_base::{DpRank, WorkerIndex};
     use std::net::SocketAddr;
 
@@ -135,6 +135,7 @@ mod tests {
             block_size_tokens: 16,
             kv_block_count: 100,
             running_max: 0,
+            limit_source: LimitSource::Declared,
             kv_feed_live: false,
             role: Role::Both,
             kv_transfer: None,

@@ -13,6 +13,16 @@ use std::time::Duration;
 /// little makes the correction weak, too much would make it a gate.
 const WAITING_REQUEST_TOKENS: u64 = 512;
 
+/// Tokens of a rank since its start, where told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenProgress {
+    /// Tokens that it has taken in and given out. While this stands still so does the engine, and
+    /// the other figures are those of its last step.
+    pub all: Option<u64>,
+    /// The part of them that it has given out.
+    pub generated: Option<u64>,
+}
+
 /// What one answer or message of an engine says of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadReading {
@@ -20,6 +30,8 @@ pub struct LoadReading {
     pub running: u32,
     /// Requests that wait for it.
     pub waiting: u32,
+    /// Those of them that wait for KV from elsewhere, and for no place.
+    pub deferred: u32,
     /// Prompt tokens of the waiting ones that are not cached, where told.
     pub waiting_tokens: Option<u64>,
     /// KV tokens held by live requests, where told.
@@ -28,11 +40,8 @@ pub struct LoadReading {
     pub capacity_tokens: Option<u64>,
     /// Share of the KV cache that live requests hold, in thousandths, where told; at most 1,000.
     pub kv_permille: Option<u16>,
-    /// Tokens that the rank has taken in and given out since its start, where told. While this
-    /// stands still so does the engine, and the other figures are those of its last step.
-    pub progress_tokens: Option<u64>,
-    /// The part of them that it has given out, where told.
-    pub generated_tokens: Option<u64>,
+    /// Its work since its start.
+    pub progress: TokenProgress,
 }
 
 impl LoadReading {
@@ -349,12 +358,12 @@ mod tests {
             let reading = LoadReading {
                 running,
                 waiting,
+                deferred: 0,
                 waiting_tokens,
                 used_tokens,
                 capacity_tokens,
                 kv_permille,
-                progress_tokens: None,
-                generated_tokens: None,
+                progress: TokenProgress::default(),
             };
             let reading = reading.completed(capacity);
             let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });

@@ -1,8 +1,8 @@
 //! What tests of several modules share.
 
 use super::{
-    Dialect, FleetSnapshot, Model, ModelKind, Rank, Requester, Role, RoomLimits, SessionSeat,
-    TierRanks, Worker, WorkerState, pools,
+    Dialect, FleetSnapshot, LimitSource, Model, ModelKind, Rank, Requester, Role, RoomLimits,
+    SessionSeat, TierRanks, Worker, WorkerState, pools,
 };
 use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{KeySeed, ModelRoots};
@@ -40,6 +40,7 @@ pub fn rank(worker: u16) -> Rank {
         kv_flow: None,
         topology: None,
         running_max: 0,
+        limit_source: LimitSource::Declared,
         room: RoomLimits::default(),
         pool: PoolIndex(0),
         tiers: TierRanks::default(),

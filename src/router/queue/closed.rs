@@ -111,11 +111,13 @@ pub(crate) fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
 fn has_free_places(fleet: &FleetSnapshot, board: &LoadBoard, pool: &Pool) -> bool {
     let (mut taken, mut places) = (0_u64, 0_u64);
     for &rank in &pool.ranks {
-        let places_max = fleet.room(rank).places_max;
+        let load = board.rank(rank);
+        let room = fleet.room(rank);
+        let places_max = load.map_or(room, |load| load.limited(room)).places_max;
         if places_max == 0 {
             return true;
         }
-        taken += board.rank(rank).map_or(0, |load| u64::from(load.in_flight()));
+        taken += load.map_or(0, |load| u64::from(load.in_flight()));
         places += u64::from(places_max);
     }
     places.saturating_sub(taken) * FREE_PLACES_PART >= places

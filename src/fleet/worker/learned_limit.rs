@@ -1,0 +1,294 @@
+//! The limit of requests of a rank whose engine declares none, learned from its load reports.
+//! Sans-IO: a report and its time go in, a limit comes out. The control plane keeps one for each
+//! such rank.
+//!
+//! | state | report | next limit |
+//! |---|---|---|
+//! | no limit | enough requests have waited, see below | what runs, and one request more |
+//! | the limit holds requests back | more than two wait | what runs, and one request more |
+//! | the limit holds requests back | the second in a row in which none waits | a step more |
+//! | else | any | as it was |
+//!
+//! One request that waits shows that the engine is full, so a full engine is not probed. A step is
+//! one request. It doubles while more run than ran when others waited last. A limit of twice as
+//! many as ran then is none, and is forgotten.
+//!
+//! Requests that wait for a step of the engine, behind long prompts, are no sign of a limit. Held
+//! back, they would compute their prompts on ranks that do not hold them. So the first limit needs
+//! a proof: requests that waited, summed over reports in a row. It is large unless as many run as
+//! ever did, or the KV cache is full.
+
+use forebay_base::NanosSinceStart;
+use std::time::Duration;
+
+/// So many requests may wait. With fewer than one the engine may idle, and nothing shows that it is
+/// full.
+const WAITING_MAX: u32 = 2;
+/// Reports that come faster are left out: in this time the requests that the limit has let in
+/// arrive, and the engine reports them.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(400);
+/// Reports in a row without a waiting request that a probe needs. Two requests that end together
+/// leave none waiting for a moment.
+const FREE_REPORTS_MIN: u32 = 2;
+/// Waiting requests for each that runs that prove a limit, where the engine shows that it is full.
+const PROOF_FULL: u64 = 2;
+/// The same elsewhere: a long prompt keeps 20 requests waiting for some seconds.
+const PROOF: u64 = 32;
+/// The least proof: where few run, as many as ever ran is chance.
+const PROOF_MIN: u64 = 128;
+/// As many as ever ran, less this part: requests that end with a step are missing in its report.
+const PEAK_PART: u32 = 32;
+/// A limit is forgotten only so far above what ran: where few run, twice as many are soon reached.
+const PROBED_MIN: u32 = 16;
+/// Part of [`LearnedLimit::ran`] that fades with each report of waiting requests.
+const RAN_FADE: u32 = 16;
+
+/// What one load report shows of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitReport {
+    /// Requests in the batch.
+    pub running: u32,
+    /// Requests that wait for it.
+    pub waiting: u32,
+    /// Requests that this router has there, and that other replicas have or may have.
+    pub known: u32,
+    /// Hardly a block of its KV cache is free.
+    pub is_kv_full: bool,
+}
+
+/// The limit of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LearnedLimit {
+    /// 0 while nothing has shown one.
+    limit: u32,
+    /// By so much the next probe raises it.
+    step: u32,
+    /// Most requests that ran.
+    peak: u32,
+    /// Most requests that ran while others waited, lately.
+    ran: u32,
+    /// Waiting requests of the last reports, as far back as more than [`WAITING_MAX`] waited.
+    proven: u64,
+    /// Reports in a row without a waiting request.
+    free_reports: u32,
+    reported_at: Option<NanosSinceStart>,
+}
+
+impl LearnedLimit {
+    /// The limit; `None` while nothing has shown one.
+    #[must_use]
+    pub const fn places_max(&self) -> Option<u32> {
+        if self.limit == 0 { None } else { Some(self.limit) }
+    }
+
+    /// Takes a report. True if the limit has changed.
+    pub fn observe(&mut self, report: LimitReport, now: NanosSinceStart) -> bool {
+        let age = |at: NanosSinceStart| Duration::from_nanos(now.since(at));
+        if self.reported_at.is_some_and(|at| age(at) < REPORT_INTERVAL_MIN) {
+            return false;
+        }
+        self.reported_at = Some(now);
+        let before = self.limit;
+        let holds_back = before > 0 && report.known >= before;
+        self.count_waiting(report);
+        if report.waiting > WAITING_MAX && (holds_back || self.is_proven(report)) {
+            self.limit = report.filled();
+        }
+        if holds_back && self.free_reports >= FREE_REPORTS_MIN {
+            self.probe(report);
+        } else {
+            self.step = 1;
+        }
+        if report.waiting > 0 {
+            self.ran = report.running.max(self.ran - self.ran / RAN_FADE);
+        }
+        self.peak = self.peak.max(report.running);
+        self.limit != before
+    }
+
+    fn count_waiting(&mut self, report: LimitReport) {
+        let is_free = report.waiting == 0;
+        self.free_reports = if is_free { self.free_reports.saturating_add(1) } else { 0 };
+        let waits = report.waiting > WAITING_MAX;
+        self.proven = if waits { self.proven.saturating_add(u64::from(report.waiting)) } else { 0 };
+    }
+
+    /// Have so many waited that a limit must be the cause? Never by one report alone: many requests
+    /// may have come just before.
+    fn is_proven(&self, report: LimitReport) -> bool {
+        let least = self.peak - self.peak / PEAK_PART;
+        let is_peak = (least..=self.peak).contains(&report.running);
+        let times = if is_peak || report.is_kv_full { PROOF_FULL } else { PROOF };
+        let proof = times.saturating_mul(u64::from(report.running)).max(PROOF_MIN);
+        self.proven > u64::from(report.waiting) && self.proven >= proof
+    }
+
+    /// Raises the limit by a step.
+    fn probe(&mut self, report: LimitReport) {
+        let raised = self.limit.saturating_add(self.step.clamp(1, self.limit));
+        let has_grown = report.running > self.ran;
+        self.step = if has_grown { self.step.saturating_mul(2).max(1) } else { 1 };
+        let none = self.ran.saturating_mul(2).max(self.ran.saturating_add(PROBED_MIN));
+        self.limit = if raised > none { 0 } else { raised };
+    }
+}
+
+impl LimitReport {
+    /// The limit under which the engine is full and one request waits. Of an engine that others
+    /// use too: the part that its known requests are of all.
+    fn filled(self) -> u32 {
+        let all = self.running.saturating_add(self.waiting).max(self.known);
+        let full = all.saturating_sub(self.waiting).saturating_add(1);
+        let part = u64::from(full) * u64::from(self.known.min(all));
+        let part = part.div_ceil(u64::from(all.max(1)));
+        u32::try_from(part).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Reports one second apart.
+    #[derive(Default)]
+    struct Reports {
+        learned: LearnedLimit,
+        count: u64,
+    }
+
+    impl Reports {
+        fn take(&mut self, running: u32, waiting: u32, known: u32) -> Option<u32> {
+            self.count += 1;
+            let report = LimitReport { running, waiting, known, is_kv_full: false };
+            self.learned.observe(report, NanosSinceStart(self.count * 1_000_000_000));
+            self.learned.places_max()
+        }
+
+        /// An engine of so many places, and that many requests that want to be there. What is there
+        /// already stays.
+        fn serve(&mut self, places: u32, wanted: u32, there: &mut u32) -> Option<u32> {
+            let most = self.learned.places_max().unwrap_or(u32::MAX);
+            *there = (*there).saturating_sub(places).max(wanted.min(most));
+            self.take(places.min(*there), there.saturating_sub(places), *there)
+        }
+    }
+
+    #[test]
+    fn a_full_engine_has_one_request_waiting_from_the_proof_on() {
+        let mut reports = Reports::default();
+        assert_eq!(reports.take(5, 200, 205), None, "many may have come just before");
+        assert_eq!(reports.take(8, 192, 200), Some(9));
+        assert_eq!(reports.take(8, 1, 9), Some(9), "it is full: no probe");
+        assert_eq!(reports.take(8, 2, 10), Some(9));
+        assert_eq!(reports.take(8, 5, 13), Some(9), "at once");
+        assert_eq!((reports.take(9, 0, 9), reports.take(10, 0, 9)), (Some(9), Some(10)));
+    }
+
+    #[test]
+    fn a_few_that_wait_behind_long_prompts_prove_nothing() {
+        let mut reports = Reports::default();
+        for running in 20..60 {
+            assert_eq!(reports.take(running, 9, running + 9), None);
+        }
+        assert_eq!(reports.take(40, 0, 40), None);
+        let limits: Vec<_> = (0..60).map(|_| reports.take(40, 40, 80)).collect();
+        assert_eq!(limits.iter().position(Option::is_some), Some(31), "40 wait for half a minute");
+    }
+
+    #[test]
+    fn a_limit_that_is_none_is_left_behind() {
+        let mut reports = Reports::default();
+        reports.take(8, 400, 408);
+        assert_eq!(reports.take(8, 300, 308), Some(9));
+        let mut there = 0;
+        let limits: Vec<_> = (0..9).map(|_| reports.serve(400, 300, &mut there)).collect();
+        let some = |limit| Some(limit);
+        assert_eq!(limits[..5], [9, 10, 12, 16, 24].map(some), "each step is twice the last");
+        assert_eq!(limits[5..], [None; 4], "far more than ran while others waited");
+        assert_eq!(there, 300);
+    }
+
+    #[test]
+    fn reports_that_come_too_fast_are_left_out() {
+        let mut learned = LearnedLimit::default();
+        let report = LimitReport { running: 4, waiting: 500, known: 504, is_kv_full: false };
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        assert!(!learned.observe(report, at(1_000)) && !learned.observe(report, at(1_399)));
+        assert!(learned.observe(report, at(1_400)));
+    }
+
+    #[test]
+    fn two_routers_share_an_engine() {
+        let (mut one, mut other) = (Reports::default(), Reports::default());
+        let (mut ours, mut theirs) = (600, 300);
+        for _ in 0..60 {
+            let all: u32 = ours + theirs;
+            let (running, waiting) = (all.min(64), all.saturating_sub(64));
+            let done = |there: u32| there - there * 64 / all;
+            let limit = one.take(running, waiting, ours);
+            ours = done(ours).max(limit.unwrap_or(600).min(600));
+            let limit = other.take(running, waiting, theirs);
+            theirs = done(theirs).max(limit.unwrap_or(300).min(300));
+        }
+        assert!((64..=67).contains(&(ours + theirs)), "{ours} and {theirs}");
+        assert!(ours > theirs && theirs >= 20, "by what each had: {ours} and {theirs}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_is_at_least_1_and_grows_by_steps(
+            reports in proptest::collection::vec(
+                (0_u32..300, prop_oneof![Just(0_u32), 0_u32..4, 0_u32..600], 0_u32..900), 1..200,
+            ),
+        ) {
+            let mut all = Reports::default();
+            let mut before: Option<u32> = None;
+            for (running, waiting, known) in reports {
+                let now = all.take(running, waiting, known);
+                let all_there = (running + waiting).max(known);
+                prop_assert!(now != Some(0));
+                match (before, now) {
+                    (Some(before), _) if waiting > WAITING_MAX && known >= before => {
+                        let now = now.unwrap();
+                        prop_assert!(now <= all_there - waiting + 1, "it comes down at once");
+                    }
+                    (Some(before), Some(now)) if waiting == 0 => {
+                        prop_assert!(now >= before && now <= 2 * before);
+                    }
+                    (None, Some(now)) => {
+                        prop_assert!(waiting > WAITING_MAX && now <= all_there - waiting + 1);
+                    }
+                    (_, None) => prop_assert!(before.is_none() || waiting == 0),
+                    _ => {}
+                }
+                before = now;
+            }
+        }
+
+        #[test]
+        fn where_nothing_waits_nothing_is_held_back(
+            reports in proptest::collection::vec((0_u32..2_000, 0_u32..=2, 0_u32..2_000), 1..200),
+        ) {
+            let mut all = Reports::default();
+            for (running, waiting, known) in reports {
+                prop_assert_eq!(all.take(running, waiting, known), None);
+            }
+        }
+
+        /// Ten times as many requests as an engine runs.
+        #[test]
+        fn the_limit_of_any_engine_is_found(places in 1_u32..600) {
+            let (mut reports, mut there) = (Reports::default(), 0);
+            let wanted = places * 10 + 200;
+            for _ in 0..250 {
+                reports.serve(places, wanted, &mut there);
+            }
+            for _ in 0..50 {
+                reports.serve(places, wanted, &mut there);
+                prop_assert!((places + 1..=places + WAITING_MAX).contains(&there), "{}", there);
+            }
+        }
+    }
+}
