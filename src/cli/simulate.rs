@@ -196,7 +196,7 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         config: config(args.fleet.config.as_deref())?,
     };
     if let Some(segment) = args.bound.segment {
-        if args.fleet.pool_blocks > 0 {
+        if args.fleet.tiers.pool_blocks > 0 {
             return Err("--bound: leave out --pool-blocks".to_owned());
         }
         let rule = only(&rules)?;
