@@ -9,11 +9,11 @@ use super::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
-use forebay_config::{Config, Policy};
+use forebay_config::{Config, Policy, QueueMode};
 use forebay_disagg::inspect;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, Requester, Role, RoomWanted,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, RankLoad, Requester, Role,
     SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
@@ -23,7 +23,7 @@ use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
     NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
-    Seeking, is_anchor, model, most_held, output_tokens, pick, served_as,
+    Seeking, is_anchor, lease_cost, model, most_held, output_tokens, pick, served_as,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -166,6 +166,7 @@ impl Explainer {
             "prefill_chosen": prefill.and_then(|rank| named(rank, sources.fleet)),
             "by_chance": choice.by_chance,
             "none_because": choice.none_because,
+            "waits_for": choice.waits_for.and_then(|rank| named(rank, sources.fleet)),
             "ranks": ranks,
         }))
     }
@@ -267,17 +268,30 @@ impl Explainer {
         if case.leg == Leg::Decode {
             return self.choose_decode(case);
         }
+        let waits = has_target(policy, case.sources.fleet);
         loop {
             let mut turn = std::mem::take(&mut self.turn);
             let mut random = self.random.clone();
             let picked = pick(policy, &self.request(case), &mut turn, &mut random);
             (self.turn, self.random) = (turn, random);
             let Some(rank) = picked else { return Choice::none("no rank has room") };
-            if has_room(rank, case.sources) {
+            if self.has_room(rank, case) {
                 return Choice::of(policy, rank, &self.request(case));
+            }
+            if waits {
+                return Choice::waits_for(rank);
             }
             self.candidates.remove(rank);
         }
+    }
+
+    fn has_room(&self, rank: RankIndex, case: &Case<'_>) -> bool {
+        let ExplainSources { fleet, board, now, .. } = *case.sources;
+        let limits = board.limits_now(rank, fleet.room(rank));
+        let output_tokens = output_tokens(self.request.max_tokens);
+        let wanted = lease_cost(&self.request(case), rank, output_tokens).room_wanted();
+        let has_room = |load: &RankLoad| load.has_room(load.room_at(limits, None, now), wanted);
+        board.rank(rank).is_some_and(has_room)
     }
 
     /// A decode rank together with the prefill that it can be handed, or a rank that serves the
@@ -312,6 +326,7 @@ impl Explainer {
             }),
             by_chance: equal(rank) > 1,
             none_because: None,
+            waits_for: None,
         });
         (self.candidates, self.turn, self.random) = (candidates, turn, random);
         choice
@@ -398,17 +413,24 @@ struct Choice {
     /// True when another rank could have been chosen as well.
     by_chance: bool,
     none_because: Option<&'static str>,
+    /// The rank that the request waits for: others cost more.
+    waits_for: Option<RankIndex>,
 }
 
 impl Choice {
     fn none(because: &'static str) -> Self {
-        Self { rank: None, because: None, by_chance: false, none_because: Some(because) }
+        let none_because = Some(because);
+        Self { rank: None, because: None, by_chance: false, none_because, waits_for: None }
+    }
+
+    fn waits_for(rank: RankIndex) -> Self {
+        Self { waits_for: Some(rank), ..Self::none("it waits for room on its rank") }
     }
 
     fn of(policy: Policy, rank: RankIndex, request: &PickRequest<'_>) -> Self {
         let by_chance = is_by_chance(policy, rank, request);
         let because = Some(because(policy, rank, request, by_chance));
-        Self { rank: Some(rank), because, by_chance, none_because: None }
+        Self { rank: Some(rank), because, by_chance, none_because: None, waits_for: None }
     }
 }
 
@@ -421,11 +443,10 @@ enum Unmatched {
     Unrenderable(#[from] Unrenderable),
 }
 
-fn has_room(rank: RankIndex, sources: &ExplainSources<'_>) -> bool {
-    let limits = sources.fleet.room(rank);
-    sources.board.rank(rank).is_some_and(|load| {
-        load.has_room(load.room_at(limits, None, sources.now), RoomWanted::default())
-    })
+/// Does a request wait for the rank that costs least, where that has no room?
+fn has_target(policy: Policy, fleet: &FleetSnapshot) -> bool {
+    let is_pool = fleet.config.flow.queue.mode == QueueMode::Pool;
+    is_pool && matches!(policy, Policy::Kv | Policy::Session)
 }
 
 fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) -> bool {

@@ -6,7 +6,7 @@
 use super::catalogue;
 use super::metrics_text::MetricsText;
 use super::windows::OPENERS;
-use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Metric, REASONS_MAX};
 use forebay_fleet::admit::DrainRates;
@@ -60,6 +60,7 @@ pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
     }),
     (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
+    // Where the rank's speed gives the limit: that of now, and 0 while the speed is not known.
     (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
     (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
     (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until(None) > now)),
@@ -68,8 +69,9 @@ pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
 fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
     for (metric, read) in &ROOM_GAUGES {
         let mut family = text.open(metric);
-        each_rank(sources, |labels, rank, load| {
-            family.sample(labels, read(load, &rank.room, sources.now));
+        each_rank(sources, |labels, (index, rank), load| {
+            let room = sources.board.limits_now(index, rank.room);
+            family.sample(labels, read(load, &room, sources.now));
         });
     }
     let mut family = text.open(&catalogue::RANK_PLACES_SOURCE);
@@ -81,11 +83,14 @@ fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
     each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
 }
 
-fn each_rank(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &Rank, &RankLoad)) {
+fn each_rank(
+    sources: &FlowSources<'_>,
+    mut sample: impl FnMut(&[(&str, &str)], (RankIndex, &Rank), &RankLoad),
+) {
     for (index, rank, worker) in sources.fleet.present() {
         let Some(load) = sources.board.rank(index) else { continue };
         let dp_rank = rank.dp_rank.0.to_string();
-        sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], rank, load);
+        sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], (index, rank), load);
     }
 }
 
@@ -148,7 +153,7 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::{ModelIndex, RankIndex};
+    use forebay_base::ModelIndex;
     use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
@@ -210,6 +215,22 @@ mod tests {
             assert!(text.contains(&format!("\nforebay_{line}\n")), "{line}:\n{text}");
         }
         assert!(!text.contains("drain_rate"), "unknown");
+    }
+
+    #[test]
+    fn a_prefill_limit_by_speed_is_shown_as_it_is_now() {
+        let mut fleet = with_mode(QueueMode::Pool);
+        fleet.ranks[1].room.prefill_tokens_max = RoomLimits::PREFILL_BY_SPEED;
+        let board = LoadBoard::new();
+        let shown = |tokens: u64| {
+            let line = format!(r#"rank_prefill_tokens_max{{worker="w",dp_rank="1"}} {tokens}"#);
+            scraped(&fleet, &board).contains(&format!("\nforebay_{line}\n"))
+        };
+        assert!(shown(0), "the speed is not known");
+        let (past, at) = (board.past(RankIndex(1)).unwrap(), NanosSinceStart(1 << 30));
+        past.prefill_began(1 << 20, NanosSinceStart(0));
+        past.prefill_ended(1 << 20, 0, at);
+        assert!(past.prefill_room() > 100_000 && shown(past.prefill_room()));
     }
 
     #[test]

@@ -81,6 +81,7 @@ fn ranks_of(worker: WorkerIndex, sources: &WorkerSources<'_>) -> Vec<Value> {
 
 fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
     let load = sources.fleet.board.rank(index)?;
+    let room = sources.fleet.board.limits_now(index, rank.room);
     Some(json!({
         "rank": index.0,
         "dp_rank": rank.dp_rank.0,
@@ -95,7 +96,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
             (!rank.room.is_closed()).then_some(load.limited(rank.room).places_max),
         "concurrency_source": rank.limit_source.word(),
         "kv_tokens_max": rank.room.kv_tokens_max,
-        "prefill_tokens_max": rank.room.prefill_tokens_max,
+        "prefill_tokens_max": room.prefill_tokens_max,
         "engine_running_max": rank.running_max,
         "role": roles::word(rank.role),
         "topology": rank.topology.as_deref(),

@@ -721,7 +721,7 @@ fn flags_win_over_the_file() {
     assert_eq!(config.flow.rank_concurrency_max, Some(9));
     assert_eq!(config.flow.queue.mode, QueueMode::Off);
     assert_eq!(config.flow.queue.depth_max, 3);
-    assert_eq!(config.flow.queue.wait_max, Some(Duration::from_secs(4)));
+    assert_eq!(config.flow.queue.wait_max, Duration::from_secs(4));
     assert_eq!(config.flow.rejection_window, Duration::ZERO);
     assert_eq!(config.nats.url.as_deref(), Some("nats://b:4222"));
     assert_eq!(config.workers[0].name.as_deref(), Some("first"));

@@ -22,8 +22,8 @@ impl PrefixMarks {
     /// No prefix has a name.
     pub const NONE: Self = Self(None);
 
-    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle for each four
-    /// bytes.
+    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle for
+    /// each four bytes.
     #[must_use]
     pub fn of(root: BlockKey, text: &[u8]) -> Self {
         let (mut name, mut from) = (root.bits(), 0);
@@ -63,12 +63,12 @@ mod tests {
     #[test]
     fn lengths_grow_by_an_eighth_at_most() {
         let lengths: Vec<usize> = (0..MARKS_MAX).map(prefix_bytes).collect();
-        assert_eq!(lengths[..3], [1_024, 2_048, 3_072]);
-        assert_eq!(lengths[7..18], [8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20].map(|k| k << 10));
+        assert_eq!(lengths[..3], [512, 1_024, 1_536]);
+        assert_eq!(lengths[7..18], [8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20].map(|k| k << 9));
         assert_eq!(lengths[MARKS_MAX - 1], 512 << 10);
         for pair in lengths.windows(2) {
             let step = pair[1] - pair[0];
-            assert!(step >= 1_024 && step * 8 <= pair[0].max(8 << 10), "{pair:?}");
+            assert!(step >= 512 && step * 8 <= pair[0].max(8 << 9), "{pair:?}");
         }
     }
 
@@ -79,10 +79,10 @@ mod tests {
         let (one, mut other) = (vec![7; 5_000], vec![7; 9_000]);
         other[3_500] = 8;
         let (one, other) = (marks(&one), marks(&other));
-        assert_eq!((one.names().len(), other.names().len()), (4, 8));
-        assert_eq!(one.names()[..3], other.names()[..3]);
-        assert_ne!(one.names()[3], other.names()[3]);
-        assert_eq!(marks(&[7; 1_023]), PrefixMarks::NONE);
+        assert_eq!((one.names().len(), other.names().len()), (9, 16));
+        assert_eq!(one.names()[..6], other.names()[..6]);
+        assert_ne!(one.names()[6], other.names()[6]);
+        assert_eq!(marks(&[7; 511]), PrefixMarks::NONE);
         let elsewhere = PrefixMarks::of(root(2), &[7; 5_000]);
         assert_ne!(elsewhere.names()[0], one.names()[0]);
     }

@@ -8,8 +8,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
 use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadReports, RankLoad, RankPast, Requester, RoomLimits, RoomWanted,
-    ShardBoard,
+    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
 };
 
 /// Tokens that are computed again, because a request left the rank that holds them, count so many
@@ -304,40 +303,6 @@ impl Binder<'_> {
         are_left_out
     }
 
-    /// The rank to be kept for a request that no rank has room for: the one that is kept already,
-    /// or, if there are places and no cache with room, the one with a place that lacks fewest
-    /// tokens. `None`: it waits for a place.
-    #[must_use]
-    pub fn to_keep(
-        &self,
-        request: &PickRequest<'_>,
-        own: Option<RankIndex>,
-        candidates: &Candidates,
-        is_free: impl Fn(RankIndex) -> bool,
-    ) -> Option<RankIndex> {
-        // The same rank until the request fits, also where another one lacks less by now: a rank
-        // that is given up is filled by others, and the request would start over.
-        if own.is_some_and(|own| candidates.ranks().contains(&own)) {
-            return own;
-        }
-        let lacks = |&rank: &RankIndex| {
-            let held = self.board.rank(rank).map_or(0, RankLoad::kv_tokens);
-            request
-                .uncached_tokens(rank)
-                .saturating_add(held)
-                .saturating_sub(self.fleet.room(rank).kv_tokens_max)
-        };
-        let has_place = |&rank: &RankIndex| {
-            is_free(rank) && self.has_room(rank, request.requester.model, LeaseCost::default)
-        };
-        candidates
-            .ranks()
-            .iter()
-            .filter(|rank| has_place(rank))
-            .min_by_key(|rank| lacks(rank))
-            .copied()
-    }
-
     /// Does anybody wait for room on the rank? Who comes lines up behind.
     #[must_use]
     pub fn is_waited_for(&self, rank: RankIndex) -> bool {
@@ -395,11 +360,7 @@ impl RoomLook<'_> {
     /// What the rank may be given at this moment.
     #[inline]
     fn limits(self, rank: RankIndex) -> RoomLimits {
-        let mut limits = self.fleet.room(rank);
-        if limits.prefill_tokens_max == RoomLimits::PREFILL_BY_SPEED {
-            limits.prefill_tokens_max = self.board.past(rank).map_or(0, RankPast::prefill_room);
-        }
-        limits
+        self.board.limits_now(rank, self.fleet.room(rank))
     }
 
     /// `model`: the model of the request, or `None` for any.

@@ -224,7 +224,7 @@ mod tests {
         });
         let load = RankLoad::default();
         load.add_prefill(500);
-        load.add_decode(6_400);
+        load.correct(0, 6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let prices = Prices::of_token(3).with_speeds(pasts.iter());
         let cost = pasts.each_ref().map(|past| {
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn what_runs_crowds_a_cache_of_known_size_by_its_share() {
         let load = RankLoad::default();
-        load.add_decode(2_500);
+        load.correct(0, 2_500);
         let held = |kv_capacity_tokens, prompt_tokens| {
             let work = RankWork { kv_capacity_tokens, prompt_tokens, ..work(100) };
             parts(&load, &work, None).held_tokens
@@ -324,7 +324,7 @@ mod tests {
     fn the_parts_are_the_whole() {
         let load = RankLoad::default();
         load.add_prefill(500);
-        load.add_decode(6_400);
+        load.correct(0, 6_400);
         assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
         let parts = parts(&load, &work(70), Some(&report));
@@ -352,7 +352,7 @@ mod tests {
         ) {
             let (load, now) = (RankLoad::default(), NanosSinceStart(1_000_000));
             load.add_prefill(queued);
-            load.add_decode(decoded);
+            load.correct(0, decoded);
             let pasts = speeds.map(|tokens| {
                 let past = RankPast::default();
                 (0..32).for_each(|_| past.waited(tokens * 1_000, 1_000_000_000));

@@ -319,6 +319,7 @@ mod tests {
             fleet: &FleetSnapshot::default(),
             prices: Prices::LEAST,
             prompt: PromptSize::new(32, 4.0),
+            marks: &PrefixMarks::NONE,
             session: None,
             anchor: None,
         };
@@ -396,6 +397,7 @@ mod tests {
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::LEAST,
                 prompt: PromptSize::new(400, 4.0),
+                marks: &PrefixMarks::NONE,
                 session: None,
                 anchor: None,
             };
@@ -445,7 +447,7 @@ mod tests {
                 overlaps.set(rank, Overlap { blocks: 1, bytes });
                 let (load, past) = (board.rank(rank).unwrap(), board.past(rank).unwrap());
                 load.add_prefill(queued[at]);
-                load.add_decode(decoded[at]);
+                load.correct(0, decoded[at]);
                 let tokens = if are_alike { 50 } else { tokens_per_ms[at] };
                 (0..32).for_each(|_| past.waited(tokens * 1_000, 1_000_000_000));
             }
@@ -461,6 +463,7 @@ mod tests {
                 fleet: &FleetSnapshot::default(),
                 prices: Prices::of_token(times).with_speeds(pasts),
                 prompt: PromptSize::new(30_000, 4.0),
+                marks: &PrefixMarks::NONE,
                 session: SessionKey::of(b"a session"),
                 anchor,
             };

@@ -11,7 +11,7 @@ use forebay_fleet::worker::{
     LimitSource, LoadBoard, LoadReports, Model, ModelKind, Pool, Rank, RankFailure, Role,
     RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
-use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps};
+use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps, PrefixMarks};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +136,7 @@ impl Scene {
             fleet: &self.fleet,
             prices: Prices::LEAST,
             prompt: PromptSize::new(self.prompt_bytes, 4.0),
+            marks: &PrefixMarks::NONE,
             session: self.session,
             anchor: None,
         }

@@ -63,7 +63,7 @@ mod tests {
     use forebay_base::NanosSinceStart;
     use forebay_fleet::worker::test_support::REQUESTER;
     use forebay_fleet::worker::{LoadBoard, LoadReports, Rank, SessionSeat, test_support};
-    use forebay_index::Overlaps;
+    use forebay_index::{Overlaps, PrefixMarks};
     use std::time::Duration;
 
     const PROMPT_TOKENS: u64 = 1_000;
@@ -100,6 +100,7 @@ mod tests {
             overlaps: &Overlaps::new(4),
             prices: Prices::LEAST,
             prompt: PromptSize::new(PROMPT_TOKENS * 4, 4.0),
+            marks: &PrefixMarks::NONE,
             session,
             anchor: None,
         };

@@ -1,7 +1,6 @@
 //! The facts of a request that has been read: its model, and what its client says, within what the
 //! client may.
 
-use super::env::Env;
 use super::kept;
 use super::slot::Slot;
 use super::websocket;
@@ -81,7 +80,6 @@ pub(super) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize)
 /// # Errors
 /// A refusal when the request asks for a rank that there is not.
 pub(super) fn read(
-    env: &Env,
     slot: &mut Slot,
     fleet: &FleetSnapshot,
     model_index: ModelIndex,

@@ -170,7 +170,7 @@ async fn stages(
             Keeping::of(endpoint, slot.body(), &mut admitted, held_bytes, model_index);
     }
     let came = Came { head_at, read_at, kept_at, address: conn.client.address };
-    let facts = facts::read(&shard.env, slot, &fleet, model_index, came);
+    let facts = facts::read(slot, &fleet, model_index, came);
     let facts = facts.map_err(Stop::Refused)?;
     {
         let ratios = &shard.routing.stages.borrow().matching.ratios;

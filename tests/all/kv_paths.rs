@@ -12,7 +12,7 @@ use forebay::base::{
 };
 use forebay::config::KvConfig;
 use forebay::index::{
-    BlockKey, IndexReader, KeySeed, Overlaps, RootName, SliceWriter, index, slice_of,
+    BlockKey, IndexReader, KeySeed, Overlaps, PrefixMarks, RootName, SliceWriter, index, slice_of,
 };
 use forebay::kv_events::{
     BatchOutcome, BlockText, EventKind, FeedCounters, LowerTiers, Naming, RankFeed, SliceOps, Tier,
@@ -280,6 +280,7 @@ pub(super) fn chosen(
         fleet,
         prices: Prices::LEAST,
         prompt: PromptSize::new(prompt_bytes, 1.0),
+        marks: &PrefixMarks::NONE,
         session: None,
         anchor: None,
     };

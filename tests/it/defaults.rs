@@ -117,7 +117,7 @@ fn a_wait_without_a_bound_of_its_own_ends_with_the_first_byte_timeout() {
 #[test]
 fn a_configured_wait_is_the_bound_even_of_clients_that_have_more_time() {
     let gate = Gate::start();
-    let short = Some(Duration::from_millis(200));
+    let short = Duration::from_millis(200);
     let (handle, mut first) = waiting_behind(&gate, |config| config.flow.queue.wait_max = short);
     let reply = ask(handle.listen, "x-forebay-timeout-ms: 60000\r\n").reply();
     assert_eq!(reply.field("x-forebay-reason"), Some("rejected-queue-wait"));

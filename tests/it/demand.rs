@@ -34,7 +34,7 @@ fn a_refusal_for_want_of_kv_is_of_that_request_alone() {
         ..Config::default()
     };
     config.flow.kv_demand_percent = 125;
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config.timeouts.drain = Duration::from_millis(100);
     let router = router(config);
     until("the worker is up", || usable(&router) == 1);

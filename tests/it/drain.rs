@@ -155,7 +155,7 @@ fn a_queue_serves_until_the_last_shard_is_done() {
         config.cores = (0..SHARDS).map(|shard| shard % 2).collect();
         config.flow.rank_concurrency_max = Some(1);
         config.flow.queue.mode = QueueMode::Pool;
-        config.flow.queue.wait_max = Some(Duration::from_secs(60));
+        config.flow.queue.wait_max = Duration::from_secs(60);
         config.timeouts.drain = Duration::from_secs(60);
         let handle = router(config);
         let mut first = Client::connect(handle.listen);

@@ -194,7 +194,7 @@ fn the_rest_waits_in_the_queue() {
     let engines = [Engine { worker, cuts: Arc::default() }, Engine::start([900])];
     let mut config = keeping(&[&engines[0], &engines[1]]);
     config.flow.rank_concurrency_max = Some(1);
-    config.flow.queue.wait_max = Some(PATIENCE);
+    config.flow.queue.wait_max = PATIENCE;
     config.flow.queue.sse_comments = true;
     let handle = router(config);
     let mut busy = Client::connect(handle.listen);

@@ -137,7 +137,7 @@ fn without_room_elsewhere_a_stream_stays() {
         let (paced, other) = (Paced::start(), Paced::start());
         let mut config = moving(&[&paced.engine, &other.engine]);
         config.flow.rank_concurrency_max = Some(1);
-        config.flow.queue.wait_max = Some(Duration::from_millis(1));
+        config.flow.queue.wait_max = Duration::from_millis(1);
         if is_other_engine {
             config.workers[1].engine = Some(EngineKind::Openai);
         }

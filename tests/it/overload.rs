@@ -40,7 +40,7 @@ fn config(engines: &[EngineHandle], mode: QueueMode, places: u32) -> Config {
     };
     config.flow.rank_concurrency_max = Some(places);
     config.flow.queue.mode = mode;
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config.timeouts.drain = Duration::from_secs(1);
     config
 }

@@ -16,7 +16,7 @@ fn narrow(mut config: Config, mode: QueueMode, places: u32, depth: u32) -> Confi
     config.flow.rank_concurrency_max = Some(places);
     config.flow.queue.mode = mode;
     config.flow.queue.depth_max = depth;
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config
 }
 

@@ -134,7 +134,7 @@ fn what_cannot_be_split_is_not_split_by_a_prefill_worker_that_comes_later() {
     let workers = [(&prefill, ""), (&decode, ""), (&whole, "")];
     let mut config = watchful(pair_config(&workers, "fallback = \"reject\""));
     config.flow.rank_concurrency_max = Some(1);
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     let router = router(config);
     until("all answer", || usable(&router) == 3);
     whole.always([vec![Step::Word], answer(b"{}")].concat());

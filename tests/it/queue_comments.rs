@@ -24,7 +24,7 @@ fn telling(workers: &[&Worker]) -> Config {
         worker.name = Some(format!("w{number}"));
     }
     config.flow.rank_concurrency_max = Some(1);
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config.flow.queue.stale_after = Duration::from_secs(60);
     config.flow.queue.sse_comments = true;
     config
@@ -145,7 +145,7 @@ fn a_refusal_after_queueing_is_the_last_event() {
     ] {
         let gate = Gate::start();
         let mut config = telling(&[&gate.worker]);
-        config.flow.queue.wait_max = Some(Duration::from_millis(300));
+        config.flow.queue.wait_max = Duration::from_millis(300);
         let handle = router(config);
         let mut first = busy(&handle, &gate);
         let mut client = ask(handle.listen, path, "waits", true);

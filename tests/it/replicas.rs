@@ -154,7 +154,7 @@ fn limits_hold_for_all_replicas_together() {
         config.health.enabled = true;
         config.flow.rank_concurrency_max = Some(4);
         config.flow.queue.mode = QueueMode::Pool;
-        config.flow.queue.wait_max = Some(Duration::from_secs(60));
+        config.flow.queue.wait_max = Duration::from_secs(60);
         config.nats.url = Some(nats.url());
         config.nats.name = Some(name.to_owned());
         router(config)

@@ -17,7 +17,7 @@ fn narrow(workers: &[&Worker], mode: QueueMode) -> Config {
     let mut config = config(workers);
     config.flow.rank_concurrency_max = Some(1);
     config.flow.queue.mode = mode;
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config.flow.queue.stale_after = Duration::from_secs(60);
     config
 }
@@ -204,7 +204,7 @@ fn a_drain_serves_who_waits() {
 fn who_waits_too_long_is_told_so() {
     let gate = Gate::start();
     let mut config = narrow(&[&gate.worker], QueueMode::Pool);
-    config.flow.queue.wait_max = Some(Duration::from_millis(300));
+    config.flow.queue.wait_max = Duration::from_millis(300);
     let handle = router(config);
     let mut first = ask(handle.listen, "first");
     gate.holds(1);
@@ -326,7 +326,7 @@ fn a_wait_begins_when_the_request_has_come() {
     let wait_max = Duration::from_millis(900);
     let gate = Gate::start();
     let mut config = narrow(&[&gate.worker], QueueMode::Pool);
-    config.flow.queue.wait_max = Some(wait_max);
+    config.flow.queue.wait_max = wait_max;
     let handle = router(config);
     let mut first = ask(handle.listen, "first");
     gate.holds(1);

@@ -115,7 +115,7 @@ fn who_waits_goes_to_a_worker_that_does_not_drain() {
     }
     config.flow.rank_concurrency_max = Some(1);
     config.flow.queue.mode = QueueMode::Pool;
-    config.flow.queue.wait_max = Some(Duration::from_secs(60));
+    config.flow.queue.wait_max = Duration::from_secs(60);
     config.flow.queue.stale_after = Duration::from_secs(60);
     let router = router(config);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(router.listen)).collect();

@@ -17,7 +17,7 @@ use forebay_http1::{
     UpstreamHead, Version, decimal, encode_request, encode_response, header, parse_request,
     parse_response,
 };
-use forebay_index::Overlaps;
+use forebay_index::{Overlaps, PrefixMarks};
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
@@ -153,6 +153,7 @@ struct Choice {
     board: ShardBoard,
     reports: LoadReports,
     matched: Matched,
+    marks: PrefixMarks,
     /// Instead of what was matched: nothing.
     held_nowhere: Option<Overlaps>,
     /// `None`: no rank has room.
@@ -165,9 +166,9 @@ impl Choice {
     fn of_known() -> Self {
         let world = World::new(8_192);
         let (board, reports, leases) = loads(&world.fleet);
-        let (matched, _) = world.matched();
-        let best = Some(HOLDER);
-        Self { world, board, reports, matched, held_nowhere: None, best, _leases: leases }
+        let (matched, prompt) = world.matched();
+        let (best, marks) = (Some(HOLDER), prompt.marks().clone());
+        Self { world, board, reports, matched, marks, held_nowhere: None, best, _leases: leases }
     }
 
     /// For a prompt that no rank knows.
@@ -200,6 +201,7 @@ impl Choice {
                 &self.world.model().ranks,
             ),
             prompt: PromptSize::new(self.matched.prompt_bytes(), BYTES_PER_TOKEN),
+            marks: &self.marks,
             session: None,
             anchor: None,
         }
@@ -238,10 +240,14 @@ fn select_of(choice: Choice) -> Box<dyn Operation> {
 fn lease() -> Box<dyn Operation> {
     let fleet = fleet(None);
     let (board, _, leases) = loads(&fleet);
-    let cost = LeaseCost { prefill_tokens: 200, decode_tokens: 2_304, kv_tokens: 456 };
+    let cost =
+        LeaseCost { prefill_tokens: 200, decode_tokens: 2_304, kv_tokens: 456, shared_tokens: 0 };
     let limits = fleet.room(HOLDER);
-    let wanted = LeaseWanted { rank: HOLDER, requester: REQUESTER, cost, limits };
+    let (_, prompt) = World::new(8_192).matched();
+    let marks = prompt.marks().clone();
     let run = move |_: &mut Vec<Lease>| {
+        let prefixes = (&marks, BYTES_PER_TOKEN);
+        let wanted = LeaseWanted { rank: HOLDER, requester: REQUESTER, cost, limits, prefixes };
         let taken = Lease::try_take(black_box(&board), wanted, NOW);
         let mut lease = taken.unwrap();
         lease.prefill_done(|| NOW);

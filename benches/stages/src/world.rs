@@ -10,8 +10,8 @@ use forebay_fleet::worker::{
     ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
-    BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, RootName, SliceWriter, index,
-    slice_of,
+    BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, PrefixMarks, RootName,
+    SliceWriter, index, slice_of,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
@@ -145,11 +145,16 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
         past.prefill_began(10, NanosSinceStart(NOW.0 - 2_000_000));
         past.prefill_ended(10, 0, NanosSinceStart(NOW.0 - 1_000_000));
         let tokens = 64 + 3 * u64::from(number);
-        let cost =
-            LeaseCost { prefill_tokens: tokens, decode_tokens: 2 * tokens, kv_tokens: 2 * tokens };
+        let cost = LeaseCost {
+            prefill_tokens: tokens,
+            decode_tokens: 2 * tokens,
+            kv_tokens: 2 * tokens,
+            shared_tokens: 0,
+        };
         for _ in 0..=number % 4 {
             let limits = fleet.room(rank);
-            let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits };
+            let prefixes = (&PrefixMarks::NONE, 4.0);
+            let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
             leases.push(Lease::try_take(&board, wanted, NOW).unwrap());
         }
         past.prefill_began(tokens, NanosSinceStart(NOW.0 - 1_000_000));

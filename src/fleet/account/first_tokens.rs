@@ -47,13 +47,15 @@ mod tests {
     use crate::account::{LeaseCost, LeaseWanted};
     use crate::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
     use forebay_base::{ModelIndex, RankIndex};
+    use forebay_index::PrefixMarks;
 
     fn lease(board: &ShardBoard, ms: u64) -> Lease {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
-        Lease::try_take(board, LeaseWanted { rank: RankIndex(0), requester, cost, limits }, at(ms))
-            .unwrap()
+        let (rank, prefixes) = (RankIndex(0), (&PrefixMarks::NONE, 4.0));
+        let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+        Lease::try_take(board, wanted, at(ms)).unwrap()
     }
 
     fn at(ms: u64) -> NanosSinceStart {
@@ -72,5 +74,28 @@ mod tests {
         assert_eq!((millis, time(true, 1_000)), (Some(100), None));
         assert!(one_in(50) < 500, "until it is known that most do not");
         assert_eq!(one_in(50), 0);
+    }
+
+    /// A prompt whose first token never shows would stand in the limit until its answer ends.
+    #[test]
+    fn prompts_without_a_time_are_counted_as_unseen() {
+        let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
+        let load = board.rank(RankIndex(0)).unwrap();
+        let limits = RoomLimits { prefill_tokens_max: 50, ..RoomLimits::default() };
+        let mut shown = lease(&board, 0);
+        assert_eq!(tokens.time_unseen(true, &mut shown, at(0)), None);
+        assert!(!load.takes_prefill(limits), "its first token will show");
+        shown.prefill_done(|| at(100));
+        drop(shown);
+        (0..1_000).for_each(|_| drop(tokens.time_unseen(true, &mut lease(&board, 150), at(150))));
+        // The speed is known: it passes by time.
+        let mut timed = lease(&board, 200);
+        assert!(tokens.time_unseen(false, &mut timed, at(200)).is_some());
+        assert!(!load.takes_prefill(limits));
+        drop(timed);
+        board.past(RankIndex(0)).unwrap().forget();
+        let mut unseen = lease(&board, 300);
+        assert_eq!(tokens.time_unseen(false, &mut unseen, at(300)), None);
+        assert!(load.takes_prefill(limits) && load.prefill_tokens() == 100);
     }
 }

@@ -1,11 +1,12 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
+use super::held_tokens::HeldTokens;
 use crate::worker::{
-    BreakerClaim, FailureScope, FailureWeight, Pinned, RankFailure, Requester, RoomLimits,
-    RoomWanted, ShardBoard,
+    BreakerClaim, FailureScope, FailureWeight, RankFailure, Requester, RoomLimits, RoomWanted,
+    ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_index::{PrefixMarks, prefix_bytes};
+use forebay_index::PrefixMarks;
 use std::time::Duration;
 
 /// What a request is expected to cost its rank, in tokens.
@@ -29,7 +30,7 @@ impl LeaseCost {
         RoomWanted { kv_tokens, prefill_tokens: self.prefill_tokens }
     }
 
-    /// Tokens that it finds in the rank's cache, if no limit has cut what it takes.
+    /// Tokens that it finds in the rank's cache.
     const fn reused_tokens(&self) -> u64 {
         self.decode_tokens.saturating_sub(self.kv_tokens)
     }
@@ -60,46 +61,6 @@ enum LeaseTrial {
     Shared,
     /// It has shown what the rank does.
     Judged,
-}
-
-/// KV tokens that a lease takes of its rank's limit.
-#[derive(Debug, Default)]
-struct HeldTokens {
-    /// Those that no other request shares.
-    own_tokens: u64,
-    marks: PrefixMarks,
-    pinned: Pinned,
-}
-
-impl HeldTokens {
-    /// Of a request that holds so many tokens in all, of which `taken_tokens` have been taken.
-    fn pin(
-        board: &ShardBoard,
-        rank: RankIndex,
-        all_tokens: u64,
-        taken_tokens: u64,
-        (marks, bytes_per_token): (&PrefixMarks, f32),
-    ) -> Self {
-        let (Some(prefixes), Some(cell)) = (board.pinned(rank), board.rank(rank)) else {
-            return Self { own_tokens: taken_tokens, ..Self::default() };
-        };
-        let size = |number: usize| {
-            let before = number.checked_sub(1).map_or(0, prefix_bytes);
-            let bytes = prefix_bytes(number) - before;
-            (bytes as f32 / bytes_per_token.max(1.0)) as u64
-        };
-        let pinned = prefixes.pin(marks, size);
-        let own_tokens = all_tokens.saturating_sub(pinned.tokens);
-        cell.correct(taken_tokens, own_tokens + pinned.new_tokens);
-        Self { own_tokens, marks: marks.clone(), pinned }
-    }
-
-    /// The tokens that go back.
-    fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
-        let Self { own_tokens, marks, pinned } = self;
-        let shared = board.pinned(rank).map_or(0, |prefixes| prefixes.unpin(&marks, pinned));
-        own_tokens + shared
-    }
 }
 
 /// One place on one rank. Dropping it returns everything.
@@ -143,7 +104,7 @@ impl Lease {
         // What no cache could hold takes what is left, and shares nothing.
         let held = match limits.kv_tokens_max > 0 && taken_tokens == wanted_tokens {
             true => HeldTokens::pin(board, rank, cost.decode_tokens, taken_tokens, prefixes),
-            false => HeldTokens { own_tokens: taken_tokens, ..HeldTokens::default() },
+            false => HeldTokens::unshared(taken_tokens),
         };
         // Before it counts: another shard would take the time without work for that of its prompt.
         if cell.prefill_tokens() == 0 {
@@ -351,9 +312,15 @@ mod tests {
     use super::*;
     use crate::worker::{BreakerRules, LoadBoard};
     use forebay_base::ModelIndex;
+    use forebay_index::{BlockKey, KeySeed, RootName};
 
     const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
-    const COST: LeaseCost = LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130 };
+    const COST: LeaseCost = LeaseCost {
+        prefill_tokens: 100,
+        decode_tokens: 130,
+        kv_tokens: 130,
+        shared_tokens: 0,
+    };
 
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
     const THREE: RoomLimits =
@@ -365,8 +332,24 @@ mod tests {
         limits: RoomLimits,
         now: NanosSinceStart,
     ) -> Option<Lease> {
-        let wanted = LeaseWanted { rank: RankIndex(0), requester: REQUESTER, cost, limits };
+        take_of(board, cost, limits, &PrefixMarks::NONE, now)
+    }
+
+    /// For a prompt with these prefixes, of one byte a token.
+    fn take_of(
+        board: &ShardBoard,
+        cost: LeaseCost,
+        limits: RoomLimits,
+        marks: &PrefixMarks,
+        now: NanosSinceStart,
+    ) -> Option<Lease> {
+        let (rank, prefixes) = (RankIndex(0), (marks, 1.0));
+        let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
         Lease::try_take(board, wanted, now)
+    }
+
+    fn marks(text: &[u8]) -> PrefixMarks {
+        PrefixMarks::of(BlockKey::root(KeySeed(1), &RootName::default()), text)
     }
 
     /// The rank fails a request, and is paused: its sibling does well.
@@ -387,7 +370,7 @@ mod tests {
 
     fn state(board: &LoadBoard) -> (u32, u64, u64) {
         let cell = board.rank(RankIndex(0)).unwrap();
-        (cell.in_flight(), cell.prefill_tokens(), cell.decode_tokens())
+        (cell.in_flight(), cell.prefill_tokens(), cell.kv_tokens())
     }
 
     #[test]
@@ -443,7 +426,7 @@ mod tests {
     #[test]
     fn what_the_engine_did_not_take_was_not_written() {
         let board = ShardBoard::from(LoadBoard::new());
-        let cost = LeaseCost { prefill_tokens: 100, decode_tokens: 500, kv_tokens: 200 };
+        let cost = LeaseCost { decode_tokens: 500, kv_tokens: 200, ..COST };
         let take = || take_with(&board, cost, NONE, NanosSinceStart(0)).unwrap();
         let past = board.past(RankIndex(0)).unwrap();
         let mut served = take();
@@ -451,12 +434,13 @@ mod tests {
         served.judge_success();
         drop(served);
         assert_eq!((past.written_tokens(), past.reused_tokens()), (200, 300));
-        // Over the limit it takes what is left, and still finds nothing.
+        // Over the limit it takes what is left, and still writes all of it.
         let limits = RoomLimits { kv_tokens_max: 150, ..NONE };
-        let cost = LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300 };
+        let cost =
+            LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300, ..COST };
         let mut large = take_with(&board, cost, limits, NanosSinceStart(0));
         large.as_mut().unwrap().judge_success();
-        assert_eq!((past.written_tokens(), past.reused_tokens()), (350, 300));
+        assert_eq!((past.written_tokens(), past.reused_tokens()), (500, 300));
     }
 
     #[test]
@@ -479,6 +463,99 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
         });
         assert!(peak <= 3, "{peak} in flight with a limit of 3");
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    const ROOM: RoomLimits =
+        RoomLimits { places_max: 0, kv_tokens_max: 4_000, prefill_tokens_max: 0 };
+
+    /// Prompts of 1,024 shared and some own tokens, and answers: 1,500 tokens and 2,000.
+    #[test]
+    fn two_leases_take_their_common_prefix_once() {
+        let prompts = [marks(&[1; 1_024]), marks(&[[1; 1_024], [2; 1_024]].concat())];
+        for first_ends in [true, false] {
+            let board = ShardBoard::from(LoadBoard::new());
+            let pinned = board.pinned(RankIndex(0)).unwrap();
+            let take = |at: usize, decode_tokens| {
+                let shared_tokens = pinned.shared_tokens(&prompts[at]);
+                let cost = LeaseCost { decode_tokens, shared_tokens, ..COST };
+                take_of(&board, cost, ROOM, &prompts[at], NanosSinceStart(0)).unwrap()
+            };
+            let held = || state(&board).2;
+            let first = take(0, 1_500);
+            assert_eq!(held(), 1_500);
+            let second = take(1, 3_000);
+            assert_eq!(held(), 1_500 + 3_000 - 1_024);
+            if first_ends {
+                drop(first);
+                assert_eq!(held(), 3_000, "the second holds the prefix alone");
+                drop(second);
+            } else {
+                drop(second);
+                assert_eq!(held(), 1_500);
+                drop(first);
+            }
+            assert_eq!(state(&board), (0, 0, 0));
+        }
+    }
+
+    /// The holder of the prefix ends between the look for room and the lease.
+    #[test]
+    fn a_prefix_that_has_gone_is_taken_in_full() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let prompt = marks(&[1; 1_024]);
+        let cost = LeaseCost { decode_tokens: 1_500, shared_tokens: 1_024, ..COST };
+        let lease = take_of(&board, cost, ROOM, &prompt, NanosSinceStart(0));
+        assert_eq!(state(&board).2, 1_500);
+        drop(lease);
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_lease_that_takes_what_is_left_shares_nothing() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let (prompt, pinned) = (marks(&[1; 1_024]), board.pinned(RankIndex(0)).unwrap());
+        let take = |decode_tokens, limits| {
+            let cost = LeaseCost { decode_tokens, ..COST };
+            take_of(&board, cost, limits, &prompt, NanosSinceStart(0)).unwrap()
+        };
+        let large = take(5_000, RoomLimits { kv_tokens_max: 3_000, ..NONE });
+        assert_eq!((state(&board).2, pinned.shared_tokens(&prompt)), (3_000, 0));
+        drop(large);
+        let unlimited = take(5_000, NONE);
+        assert_eq!((state(&board).2, pinned.shared_tokens(&prompt)), (5_000, 0));
+        drop(unlimited);
+        assert_eq!(state(&board), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_lease_that_the_breaker_refuses_holds_no_prefix() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let prompt = marks(&[1; 1_024]);
+        let take = || take_of(&board, COST, ROOM, &prompt, NanosSinceStart(10));
+        fail(&board, take().unwrap(), Duration::from_secs(1));
+        assert!(take().is_none());
+        assert_eq!(state(&board), (0, 0, 0));
+        assert_eq!(board.pinned(RankIndex(0)).unwrap().shared_tokens(&prompt), 0);
+    }
+
+    #[test]
+    fn an_unseen_prompt_leaves_the_prefill_limit_once() {
+        let board = ShardBoard::from(LoadBoard::new());
+        let load = board.rank(RankIndex(0)).unwrap();
+        let limits = RoomLimits { prefill_tokens_max: 150, ..NONE };
+        let take = || take_with(&board, COST, limits, NanosSinceStart(0));
+        let (mut first, mut second) = (take().unwrap(), take().unwrap());
+        assert!(take().is_none(), "200 tokens are to be computed");
+        first.set_unseen();
+        first.set_unseen();
+        let third = take().unwrap();
+        assert!(take().is_none());
+        drop((first, third));
+        second.prefill_done(|| NanosSinceStart(1));
+        second.set_unseen();
+        assert!(load.takes_prefill(limits));
+        drop(second);
         assert_eq!(state(&board), (0, 0, 0));
     }
 

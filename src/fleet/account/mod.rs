@@ -6,6 +6,7 @@ mod count;
 mod counters;
 mod first_tokens;
 mod held_against;
+mod held_tokens;
 mod latency;
 mod lease;
 mod metric;

@@ -57,6 +57,17 @@ impl LoadBoard {
         self.pasts.get(rank.index())
     }
 
+    /// Limits of a rank, with the limit of prompt tokens that its speed gives at this moment.
+    #[must_use]
+    #[inline]
+    pub fn limits_now(&self, rank: RankIndex, limits: RoomLimits) -> RoomLimits {
+        if limits.prefill_tokens_max != RoomLimits::PREFILL_BY_SPEED {
+            return limits;
+        }
+        let prefill_tokens_max = self.past(rank).map_or(0, RankPast::prefill_room);
+        RoomLimits { prefill_tokens_max, ..limits }
+    }
+
     /// Prefixes in use on a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn pinned(&self, rank: RankIndex) -> Option<&PinnedPrefixes> {

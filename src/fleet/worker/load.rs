@@ -557,6 +557,47 @@ mod tests {
     }
 
     #[test]
+    fn prompts_whose_first_tokens_do_not_show_are_left_out_of_the_prefill_limit() {
+        let load = RankLoad::default();
+        let limits = RoomLimits { prefill_tokens_max: 100, ..RoomLimits::default() };
+        let takes = || (load.takes_prefill(limits), load.has_room(limits, wanted(0)));
+        load.add_prefill(99);
+        assert_eq!(takes(), (true, true), "what one more adds does not matter");
+        load.add_prefill(1);
+        assert_eq!(takes(), (false, false));
+        assert!(load.takes_prefill(RoomLimits::default()), "no limit");
+        load.add_unseen(60);
+        assert_eq!((takes(), load.prefill_tokens()), ((true, true), 100));
+        load.add_prefill(60);
+        assert_eq!(takes(), (false, false));
+        load.sub_unseen(60);
+        load.sub_prefill(60);
+        assert_eq!(takes(), (false, false), "the others are still to be computed");
+        load.sub_prefill(1);
+        assert_eq!(takes(), (true, true));
+    }
+
+    #[test]
+    fn a_request_takes_more_or_less_than_it_asked_for() {
+        let load = RankLoad::default();
+        assert_eq!(load.try_acquire(RoomLimits::default(), wanted(30)), Some(30));
+        for (before, after) in [(30, 130), (130, 130), (130, 0), (0, 20)] {
+            load.correct(before, after);
+            assert_eq!((load.in_flight(), load.kv_tokens()), (1, after));
+        }
+    }
+
+    #[test]
+    fn the_prefill_limit_is_the_configured_one_else_that_of_the_speed_where_requests_wait() {
+        let most = RoomLimits::prefill_tokens_max;
+        let by_speed = RoomLimits::PREFILL_BY_SPEED;
+        let modes = [QueueMode::Off, QueueMode::Pool, QueueMode::Endpoint];
+        assert_eq!(modes.map(|mode| most(None, mode)), [0, by_speed, by_speed]);
+        assert_eq!(modes.map(|mode| most(Some(70), mode)), [70; 3]);
+        assert_eq!(modes.map(|mode| most(Some(0), mode)), [0; 3]);
+    }
+
+    #[test]
     fn what_no_cache_could_hold_needs_a_place_and_takes_what_is_left() {
         let load = RankLoad::default();
         let limits = RoomLimits { places_max: 3, kv_tokens_max: 100, ..RoomLimits::default() };

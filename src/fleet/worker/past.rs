@@ -426,6 +426,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_gets_prompts_of_a_quarter_of_a_second() {
+        let past = RankPast::default();
+        assert_eq!(past.prefill_room(), 0, "without a speed there is no limit");
+        let with_speed = |tokens| {
+            let past = RankPast::default();
+            past.prefill_began(tokens, at(10));
+            past.prefill_ended(tokens, 0, at(11));
+            past.prefill_room()
+        };
+        assert!((24_900..25_100).contains(&with_speed(100_000)), "{}", with_speed(100_000));
+        assert_eq!([10, 1_000, 8_000].map(with_speed), [2_048; 3], "one step of a slow engine");
+        past.prefill_began(100_000, at(10));
+        past.prefill_ended(100_000, 0, at(11));
+        past.forget();
+        assert_eq!(past.prefill_room(), 0, "another engine");
+    }
+
+    #[test]
     fn the_times_of_two_queues_are_days_apart() {
         let past = rank();
         let day = 24 * 3_600;

@@ -6,7 +6,7 @@
 //! the next shorter prefix. A prefix that finds no slot is not shared: each request counts its
 //! tokens for itself.
 
-use forebay_index::PrefixMarks;
+use forebay_index::{MARKS_MAX, PrefixMarks};
 use forebay_ring::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
@@ -14,6 +14,10 @@ use std::sync::OnceLock;
 const SLOTS: usize = if cfg!(feature = "loom") { 2 } else { 1 << 13 };
 /// Slots that a name may be in.
 const WINDOW: usize = if cfg!(feature = "loom") { 2 } else { 4 };
+/// Bits of the number of a slot in its window.
+const PLACE_BITS: usize = 2;
+const _: () = assert!(WINDOW <= 1 << PLACE_BITS && MARKS_MAX * PLACE_BITS <= 128);
+const _: () = assert!(MARKS_MAX <= 64);
 const COUNT_BITS: u32 = 12;
 const TOKENS_BITS: u32 = 20;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
@@ -33,6 +37,8 @@ pub struct PinnedPrefixes {
 pub struct Pinned {
     /// A bit for each of its prefixes that has a slot.
     slots: u64,
+    /// Which slot of its window each of them has, in [`PLACE_BITS`].
+    places: u128,
     /// Tokens of these prefixes.
     pub tokens: u64,
     /// The part of them that no other request had pinned.
@@ -79,11 +85,9 @@ impl PinnedPrefixes {
         let Some(slots) = self.slots.get() else { return 0 };
         let mut tokens = 0;
         for &name in marks.names() {
-            // ordering: a hint; taking the lease decides.
-            let slot = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed));
-            let Some(found) = window(slots, name).map(slot).find(|slot| slot.is_of(name)) else {
-                break;
-            };
+            // A hint; taking the lease decides.
+            let mut found = window(slots, name).map(|slot| Slot(load(slot)));
+            let Some(found) = found.find(|slot| slot.is_of(name)) else { break };
             tokens += found.tokens();
         }
         tokens
@@ -98,10 +102,11 @@ impl PinnedPrefixes {
             return pinned;
         }
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU64::new(0)).collect());
-        for (number, &name) in names.iter().enumerate().take(64) {
+        for (number, &name) in names.iter().enumerate().take(MARKS_MAX) {
             let own_tokens = tokens(number).min(TOKENS_MAX);
-            if let Some((tokens, is_new)) = pin_one(slots, name, own_tokens) {
+            if let Some(PinnedSlot { place, tokens, is_new }) = pin_one(slots, name, own_tokens) {
                 pinned.slots |= 1 << number;
+                pinned.places |= place << (number * PLACE_BITS);
                 pinned.tokens += tokens;
                 pinned.new_tokens += if is_new { tokens } else { 0 };
             }
@@ -112,9 +117,16 @@ impl PinnedPrefixes {
     /// The request has ended. Returns the tokens that no other request has pinned.
     pub fn unpin(&self, marks: &PrefixMarks, pinned: Pinned) -> u64 {
         let Some(slots) = self.slots.get() else { return 0 };
-        let names = marks.names().iter().enumerate().take(64);
+        let names = marks.names().iter().enumerate().take(MARKS_MAX);
         let own = names.filter(|(number, _)| pinned.slots >> number & 1 == 1);
-        own.map(|(_, name)| unpin_one(slots, *name)).sum()
+        own.map(|(number, name)| {
+            let place = pinned.places >> (number * PLACE_BITS) & ((1 << PLACE_BITS) - 1);
+            window(slots, *name).zip(0..).find(|(_, at)| *at == place).map_or(0, |(slot, _)| {
+                debug_assert!(Slot(load(slot)).is_of(*name), "a prefix that nothing has pinned");
+                unpin_one(slot)
+            })
+        })
+        .sum()
     }
 }
 
@@ -123,53 +135,170 @@ fn window(slots: &[AtomicU64], name: u64) -> impl Iterator<Item = &AtomicU64> {
     (0..WINDOW).filter_map(move |step| slots.get((first + step) % SLOTS))
 }
 
-/// Counts one request more. The tokens of the slot, and whether the request is the first.
-fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<(u64, bool)> {
+/// A slot that a request has pinned.
+struct PinnedSlot {
+    /// Its number in the window of the name.
+    place: u128,
+    tokens: u64,
+    /// The request is the first.
+    is_new: bool,
+}
+
+fn load(slot: &AtomicU64) -> u64 {
+    // ordering: an exchange decides, or it is a hint.
+    slot.load(Ordering::Relaxed)
+}
+
+/// Counts one request more.
+fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
     for _ in 0..TRIES {
-        // ordering: the exchange below decides.
-        let load = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed));
-        let of_name = window(slots, name).find(|slot| load(slot).is_of(name));
-        let free = || window(slots, name).find(|slot| load(slot).0 == Slot::FREE.0);
-        let slot = of_name.or_else(free)?;
-        let before = load(slot);
-        let after = match before.count() {
-            0 if before.0 == Slot::FREE.0 => Slot::first(name, tokens),
+        let slots = || window(slots, name).zip(0..).map(|(slot, place)| (slot, place, load(slot)));
+        let of_name = slots().find(|(.., word)| Slot(*word).is_of(name));
+        let free = || slots().find(|(.., word)| *word == Slot::FREE.0);
+        let (slot, place, before) = of_name.or_else(free)?;
+        let after = match Slot(before).count() {
+            0 => Slot::first(name, tokens),
             COUNT_MAX => return None,
-            _ if before.is_of(name) => Slot(before.0 + 1),
-            // Another name took the slot meanwhile.
-            _ => continue,
+            _ => Slot(before + 1),
         };
         // ordering: AcqRel; pairs with the exchange in `unpin_one`: the last request takes the
         // tokens off the rank's sum after the first has added them. Model: tests/loom/models.rs,
         // `a_shared_prefix_counts_once`.
-        let exchanged =
-            slot.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed);
+        let exchanged = slot.compare_exchange(before, after.0, Ordering::AcqRel, Ordering::Relaxed);
         if exchanged.is_ok() {
-            return Some((after.tokens(), after.count() == 1));
+            return Some(PinnedSlot { place, tokens: after.tokens(), is_new: after.count() == 1 });
         }
     }
     None
 }
 
-/// Counts one request less. The tokens of a slot that is free now.
-fn unpin_one(slots: &[AtomicU64], name: u64) -> u64 {
-    loop {
-        // ordering: the exchange below decides.
-        let load = |slot: &AtomicU64| Slot(slot.load(Ordering::Relaxed));
-        let Some(slot) = window(slots, name).find(|slot| load(slot).is_of(name)) else {
-            debug_assert!(false, "a prefix that nothing has pinned");
-            return 0;
-        };
-        let before = load(slot);
-        if !before.is_of(name) {
-            continue;
-        }
-        let after = before.one_less();
-        // ordering: AcqRel; pairs with the exchange in `pin_one`.
-        let exchanged =
-            slot.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed);
-        if exchanged.is_ok() {
-            return if after.count() == 0 { before.tokens() } else { 0 };
+/// Counts one request less. The tokens of a slot that is free now. The slot is the one that the
+/// request has pinned: two requests that come together may have pinned two slots of one name.
+fn unpin_one(slot: &AtomicU64) -> u64 {
+    let less = |word| Some(Slot(word).one_less().0);
+    // ordering: AcqRel; pairs with the exchange in `pin_one`.
+    let before =
+        slot.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).map_or(Slot::FREE, Slot);
+    if before.count() == 1 { before.tokens() } else { 0 }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use forebay_index::{BlockKey, KeySeed, RootName};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// The first prefixes are so many bytes apart.
+    const STEP_BYTES: usize = 512;
+
+    /// Of a prompt of such blocks: each gives a prefix.
+    fn marks(blocks: &[u32]) -> PrefixMarks {
+        let text: Vec<u8> =
+            blocks.iter().flat_map(|block| block.to_le_bytes().repeat(STEP_BYTES / 4)).collect();
+        PrefixMarks::of(BlockKey::root(KeySeed(1), &RootName::default()), &text)
+    }
+
+    /// Each prefix has another number of tokens.
+    fn tokens(number: usize) -> u64 {
+        100 + number as u64
+    }
+
+    #[test]
+    fn a_common_prefix_counts_from_the_first_start_to_the_last_end() {
+        let pinned = PinnedPrefixes::default();
+        let (one, other) = (marks(&[1, 2, 3]), marks(&[1, 2, 9, 9]));
+        assert_eq!(pinned.shared_tokens(&one), 0);
+        let first = pinned.pin(&one, tokens);
+        assert_eq!((first.tokens, first.new_tokens), (303, 303));
+        assert_eq!((pinned.shared_tokens(&one), pinned.shared_tokens(&other)), (303, 201));
+        let second = pinned.pin(&other, tokens);
+        assert_eq!((second.tokens, second.new_tokens), (406, 205));
+        assert_eq!(pinned.unpin(&one, first), 102, "the rest is held by the other");
+        assert_eq!(pinned.shared_tokens(&one), 201);
+        assert_eq!(pinned.unpin(&other, second), 406);
+        assert_eq!(pinned.shared_tokens(&other), 0);
+    }
+
+    #[test]
+    fn what_has_no_name_is_not_shared() {
+        let pinned = PinnedPrefixes::default();
+        let none = pinned.pin(&PrefixMarks::NONE, tokens);
+        assert_eq!((none, pinned.unpin(&PrefixMarks::NONE, none)), (Pinned::default(), 0));
+        assert!(pinned.slots.get().is_none(), "a rank without prefixes has no slots");
+    }
+
+    /// More names than a window has slots: those without a slot count for each request.
+    #[test]
+    fn a_prefix_without_a_slot_counts_for_each_request() {
+        let pinned = PinnedPrefixes::default();
+        let first_slot = |marks: &PrefixMarks| marks.names()[0] & (SLOTS as u64 - 1);
+        let colliding = (0..).map(|block| marks(&[block])).filter(|marks| first_slot(marks) == 7);
+        let all: Vec<PrefixMarks> = colliding.take(WINDOW + 1).collect();
+        let held: Vec<Pinned> = all.iter().map(|marks| pinned.pin(marks, tokens)).collect();
+        let news: Vec<u64> = held.iter().map(|pinned| pinned.new_tokens).collect();
+        assert_eq!(news, [100, 100, 100, 100, 0]);
+        let again = pinned.pin(&all[WINDOW], tokens);
+        assert_eq!((again, pinned.shared_tokens(&all[WINDOW])), (Pinned::default(), 0));
+        let back = all.iter().zip(held).map(|(marks, held)| pinned.unpin(marks, held));
+        assert_eq!(back.sum::<u64>(), 400);
+    }
+
+    #[test]
+    fn a_full_count_shares_no_further() {
+        let (pinned, one) = (PinnedPrefixes::default(), marks(&[1]));
+        let held: Vec<Pinned> = (0..=COUNT_MAX).map(|_| pinned.pin(&one, tokens)).collect();
+        assert_eq!(held.iter().map(|pinned| pinned.new_tokens).sum::<u64>(), 100);
+        assert_eq!(held.iter().filter(|pinned| pinned.tokens == 0).count(), 1);
+        let back = held.into_iter().map(|held| pinned.unpin(&one, held));
+        assert_eq!(back.sum::<u64>(), 100);
+        assert_eq!(pinned.shared_tokens(&one), 0);
+    }
+
+    #[test]
+    fn a_step_that_no_slot_can_count_is_counted_as_the_longest() {
+        let (pinned, one) = (PinnedPrefixes::default(), marks(&[1]));
+        let held = pinned.pin(&one, |_| u64::MAX);
+        assert_eq!((held.tokens, pinned.unpin(&one, held)), (TOKENS_MAX, TOKENS_MAX));
+    }
+
+    proptest! {
+        /// Requests come and end in any order.
+        #[test]
+        fn the_sum_is_that_of_the_distinct_prefixes(
+            prompts in proptest::collection::vec(proptest::collection::vec(0_u32..3, 0..7), 1..12),
+            steps in proptest::collection::vec(0_usize..12, 0..60),
+        ) {
+            let pinned = PinnedPrefixes::default();
+            let prompts: Vec<PrefixMarks> = prompts.iter().map(|blocks| marks(blocks)).collect();
+            let mut held: Vec<Option<Pinned>> = vec![None; prompts.len()];
+            let mut sum = 0_u64;
+            for step in steps {
+                let at = step % prompts.len();
+                let prompt = &prompts[at];
+                match held[at].take() {
+                    Some(own) => sum -= pinned.unpin(prompt, own),
+                    None => {
+                        let shared = pinned.shared_tokens(prompt);
+                        let own = pinned.pin(prompt, tokens);
+                        prop_assert_eq!(own.tokens - own.new_tokens, shared);
+                        prop_assert_eq!(own.tokens, (0..prompt.names().len()).map(tokens).sum::<u64>());
+                        sum += own.new_tokens;
+                        held[at] = Some(own);
+                    }
+                }
+                let running = prompts.iter().zip(&held).filter(|(_, held)| held.is_some());
+                let distinct: BTreeMap<u64, u64> = running
+                    .flat_map(|(prompt, _)| prompt.names().iter().copied().zip((0..).map(tokens)))
+                    .collect();
+                prop_assert_eq!(sum, distinct.values().sum::<u64>());
+            }
+            for (prompt, held) in prompts.iter().zip(held) {
+                sum -= held.map_or(0, |held| pinned.unpin(prompt, held));
+            }
+            prop_assert_eq!(sum, 0);
+            prop_assert!(prompts.iter().all(|prompt| pinned.shared_tokens(prompt) == 0));
         }
     }
 }

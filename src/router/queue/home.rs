@@ -256,14 +256,13 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let here = || ranks().filter(|&rank| fleet.queue_of(rank) == Some(index));
     let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
     let is_shut = |rank| {
-        let limits = fleet.room(rank);
-        let most = limits.prefill_tokens_max;
+        let limits = binder.board.limits_now(rank, fleet.room(rank));
         binder.board.rank(rank).is_some_and(|load| {
             load.busy_until(None) > binder.now
                 || load.places_now(None, binder.now).is_some()
                 || load.is_open()
                 // What began before there was this limit tells nobody of its first byte.
-                || most > 0 && load.prefill_tokens() >= most
+                || !load.takes_prefill(limits)
         })
     };
     here().any(is_shut)

@@ -1,0 +1,61 @@
+//! KV tokens that one lease takes of its rank's limit: those of its own, and those of prefixes that
+//! several requests hold together.
+
+use crate::worker::{Pinned, ShardBoard};
+use forebay_base::RankIndex;
+use forebay_index::{PrefixMarks, prefix_bytes};
+
+/// KV tokens of a lease.
+#[derive(Debug, Default)]
+pub(super) struct HeldTokens {
+    /// Tokens that no other request shares.
+    own_tokens: u64,
+    marks: PrefixMarks,
+    pinned: Pinned,
+}
+
+impl HeldTokens {
+    /// Tokens that have been taken, and of which none are shared.
+    pub(super) fn unshared(own_tokens: u64) -> Self {
+        Self { own_tokens, ..Self::default() }
+    }
+
+    /// Of a request that holds so many tokens in all, of which `taken_tokens` have been taken: the
+    /// rank's sum is corrected by what other requests hold or no longer hold of its prompt.
+    pub(super) fn pin(
+        board: &ShardBoard,
+        rank: RankIndex,
+        all_tokens: u64,
+        taken_tokens: u64,
+        (marks, bytes_per_token): (&PrefixMarks, f32),
+    ) -> Self {
+        let (Some(prefixes), Some(cell)) = (board.pinned(rank), board.rank(rank)) else {
+            return Self::unshared(taken_tokens);
+        };
+        let pinned = prefixes.pin(marks, |number| step_tokens(number, bytes_per_token));
+        let own_tokens = all_tokens.saturating_sub(pinned.tokens);
+        cell.correct(taken_tokens, own_tokens + pinned.new_tokens);
+        Self { own_tokens, marks: marks.clone(), pinned }
+    }
+
+    /// The tokens that go back.
+    pub(super) fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
+        let Self { own_tokens, marks, pinned } = self;
+        let shared = board.pinned(rank).map_or(0, |prefixes| prefixes.unpin(&marks, pinned));
+        own_tokens + shared
+    }
+}
+
+/// Tokens between the prefix of that number and the one before.
+fn step_tokens(number: usize, bytes_per_token: f32) -> u64 {
+    let before = number.checked_sub(1).map_or(0, prefix_bytes);
+    let bytes = prefix_bytes(number).saturating_sub(before);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate of a step of at most 64 KiB, not negative"
+    )]
+    let tokens = (bytes as f32 / bytes_per_token.max(1.0)) as u64;
+    tokens
+}
