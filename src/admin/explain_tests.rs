@@ -1,11 +1,11 @@
 //! Routes and legs as `/debug/overlap` shows them.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
-use forebay_base::{NanosSinceStart, PoolIndex};
-use forebay_config::{Config, FlowConfig, Policy};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::worker::test_support::two_pools;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, SessionSeat,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, RoomWanted, SessionSeat,
 };
 use forebay_index::{KeySeed, index};
 use serde_json::Value;
@@ -35,13 +35,22 @@ fn explained_with(
     session: Option<&str>,
 ) -> Value {
     let policy = session.map_or(Policy::Kv, |_| Policy::Session);
-    let (config, board) = (Config { policy, ..Config::default() }, Arc::new(LoadBoard::new()));
+    explained_on(fleet, &Arc::new(LoadBoard::new()), policy, (body, leg, session))
+}
+
+fn explained_on(
+    fleet: &FleetSnapshot,
+    board: &Arc<LoadBoard>,
+    policy: Policy,
+    (body, leg, session): (&'static str, Option<Leg>, Option<&str>),
+) -> Value {
+    let config = Config { policy, ..Config::default() };
     let reports = LoadReports::new(Duration::from_secs(5));
     let (reader, _writers) = index(1, KeySeed(1), 1 << 24);
     let sources = ExplainSources {
         config: &config,
         fleet,
-        board: &board,
+        board,
         reports: &reports,
         index: &reader,
         counters: &[],
@@ -108,4 +117,32 @@ fn the_anchor_of_a_session_is_told() {
         (&in_body["has_session"], &with(PROMPT, "")["has_session"]),
         (&true.into(), &false.into())
     );
+}
+
+/// Both ranks serve the model; rank 1 has less to compute, and all its places are taken.
+#[test]
+fn a_request_waits_for_its_cheapest_rank_where_that_has_no_room() {
+    let mut fleet = two_pools();
+    let board = Arc::new(LoadBoard::new());
+    board.rank(RankIndex(0)).unwrap().add_prefill(50_000);
+    for _ in 0..4 {
+        let wanted = RoomWanted { kv_tokens: 1, prefill_tokens: 0 };
+        let taken = board.rank(RankIndex(1)).unwrap().try_acquire(fleet.room(RankIndex(1)), wanted);
+        assert_eq!(taken, Some(1));
+    }
+    let told = |fleet: &FleetSnapshot, policy| {
+        let found = explained_on(fleet, &board, policy, (PROMPT, Some(Leg::Whole), None));
+        (found["chosen"]["rank"].clone(), found["waits_for"]["rank"].clone())
+    };
+    for (mode, policy, expected) in [
+        (QueueMode::Pool, Policy::Kv, (Value::Null, 1.into())),
+        (QueueMode::Endpoint, Policy::Kv, (0.into(), Value::Null)),
+        (QueueMode::Off, Policy::Kv, (0.into(), Value::Null)),
+        (QueueMode::Pool, Policy::RoundRobin, (0.into(), Value::Null)),
+    ] {
+        let mut flow = FlowConfig::default();
+        flow.queue.mode = mode;
+        fleet.config = Arc::new(Config { flow, ..Config::default() });
+        assert_eq!(told(&fleet, policy), expected, "{mode:?} {policy:?}");
+    }
 }

@@ -69,8 +69,8 @@ table! {
         hops_max: u32 = 3, { range: 0..=100 };
         /// Each wait of this length raises a request by one class. 0 means never.
         promote_after: Duration = Duration::from_secs(2);
-        /// Requests with fewer prompt tokens to compute go first, until they were given this many
-        /// times the tokens of the oldest request of their tenant. 0 means order of arrival.
+        /// The oldest request of a tenant waits for shorter ones until they were given this many
+        /// times its tokens. 0 means order of arrival.
         overtaken_max: u32 = 64, { range: 0..=1_000 };
         /// Class of requests that name none. Class 0 is served first.
         class_default: u8 = 1, { range: 0..=CLASS_LAST };

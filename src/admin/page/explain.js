@@ -61,6 +61,10 @@ function explained(said, mode) {
     verdict.append("Goes to ", make("b", "", `${rank.worker}, rank ${rank.dp_rank}`));
     const why = BECAUSE[said.because] ?? `of the policy ${said.because}`;
     verdict.append(`, because ${why}${said.by_chance ? " (one of several by chance)" : ""}.`);
+  } else if (said.waits_for) {
+    const { worker, dp_rank } = said.waits_for;
+    verdict.append("Waits in the queue for room on ", make("b", "", `${worker}, rank ${dp_rank}`));
+    verdict.append(": every other rank costs more.");
   } else {
     const why = said.none_because ?? said.route_refused ?? "none fits";
     const waits = said.none_because === "no rank has room" && mode !== "off";

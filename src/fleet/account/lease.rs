@@ -315,12 +315,8 @@ mod tests {
     use forebay_index::{BlockKey, KeySeed, RootName};
 
     const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
-    const COST: LeaseCost = LeaseCost {
-        prefill_tokens: 100,
-        decode_tokens: 130,
-        kv_tokens: 130,
-        shared_tokens: 0,
-    };
+    const COST: LeaseCost =
+        LeaseCost { prefill_tokens: 100, decode_tokens: 130, kv_tokens: 130, shared_tokens: 0 };
 
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
     const THREE: RoomLimits =
@@ -436,8 +432,7 @@ mod tests {
         assert_eq!((past.written_tokens(), past.reused_tokens()), (200, 300));
         // Over the limit it takes what is left, and still writes all of it.
         let limits = RoomLimits { kv_tokens_max: 150, ..NONE };
-        let cost =
-            LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300, ..COST };
+        let cost = LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300, ..COST };
         let mut large = take_with(&board, cost, limits, NanosSinceStart(0));
         large.as_mut().unwrap().judge_success();
         assert_eq!((past.written_tokens(), past.reused_tokens()), (500, 300));
