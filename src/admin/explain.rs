@@ -387,7 +387,7 @@ impl Explainer {
             "failures": load.failures(),
             "breaker_open": load.is_open(),
             "breaker_admits": load.breaker_admits(sources.now, None),
-            "has_room": has_room(index, sources),
+            "has_room": self.has_room(index, case),
             "in_flight": load.in_flight(),
             "prefill_tokens": load.prefill_tokens(),
             "prefill_tokens_per_s": sources.board.past(index)?.prefill_tokens_per_s(),

@@ -134,7 +134,7 @@ reasons! {
     /// `in_flight_max` of the tenant is reached.
     RejectedTenantInFlight = 429 "rejected-tenant-in-flight"
         "You have as many requests in flight as you may. Try again later.",
-    /// `queue.wait_max` has passed, or `timeouts.first_byte` without that key.
+    /// `queue.wait_max` has passed, or the time that the client gave.
     RejectedQueueWait = 429 "rejected-queue-wait"
         "No worker of this model got free while the request waited. Try again later.",
     /// On arrival: the wait would be longer than the deadline.
