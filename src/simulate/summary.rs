@@ -68,16 +68,20 @@ pub struct TimeFigures {
     pub tpot_ms_p99: f64,
 }
 
+impl RequestOutcome {
+    /// Did its first token come within twice its own prefill and a little?
+    pub(crate) fn is_good(&self) -> bool {
+        let most = 2 * self.alone_ns + GOOD_SLACK_NS;
+        self.ttft_ns.is_some_and(|ttft| ttft <= most)
+    }
+}
+
 impl PolicySummary {
     /// Adds what came of the requests.
     pub(crate) fn count(&mut self, outcomes: &[RequestOutcome]) {
         let mut times: Vec<u64> = outcomes.iter().filter_map(|outcome| outcome.ttft_ns).collect();
         times.sort_unstable();
-        let is_good = |outcome: &&RequestOutcome| {
-            let most = 2 * outcome.alone_ns + GOOD_SLACK_NS;
-            outcome.ttft_ns.is_some_and(|ttft| ttft <= most)
-        };
-        let good = outcomes.iter().filter(is_good).count();
+        let good = outcomes.iter().filter(|outcome| outcome.is_good()).count();
         self.requests = outcomes.len() as u64;
         self.refused = (outcomes.len() - times.len()) as u64;
         self.goodput = good as f64 / outcomes.len().max(1) as f64;

@@ -432,6 +432,69 @@ fn slow_ranks_get_what_they_can_compute() {
     assert!(kv.times.ttft_ms_mean < 0.9 * lmetric.times.ttft_ms_mean, "{kv:?} {lmetric:?}");
 }
 
+/// The trace with its starts such that prompts are offered at that load, in percent, until `until`
+/// of the requests have come, and at 70 % from then on. Also when that is.
+fn paced(trace: &Trace, plan: &mut SimPlan, load_percent: f64, until: usize) -> (Trace, u64) {
+    let (mut trace, mut at_ns, mut begins) = (trace.clone(), 0.0, 0);
+    let mut work = 0.0;
+    for (id, request) in trace.requests.iter_mut().enumerate() {
+        request.turn = TurnStart::At { ns: at_ns as u64 };
+        if id == until {
+            begins = at_ns as u64;
+        }
+        let load = if id < until { load_percent } else { 70.0 };
+        let alone = plan.alone_ns(request.input_tokens) as f64;
+        work += alone;
+        at_ns += alone / (plan.ranks as f64 * load / 100.0);
+    }
+    let Some(TurnStart::At { ns: span }) = trace.requests.last().map(|request| request.turn) else {
+        panic!("the last request has a start");
+    };
+    // The time of the trace is the time of the run.
+    plan.load_percent = 100.0 * work / (plan.ranks as f64 * span as f64);
+    (trace, begins)
+}
+
+/// Requests that overload has left behind, caches that it has emptied, and guesses of what ranks
+/// do go by themselves.
+#[test]
+fn a_full_queue_empties_by_itself_within_a_minute() {
+    const MINUTE_NS: u64 = 60_000_000_000;
+    for scenario in [Scenario::Documents, Scenario::Shared] {
+        let all = scenario.trace(1).first(6_000);
+        let until = all.requests.len() / 3;
+        let goodput = |load_percent: f64| {
+            let mut plan = SimPlan { ranks: 4, ..SimPlan::default() };
+            let (trace, begins) = paced(&all, &mut plan, load_percent, until);
+            let outcomes = crate::world::outcomes(&trace, &plan, "kv".parse().unwrap());
+            let part = |from: u64, to: u64| {
+                let of = outcomes.iter().filter(|(at, _)| (from..to).contains(at));
+                let good = of.clone().filter(|(_, outcome)| outcome.is_good()).count();
+                (good as f64 / of.clone().count().max(1) as f64, of.count())
+            };
+            (part(0, begins).0, part(begins + MINUTE_NS, u64::MAX))
+        };
+        let ((_, usual), (overload, after)) = (goodput(70.0), goodput(400.0));
+        assert!(usual.1 > 300 && after.1 > 300, "{usual:?} {after:?}");
+        assert!(overload < usual.0 - 0.1, "{scenario:?}: {overload} is no overload");
+        assert!((usual.0 - after.0).abs() <= 0.02, "{scenario:?}: {usual:?} {after:?}");
+    }
+}
+
+/// Where nothing waits, the queue changes nothing: mean times to the first token, in milliseconds,
+/// of the router that served in the order of arrival.
+#[test]
+fn light_load_costs_no_more_than_in_the_order_of_arrival() {
+    let figures = [("chats", 20.6), ("shared", 25.8), ("agents", 468.3), ("documents", 587.1)];
+    for (name, usual_ms) in figures {
+        let trace = name.parse::<Scenario>().unwrap().trace(1);
+        let plan = SimPlan { ranks: 4, load_percent: 30.0, ..SimPlan::default() };
+        let run = simulate(&trace, &plan, "kv".parse().unwrap());
+        assert!(run.times.ttft_ms_mean < 1.04 * usual_ms, "{name}: {run:?}");
+        assert_eq!(run.refused, 0, "{name}");
+    }
+}
+
 /// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
 #[test]
 fn fixed_seeds_have_the_figures_of_the_file() {

@@ -121,6 +121,18 @@ pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestR
         .collect()
 }
 
+/// What came of each request, with its start.
+#[cfg(test)]
+pub(crate) fn outcomes(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<(u64, RequestOutcome)> {
+    let mut world = World::new(trace, plan, rule, &|| 0);
+    world.plan_arrivals();
+    while let Some((now, event)) = world.next() {
+        world.happen(now, event);
+    }
+    let Requests { started_ns, outcomes, .. } = world.requests;
+    started_ns.into_iter().zip(outcomes).collect()
+}
+
 struct World<'a> {
     trace: &'a Trace,
     plan: &'a SimPlan,

@@ -10,23 +10,14 @@ use forebay_config::{QUEUE_CLASSES, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomWanted, WorkerState,
+    Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomLimits, RoomWanted,
+    WorkerState,
 };
-use forebay_router::queue::KEPT_MAX;
-use forebay_select::PromptSize;
+use forebay_router::queue::tokens_to_compute;
 use std::collections::BTreeMap;
 
 /// A model of no request: only what speaks of all models speaks of this one.
 const NO_MODEL: ModelIndex = ModelIndex(60);
-
-/// A rank that is kept for a request of a queue.
-pub(crate) type Kept = (QueueIndex, Ticket, RankIndex);
-
-/// A home before it looked.
-pub(crate) struct Before {
-    pub(crate) kept: Vec<Kept>,
-    pub(crate) levels: BTreeMap<QueueIndex, Levels>,
-}
 
 /// Levels of what asked for each class: at best, and at worst. A home may have dropped requests
 /// past their deadline, of which the simulator knows no more than that.
@@ -190,7 +181,7 @@ impl World {
         home: usize,
         fleet: &FleetSnapshot,
         verdicts: &[(Ticket, Verdict)],
-        before: &Before,
+        levels: &BTreeMap<QueueIndex, Levels>,
     ) -> Checked {
         let mut granted: Vec<(Waiter, RankIndex)> = Vec::new();
         for (ticket, verdict) in verdicts {
@@ -224,62 +215,19 @@ impl World {
         for (waiter, rank) in &granted {
             // Other models may have taken places since: only a refusal of all models is exact here.
             self.check_room(fleet, *rank, NO_MODEL)?;
-            let was_short = before.kept.iter().any(|(_, ticket, _)| *ticket == waiter.ticket);
-            let levels = before.levels[&waiter.queue];
-            self.check_order(home, fleet, (waiter, was_short), *rank, levels)?;
-            self.check_kept(fleet, waiter, *rank, before)?;
+            self.check_order(home, fleet, waiter, *rank, levels[&waiter.queue])?;
         }
         self.check_windows();
         Ok(())
     }
 
-    /// What was kept for somebody before the home looked went to him, or to one of a better level,
-    /// or to one who was short before him: whoever is short is served in the end. `kept` is in the
-    /// order in which they became so.
-    fn check_kept(
-        &self,
-        fleet: &FleetSnapshot,
-        waiter: &Waiter,
-        rank: RankIndex,
-        before: &Before,
-    ) -> Checked {
-        let levels = before.levels[&waiter.queue];
-        for (queue, ticket, of) in &before.kept {
-            if *ticket == waiter.ticket {
-                return Ok(());
-            }
-            // Who was served, or sent on, has no claim any more; nor who cannot use the rank any
-            // more.
-            let Some((_, short)) = self.books.at_home.get(ticket) else { continue };
-            let has_claim = *queue == waiter.queue
-                && *of == rank
-                && short.facts.deadline > self.now
-                && levels.worst[asked(short)] <= levels.best[asked(waiter)]
-                && self.ways(fleet, short).contains(&rank);
-            if has_claim && !self.truth.promotes_otherwise {
-                return Err(format!("{waiter:?} got {rank:?}, which is kept for {short:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Ranks that this home keeps for those who are short.
-    pub(crate) fn kept(&self, at: usize) -> Vec<Kept> {
-        let home = &self.shards[at].home;
-        let of = |&queue: &QueueIndex| {
-            home.kept(queue).iter().map(move |&(ticket, rank)| (queue, ticket, rank))
-        };
-        self.books.waiting.keys().flat_map(of).collect()
-    }
-
-    /// Nobody is left behind who could have had the rank and comes first: of a better level, or,
-    /// unless requests let others go first, of the same tenant and model, and earlier of the same
-    /// class or of a better class by now.
+    /// Nothing is left behind that could have had the rank and comes first: of a better level, or of
+    /// the same tenant and class and with fewer tokens to compute, or as many and earlier.
     fn check_order(
         &self,
         home: usize,
         fleet: &FleetSnapshot,
-        (waiter, was_short): (&Waiter, bool),
+        waiter: &Waiter,
         rank: RankIndex,
         levels: Levels,
     ) -> Checked {
@@ -289,37 +237,76 @@ impl World {
         if self.truth.promotes_otherwise {
             return Ok(());
         }
-        // Who is short has another rank kept for it, and those behind it go on with the rest.
-        let is_short = |left: &Waiter| {
-            let kept = self.shards[home].home.kept(left.queue);
-            kept.iter().any(|(ticket, kept)| *ticket == left.ticket && *kept != rank)
-        };
-        // What its engine refuses of a model alone is left to the requests for other models.
-        let load = self.board.rank(rank).unwrap();
-        let is_refused = |left: &Waiter| {
-            let model = left.facts.model;
-            model != waiter.facts.model && load.refuses_one_model(Some(model), self.now)
-        };
-        let could_have_it = |left: &Waiter| {
-            !is_short(left) && !is_refused(left) && self.ways(fleet, left).contains(&rank)
-        };
-        for (_, left) in left.filter(|(_, left)| could_have_it(left)) {
+        let same_row = |left: &Waiter| left.facts.caller.tenant == waiter.facts.caller.tenant;
+        let is_older = |left: &Waiter| left.facts.arrived_at < waiter.facts.arrived_at;
+        // Of the oldest of its tenant it may be the turn.
+        let is_oldest = !left.clone().any(|(_, left)| same_row(left) && is_older(left));
+        let order = |of: &Waiter| (tokens_to_compute(of), of.facts.arrived_at);
+        for (_, left) in
+            left.filter(|(_, left)| self.could_have_it(home, fleet, (left, waiter), rank))
+        {
             let before = levels.worst[asked(left)] < levels.best[asked(waiter)];
-            let same = |of: &Waiter| (of.facts.caller.tenant, of.facts.model);
-            // Who was short goes before those of its class who came to this queue since.
-            let strict = fleet.config.flow.queue.overtaken_max == 0 && !was_short;
-            let (first, then) = (self.class_now(fleet, left), self.class_now(fleet, waiter));
-            let is_earlier =
-                asked(left) == asked(waiter) && left.facts.arrived_at < waiter.facts.arrived_at;
-            // What has not risen to the level of its class is not in turn before that.
-            let is_in_turn = levels.worst[asked(left)] <= levels.best[asked(waiter)];
-            let earlier =
-                strict && same(left) == same(waiter) && (is_earlier || is_in_turn && first < then);
+            let same_part = same_row(left)
+                && asked(left) == asked(waiter)
+                && self.class_now(fleet, left) == self.class_now(fleet, waiter);
+            let earlier = !is_oldest && same_part && order(left) < order(waiter);
             if before || earlier {
                 return Err(format!("{waiter:?} got {rank:?} before {left:?}"));
             }
         }
         Ok(())
+    }
+
+    /// Had the rank room for a request that is left, when it was given to another?
+    fn could_have_it(
+        &self,
+        home: usize,
+        fleet: &FleetSnapshot,
+        (left, waiter): (&Waiter, &Waiter),
+        rank: RankIndex,
+    ) -> bool {
+        // What its engine refuses of a model alone is left to the requests for other models.
+        let load = self.board.rank(rank).unwrap();
+        let model = left.facts.model;
+        let is_refused =
+            model != waiter.facts.model && load.refuses_one_model(Some(model), self.now);
+        // First fit: what is larger found no room. What no cache can hold takes what is left.
+        let (wants, wanted) = (wanted(left).kv_tokens, wanted(waiter).kv_tokens);
+        let most = fleet.room(rank).kv_tokens_max;
+        let fits = most == 0 || wants <= wanted && wanted <= most;
+        !is_refused
+            && fits
+            && self.waits_for(home, left, rank)
+            && !self.is_passed_over(home, left)
+            && self.ways(fleet, left).contains(&rank)
+    }
+
+    /// Does a request wait for the rank, or for any?
+    fn waits_for(&self, home: usize, waiter: &Waiter, rank: RankIndex) -> bool {
+        self.target(home, waiter).is_none_or(|target| target == rank)
+    }
+
+    fn target(&self, home: usize, waiter: &Waiter) -> Option<RankIndex> {
+        self.shards[home].home.target(waiter.queue, waiter.ticket)
+    }
+
+    /// Has the last turn stopped before it looked at all such requests?
+    fn is_passed_over(&self, home: usize, waiter: &Waiter) -> bool {
+        let target = self.target(home, waiter);
+        let turn = self.shards[home].home.last_turn(waiter.queue);
+        turn.is_some_and(|turn| turn.is_cut || turn.closed.contains(&target))
+    }
+
+    /// Is the rank left to another request?
+    fn is_held_back(&self, home: usize, queue: QueueIndex, rank: RankIndex) -> bool {
+        let turn = self.shards[home].home.last_turn(queue);
+        turn.is_some_and(|turn| turn.held_back.contains(&rank))
+    }
+
+    /// Does a home hold a rank back?
+    pub(crate) fn holds_back(&self, home: usize) -> bool {
+        let turn = |&queue: &QueueIndex| self.shards[home].home.last_turn(queue);
+        self.books.waiting.keys().filter_map(turn).any(|turn| !turn.held_back.is_empty())
     }
 
     /// Levels in the queues of a home.
@@ -405,13 +392,9 @@ impl World {
                 if !self.shards.iter().all(is_its) {
                     continue;
                 }
-                let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
-                // Who is short has another rank kept for it, and others may have had the last place
-                // here since.
-                let kept = self.shards[at].home.kept(waiter.queue);
-                let has_other =
-                    kept.iter().any(|(ticket, of)| *ticket == waiter.ticket && *of != rank);
-                let is_short = has_other
+                let (load, limits) = (self.board.rank(rank).unwrap(), self.limits(fleet, rank));
+                // Others may have had the last place here since.
+                let is_short = !self.waits_for(at, waiter, rank)
                     || load.has_room(limits, RoomWanted::default())
                         && !self.has_room(fleet, waiter, rank);
                 if load.is_spare() && !is_short {
@@ -558,46 +541,36 @@ impl World {
         Ok(())
     }
 
-    /// No rank but those that are kept for somebody has room for one who waits. With as many kept
-    /// as may be, who is short beyond them bars the ranks that it could go to.
+    /// No rank that a request waits for has room for it, but those that are left to another one;
+    /// and nothing waits where nothing runs.
     fn check_line(&self, at: usize, fleet: &FleetSnapshot, queue: QueueIndex) -> Checked {
-        let here = self
-            .books
-            .at_home
-            .values()
-            .filter(|(_, waiter)| waiter.queue == queue && waiter.facts.deadline > self.now);
-        let mut left: Vec<Waiter> = here.map(|(_, waiter)| waiter.clone()).collect();
-        let kept = self.shards[at].home.kept(queue);
-        let mut awaited: Vec<RankIndex> = kept.iter().map(|(_, rank)| *rank).collect();
-        for (ticket, rank) in kept {
-            if let Some((_, short)) = self.books.at_home.get(ticket)
-                && self.rooms(fleet, short).contains(rank)
-                && kept.len() < KEPT_MAX
-                && !kept.iter().any(|(other, of)| other != ticket && of == rank)
-            {
-                return Err(format!("{short:?} waits beside {rank:?}, which is kept for it"));
+        let waits = |waiter: &&Waiter| waiter.queue == queue && waiter.facts.deadline > self.now;
+        let idle =
+            all_ranks(fleet).filter(|&rank| fleet.queue_of(rank) == Some(queue)).all(|rank| {
+                let load = self.board.rank(rank).unwrap();
+                load.in_flight() == 0 && load.places_elsewhere() == 0
+            });
+        for waiter in self.books.at_home.values().map(|(_, waiter)| waiter).filter(waits) {
+            let rooms = self.rooms(fleet, waiter);
+            let target = self.target(at, waiter);
+            if idle && !rooms.is_empty() {
+                return Err(format!("{waiter:?} waits for {target:?}, and nothing runs"));
+            }
+            // What no cache can hold goes when the smallest that waits for the same fits.
+            let is_large = |rank: RankIndex| {
+                let most = fleet.room(rank).kv_tokens_max;
+                most > 0 && wanted(waiter).kv_tokens > most
+            };
+            let lost = rooms.iter().find(|&&rank| {
+                self.waits_for(at, waiter, rank)
+                    && !self.is_held_back(at, queue, rank)
+                    && !is_large(rank)
+            });
+            if let Some(rank) = lost.filter(|_| !self.is_passed_over(at, waiter)) {
+                return Err(format!("lost wake-up: {waiter:?} waits beside {rank:?}"));
             }
         }
-        loop {
-            let (stuck, free): (Vec<_>, Vec<_>) = left
-                .into_iter()
-                .partition(|waiter| self.rooms(fleet, waiter).iter().all(|r| awaited.contains(r)));
-            if stuck.is_empty() || kept.len() < KEPT_MAX {
-                return match free.first() {
-                    None => Ok(()),
-                    Some(waiter) => {
-                        let rooms = self.rooms(fleet, waiter);
-                        Err(format!(
-                            "lost wake-up: {waiter:?} waits beside {rooms:?}, kept {kept:?}"
-                        ))
-                    }
-                };
-            }
-            for waiter in &stuck {
-                awaited.extend(self.ways(fleet, waiter));
-            }
-            left = free;
-        }
+        Ok(())
     }
 
     /// Ranks that the queue leads the request to.
@@ -630,10 +603,21 @@ impl World {
     }
 
     fn has_room(&self, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
-        let (load, limits) = (self.board.rank(rank).unwrap(), fleet.room(rank));
+        let (load, limits) = (self.board.rank(rank).unwrap(), self.limits(fleet, rank));
         let model = Some(waiter.facts.model);
-        load.has_room(load.room_at(limits, model, self.now), wanted(waiter, rank))
+        load.has_room(load.room_at(limits, model, self.now), wanted(waiter))
             && load.busy_until(model) <= self.now
+    }
+
+    /// What a rank may be given, by the speed that it has shown.
+    fn limits(&self, fleet: &FleetSnapshot, rank: RankIndex) -> RoomLimits {
+        let limits = fleet.room(rank);
+        let by_speed = limits.prefill_tokens_max == RoomLimits::PREFILL_BY_SPEED;
+        let prefill_tokens_max = match by_speed {
+            true => self.board.past(rank).unwrap().prefill_room(),
+            false => limits.prefill_tokens_max,
+        };
+        RoomLimits { prefill_tokens_max, ..limits }
     }
 
     /// Everybody was answered once, and nothing is left anywhere.
@@ -655,12 +639,7 @@ impl World {
         }
         for rank in (0..self.books.running.len()).filter_map(RankIndex::try_from_index) {
             let load = self.board.rank(rank).unwrap();
-            let held = [
-                u64::from(load.in_flight()),
-                load.kv_tokens(),
-                load.prefill_tokens(),
-                load.decode_tokens(),
-            ];
+            let held = [u64::from(load.in_flight()), load.kv_tokens(), load.prefill_tokens()];
             if held.iter().any(|&amount| amount > 0) {
                 return Err(format!("{rank:?} is left with {held:?}"));
             }
@@ -689,12 +668,9 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
 }
 
 /// What it would take of a rank.
-fn wanted(waiter: &Waiter, rank: RankIndex) -> RoomWanted {
-    let held = waiter.prompt.holdings.iter().find(|holding| holding.rank == rank);
-    let held = held.map_or(0, |holding| u64::from(holding.bytes));
-    let prompt = PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token);
-    let prefill = prompt.tokens_of(prompt.bytes().saturating_sub(held));
-    RoomWanted { kv_tokens: prefill + output_tokens(waiter), prefill_tokens: prefill }
+fn wanted(waiter: &Waiter) -> RoomWanted {
+    let prompt = forebay_router::queue::prompt_tokens(waiter);
+    RoomWanted { kv_tokens: prompt + output_tokens(waiter), prefill_tokens: 0 }
 }
 
 fn output_tokens(waiter: &Waiter) -> u64 {

@@ -82,7 +82,8 @@ impl Duty {
 impl Truth {
     pub(crate) fn draw(random: &mut Rng) -> Self {
         let mode = plan::mode(random);
-        let prefill_tokens_max = if random.bool() { 0 } else { random.u64(1..2_000) };
+        let by_speed = RoomLimits::PREFILL_BY_SPEED;
+        let prefill_tokens_max = [0, random.u64(1..2_000), by_speed][random.usize(..3)];
         let workers = random.u16(1..=7);
         let duties = Duty::draw_all(random, usize::from(workers));
         let mut ranks = Vec::new();

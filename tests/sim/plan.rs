@@ -81,12 +81,12 @@ pub(crate) fn flow(random: &mut Rng, mode: QueueMode) -> FlowConfig {
     queue.mode = mode;
     queue.depth_max = [1, 2, 5, 20, 1_000][random.usize(..5)];
     queue.bytes_max = if random.bool() { 1 << 20 } else { 100 << 20 };
-    queue.wait_max = (random.u32(..8) > 0).then(|| ms(random, 5, 500));
+    queue.wait_max = ms(random, 5, 500);
     queue.stale_after = ms(random, 1, 80);
     queue.hops_max = random.u32(..4);
     queue.promote_after = if random.bool() { Duration::ZERO } else { ms(random, 1, 60) };
     queue.kv_use_percent = [0, 95, 95, 50][random.usize(..4)];
-    queue.overtaken_max = [0, 0, 1, 7][random.usize(..4)];
+    queue.overtaken_max = [0, 1, 7, 16][random.usize(..4)];
     let pairs = &mut flow.disaggregation;
     pairs.fallback =
         [Fallback::DecodeOnly, Fallback::TwoPhase, Fallback::Reject][random.usize(..3)];

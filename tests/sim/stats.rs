@@ -40,8 +40,8 @@ figures! {
     returned,
     /// Messages that a full ring refused.
     kept,
-    /// Turns of a home after which a rank is kept for a request that is short.
-    kept_ranks,
+    /// Turns of a home after which a rank is left to a request without room there yet.
+    held_back,
     quiet_checks,
     /// Rejection windows.
     opened,

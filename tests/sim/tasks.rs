@@ -67,8 +67,7 @@ impl World {
         }
         stages.drain_rates.observe(&fleet, &self.board, now);
         let RequestFacts { arrived_at, client_deadline, .. } = facts;
-        let first_byte_max = stages.rules.first_byte_max;
-        facts.deadline = wait_deadline(&fleet, arrived_at, client_deadline, first_byte_max);
+        facts.deadline = wait_deadline(&fleet, arrived_at, client_deadline);
         let endpoint = Endpoint::ChatCompletions;
         request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, newcomer));
         self.step_request(id, RequestEvent::Ready, None)

@@ -1,6 +1,6 @@
 //! When a rejection window opens, and when it closes: single cases.
 
-use super::stage::{Ask, Stage};
+use super::stage::{Ask, Stage, ranks};
 use forebay_base::{DpRank, PoolIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::mailbox::Pin;
@@ -59,8 +59,9 @@ fn a_request_of_its_own_size_closes_no_pool() {
         // Behind those who wait it is the same.
         let _waits = stage.wait(&ask(40_000, &stage));
         assert_eq!(stage.refused(&large), Some(Reason::RejectedDemand));
-        stage.wait(&ask(100, &stage));
-        assert!(stage.look().is_empty());
+        let small = stage.wait(&ask(100, &stage));
+        let granted = stage.look();
+        assert_eq!(ranks(&granted), [(small.ticket, Some(0))]);
         // The one body that no queue could hold.
         stage.flow(|flow| flow.queue.bytes_max = 9);
         assert_eq!(stage.refused(&ask(100, &stage)), Some(Reason::RejectedQueueFull));

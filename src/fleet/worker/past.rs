@@ -275,14 +275,15 @@ impl RankPast {
     }
 
     /// Prompt tokens that a rank may have yet to compute and still get more: what it computes in
-    /// [`PREFILL_ROOM_NS`]. 0: the speed is not known, and there is no limit.
+    /// [`PREFILL_ROOM_NS`]. Any number where the speed is not known; it is a limit nonetheless, so
+    /// that each prefill that ends tells the queue.
     #[must_use]
     #[inline]
     pub fn prefill_room(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
         let speed = f32::from_bits(self.prefill_speed.load(Ordering::Relaxed));
         if speed == 0.0 {
-            return 0;
+            return u64::MAX;
         }
         #[expect(
             clippy::cast_possible_truncation,

@@ -83,4 +83,16 @@ impl Backlog {
         }
         before
     }
+
+    /// All that waits for the rank.
+    #[cfg(test)]
+    pub(super) fn all(&self, rank: RankIndex) -> Waiting {
+        let mut all = Waiting::default();
+        self.ranks
+            .get(&rank)
+            .into_iter()
+            .flat_map(|sizes| sizes.iter())
+            .for_each(|sum| all.add(*sum));
+        all
+    }
 }

@@ -173,7 +173,7 @@ struct Row {
     parts: BTreeMap<PartKey, RowPart>,
     /// All of them by arrival.
     by_arrival: BTreeSet<(NanosSinceStart, u64, PartKey, Order)>,
-    /// Tokens that other requests were given since the oldest request was served.
+    /// Tokens that other requests were given since the oldest request left.
     passed_tokens: u64,
     tag: u64,
     /// Its group, or the last one while it is empty. The tag is of that group's clock.
@@ -228,11 +228,14 @@ impl Row {
         self.parts.keys().map(|key| key.asked).min()
     }
 
-    /// Counts a request of the row as served.
-    fn count_served(&mut self, order: Order) {
+    /// Takes a request out for good, which was given so many tokens. What was given before the
+    /// oldest left does not count against the next.
+    fn leave(&mut self, key: PartKey, order: Order, given_tokens: u64) -> Option<QueuedRequest> {
         let is_oldest = self.oldest().is_some_and(|(_, oldest)| oldest == order);
-        self.passed_tokens =
-            if is_oldest { 0 } else { self.passed_tokens.saturating_add(order.tokens) };
+        let taken = self.take(key, order)?;
+        let passed_tokens = self.passed_tokens.saturating_add(given_tokens);
+        self.passed_tokens = if is_oldest { 0 } else { passed_tokens };
+        Some(taken)
     }
 
     fn oldest(&self) -> Option<(PartKey, Order)> {
@@ -351,8 +354,7 @@ impl Flows {
         order: Order,
     ) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
-        row.count_served(order);
-        let served = row.take(key.part, order)?;
+        let served = row.leave(key.part, order, order.tokens)?;
         let (tag, group) = (row.tag, row.group);
         // By what it costs, not by requests: a tenant with long prompts would get more.
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
@@ -373,7 +375,7 @@ impl Flows {
 
     /// Takes a request out that is not served: it left, or waited too long.
     pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
-        let removed = self.rows.get_mut(&key.tenant)?.take(key.part, order)?;
+        let removed = self.rows.get_mut(&key.tenant)?.leave(key.part, order, 0)?;
         self.counts.take(key.part);
         self.regroup(key.tenant);
         Some(removed)

@@ -2,7 +2,7 @@
 //! be free the home binds those at the front, takes their leases, and posts the verdicts.
 
 use super::bounds::is_at_low_water;
-use super::line::{Line, Rules};
+use super::line::{Line, Rules, TurnEnd};
 use super::place::{Placement, PlacementMemory, PoolPace};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
@@ -95,6 +95,18 @@ impl Home {
         self.queues.is_empty()
     }
 
+    /// What the last turn of a queue has left undone; `None`: nothing waits there.
+    #[must_use]
+    pub fn last_turn(&self, queue: QueueIndex) -> Option<&TurnEnd> {
+        self.queues.get(&queue).map(|queue| queue.line.last_turn())
+    }
+
+    /// The rank that a request waits for, if it waits here for one.
+    #[must_use]
+    pub fn target(&self, queue: QueueIndex, ticket: Ticket) -> Option<RankIndex> {
+        self.queues.get(&queue)?.line.target(ticket)?
+    }
+
     /// Has anything happened since the last look? To be asked after the shard has announced its
     /// sleep and before it sleeps: room that is made while it is awake rings no bell.
     #[must_use]
@@ -160,6 +172,8 @@ impl Queue {
         let memory = &mut scratch.placement;
         let mut places = Placement { queue: index, binder, memory, verdicts, pace };
         self.line.serve(rules, &mut places);
+        // Room that was made where this turn did not look is no news to come.
+        self.fresh |= self.line.last_turn().is_partial;
         scratch.awaited.fill(false);
         let mut waits_for_any = false;
         for target in self.line.targets() {

@@ -6,7 +6,7 @@ use super::flows::{
     CLASSES, FlowKey, Flows, LevelTurn, Levels, Looks, NextRequest, Order, TurnPosition, Way,
 };
 use super::waiter::{QueuedRequest, tokens_to_compute, waiting};
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::{Ticket, Waiter};
 use std::collections::BTreeSet;
@@ -54,6 +54,20 @@ pub(super) trait Places {
 
     /// The rank is left to a request that it has no room for yet.
     fn hold_back(&mut self, rank: RankIndex);
+}
+
+/// What the last turn of a queue has left to requests without room yet, and where it has stopped
+/// looking.
+#[derive(Clone, Debug, Default)]
+pub struct TurnEnd {
+    /// Ranks that are left to a request that they have no room for yet.
+    pub held_back: Vec<RankIndex>,
+    /// Targets for which enough requests found no room.
+    pub closed: Vec<Option<RankIndex>>,
+    /// It has looked at as many requests as one turn may.
+    pub is_cut: bool,
+    /// It has looked at the rest of what turns before it did not come to: all are looked at anew.
+    pub is_partial: bool,
 }
 
 /// By what a turn is served.
@@ -114,11 +128,16 @@ pub(super) struct Line {
     pub(super) looked: BTreeSet<(u64, Ticket)>,
     looks: u64,
     backlog: Backlog,
+    last_turn: TurnEnd,
+    /// What turns that were cut have looked at in vain: the next turn looks at the rest.
+    passed_over: AHashSet<Way>,
 }
 
 /// What has been looked at in one turn, and found no room.
 #[derive(Debug, Default)]
 struct TurnLooks {
+    /// Ways that this turn passes over.
+    passed_over: AHashSet<Way>,
     missed: Vec<Order>,
     ways: Vec<(Way, u32)>,
     count: usize,
@@ -158,6 +177,9 @@ impl TurnLooks {
 
     /// Have enough found no room? What waits for any rank and can go to each is alike.
     fn is_closed(&self, way: Way) -> bool {
+        if self.passed_over.contains(&way) {
+            return true;
+        }
         let most = if way.target.is_none() && way.is_narrow { u32::MAX } else { MISSES_MAX };
         self.ways.iter().any(|(of, misses)| *of == way && *misses >= most)
     }
@@ -177,6 +199,8 @@ impl Line {
             looked: BTreeSet::new(),
             looks: 0,
             backlog: Backlog::default(),
+            last_turn: TurnEnd::default(),
+            passed_over: AHashSet::new(),
         }
     }
 
@@ -247,12 +271,23 @@ impl Line {
         self.promote(rules.now, rules.promote_after);
         self.aim_again(places);
         self.levels = self.flows.levels();
-        let mut looks = TurnLooks::default();
+        self.last_turn = TurnEnd::default();
+        let passed_over = std::mem::take(&mut self.passed_over);
+        let mut looks = TurnLooks { passed_over, ..TurnLooks::default() };
         let levels = self.levels;
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
             self.serve_level(level, rules, &mut looks, places);
         }
-        // Room that no request has for its target is left to the first that choose it now.
+        let closed = looks.ways.iter().filter(|(way, _)| looks.is_closed(*way));
+        self.last_turn.closed = closed.map(|(way, _)| way.target).collect();
+        self.last_turn.closed.extend(looks.passed_over.iter().map(|way| way.target));
+        if self.last_turn.is_cut {
+            let passed_over = looks.ways.iter().map(|(way, _)| *way);
+            self.passed_over = looks.passed_over.iter().copied().chain(passed_over).collect();
+        } else {
+            self.last_turn.is_partial = !looks.passed_over.is_empty();
+        }
+        // Room that no request has for its target goes to the first that choose it now.
         if places.has_any_room() {
             looks.begin_rest();
             for level in (0..CLASSES).filter(|level| levels.contains(level)) {
@@ -306,7 +341,11 @@ impl Line {
         let turn = self.flows.turn(level, &self.levels, rules.overtaken_max);
         let mut cursor = TurnPosition::START;
         let looks_max = LOOKS_MAX.min(RANK_LOOKS_MAX / rules.ranks.max(1)).max(1);
-        while looks.count < looks_max {
+        loop {
+            if looks.count >= looks_max {
+                self.last_turn.is_cut |= !looks.is_rest;
+                return;
+            }
             let open = Open { places: &*places, looks };
             let Some(next) = self.flows.next(&turn, cursor, &open) else { return };
             let NextRequest { at, key: flow, order, is_overdue } = next;
@@ -328,6 +367,7 @@ impl Line {
                 Placed::Waits(target) => {
                     if is_overdue && let Some(target) = target {
                         places.hold_back(target);
+                        self.last_turn.held_back.push(target);
                     }
                     looks.count += 1;
                     looks.miss(flow.part.way, order);
@@ -343,6 +383,16 @@ impl Line {
         debug_assert!(served.is_some(), "{ticket:?} was served, and did not wait");
         let standing = self.forget(ticket);
         debug_assert!(standing.is_some_and(|standing| standing.flow == flow), "stood elsewhere");
+    }
+
+    /// What the last turn has left.
+    pub(super) const fn last_turn(&self) -> &TurnEnd {
+        &self.last_turn
+    }
+
+    /// What a request waits for; `None`: it is not here.
+    pub(super) fn target(&self, ticket: Ticket) -> Option<Option<RankIndex>> {
+        self.standing.get(&ticket).map(Standing::target)
     }
 
     /// What requests wait for.
@@ -387,6 +437,12 @@ impl Line {
         if let Some(at) = standing.ripe_at(self.promote_after) {
             self.ripening.insert((at, ticket));
         }
+    }
+
+    /// What waits for each rank.
+    #[cfg(test)]
+    pub(super) const fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Rows kept.

@@ -22,7 +22,15 @@ pub use closed::is_closed;
 pub(crate) use closed::{closed_pool, has_share, is_relieved};
 pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
 pub use home::Home;
+pub use line::TurnEnd;
 pub use outbox::Outbox;
 pub(crate) use pair::{Sought, enter_by};
 pub use wait_table::{NoWait, WaitTable};
-pub use waiter::prompt_tokens;
+pub use waiter::{prompt_tokens, tokens_to_compute};
+
+#[cfg(test)]
+mod order_tests;
+#[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
+mod tests;

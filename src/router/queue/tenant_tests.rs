@@ -140,3 +140,17 @@ fn age_reorders_classes_within_a_tenant() {
     assert_eq!(slots(&mut tenants, 300), [1], "so has this one, once, and came earlier");
     assert_eq!(slots(&mut tenants, 300), [3]);
 }
+
+/// Nor does age order what asks for the same class: the fewest tokens go first.
+#[test]
+fn age_alone_orders_nothing_within_a_class() {
+    let mut tenants = Tenants::new();
+    for (slot, bytes) in [(0, 4_000), (1, 400), (2, 40)] {
+        tenants.line.push(Box::new(waiter_with(slot, |waiter| {
+            waiter.facts.caller.class = 2;
+            waiter.facts.arrived_at = NanosSinceStart(u64::from(slot) * 100);
+            waiter.prompt.bytes = bytes;
+        })));
+    }
+    assert_eq!(serve_some(&mut tenants.line, 250, 9), [2, 1, 0]);
+}

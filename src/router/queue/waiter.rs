@@ -20,7 +20,8 @@ fn held_tokens(waiter: &Waiter) -> u64 {
 }
 
 /// Prompt tokens to compute at the rank that holds most of it.
-pub(super) fn tokens_to_compute(waiter: &Waiter) -> u64 {
+#[must_use]
+pub fn tokens_to_compute(waiter: &Waiter) -> u64 {
     let prompt = PromptSize::new(waiter.prompt.bytes, waiter.prompt.bytes_per_token);
     let held = waiter.prompt.holdings.first().map_or(0, |holding| u64::from(holding.bytes));
     prompt.tokens_of(prompt.bytes().saturating_sub(held))
