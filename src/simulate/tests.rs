@@ -233,6 +233,9 @@ fn ranks_have_their_speeds_in_turn() {
     assert_eq!(plan.alone_ns(1_600), 960_000_000, "5,000 tokens a second in all");
     assert_eq!(SimPlan { ranks: 1, ..plan.clone() }.alone_ns(1_600), 800_000_000);
     let trace = Scenario::Shared.trace(2).first(400);
+    // In turn whatever they have to compute.
+    let mut plan = plan;
+    plan.config.flow.queue.prefill_tokens_max = Some(0);
     let in_turn = simulate(&trace, &plan, "round_robin".parse().unwrap());
     // As many tokens each: the slow one has half of the work.
     assert!((1.4..1.6).contains(&in_turn.load_max_over_mean), "{in_turn:?}");
