@@ -4,7 +4,7 @@
 use crate::rig::{
     Client, PATIENCE, Reply, admin, any_port, metric, port_for_later, post, router, until, usable,
 };
-use forebay::config::{Config, Policy, WorkerConfig};
+use forebay::config::{Config, Policy, QueueMode, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -317,6 +317,8 @@ fn a_burst_of_siblings_meets_before_any_event_and_a_full_rank_is_left() {
         let handle = kv_router(&engines, |config| {
             config.model_dir = Some("tests/data/tokenizer".into());
             config.flow.rank_concurrency_max = Some(limit);
+            // With a queue they wait for the rank that holds most.
+            config.flow.queue.mode = QueueMode::Off;
             config.approximate.speculative_ttl = ttl;
         });
         until("events are followed", || followed(&handle) == 2);

@@ -115,7 +115,7 @@ fn the_time_that_a_client_gives_shortens_its_wait() {
     let gate = Gate::start();
     let (handle, mut first) = waiting_behind(&gate, |_| {});
     let reply = ask(handle.listen, "x-forebay-timeout-ms: 200\r\n").reply();
-    assert_eq!(reply.field("x-forebay-reason"), Some("rejected-queue-wait"));
+    assert_eq!(reply.field("x-forebay-reason"), Some("request-deadline"));
     gate.open();
     assert_eq!(first.reply().status, 200);
 }

@@ -52,7 +52,8 @@ fn a_refusal_for_want_of_kv_is_of_that_request_alone() {
         assert!(reply.field("retry-after").is_some(), "{}", reply.head);
     }
     let small = ask(router.listen, 20);
-    until("a small one is let in", || depth(2.0));
+    until("a small one goes first", || metric(&router, "forebay_in_flight{") > 2.5);
+    assert!(depth(1.0), "the large one waits");
     assert!(metric(&router, "forebay_rejected_total{reason=\"rejected-window\"") < 0.5);
     // There is room again.
     drop(in_flight);

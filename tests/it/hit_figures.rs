@@ -2,6 +2,7 @@
 
 use crate::kv_routing::{Person, engine, follow, kv_router, kv_router_with, settle};
 use crate::rig::{Client, any_port, metric, post, until};
+use forebay::config::QueueMode;
 use forebay::engine::EngineHandle;
 use forebay::server::ServerHandle;
 use serde_json::json;
@@ -58,8 +59,11 @@ fn tokens_and_reasons_agree_with_what_engines_and_answers_say() {
 fn what_a_full_holder_keeps_is_counted_as_unused() {
     let engines = [engine(any_port(), 1), engine(any_port(), 1)];
     let both: [&EngineHandle; 2] = [&engines[0], &engines[1]];
-    let handle =
-        kv_router_with(&both, vec![0], |config| config.flow.rank_concurrency_max = Some(1));
+    let handle = kv_router_with(&both, vec![0], |config| {
+        config.flow.rank_concurrency_max = Some(1);
+        // With a queue it waits for the holder.
+        config.flow.queue.mode = QueueMode::Off;
+    });
     let lost = follow(&handle, &both);
     let prompt = "The same long prompt, again and again. ".repeat(20);
     let ask = |max_tokens: u32| {

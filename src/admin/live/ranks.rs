@@ -26,7 +26,8 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
     }
     for (metric, read) in &ROOM_GAUGES {
         let values = ranks.iter().map(|(index, rank)| {
-            board.rank(*index).map_or(Value::Null, |load| json!(read(load, &rank.room, now)))
+            let room = board.limits_now(*index, rank.room);
+            board.rank(*index).map_or(Value::Null, |load| json!(read(load, &room, now)))
         });
         columns.insert(metric.name.to_owned(), values.collect());
     }

@@ -87,7 +87,9 @@ mod tests {
         assert!(!load.takes_prefill(limits), "its first token will show");
         shown.prefill_done(|| at(100));
         drop(shown);
-        (0..1_000).for_each(|_| drop(tokens.time_unseen(true, &mut lease(&board, 150), at(150))));
+        for _ in 0..1_000 {
+            assert_eq!(tokens.time_unseen(true, &mut lease(&board, 150), at(150)), None);
+        }
         // The speed is known: it passes by time.
         let mut timed = lease(&board, 200);
         assert!(tokens.time_unseen(false, &mut timed, at(200)).is_some());
