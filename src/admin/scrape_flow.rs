@@ -75,7 +75,7 @@ fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
         });
     }
     let mut family = text.open(&catalogue::RANK_PLACES_SOURCE);
-    each_rank(sources, |labels, rank, _| {
+    each_rank(sources, |labels, (_, rank), _| {
         let source = ("source", rank.limit_source.word());
         family.sample(&[labels, &[source]].concat(), 1);
     });

@@ -10,7 +10,7 @@ pub const MARKS_MAX: usize = 64;
 /// The first prefix has this length. Further lengths are no farther apart than an eighth of a
 /// prefix, or this.
 const STEP_BYTES: usize = 1 << 9;
-/// Lengths per doubling.
+/// Lengths per doubling of the prefix.
 const STEPS: usize = 8;
 
 /// Names of prefixes, the shortest first. Cheap to copy: the request, its wait and its lease have
@@ -22,8 +22,8 @@ impl PrefixMarks {
     /// No prefix has a name.
     pub const NONE: Self = Self(None);
 
-    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle for
-    /// each four bytes.
+    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle
+    /// for each four bytes.
     #[must_use]
     pub fn of(root: BlockKey, text: &[u8]) -> Self {
         let (mut name, mut from) = (root.bits(), 0);
@@ -38,7 +38,7 @@ impl PrefixMarks {
         Self(names.get(..count).filter(|names| !names.is_empty()).map(Arc::from))
     }
 
-    /// The names.
+    /// The names, the shortest prefix first.
     #[must_use]
     pub fn names(&self) -> &[u64] {
         self.0.as_deref().unwrap_or(&[])

@@ -37,6 +37,7 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/queue_cell.rs",
     "fleet/worker/queue_tenants.rs",
     "fleet/worker/past.rs",
+    "fleet/worker/pinned.rs",
     "fleet/worker/signs.rs",
     "fleet/worker/window.rs",
     "fleet/account/counters.rs",

@@ -5,7 +5,7 @@ use crate::worker::{Pinned, ShardBoard};
 use forebay_base::RankIndex;
 use forebay_index::{PrefixMarks, prefix_bytes};
 
-/// KV tokens of a lease.
+/// KV tokens that a lease holds.
 #[derive(Debug, Default)]
 pub(super) struct HeldTokens {
     /// Tokens that no other request shares.
@@ -38,7 +38,7 @@ impl HeldTokens {
         Self { own_tokens, marks: marks.clone(), pinned }
     }
 
-    /// The tokens that go back.
+    /// The tokens that go back to the rank.
     pub(super) fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
         let Self { own_tokens, marks, pinned } = self;
         let shared = board.pinned(rank).map_or(0, |prefixes| prefixes.unpin(&marks, pinned));

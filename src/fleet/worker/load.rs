@@ -199,7 +199,7 @@ impl RankLoad {
         self.unseen_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Its answer has ended.
+    /// The answer to that prompt has ended.
     pub fn sub_unseen(&self, tokens: u64) {
         // ordering: a hint; pairs with nothing.
         let before = self.unseen_tokens.fetch_sub(tokens, Ordering::Relaxed);

@@ -45,11 +45,11 @@ pub struct Pinned {
     pub new_tokens: u64,
 }
 
-/// A slot's word.
+/// The word of one slot.
 #[derive(Clone, Copy)]
-struct Slot(u64);
+struct PrefixSlot(u64);
 
-impl Slot {
+impl PrefixSlot {
     const FREE: Self = Self(0);
 
     const fn first(name: u64, tokens: u64) -> Self {
@@ -86,7 +86,7 @@ impl PinnedPrefixes {
         let mut tokens = 0;
         for &name in marks.names() {
             // A hint; taking the lease decides.
-            let mut found = window(slots, name).map(|slot| Slot(load(slot)));
+            let mut found = window(slots, name).map(|slot| PrefixSlot(load(slot)));
             let Some(found) = found.find(|slot| slot.is_of(name)) else { break };
             tokens += found.tokens();
         }
@@ -122,7 +122,10 @@ impl PinnedPrefixes {
         own.map(|(number, name)| {
             let place = pinned.places >> (number * PLACE_BITS) & ((1 << PLACE_BITS) - 1);
             window(slots, *name).zip(0..).find(|(_, at)| *at == place).map_or(0, |(slot, _)| {
-                debug_assert!(Slot(load(slot)).is_of(*name), "a prefix that nothing has pinned");
+                debug_assert!(
+                    PrefixSlot(load(slot)).is_of(*name),
+                    "a prefix that nothing has pinned"
+                );
                 unpin_one(slot)
             })
         })
@@ -153,13 +156,13 @@ fn load(slot: &AtomicU64) -> u64 {
 fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
     for _ in 0..TRIES {
         let slots = || window(slots, name).zip(0..).map(|(slot, place)| (slot, place, load(slot)));
-        let of_name = slots().find(|(.., word)| Slot(*word).is_of(name));
-        let free = || slots().find(|(.., word)| *word == Slot::FREE.0);
+        let of_name = slots().find(|(.., word)| PrefixSlot(*word).is_of(name));
+        let free = || slots().find(|(.., word)| *word == PrefixSlot::FREE.0);
         let (slot, place, before) = of_name.or_else(free)?;
-        let after = match Slot(before).count() {
-            0 => Slot::first(name, tokens),
+        let after = match PrefixSlot(before).count() {
+            0 => PrefixSlot::first(name, tokens),
             COUNT_MAX => return None,
-            _ => Slot(before + 1),
+            _ => PrefixSlot(before + 1),
         };
         // ordering: AcqRel; pairs with the exchange in `unpin_one`: the last request takes the
         // tokens off the rank's sum after the first has added them. Model: tests/loom/models.rs,
@@ -175,10 +178,11 @@ fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
 /// Counts one request less. The tokens of a slot that is free now. The slot is the one that the
 /// request has pinned: two requests that come together may have pinned two slots of one name.
 fn unpin_one(slot: &AtomicU64) -> u64 {
-    let less = |word| Some(Slot(word).one_less().0);
+    let less = |word| Some(PrefixSlot(word).one_less().0);
     // ordering: AcqRel; pairs with the exchange in `pin_one`.
-    let before =
-        slot.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).map_or(Slot::FREE, Slot);
+    let before = slot
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
+        .map_or(PrefixSlot::FREE, PrefixSlot);
     if before.count() == 1 { before.tokens() } else { 0 }
 }
 
@@ -283,7 +287,8 @@ mod tests {
                         let shared = pinned.shared_tokens(prompt);
                         let own = pinned.pin(prompt, tokens);
                         prop_assert_eq!(own.tokens - own.new_tokens, shared);
-                        prop_assert_eq!(own.tokens, (0..prompt.names().len()).map(tokens).sum::<u64>());
+                        let all: u64 = (0..prompt.names().len()).map(tokens).sum();
+                        prop_assert_eq!(own.tokens, all);
                         sum += own.new_tokens;
                         held[at] = Some(own);
                     }

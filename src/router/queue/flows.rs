@@ -98,8 +98,8 @@ impl FlowKey {
     }
 }
 
-/// Place in a row: the fewest prompt tokens to compute first, then by arrival at the router, then by
-/// the order of joining.
+/// Place in a row: the fewest prompt tokens to compute first, then by arrival at the router, then
+/// by the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     /// Prompt tokens to compute at the rank that holds most of the prompt.
