@@ -85,6 +85,7 @@ impl Home {
     /// Everything may be different: workers, pools, limits.
     pub(crate) fn fleet_changed(&mut self) {
         for queue in self.queues.values_mut() {
+            queue.line.fleet_changed();
             queue.fresh = true;
         }
     }

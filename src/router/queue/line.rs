@@ -38,16 +38,14 @@ pub(super) trait Places {
     /// May a rank have room for a request that waits for this, and has so many tokens to compute?
     fn is_open(&self, way: Way, tokens: u64) -> bool;
 
-    /// The rank that a request with that target waits for from now on.
-    fn aim(
-        &mut self,
-        waiter: &Waiter,
-        target: Option<RankIndex>,
-        backlog: &Backlog,
-    ) -> Option<RankIndex>;
+    /// The rank that a request with that target waits for from now on. Does not place it.
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog) -> Placed;
 
     /// Tries to place it.
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog) -> Placed;
+
+    /// The rank to be left to a request that waits for any.
+    fn to_hold_back(&mut self, waiter: &Waiter) -> Option<RankIndex>;
 
     /// Has some rank room for a request of some model?
     fn has_any_room(&self) -> bool;
@@ -66,7 +64,7 @@ pub struct TurnEnd {
     pub closed: Vec<Option<RankIndex>>,
     /// It has looked at as many requests as one turn may.
     pub is_cut: bool,
-    /// It has looked at the rest of what turns before it did not come to: all are looked at anew.
+    /// Requests are left that the next turn has to look at, whatever happens.
     pub is_partial: bool,
 }
 
@@ -127,6 +125,9 @@ pub(super) struct Line {
     /// All requests, by the number of the last look at them.
     pub(super) looked: BTreeSet<(u64, Ticket)>,
     looks: u64,
+    /// Requests whose last look has at most this number are looked at in the next turns: the fleet
+    /// has changed since.
+    stale_until: Option<u64>,
     backlog: Backlog,
     last_turn: TurnEnd,
     /// What turns that were cut have looked at in vain: the next turn looks at the rest.
@@ -198,6 +199,7 @@ impl Line {
             next_number: 0,
             looked: BTreeSet::new(),
             looks: 0,
+            stale_until: None,
             backlog: Backlog::default(),
             last_turn: TurnEnd::default(),
             passed_over: AHashSet::new(),
@@ -263,6 +265,11 @@ impl Line {
         Some(standing)
     }
 
+    /// Everything may be different: each request is looked at again.
+    pub(super) fn fleet_changed(&mut self) {
+        self.stale_until = Some(self.looks);
+    }
+
     /// Places as many as there is room for, in order. A request that finds no room at its target
     /// keeps its own place, and the requests behind it are looked at. An overdue request has its
     /// target held back for it.
@@ -287,6 +294,9 @@ impl Line {
         } else {
             self.last_turn.is_partial = !looks.passed_over.is_empty();
         }
+        self.stale_until =
+            self.stale_until.filter(|until| self.looked.first().is_some_and(|(at, _)| at <= until));
+        self.last_turn.is_partial |= self.stale_until.is_some();
         // Room that no request has for its target goes to the first that choose it now.
         if places.has_any_room() {
             looks.begin_rest();
@@ -304,8 +314,11 @@ impl Line {
         for ticket in oldest {
             let Some(standing) = self.standing.get(&ticket) else { continue };
             let Some(waiting) = self.flows.get(standing.flow, standing.order) else { continue };
-            let target = places.aim(&waiting.0, standing.target(), &self.backlog);
-            self.aim(ticket, target);
+            match places.aim(&waiting.0, standing.target(), &self.backlog) {
+                Placed::Never => drop(self.remove(ticket)),
+                Placed::Waits(target) => self.aim(ticket, target),
+                Placed::Yes => debug_assert!(false, "a target is no place"),
+            }
         }
     }
 
@@ -365,9 +378,10 @@ impl Line {
                     self.served(&turn, flow, order, ticket);
                 }
                 Placed::Waits(target) => {
-                    if is_overdue && let Some(target) = target {
-                        places.hold_back(target);
-                        self.last_turn.held_back.push(target);
+                    if is_overdue && let Some(rank) = target.or_else(|| places.to_hold_back(waiter))
+                    {
+                        places.hold_back(rank);
+                        self.last_turn.held_back.push(rank);
                     }
                     looks.count += 1;
                     looks.miss(flow.part.way, order);

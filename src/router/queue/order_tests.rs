@@ -62,9 +62,9 @@ impl Places for Fleet {
         self.short || self.has_place(way.target.unwrap())
     }
 
-    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Option<RankIndex> {
+    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
         self.aim_calls += 1;
-        self.aimed(target)
+        Placed::Waits(self.aimed(target))
     }
 
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
@@ -78,6 +78,10 @@ impl Places for Fleet {
         self.places[rank.index()] -= 1;
         self.served.push((waiter.ticket.slot, prompt_tokens(waiter)));
         Placed::Yes
+    }
+
+    fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
+        None
     }
 
     fn has_any_room(&self) -> bool {

@@ -9,7 +9,7 @@ use forebay_config::{Policy, QueueMode};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, Model};
+use forebay_fleet::worker::{Leg, Model, RankLoad};
 use forebay_index::Overlaps;
 use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, Seeking, lease_cost};
 
@@ -108,47 +108,35 @@ impl Places for Placement<'_, '_> {
         }
     }
 
-    fn aim(
-        &mut self,
-        waiter: &Waiter,
-        target: Option<RankIndex>,
-        all: &Backlog,
-    ) -> Option<RankIndex> {
-        if !has_target(self.binder.policy, waiter.leg) {
-            return None;
-        }
-        let Some(model) = self.binder.fleet.models.get(waiter.facts.model.index()) else {
-            return target;
-        };
-        let overlaps = self.take_overlaps(waiter);
-        let request = asked(waiter, self.binder, model, &overlaps);
-        let is_there = self.collect(waiter, model, &request);
-        let aimed = if is_there { self.target(waiter, target, &request, all).rank } else { target };
-        self.memory.overlaps = overlaps;
-        aimed
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> Placed {
+        self.with_request(waiter, |placement, request| {
+            if !has_target(placement.binder.policy, waiter.leg) {
+                return Placed::Waits(None);
+            }
+            Placed::Waits(placement.target(waiter, target, request, all).rank)
+        })
     }
 
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> Placed {
-        let Some(model) = self.binder.fleet.models.get(waiter.facts.model.index()) else {
-            self.verdicts.push((waiter.ticket, Verdict::Reroute));
-            return Placed::Never;
-        };
-        let overlaps = self.take_overlaps(waiter);
-        let request = asked(waiter, self.binder, model, &overlaps);
-        let placed = if self.collect(waiter, model, &request) {
-            let target = if has_target(self.binder.policy, waiter.leg) {
-                self.target(waiter, target, &request, all)
+        self.with_request(waiter, |placement, request| {
+            let target = if has_target(placement.binder.policy, waiter.leg) {
+                placement.target(waiter, target, request, all)
             } else {
                 Target { rank: None, has_room: true }
             };
-            self.bind(waiter, &request, &target)
-        } else {
-            // Its workers are gone, or wait elsewhere now: its own shard knows what to do.
-            self.verdicts.push((waiter.ticket, Verdict::Reroute));
-            Placed::Never
-        };
-        self.memory.overlaps = overlaps;
-        placed
+            placement.bind(waiter, request, &target)
+        })
+    }
+
+    fn to_hold_back(&mut self, waiter: &Waiter) -> Option<RankIndex> {
+        let mut emptiest = None;
+        self.with_request(waiter, |placement, _| {
+            let held =
+                |rank: &RankIndex| placement.binder.board.rank(*rank).map(RankLoad::kv_tokens);
+            emptiest = placement.memory.candidates.ranks().iter().copied().min_by_key(held);
+            Placed::Waits(None)
+        });
+        emptiest
     }
 
     fn has_any_room(&self) -> bool {
@@ -166,11 +154,24 @@ impl Places for Placement<'_, '_> {
 }
 
 impl Placement<'_, '_> {
-    /// What ranks hold of the prompt. Goes back into the memory after use.
-    fn take_overlaps(&mut self, waiter: &Waiter) -> Overlaps {
+    /// Does something for the request, with the ranks of this queue that could ever take it. If
+    /// there is none, its own shard knows what to do: its workers are gone, or wait elsewhere now.
+    fn with_request(
+        &mut self,
+        waiter: &Waiter,
+        act: impl FnOnce(&mut Self, &PickRequest<'_>) -> Placed,
+    ) -> Placed {
         let mut overlaps = std::mem::replace(&mut self.memory.overlaps, Overlaps::new(0));
         lay_out(waiter, &mut overlaps);
-        overlaps
+        let placed = self.binder.fleet.models.get(waiter.facts.model.index()).and_then(|model| {
+            let request = asked(waiter, self.binder, model, &overlaps);
+            self.collect(waiter, model, &request).then(|| act(self, &request))
+        });
+        self.memory.overlaps = overlaps;
+        placed.unwrap_or_else(|| {
+            self.verdicts.push((waiter.ticket, Verdict::Reroute));
+            Placed::Never
+        })
     }
 
     /// Collects the ranks of this queue that could ever take the request; false: there is none.

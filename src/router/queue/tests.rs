@@ -80,12 +80,16 @@ impl Places for PlacesBy<'_> {
         true
     }
 
-    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Option<RankIndex> {
-        target
+    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
+        Placed::Waits(target)
     }
 
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
         if (self.0)(waiter) { Placed::Yes } else { Placed::Waits(target) }
+    }
+
+    fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
+        None
     }
 
     fn has_any_room(&self) -> bool {
@@ -167,14 +171,9 @@ impl Places for Ranks {
         }
     }
 
-    fn aim(
-        &mut self,
-        waiter: &Waiter,
-        target: Option<RankIndex>,
-        _: &Backlog,
-    ) -> Option<RankIndex> {
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
         self.aims += 1;
-        self.aimed(waiter, target)
+        Placed::Waits(self.aimed(waiter, target))
     }
 
     fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
@@ -192,6 +191,10 @@ impl Places for Ranks {
         self.tokens[usize::from(rank)] -= wanted;
         self.served.push((waiter.ticket.slot, RankIndex(rank)));
         Placed::Yes
+    }
+
+    fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
+        None
     }
 
     fn has_any_room(&self) -> bool {
