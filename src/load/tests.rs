@@ -103,10 +103,10 @@ fn learned(reading: &LoadReading) -> Option<u32> {
         let now = NanosSinceStart(second * 1_000_000_000);
         limits.observe(RankIndex(0), reading, own, &board, now);
     }
-    let places = board.rank(RankIndex(0)).unwrap().learned_places();
+    let places = board.rank(RankIndex(0))?.learned_places();
     fleet.ranks[0].limit_source = LimitSource::Declared;
     limits.follow(&fleet, &board);
-    assert_eq!(board.rank(RankIndex(0)).unwrap().learned_places(), 0, "forgotten");
+    assert_eq!(board.rank(RankIndex(0))?.learned_places(), 0, "forgotten");
     (places > 0).then_some(places)
 }
 

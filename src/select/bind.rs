@@ -6,7 +6,7 @@ use super::sources::{PrefillSource, Sources};
 use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
 use forebay_fleet::worker::{
     FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
 };
@@ -156,7 +156,8 @@ impl Binder<'_> {
             let cost = lease_cost(request, rank, output_tokens);
             let (is_forced, limits) = (candidates.are_forced, self.look().limits(rank));
             let requester = Requester { is_forced, ..request.requester };
-            let prefixes = (request.marks, request.prompt.bytes_per_token());
+            let bytes_per_token = request.prompt.bytes_per_token();
+            let prefixes = PromptPrefixes { marks: request.marks, bytes_per_token };
             let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
             if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");

@@ -147,7 +147,7 @@ impl Matched {
             return;
         }
         if ask.fleet.config.flow.queue.kv_use_percent > 0 {
-            prompt.marks = PrefixMarks::of(root(ask, GuessKind::Speculative), prompt.text());
+            prompt.chunks.marks = PrefixMarks::of(root(ask, GuessKind::Speculative), prompt.text());
         }
         let text = prompt.text();
         let mut is_same = false;

@@ -115,12 +115,12 @@ impl Prices {
         self.speeds.least(tokens).saturating_add(self.delay(tokens))
     }
 
-    /// Tokens that so many new tokens push out of a cache and that are computed again. The share of
-    /// the cache that was written lately is such, as far as written tokens are used at all. The part
-    /// of the share that all caches have counts by half: new tokens that no rank holds have to be
-    /// written anywhere, but a copy of tokens that another rank holds takes room for one turnover of
-    /// the cache. Misses fall with the root of the size of a cache, so that room lost for one
-    /// turnover costs half as many tokens.
+    /// Tokens that so many new tokens push out of a cache and that are computed again. The share
+    /// of the cache that was written lately is such, as far as written tokens are used at all.
+    /// The part of the share that all caches have counts by half: new tokens that no rank holds
+    /// have to be written anywhere, but a copy of tokens that another rank holds takes room for
+    /// one turnover of the cache. Misses fall with the root of the size of a cache, so that room
+    /// lost for one turnover costs half as many tokens.
     #[inline]
     pub(super) fn evicted(self, tokens: u64, written_tokens: u64, capacity_tokens: u64) -> u64 {
         // A cache of unknown size counts as the least written one.

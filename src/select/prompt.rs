@@ -25,8 +25,6 @@ pub struct Prompt {
     prompt_bytes: u64,
     kind: TextKind,
     found: Vec<FoundOverlap>,
-    /// Names of its prefixes.
-    pub(super) marks: PrefixMarks,
     /// Its chunks, as ranks are believed to hold them.
     pub(super) chunks: PromptChunks,
     /// Which working memory has it too; 0: none.
@@ -52,6 +50,8 @@ enum TextKind {
 pub(super) struct PromptChunks {
     pub(super) approximate: Vec<BlockKey>,
     pub(super) speculative: Vec<BlockKey>,
+    /// Names of its prefixes.
+    pub(super) marks: PrefixMarks,
 }
 
 /// What the walk found on one rank.
@@ -92,8 +92,8 @@ impl Prompt {
         self.kind = TextKind::Canonical;
         (self.text_bytes, self.is_writable_here) = (0, false);
         self.found.clear();
-        self.marks = PrefixMarks::NONE;
-        let PromptChunks { approximate, speculative } = &mut self.chunks;
+        let PromptChunks { approximate, speculative, marks } = &mut self.chunks;
+        *marks = PrefixMarks::NONE;
         for chunks in [approximate, speculative] {
             chunks.clear();
             // A connection stays for hours. After one prompt of megabytes its chunks must not stay.
@@ -106,7 +106,7 @@ impl Prompt {
     /// Names of its prefixes; none before it was matched.
     #[must_use]
     pub const fn marks(&self) -> &PrefixMarks {
-        &self.marks
+        &self.chunks.marks
     }
 
     /// The prompt's text; its whole only if [`Prompt::is_rendered`]. Empty once it was let go.

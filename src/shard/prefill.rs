@@ -321,7 +321,7 @@ fn fault(error: RelayError) -> PrefillFault {
 mod tests {
     use super::*;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
     use forebay_fleet::mailbox::LegCall;
     use forebay_fleet::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
 
@@ -332,7 +332,8 @@ mod tests {
         let cost = LeaseCost::default();
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
-        let prefixes = (&forebay_index::PrefixMarks::NONE, 4.0);
+        let marks = &forebay_index::PrefixMarks::NONE;
+        let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
         let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits, prefixes };
         let lease = Lease::try_take(&board, wanted, now);
         let leg = PrefillLeg {

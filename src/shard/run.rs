@@ -351,7 +351,7 @@ mod tests {
     use crate::ingress;
     use crate::runtime::wake_pair;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
     use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
     use forebay_fleet::worker::{Requester, RoomLimits};
     use forebay_index;
@@ -418,7 +418,8 @@ mod tests {
             let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
             let own = ShardBoard::from(Arc::clone(&board));
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
-            let prefixes = (&forebay_index::PrefixMarks::NONE, 4.0);
+            let marks = &forebay_index::PrefixMarks::NONE;
+            let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
             let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
             let lease = Lease::try_take(&own, wanted, now).unwrap();
             board.rank(rank).unwrap().release(0);

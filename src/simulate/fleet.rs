@@ -48,6 +48,40 @@ fn places(rank: RankIndex, plan: &SimPlan, config: &Config) -> PlacesLimit {
     PlacesLimit::of(&config.flow, None, role(plan, rank), engine)
 }
 
+/// An address where no engine listens.
+fn nowhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 1))
+}
+
+fn worker(rank: RankIndex) -> Worker {
+    Worker {
+        name: format!("r{}", rank.0).into(),
+        authority: "r:1".into(),
+        address: nowhere(),
+        dialect: Dialect::Vllm,
+        state: WorkerState::Up,
+        api_key: None,
+        cache_generation: 0,
+        connector: None,
+    }
+}
+
+fn model(ranks: impl Iterator<Item = RankIndex>, block_size_tokens: u32, root: BlockKey) -> Model {
+    Model {
+        name: "m".into(),
+        card_json: "".into(),
+        ranks: ranks.collect(),
+        pool: PoolIndex(0),
+        prefill_pool: None,
+        roots: ModelRoots {
+            blocks: vec![BlockRoot { block_size_tokens, key: root }],
+            ..ModelRoots::new(SEED, "m")
+        },
+        text: None,
+        kind: ModelKind::Base,
+    }
+}
+
 /// The ranks of the plan, which serve one model, and the root of its blocks.
 pub(crate) fn fleet(
     trace: &Trace,
@@ -57,7 +91,6 @@ pub(crate) fn fleet(
     let block_size_tokens = trace.block_tokens;
     let name = RootName { model: "m", block_size_tokens, ..RootName::default() };
     let root = BlockKey::root(SEED, &name);
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let numbers = || (0..plan.ranks.min(RANKS_MAX)).filter_map(RankIndex::try_from_index);
     let device_blocks = plan.device_blocks(trace);
     let block_count = |rank: RankIndex| device_blocks(rank.index()) as u32;
@@ -80,7 +113,7 @@ pub(crate) fn fleet(
         worker: WorkerIndex(rank.0),
         dp_rank: DpRank(0),
         dp_size: 1,
-        address: nowhere,
+        address: nowhere(),
         block_size_tokens,
         kv_block_count: block_count(rank),
         running_max: declared(rank, plan),
@@ -99,34 +132,11 @@ pub(crate) fn fleet(
         },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
     };
-    let worker = |rank: RankIndex| Worker {
-        name: format!("r{}", rank.0).into(),
-        authority: "r:1".into(),
-        address: nowhere,
-        dialect: Dialect::Vllm,
-        state: WorkerState::Up,
-        api_key: None,
-        cache_generation: 0,
-        connector: None,
-    };
-    let model = Model {
-        name: "m".into(),
-        card_json: "".into(),
-        ranks: numbers().collect(),
-        pool: PoolIndex(0),
-        prefill_pool: None,
-        roots: ModelRoots {
-            blocks: vec![BlockRoot { block_size_tokens, key: root }],
-            ..ModelRoots::new(SEED, "m")
-        },
-        text: None,
-        kind: ModelKind::Base,
-    };
     let mut fleet = FleetSnapshot {
         generation: 1,
         workers: numbers().map(worker).collect(),
         ranks: numbers().map(rank).collect(),
-        models: vec![model],
+        models: vec![model(numbers(), block_size_tokens, root)],
         config: Arc::clone(config),
         ..FleetSnapshot::default()
     };

@@ -7,7 +7,7 @@
 //! | `world` | the order of events; open this file first |
 //! | `plan` | what a run simulates: ranks, load, seed |
 //! | `routers` | one router, or replicas in front of the same ranks |
-//! | `shipped` | the router's own code, as a shard runs it |
+//! | `shipped`, `prompt_text` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
 //! | `engine`, `kv_cache`, `held`, `host_tier` | one rank: its steps, its blocks |
 //! | `believed_pool` | what a router believes of the pool that ranks share |
@@ -34,6 +34,7 @@ mod held;
 mod host_tier;
 mod kv_cache;
 mod plan;
+mod prompt_text;
 mod rivals;
 mod routers;
 mod series;

@@ -112,11 +112,11 @@ fn outcome(case: &LimitCase, trace: &Trace, declares_limit: bool, arrival_ns: f6
     let work: u64 = alone.sum();
     let mut config = Config::default();
     config.flow.queue.depth_max = u32::MAX;
-    config.timeouts.first_byte = Duration::from_secs(1_000_000);
+    config.flow.queue.wait_max = Duration::from_secs(1_000_000);
     let plan = SimPlan {
         ranks: 2,
         load_percent: work as f64 / 2.0 / arrival_ns * 100.0,
-        blocks: BlockRoom { device: Some(case.kv_blocks), host: 0 },
+        blocks: BlockRoom { device: Some(case.kv_blocks), ..BlockRoom::default() },
         engines: vec![speed],
         config,
         ..SimPlan::default()

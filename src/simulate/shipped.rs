@@ -5,12 +5,13 @@ use crate::believed_pool::BelievedPool;
 use crate::fleet::{SEED, fleet};
 use crate::kv_cache::CacheChange;
 use crate::plan::SimPlan;
+use crate::prompt_text::{ROW_WORDS, write_block};
 use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseWanted};
+use forebay_fleet::account::{Lease, LeaseWanted, PromptPrefixes};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
@@ -190,7 +191,8 @@ impl Shipped {
         };
         let board = &self.stages.loads.board;
         let requester = Requester { caller: 0, model: MODEL, is_forced: false };
-        let prefixes = (&PrefixMarks::NONE, 1.0);
+        let marks = &PrefixMarks::NONE;
+        let prefixes = PromptPrefixes { marks, bytes_per_token: 1.0 };
         let limits = RoomLimits::default();
         let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
         Lease::try_take(board, wanted, asked.now)
@@ -491,19 +493,5 @@ impl IndexMemory {
         text.resize(bytes, b' ');
     }
 }
-
-fn write_block(block: u32, bytes: usize, text: &mut Vec<u8>) {
-    let word = (u64::from(block) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    // By the row: of a run without events, the text took a tenth of all instructions by the word.
-    let row = [word; ROW_WORDS];
-    let end = text.len() + bytes;
-    while text.len() < end {
-        text.extend_from_slice(row.as_flattened());
-    }
-    text.truncate(end);
-}
-
-/// Words of a block that are written at once.
-const ROW_WORDS: usize = 8;
 
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);

@@ -485,13 +485,15 @@ fn a_full_queue_empties_by_itself_within_a_minute() {
 }
 
 /// Where nothing waits, the queue changes nothing: mean times to the first token, in milliseconds,
-/// of the router that served in the order of arrival.
+/// of the router that served in the order of arrival, with caches of a quarter of all blocks.
 #[test]
 fn light_load_costs_no_more_than_in_the_order_of_arrival() {
     let figures = [("chats", 20.6), ("shared", 25.8), ("agents", 468.3), ("documents", 587.1)];
     for (name, usual_ms) in figures {
         let trace = name.parse::<Scenario>().unwrap().trace(1);
-        let plan = SimPlan { ranks: 4, load_percent: 30.0, ..SimPlan::default() };
+        let device = (trace.distinct_blocks() / 4 / 4).max(trace.longest_blocks() + 1);
+        let blocks = BlockRoom { device: Some(device), ..BlockRoom::default() };
+        let plan = SimPlan { ranks: 4, load_percent: 30.0, blocks, ..SimPlan::default() };
         let run = simulate(&trace, &plan, "kv".parse().unwrap());
         assert!(run.times.ttft_ms_mean < 1.04 * usual_ms, "{name}: {run:?}");
         assert_eq!(run.refused, 0, "{name}");

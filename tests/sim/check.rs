@@ -221,8 +221,8 @@ impl World {
         Ok(())
     }
 
-    /// Nothing is left behind that could have had the rank and comes first: of a better level, or of
-    /// the same tenant and class and with fewer tokens to compute, or as many and earlier.
+    /// Nothing is left behind that could have had the rank and comes first: of a better level, or
+    /// of the same tenant and class and with fewer tokens to compute, or as many and earlier.
     fn check_order(
         &self,
         home: usize,

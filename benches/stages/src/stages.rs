@@ -8,7 +8,7 @@ use super::world::{
 use crate::world::REQUESTER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
 use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
@@ -246,7 +246,7 @@ fn lease() -> Box<dyn Operation> {
     let (_, prompt) = World::new(8_192).matched();
     let marks = prompt.marks().clone();
     let run = move |_: &mut Vec<Lease>| {
-        let prefixes = (&marks, BYTES_PER_TOKEN);
+        let prefixes = PromptPrefixes { marks: &marks, bytes_per_token: BYTES_PER_TOKEN };
         let wanted = LeaseWanted { rank: HOLDER, requester: REQUESTER, cost, limits, prefixes };
         let taken = Lease::try_take(black_box(&board), wanted, NOW);
         let mut lease = taken.unwrap();

@@ -3,7 +3,7 @@
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
     ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat,
@@ -153,7 +153,8 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
         };
         for _ in 0..=number % 4 {
             let limits = fleet.room(rank);
-            let prefixes = (&PrefixMarks::NONE, 4.0);
+            let marks = &PrefixMarks::NONE;
+            let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
             let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
             leases.push(Lease::try_take(&board, wanted, NOW).unwrap());
         }

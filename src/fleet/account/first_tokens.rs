@@ -44,7 +44,7 @@ impl FirstTokens {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-    use crate::account::{LeaseCost, LeaseWanted};
+    use crate::account::{LeaseCost, LeaseWanted, PromptPrefixes};
     use crate::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
     use forebay_base::{ModelIndex, RankIndex};
     use forebay_index::PrefixMarks;
@@ -53,7 +53,8 @@ mod tests {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();
-        let (rank, prefixes) = (RankIndex(0), (&PrefixMarks::NONE, 4.0));
+        let rank = RankIndex(0);
+        let prefixes = PromptPrefixes { marks: &PrefixMarks::NONE, bytes_per_token: 4.0 };
         let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
         Lease::try_take(board, wanted, at(ms)).unwrap()
     }

@@ -5,6 +5,15 @@ use crate::worker::{Pinned, ShardBoard};
 use forebay_base::RankIndex;
 use forebay_index::{PrefixMarks, prefix_bytes};
 
+/// The prefixes of a prompt, as leases compare them.
+#[derive(Clone, Copy, Debug)]
+pub struct PromptPrefixes<'a> {
+    /// Names of the prefixes.
+    pub marks: &'a PrefixMarks,
+    /// Bytes of the prompt that make a token.
+    pub bytes_per_token: f32,
+}
+
 /// KV tokens that a lease holds.
 #[derive(Debug, Default)]
 pub(super) struct HeldTokens {
@@ -27,8 +36,9 @@ impl HeldTokens {
         rank: RankIndex,
         all_tokens: u64,
         taken_tokens: u64,
-        (marks, bytes_per_token): (&PrefixMarks, f32),
+        prompt: PromptPrefixes<'_>,
     ) -> Self {
+        let PromptPrefixes { marks, bytes_per_token } = prompt;
         let (Some(prefixes), Some(cell)) = (board.pinned(rank), board.rank(rank)) else {
             return Self::unshared(taken_tokens);
         };

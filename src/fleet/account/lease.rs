@@ -1,12 +1,12 @@
 //! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
 
+use super::PromptPrefixes;
 use super::held_tokens::HeldTokens;
 use crate::worker::{
     BreakerClaim, FailureScope, FailureWeight, RankFailure, Requester, RoomLimits, RoomWanted,
     ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_index::PrefixMarks;
 use std::time::Duration;
 
 /// What a request is expected to cost its rank, in tokens.
@@ -47,8 +47,8 @@ pub struct LeaseWanted<'a> {
     pub cost: LeaseCost,
     /// What the rank may be given.
     pub limits: RoomLimits,
-    /// The prompt's prefixes, and its bytes per token.
-    pub prefixes: (&'a PrefixMarks, f32),
+    /// The prefixes that the prompt begins with.
+    pub prefixes: PromptPrefixes<'a>,
 }
 
 /// Is the request the trial of a breaker that is half open?
@@ -63,6 +63,17 @@ enum LeaseTrial {
     Judged,
 }
 
+/// The prompt of a lease, until its first token.
+#[derive(Debug)]
+struct PrefillWait {
+    /// When it began to wait; `None`: it waits no longer.
+    since: Option<NanosSinceStart>,
+    /// The end of a prefill makes room, not only the end of the request.
+    is_bounded: bool,
+    /// The first token will not show.
+    is_unseen: bool,
+}
+
 /// One place on one rank. Dropping it returns everything.
 #[derive(Debug)]
 pub struct Lease {
@@ -71,12 +82,7 @@ pub struct Lease {
     requester: Requester,
     cost: LeaseCost,
     held: HeldTokens,
-    /// When its prompt began to wait for its first token; `None`: it waits no longer.
-    prefill_since: Option<NanosSinceStart>,
-    /// The end of a prefill makes room, not only the end of the request.
-    prefill_is_bounded: bool,
-    /// The first token will not show.
-    is_unseen: bool,
+    prefill: PrefillWait,
     trial: LeaseTrial,
     /// The engine took the request.
     served: bool,
@@ -118,9 +124,11 @@ impl Lease {
             requester,
             cost,
             held,
-            prefill_since: Some(now),
-            prefill_is_bounded: limits.prefill_tokens_max > 0,
-            is_unseen: false,
+            prefill: PrefillWait {
+                since: Some(now),
+                is_bounded: limits.prefill_tokens_max > 0,
+                is_unseen: false,
+            },
             trial: match claim {
                 BreakerClaim::Free => LeaseTrial::None,
                 BreakerClaim::Trial => LeaseTrial::Held,
@@ -150,7 +158,7 @@ impl Lease {
     /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
     /// time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
-        let (since, tokens) = (self.prefill_since, self.cost.prefill_tokens);
+        let (since, tokens) = (self.prefill.since, self.cost.prefill_tokens);
         if let (Some(left_tokens), Some(since)) = (self.end_prefill(), since)
             && let Some(past) = self.board.past(self.rank)
             && tokens > 0
@@ -166,7 +174,7 @@ impl Lease {
     #[must_use]
     pub fn prefill_time(&self, now: NanosSinceStart) -> Option<Duration> {
         let past = self.board.past(self.rank)?;
-        self.prefill_since?;
+        self.prefill.since?;
         past.prefill_time(past.prefill_left(self.board.rank(self.rank)?.prefill_tokens(), now))
     }
 
@@ -191,7 +199,7 @@ impl Lease {
     #[must_use]
     pub fn prefill_expected_ns(&self, now: NanosSinceStart) -> u64 {
         let (Some(past), Some(cell), Some(_)) =
-            (self.board.past(self.rank), self.board.rank(self.rank), self.prefill_since)
+            (self.board.past(self.rank), self.board.rank(self.rank), self.prefill.since)
         else {
             return 0;
         };
@@ -203,14 +211,14 @@ impl Lease {
 
     /// The first token will not show, and no time is known by which the prompt is computed.
     pub fn set_unseen(&mut self) {
-        if self.prefill_since.is_none() || self.is_unseen {
+        if self.prefill.since.is_none() || self.prefill.is_unseen {
             return;
         }
-        self.is_unseen = true;
+        self.prefill.is_unseen = true;
         if let Some(cell) = self.board.rank(self.rank) {
             cell.add_unseen(self.cost.prefill_tokens);
         }
-        if self.prefill_is_bounded {
+        if self.prefill.is_bounded {
             self.board.room_made(self.rank);
         }
     }
@@ -218,13 +226,13 @@ impl Lease {
     /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
     /// rank; `None`: it waits no more since before.
     pub fn end_prefill(&mut self) -> Option<u64> {
-        self.prefill_since.take()?;
+        self.prefill.since.take()?;
         let cell = self.board.rank(self.rank)?;
-        if std::mem::take(&mut self.is_unseen) {
+        if std::mem::take(&mut self.prefill.is_unseen) {
             cell.sub_unseen(self.cost.prefill_tokens);
         }
         let left_tokens = cell.sub_prefill(self.cost.prefill_tokens);
-        if self.prefill_is_bounded {
+        if self.prefill.is_bounded {
             self.board.room_made(self.rank);
         }
         Some(left_tokens)
@@ -312,7 +320,7 @@ mod tests {
     use super::*;
     use crate::worker::{BreakerRules, LoadBoard};
     use forebay_base::ModelIndex;
-    use forebay_index::{BlockKey, KeySeed, RootName};
+    use forebay_index::{BlockKey, KeySeed, PrefixMarks, RootName};
 
     const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
     const COST: LeaseCost =
@@ -339,7 +347,8 @@ mod tests {
         marks: &PrefixMarks,
         now: NanosSinceStart,
     ) -> Option<Lease> {
-        let (rank, prefixes) = (RankIndex(0), (marks, 1.0));
+        let rank = RankIndex(0);
+        let prefixes = PromptPrefixes { marks, bytes_per_token: 1.0 };
         let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
         Lease::try_take(board, wanted, now)
     }

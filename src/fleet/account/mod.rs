@@ -19,6 +19,7 @@ pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
 pub use first_tokens::FirstTokens;
 pub use held_against::HeldAgainst;
+pub use held_tokens::PromptPrefixes;
 pub use latency::{Stage, StageHistograms};
 pub use lease::{FailedTrial, Lease, LeaseCost, LeaseWanted};
 pub use metric::{Metric, MetricKind};

@@ -39,8 +39,6 @@ pub struct Waiter {
     pub leg: Leg,
     /// The rank that its other leg has already.
     pub near: Option<RankIndex>,
-    /// The rank that it waits for; `None`: any rank with room.
-    pub target: Option<RankIndex>,
     /// When it joined this queue.
     pub joined_at: NanosSinceStart,
     /// What is known of the request. It is never sent after its deadline.
@@ -63,6 +61,8 @@ pub struct WaitingPrompt {
     pub holdings: Vec<Holding>,
     /// Names of its prefixes.
     pub marks: PrefixMarks,
+    /// The rank that the request waits for at first; `None`: any rank with room.
+    pub target: Option<RankIndex>,
 }
 
 /// From a queue's home to the shard that has the request.

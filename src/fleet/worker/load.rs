@@ -4,8 +4,8 @@
 
 use super::RankSigns;
 use super::refusal::RefusalNote;
+use super::room_limits::{RoomLimits, RoomWanted};
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
-use forebay_config::QueueMode;
 use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
@@ -74,41 +74,6 @@ pub struct RankLoad {
 // One line of the cache, or the pair that a core fetches together.
 #[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<RankLoad>() <= 128);
-
-/// How much a rank may be given. In all three 0 means no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoomLimits {
-    /// Requests in flight.
-    pub places_max: u32,
-    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what
-    /// is left of it.
-    pub kv_tokens_max: u64,
-    /// Prompt tokens yet to be computed; reached, no further request comes. See
-    /// [`Self::PREFILL_BY_SPEED`].
-    pub prefill_tokens_max: u64,
-}
-
-/// What a request takes of a rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoomWanted {
-    /// Tokens that it adds to the KV cache.
-    pub kv_tokens: u64,
-    /// Prompt tokens to compute.
-    pub prefill_tokens: u64,
-}
-
-impl RoomLimits {
-    /// As many prompt tokens as [`RankPast::prefill_room`](super::RankPast::prefill_room) says.
-    pub const PREFILL_BY_SPEED: u64 = u64::MAX;
-
-    /// Limit of the prompt tokens yet to be computed: the configured one, else by the rank's speed.
-    /// Where no queue keeps what the limit holds up, there is none by default.
-    #[must_use]
-    pub fn prefill_tokens_max(configured: Option<u32>, mode: QueueMode) -> u64 {
-        let default = if mode == QueueMode::Off { 0 } else { Self::PREFILL_BY_SPEED };
-        configured.map_or(default, u64::from)
-    }
-}
 
 impl Default for RankLoad {
     fn default() -> Self {
@@ -529,6 +494,7 @@ mod tests {
     use super::super::LoadBoard;
     use super::*;
     use forebay_base::RankIndex;
+    use forebay_config::QueueMode;
 
     const RANK: RankIndex = RankIndex(0);
     const MODEL: ModelIndex = ModelIndex(0);

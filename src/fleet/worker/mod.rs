@@ -1,7 +1,6 @@
 //! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
 //! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
 
-mod closed_room;
 mod board;
 mod breaker;
 mod cache_writes;
@@ -23,6 +22,7 @@ mod queue_tenants;
 mod queue_cell;
 mod refusal;
 mod report;
+mod room_limits;
 mod session;
 mod shard_board;
 mod signs;
@@ -43,7 +43,7 @@ pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Ro
 pub use learned_limit::{LearnedLimit, LimitReport};
 pub use learned_limits::LearnedLimits;
 pub use limit_source::{EngineShows, LimitSource, PlacesLimit};
-pub use load::{RankLoad, RoomLimits, RoomWanted};
+pub use load::RankLoad;
 pub use model::{ANY_MODEL, Model, ModelKind, ModelText};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use past::RankPast;
@@ -53,6 +53,7 @@ pub use queue_tenants::QueueWanted;
 pub use report::{
     ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight, TokenProgress,
 };
+pub use room_limits::{RoomLimits, RoomWanted};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;
 pub use signs::{FirstBytes, RankSigns};

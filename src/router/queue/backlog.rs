@@ -9,7 +9,7 @@ const SIZES: usize = 24;
 
 /// Requests that wait, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct WaitingSum {
     pub(super) requests: u64,
     /// Prompt tokens to compute.
     pub(super) tokens: u64,
@@ -17,13 +17,13 @@ pub(super) struct Waiting {
     pub(super) held_tokens: u64,
 }
 
-/// By rank.
+/// What waits for each of the ranks.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    ranks: AHashMap<RankIndex, Box<[Waiting; SIZES]>>,
+    ranks: AHashMap<RankIndex, Box<[WaitingSum; SIZES]>>,
 }
 
-impl Waiting {
+impl WaitingSum {
     fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.tokens = self.tokens.saturating_add(other.tokens);
@@ -50,15 +50,16 @@ fn size(tokens: u64) -> usize {
 
 impl Backlog {
     /// A request waits for the rank.
-    pub(super) fn add(&mut self, rank: RankIndex, one: Waiting) {
-        let sizes = self.ranks.entry(rank).or_insert_with(|| Box::new([Waiting::default(); SIZES]));
+    pub(super) fn add(&mut self, rank: RankIndex, one: WaitingSum) {
+        let sizes =
+            self.ranks.entry(rank).or_insert_with(|| Box::new([WaitingSum::default(); SIZES]));
         if let Some(sum) = sizes.get_mut(size(one.tokens)) {
             sum.add(one);
         }
     }
 
     /// It waits no longer.
-    pub(super) fn sub(&mut self, rank: RankIndex, one: Waiting) {
+    pub(super) fn sub(&mut self, rank: RankIndex, one: WaitingSum) {
         let Some(sizes) = self.ranks.get_mut(&rank) else { return };
         if let Some(sum) = sizes.get_mut(size(one.tokens)) {
             sum.sub(one);
@@ -70,8 +71,8 @@ impl Backlog {
 
     /// What waits for the rank and is served before a request, which may wait there itself. Of
     /// requests of about the same size half are.
-    pub(super) fn before(&self, rank: RankIndex, own: Waiting, waits_there: bool) -> Waiting {
-        let mut before = Waiting::default();
+    pub(super) fn before(&self, rank: RankIndex, own: WaitingSum, waits_there: bool) -> WaitingSum {
+        let mut before = WaitingSum::default();
         let Some(sizes) = self.ranks.get(&rank) else { return before };
         let size = size(own.tokens);
         sizes.iter().take(size).for_each(|sum| before.add(*sum));
@@ -86,8 +87,8 @@ impl Backlog {
 
     /// All that waits for the rank.
     #[cfg(test)]
-    pub(super) fn all(&self, rank: RankIndex) -> Waiting {
-        let mut all = Waiting::default();
+    pub(super) fn all(&self, rank: RankIndex) -> WaitingSum {
+        let mut all = WaitingSum::default();
         self.ranks
             .get(&rank)
             .into_iter()

@@ -168,7 +168,8 @@ pub(super) fn enter(
     }
     match line_up(binder, candidates, applicant, &projected) {
         Ok((queue, wanted)) => {
-            let waiter = Box::new(waiter(binder, applicant, (queue, target), open()));
+            let mut waiter = Box::new(waiter(binder, applicant, queue, open()));
+            waiter.prompt.target = target;
             Entry::Wait { decode: None, waiter, wanted }
         }
         // Full of requests for one rank, the queue must not refuse those that could go to another.
@@ -307,7 +308,7 @@ fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
 fn waiter(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
-    (queue, target): (QueueIndex, Option<RankIndex>),
+    queue: QueueIndex,
     ticket: Ticket,
 ) -> Waiter {
     let PickRequest { prompt, overlaps, .. } = applicant.request;
@@ -317,7 +318,6 @@ fn waiter(
         queue,
         leg: applicant.request.leg,
         near: applicant.near,
-        target,
         joined_at: binder.now,
         facts: applicant.facts.clone(),
         prompt: WaitingPrompt {
@@ -325,6 +325,7 @@ fn waiter(
             bytes_per_token,
             holdings: holdings(overlaps),
             marks: applicant.request.marks.clone(),
+            target: None,
         },
         movable: applicant.movable,
     }

@@ -76,7 +76,7 @@ impl FlowKey {
         let way = Way {
             model: waiter.facts.model,
             leg: waiter.leg,
-            target: waiter.target,
+            target: waiter.prompt.target,
             is_narrow: waiter.near.is_some()
                 || waiter.facts.pin.is_some()
                 || !waiter.facts.tried.is_empty(),

@@ -1,7 +1,7 @@
 //! One queue: the rows of its tenants, and what is served when there is room. Sans-IO: time comes
-//! in, requests come out through [`Places`].
+//! in, requests come out through [`RankPlaces`].
 
-use super::backlog::{Backlog, Waiting};
+use super::backlog::{Backlog, WaitingSum};
 use super::flows::{
     CLASSES, FlowKey, Flows, LevelTurn, Levels, Looks, NextRequest, Order, TurnPosition, Way,
 };
@@ -34,7 +34,7 @@ const MISSES_MAX: u32 = 8;
 const AIMS: usize = 8;
 
 /// Where requests are placed.
-pub(super) trait Places {
+pub(super) trait RankPlaces {
     /// May a rank have room for a request that waits for this, and has so many tokens to compute?
     fn is_open(&self, way: Way, tokens: u64) -> bool;
 
@@ -87,7 +87,7 @@ pub(super) struct Standing {
     /// With the class that it asked for, and the class to which it has risen.
     flow: FlowKey,
     order: Order,
-    waiting: Waiting,
+    waiting: WaitingSum,
     joined_at: NanosSinceStart,
     /// Number of the last look at it.
     looked: u64,
@@ -113,23 +113,42 @@ impl Standing {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) flows: Flows,
-    /// Level of each class that requests asked for, in this turn.
-    levels: Levels,
     pub(super) standing: AHashMap<Ticket, Standing>,
     /// Requests that may look for another queue, by the time they joined this one.
     pub(super) movable: BTreeSet<(NanosSinceStart, Ticket)>,
-    /// Requests that may rise, by the time they do.
-    pub(super) ripening: BTreeSet<(NanosSinceStart, Ticket)>,
-    promote_after: Duration,
+    pub(super) ripening: Ripening,
     pub(super) next_number: u64,
-    /// All requests, by the number of the last look at them.
-    pub(super) looked: BTreeSet<(u64, Ticket)>,
-    looks: u64,
+    pub(super) looked: LookOrder,
+    backlog: Backlog,
+    turns: TurnRest,
+}
+
+/// Requests that may rise by a class.
+#[derive(Debug)]
+pub(super) struct Ripening {
+    /// By the time they do.
+    pub(super) by_time: BTreeSet<(NanosSinceStart, Ticket)>,
+    /// Each such wait raises a request; 0 never.
+    after: Duration,
+}
+
+/// All requests in the order of the last look at them.
+#[derive(Debug, Default)]
+pub(super) struct LookOrder {
+    /// By the number of that look; 0: none yet.
+    pub(super) by_number: BTreeSet<(u64, Ticket)>,
+    count: u64,
     /// Requests whose last look has at most this number are looked at in the next turns: the fleet
     /// has changed since.
     stale_until: Option<u64>,
-    backlog: Backlog,
-    last_turn: TurnEnd,
+}
+
+/// What turns leave to the next.
+#[derive(Debug)]
+struct TurnRest {
+    /// Level of each class that requests asked for, in this turn.
+    levels: Levels,
+    last: TurnEnd,
     /// What turns that were cut have looked at in vain: the next turn looks at the rest.
     passed_over: AHashSet<Way>,
 }
@@ -147,12 +166,12 @@ struct TurnLooks {
 }
 
 /// A turn, as the rows see it.
-struct Open<'a, P> {
+struct OpenWays<'a, P> {
     places: &'a P,
     looks: &'a TurnLooks,
 }
 
-impl<P: Places> Looks for Open<'_, P> {
+impl<P: RankPlaces> Looks for OpenWays<'_, P> {
     fn is_open(&self, way: Way, tokens: u64) -> bool {
         let is_open = || !self.looks.is_closed(way) && self.places.is_open(way, tokens);
         self.looks.is_rest || is_open()
@@ -191,18 +210,17 @@ impl Line {
     pub(super) fn new(promote_after: Duration) -> Self {
         Self {
             flows: Flows::default(),
-            levels: [CLASSES; CLASSES],
             standing: AHashMap::new(),
             movable: BTreeSet::new(),
-            ripening: BTreeSet::new(),
-            promote_after,
+            ripening: Ripening { by_time: BTreeSet::new(), after: promote_after },
             next_number: 0,
-            looked: BTreeSet::new(),
-            looks: 0,
-            stale_until: None,
+            looked: LookOrder::default(),
             backlog: Backlog::default(),
-            last_turn: TurnEnd::default(),
-            passed_over: AHashSet::new(),
+            turns: TurnRest {
+                levels: [CLASSES; CLASSES],
+                last: TurnEnd::default(),
+                passed_over: AHashSet::new(),
+            },
         }
     }
 
@@ -230,13 +248,13 @@ impl Line {
         if waiter.movable {
             self.movable.insert((joined_at, ticket));
         }
-        if let Some(at) = standing.ripe_at(self.promote_after) {
-            self.ripening.insert((at, ticket));
+        if let Some(at) = standing.ripe_at(self.ripening.after) {
+            self.ripening.by_time.insert((at, ticket));
         }
         if let Some(target) = standing.target() {
             self.backlog.add(target, standing.waiting);
         }
-        self.looked.insert((0, ticket));
+        self.looked.by_number.insert((0, ticket));
         self.standing.insert(ticket, standing);
         self.flows.push(flow, order, QueuedRequest(waiter));
         self.check_invariants();
@@ -255,48 +273,50 @@ impl Line {
     fn forget(&mut self, ticket: Ticket) -> Option<Standing> {
         let standing = self.standing.remove(&ticket)?;
         self.movable.remove(&(standing.joined_at, ticket));
-        if let Some(at) = standing.ripe_at(self.promote_after) {
-            self.ripening.remove(&(at, ticket));
+        if let Some(at) = standing.ripe_at(self.ripening.after) {
+            self.ripening.by_time.remove(&(at, ticket));
         }
         if let Some(target) = standing.target() {
             self.backlog.sub(target, standing.waiting);
         }
-        self.looked.remove(&(standing.looked, ticket));
+        self.looked.by_number.remove(&(standing.looked, ticket));
         Some(standing)
     }
 
     /// Everything may be different: each request is looked at again.
     pub(super) fn fleet_changed(&mut self) {
-        self.stale_until = Some(self.looks);
+        self.looked.stale_until = Some(self.looked.count);
     }
 
     /// Places as many as there is room for, in order. A request that finds no room at its target
     /// keeps its own place, and the requests behind it are looked at. An overdue request has its
     /// target held back for it.
-    pub(super) fn serve(&mut self, rules: Rules, places: &mut impl Places) {
+    pub(super) fn serve(&mut self, rules: Rules, places: &mut impl RankPlaces) {
         // Before the turn: who has risen must not be passed by the class it has left.
         self.promote(rules.now, rules.promote_after);
         self.aim_again(places);
-        self.levels = self.flows.levels();
-        self.last_turn = TurnEnd::default();
-        let passed_over = std::mem::take(&mut self.passed_over);
+        self.turns.levels = self.flows.levels();
+        self.turns.last = TurnEnd::default();
+        let passed_over = std::mem::take(&mut self.turns.passed_over);
         let mut looks = TurnLooks { passed_over, ..TurnLooks::default() };
-        let levels = self.levels;
+        let levels = self.turns.levels;
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
             self.serve_level(level, rules, &mut looks, places);
         }
         let closed = looks.ways.iter().filter(|(way, _)| looks.is_closed(*way));
-        self.last_turn.closed = closed.map(|(way, _)| way.target).collect();
-        self.last_turn.closed.extend(looks.passed_over.iter().map(|way| way.target));
-        if self.last_turn.is_cut {
+        self.turns.last.closed = closed.map(|(way, _)| way.target).collect();
+        self.turns.last.closed.extend(looks.passed_over.iter().map(|way| way.target));
+        if self.turns.last.is_cut {
             let passed_over = looks.ways.iter().map(|(way, _)| *way);
-            self.passed_over = looks.passed_over.iter().copied().chain(passed_over).collect();
+            self.turns.passed_over = looks.passed_over.iter().copied().chain(passed_over).collect();
         } else {
-            self.last_turn.is_partial = !looks.passed_over.is_empty();
+            self.turns.last.is_partial = !looks.passed_over.is_empty();
         }
-        self.stale_until =
-            self.stale_until.filter(|until| self.looked.first().is_some_and(|(at, _)| at <= until));
-        self.last_turn.is_partial |= self.stale_until.is_some();
+        self.looked.stale_until = self
+            .looked
+            .stale_until
+            .filter(|until| self.looked.by_number.first().is_some_and(|(at, _)| at <= until));
+        self.turns.last.is_partial |= self.looked.stale_until.is_some();
         // Room that no request has for its target goes to the first that choose it now.
         if places.has_any_room() {
             looks.begin_rest();
@@ -308,9 +328,9 @@ impl Line {
     }
 
     /// Those that were looked at longest ago choose their targets again.
-    fn aim_again(&mut self, places: &mut impl Places) {
+    fn aim_again(&mut self, places: &mut impl RankPlaces) {
         let oldest: Vec<Ticket> =
-            self.looked.iter().take(AIMS).map(|(_, ticket)| *ticket).collect();
+            self.looked.by_number.iter().take(AIMS).map(|(_, ticket)| *ticket).collect();
         for ticket in oldest {
             let Some(standing) = self.standing.get(&ticket) else { continue };
             let Some(waiting) = self.flows.get(standing.flow, standing.order) else { continue };
@@ -324,12 +344,12 @@ impl Line {
 
     /// The request has been looked at, and waits for that rank.
     fn aim(&mut self, ticket: Ticket, target: Option<RankIndex>) {
-        let Self { standing, looked, looks, flows, backlog, .. } = self;
+        let Self { standing, looked, flows, backlog, .. } = self;
         let Some(standing) = standing.get_mut(&ticket) else { return };
-        looked.remove(&(standing.looked, ticket));
-        *looks += 1;
-        standing.looked = *looks;
-        looked.insert((standing.looked, ticket));
+        looked.by_number.remove(&(standing.looked, ticket));
+        looked.count += 1;
+        standing.looked = looked.count;
+        looked.by_number.insert((standing.looked, ticket));
         if standing.target() == target {
             return;
         }
@@ -349,17 +369,17 @@ impl Line {
         level: usize,
         rules: Rules,
         looks: &mut TurnLooks,
-        places: &mut impl Places,
+        places: &mut impl RankPlaces,
     ) {
-        let turn = self.flows.turn(level, &self.levels, rules.overtaken_max);
+        let turn = self.flows.turn(level, &self.turns.levels, rules.overtaken_max);
         let mut cursor = TurnPosition::START;
         let looks_max = LOOKS_MAX.min(RANK_LOOKS_MAX / rules.ranks.max(1)).max(1);
         loop {
             if looks.count >= looks_max {
-                self.last_turn.is_cut |= !looks.is_rest;
+                self.turns.last.is_cut |= !looks.is_rest;
                 return;
             }
-            let open = Open { places: &*places, looks };
+            let open = OpenWays { places: &*places, looks };
             let Some(next) = self.flows.next(&turn, cursor, &open) else { return };
             let NextRequest { at, key: flow, order, is_overdue } = next;
             let Some(waiting) = self.flows.get(flow, order) else { return };
@@ -381,7 +401,7 @@ impl Line {
                     if is_overdue && let Some(rank) = target.or_else(|| places.to_hold_back(waiter))
                     {
                         places.hold_back(rank);
-                        self.last_turn.held_back.push(rank);
+                        self.turns.last.held_back.push(rank);
                     }
                     looks.count += 1;
                     looks.miss(flow.part.way, order);
@@ -401,7 +421,7 @@ impl Line {
 
     /// What the last turn has left.
     pub(super) const fn last_turn(&self) -> &TurnEnd {
-        &self.last_turn
+        &self.turns.last
     }
 
     /// What a request waits for; `None`: it is not here.
@@ -427,18 +447,18 @@ impl Line {
 
     /// When the next one moves up.
     pub(super) fn promote_at(&self) -> NanosSinceStart {
-        self.ripening.first().map_or(NanosSinceStart(u64::MAX), |&(at, _)| at)
+        self.ripening.by_time.first().map_or(NanosSinceStart(u64::MAX), |&(at, _)| at)
     }
 
     /// Moves those up who have waited long enough.
     fn promote(&mut self, now: NanosSinceStart, after: Duration) {
-        if after != self.promote_after {
-            self.promote_after = after;
+        if after != self.ripening.after {
+            self.ripening.after = after;
             let ripe = |(ticket, at): (&Ticket, &Standing)| Some((at.ripe_at(after)?, *ticket));
-            self.ripening = self.standing.iter().filter_map(ripe).collect();
+            self.ripening.by_time = self.standing.iter().filter_map(ripe).collect();
         }
-        while let Some(&(at, ticket)) = self.ripening.first().filter(|(at, _)| *at <= now) {
-            self.ripening.remove(&(at, ticket));
+        while let Some(&(at, ticket)) = self.ripening.by_time.first().filter(|(at, _)| *at <= now) {
+            self.ripening.by_time.remove(&(at, ticket));
             self.move_up(ticket);
         }
     }
@@ -448,8 +468,8 @@ impl Line {
         let risen = standing.flow.risen();
         self.flows.shift(standing.flow, risen, standing.order);
         standing.flow = risen;
-        if let Some(at) = standing.ripe_at(self.promote_after) {
-            self.ripening.insert((at, ticket));
+        if let Some(at) = standing.ripe_at(self.ripening.after) {
+            self.ripening.by_time.insert((at, ticket));
         }
     }
 

@@ -9,8 +9,15 @@ impl Line {
     /// What holds after each change.
     pub(super) fn check_invariants(&self) {
         debug_assert!(self.movable.len() <= self.standing.len(), "who left may still move");
-        debug_assert!(self.ripening.len() <= self.standing.len(), "who left may still rise");
-        debug_assert_eq!(self.looked.len(), self.standing.len(), "each is looked at some time");
+        debug_assert!(
+            self.ripening.by_time.len() <= self.standing.len(),
+            "who left may still rise"
+        );
+        debug_assert_eq!(
+            self.looked.by_number.len(),
+            self.standing.len(),
+            "each is looked at some time"
+        );
     }
 
     /// Who stands waits, and who waits stands. Called after a join.

@@ -1,8 +1,8 @@
 //! Properties of the order within a row, of targets, and of the length of a turn.
 
-use super::backlog::{Backlog, Waiting};
+use super::backlog::{Backlog, WaitingSum};
 use super::flows::Way;
-use super::line::{Line, Placed, Places, Rules};
+use super::line::{Line, Placed, RankPlaces, Rules};
 use super::tests::{AFTER, waiter_with};
 use super::waiter::prompt_tokens;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
@@ -56,7 +56,7 @@ impl Fleet {
     }
 }
 
-impl Places for Fleet {
+impl RankPlaces for Fleet {
     fn is_open(&self, way: Way, _: u64) -> bool {
         self.open_calls.set(self.open_calls.get() + 1);
         self.short || self.has_place(way.target.unwrap())
@@ -103,7 +103,7 @@ fn join(line: &mut Line, slot: u32, tokens: u64, rank: u16) {
     line.push(Box::new(waiter_with(slot, |waiter| {
         waiter.facts.arrived_at = NanosSinceStart(u64::from(slot));
         waiter.prompt.bytes = 4 * tokens;
-        waiter.target = Some(RankIndex(rank));
+        waiter.prompt.target = Some(RankIndex(rank));
     })));
 }
 
@@ -157,7 +157,8 @@ proptest! {
     ) {
         let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(4));
         fleet.places = places.to_vec();
-        let mut expected: Vec<_> = (0..).zip(&asks).map(|(slot, ask)| (ask.0, slot, ask.1)).collect();
+        let ask = |(slot, ask): (u32, &(u64, u16))| (ask.0, slot, ask.1);
+        let mut expected: Vec<_> = (0..).zip(&asks).map(ask).collect();
         expected.sort_unstable();
         let mut left = places;
         expected.retain(|(.., rank)| {
@@ -240,7 +241,7 @@ fn requests_leave_a_target_that_is_gone() {
             .filter(|&slot| line.target(super::tests::ticket(slot)) == Some(Some(RankIndex(1))));
         assert_eq!(moved.count(), 8 * turns, "those that were looked at longest ago");
     }
-    assert_eq!(line.backlog().all(RankIndex(0)), Waiting::default());
+    assert_eq!(line.backlog().all(RankIndex(0)), WaitingSum::default());
     assert_eq!(line.backlog().all(RankIndex(1)).tokens, 400);
     fleet.places[1] = 40;
     turn(&mut line, &mut fleet, 9);
@@ -251,12 +252,12 @@ fn requests_leave_a_target_that_is_gone() {
 fn what_waits_before_a_request_is_what_is_smaller_and_half_of_its_size() {
     let mut backlog = Backlog::default();
     let rank = RankIndex(3);
-    let of = |tokens| Waiting { requests: 1, tokens, held_tokens: 2 * tokens };
+    let of = |tokens| WaitingSum { requests: 1, tokens, held_tokens: 2 * tokens };
     for tokens in [10, 100, 1_000, 1_010, 9_000] {
         backlog.add(rank, of(tokens));
     }
     let before = |backlog: &Backlog, tokens, waits_there| {
-        let Waiting { requests, tokens, held_tokens } =
+        let WaitingSum { requests, tokens, held_tokens } =
             backlog.before(rank, of(tokens), waits_there);
         (requests, tokens, held_tokens)
     };
@@ -268,7 +269,7 @@ fn what_waits_before_a_request_is_what_is_smaller_and_half_of_its_size() {
     for tokens in [100, 1_000, 1_010, 9_000] {
         backlog.sub(rank, of(tokens));
     }
-    assert_eq!(backlog.all(rank), Waiting::default());
+    assert_eq!(backlog.all(rank), WaitingSum::default());
 }
 
 /// A turn stays short with a full queue, on few ranks and on many, of one tenant and of many.
@@ -300,7 +301,7 @@ fn a_turn_is_short() {
                 waiter.facts.caller.tenant = tenant;
                 waiter.facts.model = ModelIndex(0);
                 waiter.prompt.bytes = u64::from(slot % 997) * 40;
-                waiter.target = Some(RankIndex(rank));
+                waiter.prompt.target = Some(RankIndex(rank));
             })));
         }
         let mut quickest = Duration::MAX;

@@ -1,8 +1,8 @@
 //! Placing the requests of one queue in one turn: the rank that a request waits for, and its lease.
 
-use super::backlog::{Backlog, Waiting};
+use super::backlog::{Backlog, WaitingSum};
 use super::flows::Way;
-use super::line::{Placed, Places};
+use super::line::{Placed, RankPlaces};
 use super::waiter::{lay_out, waiting};
 use forebay_base::{QueueIndex, RankIndex};
 use forebay_config::{Policy, QueueMode};
@@ -57,7 +57,7 @@ struct Target {
 }
 
 impl PoolPace {
-    /// At this moment.
+    /// The pace of the queue's pool at this moment.
     pub(super) fn of(binder: &Binder<'_>, rates: &DrainRates, queue: QueueIndex) -> Self {
         let Some(pool) = binder.fleet.pool_of(queue) else { return Self::default() };
         let ranks = binder.fleet.pool(pool).map_or(&[][..], |pool| &pool.ranks);
@@ -87,7 +87,7 @@ impl PoolPace {
     }
 }
 
-impl Places for Placement<'_, '_> {
+impl RankPlaces for Placement<'_, '_> {
     fn is_open(&self, way: Way, tokens: u64) -> bool {
         let Self { binder, memory, .. } = self;
         let has_room = |rank: RankIndex| {
@@ -205,7 +205,7 @@ impl Placement<'_, '_> {
         let own = waiting(waiter);
         let cost = |rank| lease_cost(request, rank, waiter.facts.output_tokens);
         let (board, fleet) = (binder.board, binder.fleet);
-        let short = |rank: RankIndex, before: Waiting| {
+        let short = |rank: RankIndex, before: WaitingSum| {
             let Some(load) = board.rank(rank) else { return 0.0 };
             let limits = fleet.room(rank);
             let running = f64::from(load.in_flight().max(1));
@@ -229,7 +229,7 @@ impl Placement<'_, '_> {
             before.tokens.saturating_add(pace.wait_tokens(short(rank, before)))
         };
         // A rank that has no room in its cache is chosen anew each time.
-        let current = current.filter(|rank| short(*rank, Waiting::default()) == 0.0);
+        let current = current.filter(|rank| short(*rank, WaitingSum::default()) == 0.0);
         let rank = binder.aim(request, candidates, current, more);
         let has_room = |rank: RankIndex| {
             !held_back.contains(&rank) && binder.has_room(rank, waiter.facts.model, || cost(rank))

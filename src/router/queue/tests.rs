@@ -1,9 +1,9 @@
 //! Properties of one line over random schedules, held against a naive model where there is one.
 
-use super::backlog::{Backlog, Waiting};
+use super::backlog::{Backlog, WaitingSum};
 use super::bounds::bounds;
 use super::flows::{CLASSES, FlowKey, Flows, Looks, Order, TurnPosition, Way};
-use super::line::{Line, Placed, Places, Rules};
+use super::line::{Line, Placed, RankPlaces, Rules};
 use super::waiter::{QueuedRequest, prompt_tokens, tokens_to_compute, waiting};
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex, ShardIndex};
@@ -32,7 +32,6 @@ fn waiter(slot: u32) -> Waiter {
         queue: QueueIndex(0),
         leg: Leg::Whole,
         near: None,
-        target: None,
         joined_at: NanosSinceStart(0),
         facts: RequestFacts {
             model: ModelIndex(0),
@@ -49,6 +48,7 @@ fn waiter(slot: u32) -> Waiter {
             bytes_per_token: 4.0,
             holdings: Vec::new(),
             marks: PrefixMarks::default(),
+            target: None,
         },
         movable: true,
     }
@@ -75,7 +75,7 @@ fn rules(now: u64, promote_after: Duration) -> Rules {
 /// Places for what `room` says, whatever it waits for.
 struct PlacesBy<'a>(&'a mut dyn FnMut(&Waiter) -> bool);
 
-impl Places for PlacesBy<'_> {
+impl RankPlaces for PlacesBy<'_> {
     fn is_open(&self, _: Way, _: u64) -> bool {
         true
     }
@@ -162,7 +162,7 @@ impl Ranks {
     }
 }
 
-impl Places for Ranks {
+impl RankPlaces for Ranks {
     fn is_open(&self, way: Way, tokens: u64) -> bool {
         self.open_looks.set(self.open_looks.get() + 1);
         match way.target {
@@ -274,7 +274,7 @@ impl Naive {
             row.0 = row.0.max(self.clocks[row.1]);
         }
         let risen = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        let (number, target) = (self.next_number, waiter.target);
+        let (number, target) = (self.next_number, waiter.prompt.target);
         self.standing.push(Naively { waiter, number, risen, target, looked: 0 });
         self.next_number += 1;
         self.regroup(tenant);
@@ -423,7 +423,7 @@ impl Naive {
                 misses.ways.push(first.way());
                 self.look(slot, target);
             }
-            Placed::Never => unreachable!("these ranks are always there"),
+            Placed::Never => panic!("these ranks are always there"),
         }
     }
 }
@@ -494,7 +494,7 @@ fn joining(op: &Op, slot: u32, now: u64) -> Option<Waiter> {
         waiter.joined_at = NanosSinceStart(now);
         waiter.facts.deadline = patience.map_or(NEVER, |patience| NanosSinceStart(now + patience));
         waiter.movable = tenant != 1;
-        waiter.target = target.map(RankIndex);
+        waiter.prompt.target = target.map(RankIndex);
         waiter.facts.tried = tried;
     }))
 }
@@ -541,7 +541,7 @@ proptest! {
             // What waits for a rank is what requests stand there for.
             for rank in (0..RANKS).map(RankIndex) {
                 let there = naive.standing.iter().filter(|one| one.target == Some(rank));
-                let mut sum = Waiting::default();
+                let mut sum = WaitingSum::default();
                 there.for_each(|one| {
                     let one = waiting(&one.waiter);
                     sum.requests += one.requests;

@@ -1,6 +1,6 @@
 //! A waiting request as the selection sees it: its prompt without the text, what ranks hold of it.
 
-use super::backlog::Waiting;
+use super::backlog::WaitingSum;
 use forebay_base::limits::HOLDINGS_MAX;
 use forebay_fleet::mailbox::{Holding, Waiter};
 use forebay_fleet::worker::Leg;
@@ -28,9 +28,9 @@ pub fn tokens_to_compute(waiter: &Waiter) -> u64 {
 }
 
 /// The request among those that wait.
-pub(super) fn waiting(waiter: &Waiter) -> Waiting {
+pub(super) fn waiting(waiter: &Waiter) -> WaitingSum {
     let tokens = tokens_to_compute(waiter);
-    Waiting { requests: 1, tokens, held_tokens: held_tokens(waiter) }
+    WaitingSum { requests: 1, tokens, held_tokens: held_tokens(waiter) }
 }
 
 /// Writes what ranks hold of its prompt, after clearing.

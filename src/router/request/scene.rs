@@ -11,7 +11,6 @@ use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
-use forebay_index::PrefixMarks;
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
@@ -72,9 +71,8 @@ impl Scene<'_> {
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
         let (policy, ratio) = (rules.policy, ratios.of(facts.model));
-        let marks = self.prompt.marks();
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, marks, facts };
-        let request = view.request(self.text_bytes, now);
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
+        let request = view.request(self.prompt, self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
         let asked = RouteRequest {
             fleet,
@@ -128,9 +126,8 @@ impl Scene<'_> {
             ..
         } = &mut *self.stages;
         let policy = rules.policy;
-        let marks = self.prompt.marks();
-        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, marks, facts };
-        let request = view.request(self.text_bytes, now);
+        let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
+        let request = view.request(self.prompt, self.text_bytes, now);
         let Seeker { body_bytes, queued, is_movable: movable, .. } = *seeker;
         let applicant =
             Applicant { model, request, facts, body_bytes, near: None, movable, queued };
@@ -154,14 +151,18 @@ struct LoadView<'a> {
     reports: &'a LoadReports,
     matched: &'a Matched,
     ratio: f32,
-    marks: &'a PrefixMarks,
     facts: &'a RequestFacts,
 }
 
 impl<'a> LoadView<'a> {
     /// The prompt, and what ranks hold of it. A prompt that was not matched weighs what its body
     /// does.
-    fn request(&self, text_bytes: u64, now: NanosSinceStart) -> PickRequest<'a> {
+    fn request(
+        &self,
+        prompt: &'a Prompt,
+        text_bytes: u64,
+        now: NanosSinceStart,
+    ) -> PickRequest<'a> {
         let matched_bytes = self.matched.prompt_bytes();
         let bytes = if matched_bytes == 0 { text_bytes } else { matched_bytes };
         PickRequest {
@@ -175,7 +176,7 @@ impl<'a> LoadView<'a> {
             now,
             overlaps: self.matched.overlaps(),
             prompt: PromptSize::new(bytes, self.ratio),
-            marks: self.marks,
+            marks: prompt.marks(),
             session: self.facts.caller.session,
             anchor: None,
         }

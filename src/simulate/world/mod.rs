@@ -1,6 +1,8 @@
 //! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
+mod summarize;
+
 use crate::engine::{EngineJob, EngineNews, EngineRequests, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache};
@@ -96,7 +98,7 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) ->
         summary: world.summary(),
         series,
         loads: std::mem::take(&mut world.ranks.loads),
-        ended_ns: world.requests.last_end_ns,
+        ended_ns: world.requests.last.end_ns,
         used: world.routers.used(),
     }
 }
@@ -166,6 +168,13 @@ struct SimRanks {
     loads: Vec<EngineLoad>,
 }
 
+/// Moments of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastTimes {
+    arrival_ns: u64,
+    end_ns: u64,
+}
+
 struct Requests {
     leases: Vec<Option<Lease>>,
     /// Of the ranks that compute their prompts for others.
@@ -178,8 +187,8 @@ struct Requests {
     followers: Vec<Vec<u32>>,
     /// Those that have not ended.
     left: usize,
-    last_arrival_ns: u64,
-    last_end_ns: u64,
+    /// When the last request came, and when the last one ended.
+    last: LastTimes,
 }
 
 impl<'a> World<'a> {
@@ -227,8 +236,7 @@ impl<'a> World<'a> {
                 outcomes: alone.collect(),
                 followers: vec![Vec::new(); count],
                 left: count,
-                last_arrival_ns: 0,
-                last_end_ns: 0,
+                last: LastTimes::default(),
             },
             events: SimEvents::default(),
             first_tokens: FirstTokens::default(),
@@ -320,7 +328,7 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, id: u32, now: u64) {
         self.requests.started_ns[id as usize] = now;
-        self.requests.last_arrival_ns = now;
+        self.requests.last.arrival_ns = now;
         let trace = self.trace;
         let request = &trace.requests[id as usize];
         let asked = TraceAsked { id, request, now: NanosSinceStart(now) };
@@ -440,7 +448,7 @@ impl<'a> World<'a> {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
         self.requests.left -= 1;
-        self.requests.last_end_ns = now;
+        self.requests.last.end_ns = now;
         for follower in std::mem::take(&mut self.requests.followers[id as usize]) {
             if let TurnStart::After { think_ns, .. } = self.trace.requests[follower as usize].turn {
                 self.at(now.saturating_add(think_ns), Event::Arrives(follower));
@@ -488,36 +496,6 @@ impl<'a> World<'a> {
         self.at(now.saturating_add(REPORT_INTERVAL_NS), Event::Reports);
         // A limit that was learned from a report may have let requests in.
         self.serve(false, now);
-    }
-
-    fn summary(&self) -> PolicySummary {
-        let mut summary = PolicySummary::default();
-        summary.count(&self.requests.outcomes);
-        let totals = || self.ranks.engines.iter().map(ModelEngine::totals);
-        // Prompts are computed by some of the ranks, or by all.
-        let SimPlan { ranks, prefill_ranks, .. } = *self.plan;
-        let computing = if prefill_ranks > 0 { prefill_ranks } else { ranks };
-        let computed = totals().take(computing).map(|totals| totals.computed_tokens);
-        let cached: u64 = totals().map(|totals| totals.cached_tokens).sum();
-        let prompts = self.trace.requests.iter().zip(&self.requests.outcomes);
-        let served = prompts.filter(|(_, outcome)| outcome.ttft_ns.is_some());
-        let tokens: u64 = served.map(|(request, _)| u64::from(request.input_tokens)).sum();
-        summary.hits.hit_rate = cached as f64 / tokens.max(1) as f64;
-        let loaded: u64 = totals().map(|totals| totals.loaded_tokens).sum();
-        summary.hits.host_hit_rate = loaded as f64 / tokens.max(1) as f64;
-        let pooled: u64 = totals().map(|totals| totals.pooled_tokens).sum();
-        summary.hits.pool_hit_rate = pooled as f64 / tokens.max(1) as f64;
-        summary.preempted = totals().map(|totals| totals.preempted).sum();
-        let prompt_tokens = self.trace.mean_input_tokens();
-        let work = computed
-            .enumerate()
-            .map(|(rank, tokens)| tokens as f64 * self.plan.slowness(rank, prompt_tokens));
-        let (most, all) = work.fold((0.0, 0.0), |(most, all), work| (work.max(most), all + work));
-        summary.load_max_over_mean = most / (all / computing.max(1) as f64).max(1.0);
-        let busy: u64 = totals().map(|totals| totals.busy_ns).sum();
-        let all = self.requests.last_arrival_ns.max(1) as f64 * ranks as f64;
-        summary.busy = busy as f64 / all;
-        summary
     }
 }
 
