@@ -14,7 +14,7 @@
 //! | else | the best risen class of all that asked for `c` or a worse class |
 //!
 //! - Levels are served in order. Rows of the same level take turns by tag, whatever they asked for.
-//! - Within a row, the risen class decides, then the arrival.
+//! - Within a row, the risen class decides, then the prompt tokens to compute, then the arrival.
 //!
 //! So a tenant whose requests are old takes its turns beside the tenants that it would have to wait
 //! for, and never before them. No class starves: a request that asked for class `c` has level 0
