@@ -153,9 +153,9 @@ catalogue! {
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"];
         /// 1 for the source of that limit: `configured`, `declared`, `learned`, or `none`.
         RANK_PLACES_SOURCE = Gauge "rank_places_source" ["worker", "dp_rank", "source"];
-        /// KV tokens that requests in flight are expected to add.
+        /// KV tokens that requests in flight hold, or will. Shared prefixes count once.
         RANK_KV_TOKENS = Gauge "rank_kv_tokens" ["worker", "dp_rank"];
-        /// KV tokens that requests in flight may add; 0: no limit.
+        /// KV tokens that requests in flight may hold; 0: no limit.
         RANK_KV_TOKENS_MAX = Gauge "rank_kv_tokens_max" ["worker", "dp_rank"];
         /// Prompt tokens yet to compute that a rank may have; 0: no limit.
         RANK_PREFILL_TOKENS_MAX = Gauge "rank_prefill_tokens_max" ["worker", "dp_rank"];

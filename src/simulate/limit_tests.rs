@@ -28,7 +28,7 @@ const CASES: [LimitCase; 6] = [
         requests: 3_000,
         input: (100, 400),
         output: (50, 200),
-        waiting: (2.0, 2),
+        waiting: (2.0, 3),
     },
     LimitCase {
         name: "32 sequences, long prompts",
@@ -66,7 +66,7 @@ const CASES: [LimitCase; 6] = [
         input: (200, 1_200),
         output: (300, 1_500),
         // Answers are longer than expected, so the engine puts requests off.
-        waiting: (2.0, 15),
+        waiting: (2.5, 15),
     },
     LimitCase {
         name: "prompts alone",

@@ -7,7 +7,7 @@ use forebay_config::QueueMode;
 pub struct RoomLimits {
     /// Requests in flight.
     pub places_max: u32,
-    /// Tokens that they add to the KV cache. A request that wants more than this in all takes what
+    /// Tokens that they hold in the KV cache. A request that wants more than this in all takes what
     /// is left of it.
     pub kv_tokens_max: u64,
     /// Prompt tokens yet to be computed; reached, no further request comes. See
