@@ -61,7 +61,7 @@ pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
     (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
     // Where the rank's speed gives the limit: that of now, and 0 while the speed is not known.
-    (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_max),
+    (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_shown()),
     (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
     (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until(None) > now)),
 ];

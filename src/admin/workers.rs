@@ -96,7 +96,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
             (!rank.room.is_closed()).then_some(load.limited(rank.room).places_max),
         "concurrency_source": rank.limit_source.word(),
         "kv_tokens_max": rank.room.kv_tokens_max,
-        "prefill_tokens_max": room.prefill_tokens_max,
+        "prefill_tokens_max": room.prefill_tokens_shown(),
         "engine_running_max": rank.running_max,
         "role": roles::word(rank.role),
         "topology": rank.topology.as_deref(),

@@ -19,6 +19,13 @@ pub struct PromptPrefixes<'a> {
 pub(super) struct HeldTokens {
     /// Tokens that no other request shares.
     own_tokens: u64,
+    /// In a box: leases lie in the futures of connections, more than once in each.
+    shared: Option<Box<SharedPrefixes>>,
+}
+
+/// The prefixes that a lease has pinned on its rank.
+#[derive(Debug)]
+struct SharedPrefixes {
     marks: PrefixMarks,
     pinned: Pinned,
 }
@@ -45,14 +52,18 @@ impl HeldTokens {
         let pinned = prefixes.pin(marks, |number| step_tokens(number, bytes_per_token));
         let own_tokens = all_tokens.saturating_sub(pinned.tokens);
         cell.correct(taken_tokens, own_tokens + pinned.new_tokens);
-        Self { own_tokens, marks: marks.clone(), pinned }
+        let is_pinned = !pinned.is_empty();
+        let shared = is_pinned.then(|| Box::new(SharedPrefixes { marks: marks.clone(), pinned }));
+        Self { own_tokens, shared }
     }
 
     /// The tokens that go back to the rank.
     pub(super) fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
-        let Self { own_tokens, marks, pinned } = self;
-        let shared = board.pinned(rank).map_or(0, |prefixes| prefixes.unpin(&marks, pinned));
-        own_tokens + shared
+        let Self { own_tokens, shared } = self;
+        let (Some(prefixes), Some(shared)) = (board.pinned(rank), shared) else {
+            return own_tokens;
+        };
+        own_tokens + prefixes.unpin(&shared.marks, shared.pinned)
     }
 }
 

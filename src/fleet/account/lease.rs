@@ -63,9 +63,18 @@ enum LeaseTrial {
     Judged,
 }
 
+/// What a request does with the cache of its rank.
+#[derive(Clone, Copy, Debug)]
+struct CacheTokens {
+    written: u64,
+    reused: u64,
+}
+
 /// The prompt of a lease, until its first token.
 #[derive(Debug)]
 struct PrefillWait {
+    /// Tokens that the rank has to compute.
+    tokens: u64,
     /// When it began to wait; `None`: it waits no longer.
     since: Option<NanosSinceStart>,
     /// The end of a prefill makes room, not only the end of the request.
@@ -80,7 +89,8 @@ pub struct Lease {
     board: ShardBoard,
     rank: RankIndex,
     requester: Requester,
-    cost: LeaseCost,
+    /// Tokens that the rank writes to its cache, and tokens that it finds there.
+    cache_tokens: CacheTokens,
     held: HeldTokens,
     prefill: PrefillWait,
     trial: LeaseTrial,
@@ -122,9 +132,10 @@ impl Lease {
             board: board.clone(),
             rank,
             requester,
-            cost,
+            cache_tokens: CacheTokens { written: cost.kv_tokens, reused: reused_tokens },
             held,
             prefill: PrefillWait {
+                tokens: cost.prefill_tokens,
                 since: Some(now),
                 is_bounded: limits.prefill_tokens_max > 0,
                 is_unseen: false,
@@ -158,7 +169,7 @@ impl Lease {
     /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
     /// time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
-        let (since, tokens) = (self.prefill.since, self.cost.prefill_tokens);
+        let (since, tokens) = (self.prefill.since, self.prefill.tokens);
         if let (Some(left_tokens), Some(since)) = (self.end_prefill(), since)
             && let Some(past) = self.board.past(self.rank)
             && tokens > 0
@@ -204,7 +215,7 @@ impl Lease {
             return 0;
         };
         let is_known = past.known_speed() > 0.0;
-        let own = self.cost.prefill_tokens;
+        let own = self.prefill.tokens;
         let tokens = if is_known { past.prefill_left(cell.prefill_tokens(), now) } else { own };
         past.prefill_time_least(tokens)
     }
@@ -216,7 +227,7 @@ impl Lease {
         }
         self.prefill.is_unseen = true;
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.add_unseen(self.cost.prefill_tokens);
+            cell.add_unseen(self.prefill.tokens);
         }
         if self.prefill.is_bounded {
             self.board.room_made(self.rank);
@@ -229,9 +240,9 @@ impl Lease {
         self.prefill.since.take()?;
         let cell = self.board.rank(self.rank)?;
         if std::mem::take(&mut self.prefill.is_unseen) {
-            cell.sub_unseen(self.cost.prefill_tokens);
+            cell.sub_unseen(self.prefill.tokens);
         }
-        let left_tokens = cell.sub_prefill(self.cost.prefill_tokens);
+        let left_tokens = cell.sub_prefill(self.prefill.tokens);
         if self.prefill.is_bounded {
             self.board.room_made(self.rank);
         }
@@ -300,7 +311,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.end_prefill();
         if let Some(past) = self.board.past(self.rank).filter(|_| !self.served) {
-            past.sub(self.cost.kv_tokens, self.cost.reused_tokens());
+            past.sub(self.cache_tokens.written, self.cache_tokens.reused);
         }
         if let Some(cell) = self.board.rank(self.rank) {
             // Of an ejected rank the head of an answer decides nothing.

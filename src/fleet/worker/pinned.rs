@@ -45,6 +45,14 @@ pub struct Pinned {
     pub new_tokens: u64,
 }
 
+impl Pinned {
+    /// Has no prefix a slot?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.slots == 0
+    }
+}
+
 /// The word of one slot.
 #[derive(Clone, Copy)]
 struct PrefixSlot(u64);

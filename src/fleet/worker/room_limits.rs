@@ -28,6 +28,12 @@ impl RoomLimits {
     /// As many prompt tokens as [`RankPast::prefill_room`](super::RankPast::prefill_room) says.
     pub const PREFILL_BY_SPEED: u64 = u64::MAX;
 
+    /// The limit of prompt tokens as people see it; 0: none, also while a speed is not known.
+    #[must_use]
+    pub const fn prefill_tokens_shown(self) -> u64 {
+        if self.prefill_tokens_max == Self::PREFILL_BY_SPEED { 0 } else { self.prefill_tokens_max }
+    }
+
     /// Limit of the prompt tokens yet to be computed: the configured one, else by the rank's speed.
     /// Where no queue keeps what the limit holds up, there is none by default.
     #[must_use]
