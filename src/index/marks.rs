@@ -6,12 +6,12 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Prefixes of one prompt that are named, at most. The rest of a longer prompt has no name.
-pub const MARKS_MAX: usize = 64;
-/// The first prefix has this length. Further lengths are no farther apart than an eighth of a
+pub const MARKS_MAX: usize = 40;
+/// The first prefix has this length. Further lengths are no farther apart than a quarter of a
 /// prefix, or this.
 const STEP_BYTES: usize = 1 << 9;
 /// Lengths per doubling of the prefix.
-const STEPS: usize = 8;
+const STEPS: usize = 4;
 
 /// Names of prefixes, the shortest first. Cheap to copy: the request, its wait and its lease have
 /// the same.
@@ -61,14 +61,14 @@ mod tests {
     use crate::{KeySeed, RootName};
 
     #[test]
-    fn lengths_grow_by_an_eighth_at_most() {
+    fn lengths_grow_by_a_quarter_at_most() {
         let lengths: Vec<usize> = (0..MARKS_MAX).map(prefix_bytes).collect();
         assert_eq!(lengths[..3], [512, 1_024, 1_536]);
-        assert_eq!(lengths[7..18], [8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20].map(|k| k << 9));
-        assert_eq!(lengths[MARKS_MAX - 1], 512 << 10);
+        assert_eq!(lengths[3..10], [4, 5, 6, 7, 8, 10, 12].map(|k| k << 9));
+        assert_eq!(lengths[MARKS_MAX - 1], 1 << 20);
         for pair in lengths.windows(2) {
             let step = pair[1] - pair[0];
-            assert!(step >= 512 && step * 8 <= pair[0].max(8 << 9), "{pair:?}");
+            assert!(step >= 512 && step * 4 <= pair[0].max(4 << 9), "{pair:?}");
         }
     }
 
@@ -79,7 +79,7 @@ mod tests {
         let (one, mut other) = (vec![7; 5_000], vec![7; 9_000]);
         other[3_500] = 8;
         let (one, other) = (marks(&one), marks(&other));
-        assert_eq!((one.names().len(), other.names().len()), (9, 16));
+        assert_eq!((one.names().len(), other.names().len()), (8, 12));
         assert_eq!(one.names()[..6], other.names()[..6]);
         assert_ne!(one.names()[6], other.names()[6]);
         assert_eq!(marks(&[7; 511]), PrefixMarks::NONE);
