@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 pub(crate) const PAGE: &str = "docs/internals/walk.md";
 /// A walk with fewer visits is no walk of a whole request.
 const VISITS_MIN: usize = 20;
-/// Files that a reader has to come back to.
-const RETURNS_MAX: usize = 5;
+/// Files that a reader has to come back to. Two of them since a request chooses its rank before it
+/// looks for room there.
+const RETURNS_MAX: usize = 7;
 
 /// What the walk enters of one file before it goes on to another.
 struct Visit<'a> {

@@ -19,6 +19,13 @@ use std::collections::BTreeMap;
 /// A model of no request: only what speaks of all models speaks of this one.
 const NO_MODEL: ModelIndex = ModelIndex(60);
 
+/// A home before its turn.
+pub(crate) struct Before {
+    pub(crate) levels: BTreeMap<QueueIndex, Levels>,
+    /// The rank that each request waits for.
+    pub(crate) targets: BTreeMap<Ticket, Option<RankIndex>>,
+}
+
 /// Levels of what asked for each class: at best, and at worst. A home may have dropped requests
 /// past their deadline, of which the simulator knows no more than that.
 #[derive(Clone, Copy)]
@@ -181,7 +188,7 @@ impl World {
         home: usize,
         fleet: &FleetSnapshot,
         verdicts: &[(Ticket, Verdict)],
-        levels: &BTreeMap<QueueIndex, Levels>,
+        before: &Before,
     ) -> Checked {
         let mut granted: Vec<(Waiter, RankIndex)> = Vec::new();
         for (ticket, verdict) in verdicts {
@@ -215,7 +222,7 @@ impl World {
         for (waiter, rank) in &granted {
             // Other models may have taken places since: only a refusal of all models is exact here.
             self.check_room(fleet, *rank, NO_MODEL)?;
-            self.check_order(home, fleet, waiter, *rank, levels[&waiter.queue])?;
+            self.check_order(home, fleet, (waiter, *rank), before)?;
         }
         self.check_windows();
         Ok(())
@@ -227,10 +234,10 @@ impl World {
         &self,
         home: usize,
         fleet: &FleetSnapshot,
-        waiter: &Waiter,
-        rank: RankIndex,
-        levels: Levels,
+        (waiter, rank): (&Waiter, RankIndex),
+        turn: &Before,
     ) -> Checked {
+        let levels = turn.levels[&waiter.queue];
         let left = self.books.at_home.values().filter(|(at, left)| {
             *at == home && left.queue == waiter.queue && left.facts.deadline > self.now
         });
@@ -245,6 +252,10 @@ impl World {
         for (_, left) in
             left.filter(|(_, left)| self.could_have_it(home, fleet, (left, waiter), rank))
         {
+            // What chose the rank in this turn may have been looked at when it was taken.
+            if turn.targets[&left.ticket].is_some_and(|target| target != rank) {
+                continue;
+            }
             let before = levels.worst[asked(left)] < levels.best[asked(waiter)];
             let same_part = same_row(left)
                 && asked(left) == asked(waiter)
@@ -310,6 +321,11 @@ impl World {
     }
 
     /// Levels in the queues of a home.
+    pub(crate) fn targets(&self, home: usize) -> BTreeMap<Ticket, Option<RankIndex>> {
+        let here = self.books.at_home.values().filter(|(at, _)| *at == home);
+        here.map(|(_, waiter)| (waiter.ticket, self.target(home, waiter))).collect()
+    }
+
     pub(crate) fn levels(&self, home: usize) -> BTreeMap<QueueIndex, Levels> {
         let fleet = &self.shards[home].fleet;
         let mut all = BTreeMap::new();

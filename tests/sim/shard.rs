@@ -2,6 +2,7 @@
 //! that the steps of the other shards come between. Tasks of requests run between two turns only: a
 //! shard is one thread.
 
+use super::check::Before;
 use super::plan::Plan;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
@@ -240,12 +241,12 @@ impl World {
         }
         self.shards[at].receive_reports();
         self.look_for_holds(at);
-        let levels = self.levels(at);
+        let before = Before { levels: self.levels(at), targets: self.targets(at) };
         let shard = &mut self.shards[at];
         let fleet = Arc::clone(&shard.fleet);
         let verdicts = shard.stages.serve(&mut shard.home, &fleet, self.now);
         self.note(|| format!("home {at} looks, {} verdicts", verdicts.len()));
-        self.check_verdicts(at, &fleet, &verdicts, &levels)?;
+        self.check_verdicts(at, &fleet, &verdicts, &before)?;
         self.check_spare(at, &fleet)?;
         self.stats.held_back += u64::from(self.holds_back(at));
         self.shards[at].verdicts.extend(verdicts);
