@@ -289,6 +289,7 @@ impl World {
             && fits
             && self.waits_for(home, left, rank)
             && !self.is_passed_over(home, left)
+            && !self.has_changed(home, left)
             && self.ways(fleet, left).contains(&rank)
     }
 
@@ -299,6 +300,12 @@ impl World {
 
     fn target(&self, home: usize, waiter: &Waiter) -> Option<RankIndex> {
         self.shards[home].home.target(waiter.queue, waiter.ticket)
+    }
+
+    /// May the request have had another target in the first part of the last turn?
+    fn has_changed(&self, home: usize, waiter: &Waiter) -> bool {
+        let turn = self.shards[home].home.last_turn(waiter.queue);
+        self.target(home, waiter).is_some() && turn.is_some_and(|turn| turn.has_rest)
     }
 
     /// Has the last turn stopped before it looked at all such requests?

@@ -64,6 +64,8 @@ pub struct TurnEnd {
     pub closed: Vec<Option<RankIndex>>,
     /// It has looked at as many requests as one turn may.
     pub is_cut: bool,
+    /// Room was left, and requests have chosen their targets again for it.
+    pub has_rest: bool,
     /// Requests are left that the next turn has to look at, whatever happens.
     pub is_partial: bool,
 }
@@ -320,6 +322,7 @@ impl Line {
         // Room that no request has for its target goes to the first that choose it now.
         if places.has_any_room() {
             looks.begin_rest();
+            self.turns.last.has_rest = true;
             for level in (0..CLASSES).filter(|level| levels.contains(level)) {
                 self.serve_level(level, rules, &mut looks, places);
             }
