@@ -47,6 +47,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.workers_state(config);
     check.limits(config);
     check.flow(&config.flow);
+    check.engine_priority(config);
     check.disaggregation(&config.flow.disaggregation);
     check.nats(&config.nats);
     check.traces(config);

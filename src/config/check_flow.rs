@@ -2,7 +2,9 @@
 
 use super::check::Check;
 use super::check_names::is_field_name;
+use super::engine::EngineKind;
 use super::flow::{FlowConfig, NatsConfig, QueueMode, TenantConfig};
+use super::schema::Config;
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
 
@@ -71,6 +73,18 @@ impl Check<'_> {
         }
     }
 
+    /// Only vLLM is told. Whether it listens, it does not tell.
+    pub(super) fn engine_priority(&mut self, config: &Config) {
+        let mut engines =
+            config.workers.iter().map(|worker| worker.engine.unwrap_or(config.engine));
+        let is_told = |engine| matches!(engine, EngineKind::Auto | EngineKind::Vllm);
+        let may_be_told = config.discovery.is_on() || config.workers.is_empty();
+        if config.flow.queue.engine_priority && !may_be_told && !engines.any(is_told) {
+            let what = "`queue.engine_priority` is not used: no worker is vLLM";
+            self.warning("queue.engine_priority", what, "leave it out");
+        }
+    }
+
     pub(super) fn nats(&mut self, nats: &NatsConfig) {
         let is_word = |text: &str| {
             !text.is_empty()
@@ -89,6 +103,30 @@ impl Check<'_> {
             if !known.iter().any(|scheme| url.trim().starts_with(scheme)) {
                 let what = format!("`nats.url` {url:?} has no scheme");
                 self.error("nats.url", what, "write it as nats://host:4222");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::flags::Flags;
+    use crate::load::{ConfigText, load};
+
+    #[test]
+    fn an_order_for_no_engine_is_found() {
+        for (engine, found) in
+            [("auto", false), ("vllm", false), ("sglang", true), ("openai", true)]
+        {
+            for is_on in [true, false] {
+                let text = format!(
+                    "engine = \"{engine}\"\n[queue]\nengine_priority = {is_on}\n\
+                     [[worker]]\nurl = \"http://a:1\"\n"
+                );
+                let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
+                let said = loaded.findings.iter().map(ToString::to_string);
+                let warned = said.filter(|said| said.contains("`queue.engine_priority` is not"));
+                assert_eq!(warned.count(), usize::from(found && is_on), "{engine} {is_on}");
             }
         }
     }

@@ -83,6 +83,9 @@ table! {
         /// 0 means no limit.
         prefill_tokens_max: Option<u32> = None,
             { absent: "what the rank computes in 250 ms, at least 2,048" };
+        /// Tell vLLM workers in which order to serve what waits inside of them. They have to run
+        /// with `--scheduling-policy priority`.
+        engine_priority: bool = false;
         /// Tell streaming clients their place in the queue, as comments of the event stream.
         sse_comments: bool = false;
     }

@@ -57,6 +57,7 @@ class_default = 2
 tenant_header = "x-team"
 kv_use_percent = 90
 prefill_tokens_max = 50000
+engine_priority = true
 sse_comments = "on"
 [rejection]
 share_percent = 40

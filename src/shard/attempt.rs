@@ -20,14 +20,14 @@ use super::{tunnel, websocket};
 use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_fleet::account::{Count, FailedTrial, HeldAgainst, Lease, Stage};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
 use forebay_http1::{BodyFraming, FieldKind};
 use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::retry_after_s;
-use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};
 use forebay_router::request::{
     AnswerMeaning, Chosen, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
 };
@@ -87,6 +87,7 @@ pub(super) async fn run(
     attempt: Attempt<'_>,
 ) -> Result<After, Failed> {
     let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
+    slot.told.priority.number = engine_number(shard, slot, &chosen, facts);
     let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(pair::begin(shard, conn, slot, &plan, prefill).await?),
@@ -147,6 +148,23 @@ pub(super) async fn run(
             Box::pin(rest::broke_off(shard, conn, slot, failed)).await
         }
     }
+}
+
+/// Where the request stands in vLLM's own queue, if the router says so. Counted anew for each rank:
+/// what there is to compute differs.
+fn engine_number(shard: &Shard, slot: &Slot, chosen: &Chosen, facts: &RequestFacts) -> Option<i64> {
+    let fleet = shard.workers.fleet.borrow();
+    let queue = &fleet.config.flow.queue;
+    if !queue.engine_priority {
+        return None;
+    }
+    let waited = Duration::from_nanos(shard.env.now().since(facts.arrived_at));
+    let order = EngineOrder {
+        came_at: since_1970().saturating_sub(waited),
+        prefill_time: chosen.prefill_time().unwrap_or_default(),
+        overtaken_max: queue.overtaken_max,
+    };
+    Some(order.number(slot.granted_priority()))
 }
 
 /// An attempt that ended before a byte of an answer was passed on: who is to blame, and what the

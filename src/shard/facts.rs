@@ -95,7 +95,7 @@ pub(super) fn read(
     let Slot { head, message, request, told, .. } = slot;
     let rules = told.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
     let hints = rules.read(head, message, request.priority);
-    slot.told.priority = hints.told_priority;
+    slot.told.priority.granted = hints.told_priority;
     let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
     let deadline = wait_deadline(fleet, came.read_at, client_deadline);
     Ok(RequestFacts {

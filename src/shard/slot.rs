@@ -55,8 +55,8 @@ pub(super) struct Slot {
 pub(super) struct ToldSlot {
     /// The caller, as the head says.
     pub(super) whom: Whom,
-    /// The priority that vLLM is told in place of the one in the body.
-    pub(super) priority: Option<i64>,
+    /// What vLLM is told in place of the priority in the body.
+    pub(super) priority: ToldPriority,
     /// The session that the client names.
     pub(super) session: Option<SessionKey>,
     /// What it takes of its tenant's limits.
@@ -69,6 +69,15 @@ pub(super) struct ToldSlot {
     pub(super) path: String,
     /// What a recorder is told of it.
     pub(super) noted: NotedSlot,
+}
+
+/// Priorities that vLLM is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ToldPriority {
+    /// The granted priority, where the body does not say the same.
+    pub(super) granted: Option<i64>,
+    /// In its place, where the router gives vLLM's queue an order: see `EngineOrder`.
+    pub(super) number: Option<i64>,
 }
 
 /// What a request needs that two ranks serve, together or one after the other.
@@ -183,8 +192,18 @@ impl Slot {
     /// The value of [`PRIORITY`], where the engine has to be told. Other engines do not read it,
     /// and SGLang may take higher ones for better.
     pub(super) fn priority_for(&self, plan: &SendPlan) -> Option<String> {
-        let told = self.told.priority.filter(|_| plan.engine.dialect != Dialect::Sglang);
+        let ToldPriority { granted, number } = self.told.priority;
+        let told = match plan.engine.dialect {
+            Dialect::Vllm => number.or(granted),
+            Dialect::Openai => granted,
+            Dialect::Sglang => None,
+        };
         told.map(|priority| priority.to_string())
+    }
+
+    /// The priority that the request has, as far as its caller may have it.
+    pub(super) fn granted_priority(&self) -> i64 {
+        self.told.priority.granted.or(self.request.priority).unwrap_or(0)
     }
 
     /// `X-Forwarded-For` and `Forwarded`, where workers are told of the client.

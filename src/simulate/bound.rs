@@ -9,7 +9,7 @@
 //! The figure is no strict bound. Annealing finds a good assignment, and maybe not the best: the
 //! bound is too weak by that. It ignores the requests behind the segment: too strong by that.
 
-use crate::engine::{EngineJob, EngineNews, ModelEngine};
+use crate::engine::{EngineNews, EngineRequest, ModelEngine};
 use crate::kv_cache::KvCache;
 use crate::plan::SimPlan;
 use crate::rivals::Rule;
@@ -290,7 +290,8 @@ fn serve<'a>(
 ) {
     for arrival in arrivals {
         advance(engine, trace, arrival.at_ns, on_first);
-        engine.arrive(arrival.id, EngineJob::Whole, trace, arrival.at_ns);
+        let came = EngineRequest { id: arrival.id, ..EngineRequest::default() };
+        engine.arrive(came, trace, arrival.at_ns);
     }
 }
 

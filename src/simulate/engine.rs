@@ -1,7 +1,8 @@
 //! One simulated rank. Each step computes one token of each sequence that decodes, and parts of
-//! prompts with the rest of its tokens, first come first served. Steps that only decode are taken
-//! many at a time. A sequence that finds no block for its next token is put off: the sequence that
-//! came last loses its blocks and is computed again, as in vLLM.
+//! prompts with the rest of its tokens, first come first served, or by the routers' numbers. Steps
+//! that only decode are taken many at a time. A sequence that finds no block for its next token is
+//! put off: the sequence that came last, or has the largest number, loses its blocks and is
+//! computed again, as in vLLM.
 
 use crate::held::BlockSlot;
 use crate::kv_cache::{CacheChange, KvCache};
@@ -31,6 +32,15 @@ pub(crate) enum EngineJob {
     Answer,
 }
 
+/// A request that comes to a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EngineRequest {
+    pub(crate) id: u32,
+    /// Its number in an engine with `priority_scheduling`; the lowest is served first.
+    pub(crate) priority: i64,
+    pub(crate) job: EngineJob,
+}
+
 /// Blocks that a sequence uses.
 #[derive(Clone, Debug, Default)]
 struct PathBlocks {
@@ -42,8 +52,7 @@ struct PathBlocks {
 /// A request in the engine.
 #[derive(Clone, Debug)]
 struct ModelSequence {
-    request: u32,
-    job: EngineJob,
+    came: EngineRequest,
     /// Tokens whose KV is there.
     computed: u32,
     /// Tokens to compute before the next is made: the prompt, and what was made before it was put
@@ -192,9 +201,12 @@ impl ModelEngine {
     }
 
     /// A request came. True if [`Self::ends_at`] is another time now.
-    pub(crate) fn arrive(&mut self, request: u32, job: EngineJob, trace: &Trace, now: u64) -> bool {
-        let tokens = trace.requests[request as usize].input_tokens;
-        self.waiting.push_back(ModelSequence { job, ..ModelSequence::new(request, tokens) });
+    pub(crate) fn arrive(&mut self, came: EngineRequest, trace: &Trace, now: u64) -> bool {
+        let tokens = trace.requests[came.id as usize].input_tokens;
+        let priority = if self.rules.priority_scheduling { came.priority } else { 0 };
+        let place = self.waiting.partition_point(|before| before.came.priority <= priority);
+        let came = EngineRequest { priority, ..came };
+        self.waiting.insert(place, ModelSequence::new(came, tokens));
         let before = self.ends_at();
         let Some(steps) = &mut self.steps.under_way else {
             self.begin(trace, now);
@@ -232,11 +244,11 @@ impl ModelEngine {
             }
             sequence.made += (steps - sequence.since) as u32;
             sequence.since = steps;
-            let request = &trace.requests[sequence.request as usize];
+            let request = &trace.requests[sequence.came.id as usize];
             sequence.computed = request.input_tokens + sequence.made - 1;
             sequence.commit(&mut self.cache, request, trace.block_tokens);
             if sequence.made >= request.output_tokens {
-                news.push(EngineNews::Ended(sequence.request));
+                news.push(EngineNews::Ended(sequence.came.id));
                 self.leave(place, trace);
             } else if self.cache.admit(&[], 1) {
                 sequence.held.loose += 1;
@@ -248,25 +260,28 @@ impl ModelEngine {
         }
     }
 
-    /// The sequence takes its place back when there is a block for it; until then the one that came
-    /// last is computed again later.
+    /// The sequence takes its place back when there is a block for it; until then the last in order
+    /// is computed again later.
     fn put_off(&mut self, place: usize, trace: &Trace) {
         let last = (0..self.decoding.places.len())
             .filter(|&at| at != place)
-            .filter_map(|at| Some((self.decoding.places[at].as_ref()?.request, at)))
+            .filter_map(|at| Some((self.decoding.places[at].as_ref()?.order(), at)))
             .max();
-        let own = self.decoding.places[place].as_ref().map_or(0, |sequence| sequence.request);
-        let victim = last.filter(|(request, _)| *request > own).map_or(place, |(_, at)| at);
+        let own = self.decoding.places[place].as_ref().map_or((0, 0), ModelSequence::order);
+        let victim = last.filter(|(order, _)| *order > own).map_or(place, |(_, at)| at);
         let steps = self.decoding.steps;
         let Some(sequence) = &mut self.decoding.places[victim] else { return };
         sequence.made += (steps - sequence.since) as u32;
         sequence.since = steps;
         let Some(sequence) = self.leave(victim, trace) else { return };
         self.totals.preempted += 1;
-        let tokens = trace.requests[sequence.request as usize].input_tokens;
-        let again =
-            ModelSequence { made: sequence.made, ..ModelSequence::new(sequence.request, tokens) };
-        self.waiting.push_front(ModelSequence { target: tokens + sequence.made, ..again });
+        let tokens = trace.requests[sequence.came.id as usize].input_tokens;
+        let ModelSequence { came, made, .. } = sequence;
+        // The rank has lost the KV that another rank had sent.
+        let came = EngineRequest { job: EngineJob::Whole, ..came };
+        let again = ModelSequence { made, ..ModelSequence::new(came, tokens + made) };
+        let front = self.waiting.partition_point(|before| before.came.priority < came.priority);
+        self.waiting.insert(front, again);
         let Some(waits) = self.decoding.places[place].as_mut().filter(|_| victim != place) else {
             return;
         };
@@ -282,7 +297,7 @@ impl ModelEngine {
     fn leave(&mut self, place: usize, trace: &Trace) -> Option<ModelSequence> {
         let sequence = self.decoding.places[place].take()?;
         sequence.release(&mut self.cache);
-        let request = &trace.requests[sequence.request as usize];
+        let request = &trace.requests[sequence.came.id as usize];
         self.decoding.context_tokens -= u64::from(request.input_tokens + sequence.made);
         self.decoding.free.push(place);
         self.decoding.count -= 1;
@@ -292,7 +307,7 @@ impl ModelEngine {
     fn end_chunks(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
         let Self { cache, prefilling, decoding, totals, .. } = self;
         prefilling.retain_mut(|sequence| {
-            let request = &trace.requests[sequence.request as usize];
+            let request = &trace.requests[sequence.came.id as usize];
             sequence.computed += sequence.chunk;
             totals.computed_tokens += u64::from(sequence.chunk);
             sequence.chunk = 0;
@@ -301,14 +316,14 @@ impl ModelEngine {
                 return true;
             }
             if sequence.made == 0 {
-                news.push(EngineNews::First(sequence.request));
+                news.push(EngineNews::First(sequence.came.id));
             }
             sequence.made += 1;
-            if sequence.made >= request.output_tokens || sequence.job == EngineJob::Prompt {
-                news.push(EngineNews::Ended(sequence.request));
+            if sequence.made >= request.output_tokens || sequence.came.job == EngineJob::Prompt {
+                news.push(EngineNews::Ended(sequence.came.id));
                 sequence.release(cache);
             } else {
-                let nothing = ModelSequence::new(sequence.request, 0);
+                let nothing = ModelSequence::new(sequence.came, 0);
                 decoding.add(std::mem::replace(sequence, nothing), trace);
             }
             false
@@ -319,7 +334,7 @@ impl ModelEngine {
     fn loaded(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         self.loads.next_ns().filter(|&at| at <= now)?;
         let (_, mut sequence) = self.loads.loading.pop_front()?;
-        let request = &trace.requests[sequence.request as usize];
+        let request = &trace.requests[sequence.came.id as usize];
         sequence.commit(&mut self.cache, request, trace.block_tokens);
         Some(sequence)
     }
@@ -330,7 +345,7 @@ impl ModelEngine {
         loop {
             let elsewhere = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
             let mut next = self.waiting.pop_front()?;
-            let (loaded, load_ns) = if next.job == EngineJob::Answer {
+            let (loaded, load_ns) = if next.came.job == EngineJob::Answer {
                 let sent = next.target - 1 - next.computed;
                 (sent, self.rules.send_ns(sent))
             } else {
@@ -394,15 +409,20 @@ impl HostLoads {
 }
 
 impl ModelSequence {
-    fn new(request: u32, target: u32) -> Self {
-        let (job, held) = (EngineJob::Whole, PathBlocks::default());
-        Self { request, job, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
+    fn new(came: EngineRequest, target: u32) -> Self {
+        let held = PathBlocks::default();
+        Self { came, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
+    }
+
+    /// Of two, the lower is served first.
+    const fn order(&self) -> (i64, u32) {
+        (self.came.priority, self.came.id)
     }
 
     /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
     /// many have to be loaded.
     fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<BlocksToLoad> {
-        let (request, block_tokens) = (&trace.requests[self.request as usize], trace.block_tokens);
+        let (request, block_tokens) = (&trace.requests[self.came.id as usize], trace.block_tokens);
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
         let path = request.path(block_tokens).take(most);
@@ -442,7 +462,7 @@ impl ModelSequence {
 
     /// The step at which it ends, or needs a block more.
     fn due(&self, trace: &Trace) -> u64 {
-        let request = &trace.requests[self.request as usize];
+        let request = &trace.requests[self.came.id as usize];
         let held = (self.held.committed.len() + self.held.loose) as u32 * trace.block_tokens;
         let to_end = request.output_tokens.saturating_sub(self.made);
         let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
@@ -457,7 +477,7 @@ impl ModelSequence {
 impl Decoding {
     fn add(&mut self, mut sequence: ModelSequence, trace: &Trace) {
         sequence.since = self.steps;
-        let request = &trace.requests[sequence.request as usize];
+        let request = &trace.requests[sequence.came.id as usize];
         self.context_tokens += u64::from(request.input_tokens + sequence.made);
         self.count += 1;
         let place = self.free.pop().unwrap_or_else(|| {

@@ -57,6 +57,9 @@ pub struct ModelSpeed {
     /// The engine declares `sequences_max`. Others report their load at the end of a step, as vLLM
     /// does, and the router learns the limit.
     pub declares_limit: bool,
+    /// It serves what waits by the number that routers give, as vLLM with
+    /// `--scheduling-policy priority`.
+    pub priority_scheduling: bool,
     /// What a step costs.
     pub step: StepCost,
     /// How long KV is on its way.
@@ -122,6 +125,7 @@ impl Default for ModelSpeed {
             sequences_max: 256,
             kv_tokens: default_kv_tokens(),
             declares_limit: true,
+            priority_scheduling: false,
             step: StepCost::default(),
             transfer: TransferCost::default(),
         }

@@ -1,13 +1,13 @@
 //! Engines by hand, traces by hand, and runs that repeat.
 
 use super::*;
-use crate::engine::{EngineJob, EngineNews, EngineTotals, ModelEngine};
+use crate::engine::{EngineNews, EngineRequest, EngineTotals, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache, PoolHandle};
 use crate::shipped::{Shipped, TraceAsked};
 use crate::trace_file::parse;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_config::Config;
+use forebay_config::{Config, Policy, QueueMode};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -42,7 +42,8 @@ fn run_with(cache: KvCache, trace: &Trace, at: &[u64]) -> (Vec<(u32, u64)>, Engi
                 }));
             }
             None if arrival < u64::MAX => {
-                engine.arrive(next as u32, EngineJob::Whole, trace, arrival);
+                let came = EngineRequest { id: next as u32, ..EngineRequest::default() };
+                engine.arrive(came, trace, arrival);
                 next += 1;
             }
             None => return (ended, *engine.totals()),
@@ -263,6 +264,59 @@ fn sequences_that_outgrow_the_cache_are_computed_again() {
     assert_eq!(ended.len(), 2, "both end");
     assert_eq!(preempted, 1);
     assert_eq!(ended[0].0, 0, "the one that came last is put off");
+}
+
+#[test]
+fn an_engine_with_numbers_serves_the_lowest_first() {
+    let text: String = (0..4).map(|at| mooncake(at, 1_000, 2, &[at, 10 + at])).collect();
+    let trace = trace(&text);
+    let ended = |priority_scheduling: bool| {
+        let rules = ModelSpeed { sequences_max: 1, priority_scheduling, ..ModelSpeed::default() };
+        let mut engine = ModelEngine::new(rules, KvCache::new(20, 0));
+        for (id, priority) in [(0, 9), (1, 5), (2, -3), (3, 5)] {
+            let came = EngineRequest { id, priority, ..EngineRequest::default() };
+            engine.arrive(came, &trace, 0);
+        }
+        let (mut ids, mut news) = (Vec::new(), Vec::new());
+        while let Some(end) = engine.ends_at() {
+            engine.end_steps(&trace, end, &mut news);
+            ids.extend(news.drain(..).filter_map(|news| match news {
+                EngineNews::Ended(id) => Some(id),
+                EngineNews::First(_) => None,
+            }));
+        }
+        ids
+    };
+    assert_eq!(ended(true), [0, 2, 1, 3], "the first runs; of equal numbers the first that came");
+    assert_eq!(ended(false), [0, 1, 2, 3]);
+}
+
+/// 0120: where all wait in the engine, short prompts need not wait for long ones.
+#[test]
+fn an_order_for_engines_helps_where_requests_wait_in_engines() {
+    let prompt = |at: u64| if at.is_multiple_of(4) { 16_000 } else { 400 };
+    let line = |at: u64| {
+        mooncake(at * 100, prompt(at), 4, &(0..40).map(|b| at * 40 + b).collect::<Vec<_>>())
+    };
+    let text: String = (0..800).map(line).collect();
+    let trace = trace(&text);
+    let mean = |priority_scheduling: bool, engine_priority: bool, mode: QueueMode| {
+        let engines = vec![ModelSpeed { priority_scheduling, ..ModelSpeed::default() }];
+        let mut plan = SimPlan { ranks: 2, engines, load_percent: 110.0, ..SimPlan::default() };
+        let queue = &mut plan.config.flow.queue;
+        (queue.mode, queue.engine_priority, queue.kv_use_percent) = (mode, engine_priority, 0);
+        simulate(&trace, &plan, Rule::Own(Policy::Kv)).times.ttft_ms_mean
+    };
+    let off = mean(true, false, QueueMode::Off);
+    let on = mean(true, true, QueueMode::Off);
+    assert!(on < 0.7 * off, "{on} {off}");
+    assert!(same(mean(false, true, QueueMode::Off), off), "an engine that does not listen");
+    let pool = [false, true].map(|is_on| mean(true, is_on, QueueMode::Pool));
+    assert!((pool[1] / pool[0] - 1.0).abs() < 0.1, "the router's queue has the order: {pool:?}");
+}
+
+fn same(one: f64, other: f64) -> bool {
+    (one - other).abs() < f64::EPSILON
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod demand;
 mod doctor;
 mod drain;
 mod ejection;
+mod engine_order;
 mod feed_loss;
 mod feed_replay;
 mod feed_restart;

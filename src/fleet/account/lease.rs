@@ -189,6 +189,12 @@ impl Lease {
         past.prefill_time(past.prefill_left(self.board.rank(self.rank)?.prefill_tokens(), now))
     }
 
+    /// How long the rank should take for this prompt alone; `None`: not known.
+    #[must_use]
+    pub fn own_prefill_time(&self) -> Option<Duration> {
+        self.board.past(self.rank)?.prefill_time(self.prefill.tokens)
+    }
+
     /// The answer has begun: the next request may try the rank too, before this one ends.
     pub fn share_trial(&mut self) {
         if self.trial == LeaseTrial::Held {
@@ -417,6 +423,8 @@ mod tests {
         assert_eq!((left(2_000), left(2_100)), (200, 140), "what came later counts in full");
         first.prefill_done(|| at(2_100));
         assert_eq!((left(2_100), left(2_200)), (100, 40));
+        let own_ms = second.own_prefill_time().unwrap().as_millis();
+        assert!((90..=110).contains(&own_ms), "{own_ms} ms for its own prompt");
         // Its client leaves: of a time in which nothing ended, nothing is learned.
         drop(second);
         let _third = take(9_000);

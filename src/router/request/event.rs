@@ -7,6 +7,7 @@ use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Waiter;
 use forebay_fleet::worker::{KvTransfer, QueueWanted};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What has happened to the request.
 #[derive(Debug)]
@@ -73,6 +74,16 @@ impl Chosen {
     /// The rank that computes the prompt.
     #[must_use]
     pub fn prefill_rank(&self) -> RankIndex {
-        self.prefill.as_ref().map_or(self.lease.rank(), |prefill| prefill.lease.rank())
+        self.prefill_lease().rank()
+    }
+
+    /// How long that rank should take for the prompt; `None`: not known.
+    #[must_use]
+    pub fn prefill_time(&self) -> Option<Duration> {
+        self.prefill_lease().own_prefill_time()
+    }
+
+    fn prefill_lease(&self) -> &Lease {
+        self.prefill.as_ref().map_or(&self.lease, |prefill| &prefill.lease)
     }
 }

@@ -1,9 +1,10 @@
 //! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
+mod arrivals;
 mod summarize;
 
-use crate::engine::{EngineJob, EngineNews, EngineRequests, ModelEngine};
+use crate::engine::{EngineJob, EngineNews, EngineRequest, EngineRequests, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::plan::SimPlan;
@@ -16,10 +17,12 @@ use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{FirstTokens, Lease};
 use forebay_fleet::worker::LoadReading;
+use forebay_router::dispatch::EngineOrder;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// From a change in a cache until the index has it.
 const EVENT_DELAY_NS: u64 = 3_000_000;
@@ -27,6 +30,8 @@ const EVENT_DELAY_NS: u64 = 3_000_000;
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
 /// Between two messages of a replica, with NATS: as of an idle one.
 const TELL_INTERVAL_NS: u64 = 20_000_000;
+/// When a run begins, since 1970: in the years of which numbers of requests tell.
+const START: Duration = Duration::from_secs(1_800_000_000);
 
 /// What happens at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,6 +148,8 @@ struct World<'a> {
     requests: Requests,
     events: SimEvents,
     first_tokens: FirstTokens,
+    /// By request: its number in an engine with `priority_scheduling`.
+    priorities: Vec<i64>,
 }
 
 /// What is to happen. Of one moment, what was planned first is first.
@@ -240,6 +247,7 @@ impl<'a> World<'a> {
             },
             events: SimEvents::default(),
             first_tokens: FirstTokens::default(),
+            priorities: vec![0; count],
         }
     }
 
@@ -256,39 +264,6 @@ impl<'a> World<'a> {
         }
         let Reverse((ns, _, event)) = planned.pop()?;
         Some((ns, event))
-    }
-
-    /// The time of the trace is stretched until the offered prompts are the load of the plan.
-    fn plan_arrivals(&mut self) {
-        let work: u64 = self.requests.outcomes.iter().map(|outcome| outcome.alone_ns).sum();
-        let capacity = self.plan.ranks as f64 * self.plan.load_percent / 100.0;
-        let starts = self.trace.requests.iter().map(|request| match request.turn {
-            TurnStart::At { ns } => Some(ns),
-            TurnStart::After { .. } => None,
-        });
-        let starts: Vec<Option<u64>> = starts.collect();
-        let first = starts.iter().flatten().min().copied().unwrap_or(0);
-        let span = starts.iter().flatten().max().copied().unwrap_or(0) - first;
-        let stretch = work as f64 / capacity / (span as f64).max(1.0);
-        let step = coarse_step(&starts);
-        let mut random = fastrand::Rng::with_seed(self.plan.seed);
-        for (id, start) in starts.iter().enumerate() {
-            match (start, self.trace.requests[id].turn) {
-                (Some(start), _) => {
-                    let start = start - first + random.u64(..step.max(1));
-                    self.events.arrivals.push(((start as f64 * stretch) as u64, id as u32));
-                }
-                (None, TurnStart::After { request, .. }) => {
-                    self.requests.followers[request as usize].push(id as u32);
-                }
-                (None, TurnStart::At { .. }) => {}
-            }
-        }
-        self.events.arrivals.sort_unstable_by_key(|&arrival| Reverse(arrival));
-        self.at(0, Event::Reports);
-        if self.routers.are_told() {
-            self.at(0, Event::Tells);
-        }
     }
 
     fn happen(&mut self, now: u64, event: Event) {
@@ -346,12 +321,14 @@ impl<'a> World<'a> {
                 if let Some(time) = self.first_tokens.time_unseen(shows, &mut lease, now_ns) {
                     self.at(now_ns.plus(time).0, Event::Passes(id));
                 }
+                self.number(id, &lease);
                 self.requests.leases[id as usize] = Some(lease);
                 self.requests.sent[id as usize] = Some((rank, now));
                 self.begin(rank, id, EngineJob::Whole, now);
             }
             PlacedAs::Paired { prefill, decode } => {
                 let rank = prefill.rank().index();
+                self.number(id, &prefill);
                 self.requests.prefills[id as usize] = Some(prefill);
                 self.requests.leases[id as usize] = Some(decode);
                 self.begin(rank, id, EngineJob::Prompt, now);
@@ -361,9 +338,23 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The number that the router gives the request, see `forebay_router::dispatch`.
+    fn number(&mut self, id: u32, prefill: &Lease) {
+        let queue = &self.plan.config.flow.queue;
+        if queue.engine_priority {
+            let order = EngineOrder {
+                came_at: START + Duration::from_nanos(self.requests.started_ns[id as usize]),
+                prefill_time: prefill.own_prefill_time().unwrap_or_default(),
+                overtaken_max: queue.overtaken_max,
+            };
+            self.priorities[id as usize] = order.number(0);
+        }
+    }
+
     fn begin(&mut self, rank: usize, id: u32, job: EngineJob, now: u64) {
         self.ranks.waiting[rank] += 1;
-        if self.ranks.engines[rank].arrive(id, job, self.trace, now) {
+        let came = EngineRequest { id, priority: self.priorities[id as usize], job };
+        if self.ranks.engines[rank].arrive(came, self.trace, now) {
             self.plan_end(rank);
         }
         self.tell(rank, now);
@@ -497,12 +488,4 @@ impl<'a> World<'a> {
         // A limit that was learned from a report may have let requests in.
         self.serve(false, now);
     }
-}
-
-/// The least distance of two moments of the trace: arrivals within it are in no known order.
-fn coarse_step(starts: &[Option<u64>]) -> u64 {
-    let mut times: Vec<u64> = starts.iter().flatten().copied().collect();
-    times.sort_unstable();
-    times.dedup();
-    times.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0)
 }
