@@ -4,7 +4,7 @@
 //!
 //! [`wire`] is what they say, [`replica`] one replica without sockets and clocks,
 //! [`account`] and [`divide`] how a limit is shared, [`peers`] who else is there, [`local`] the
-//! bridge to the load board, [`task`] the connection. Nothing on the path of a request waits for
+//! bridge to the load board, [`task`] the clock, [`transport`] the connections. Nothing on the path of a request waits for
 //! any of it: shards read two words that this module writes. Without a connection the router goes
 //! on alone: after 3 s the others' load and windows are forgotten and its limits are its own.
 //! Limits: 32 replicas, 1 MiB a message, as many ranks and windows as a fleet may have; full
@@ -15,6 +15,7 @@ mod bell;
 mod divide;
 mod figures;
 mod local;
+mod nats;
 mod peers;
 mod replica;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod show;
 mod tally;
 mod task;
 mod tenants;
+mod transport;
 mod wire;
 
 pub use figures::{MessageCount, RankFigures, ReplicaFigures};

@@ -50,7 +50,7 @@ impl Replicas {
             })
             .collect();
         json!({
-            "connected": self.is_connected(),
+            "connected": self.transport.is_connected(),
             "id": replica.id().to_string(),
             "name": replica.name(),
             "replicas": others,
@@ -78,7 +78,7 @@ impl Replicas {
             }
         };
         ReplicaFigures {
-            is_connected: self.is_connected(),
+            is_connected: self.transport.is_connected(),
             replica_count: u64::try_from(replica.peers().len())
                 .unwrap_or(u64::MAX)
                 .saturating_add(1),

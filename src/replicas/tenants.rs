@@ -8,7 +8,7 @@
 //! {"replica":"5be1c0ffee1560","tenants":[{"name":"a","requests":17,"tokens":9100,"in_flight":3}]}
 //! ```
 
-use super::wire::ReplicaId;
+use super::wire::{ReplicaId, word_of};
 use forebay_base::limits::{REPLICAS_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantBoard, Tenants};
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Last words of the subject of these messages.
-const WORD: &str = ".v1.use";
+/// Last word of the subject of these messages.
+pub(crate) const USE: &str = "use";
 /// Time between two messages of a replica.
 const PERIOD: Duration = Duration::from_millis(900);
 /// A replica that is silent for so long is forgotten. What it says next is its new beginning.
@@ -62,13 +62,8 @@ struct TenantUse {
     in_flight: u32,
 }
 
-/// The subject of these messages.
-pub(crate) fn use_subject(prefix: &str) -> String {
-    format!("{prefix}{WORD}")
-}
-
 pub(crate) fn is_use(subject: &str) -> bool {
-    subject.ends_with(WORD)
+    word_of(subject) == Some(USE)
 }
 
 impl TenantShare {

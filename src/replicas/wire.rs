@@ -194,15 +194,25 @@ impl MessageKind {
     /// Where it is published.
     #[must_use]
     pub fn subject(self, prefix: &str) -> String {
-        format!("{prefix}.{VERSION}.{}", self.word())
+        subject(prefix, self.word())
     }
 
     /// The kind of a message of this version; `None` for all others.
     pub(crate) fn of_subject(subject: &str) -> Option<Self> {
-        let (rest, word) = subject.rsplit_once('.')?;
-        let is_ours = rest.rsplit_once('.').is_some_and(|(_, version)| version == VERSION);
-        Self::ALL.into_iter().find(|kind| is_ours && kind.word() == word)
+        let word = word_of(subject)?;
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
+}
+
+/// Where messages of a kind are published.
+pub(crate) fn subject(prefix: &str, word: &str) -> String {
+    format!("{prefix}.{VERSION}.{word}")
+}
+
+/// The last word of a subject of this version, which may stand behind a prefix.
+pub(crate) fn word_of(subject: &str) -> Option<&str> {
+    let (rest, word) = subject.rsplit_once('.')?;
+    (rest.rsplit('.').next() == Some(VERSION)).then_some(word)
 }
 
 /// What to subscribe to: all versions, so that foreign ones are seen.
@@ -327,7 +337,8 @@ mod tests {
         for kind in MessageKind::ALL {
             assert_eq!(MessageKind::of_subject(&kind.subject("forebay")), Some(kind));
         }
-        for foreign in ["forebay.v2.load", "forebay.v1.other", "load", "", "v1.load.x"] {
+        assert_eq!(MessageKind::of_subject("v1.load"), Some(MessageKind::Load));
+        for foreign in ["forebay.v2.load", "v2.load", "forebay.v1.other", "load", "", "v1.load.x"] {
             assert_eq!(MessageKind::of_subject(foreign), None, "{foreign}");
         }
     }
