@@ -172,9 +172,10 @@ class Rig(contextlib.AbstractContextManager):
         running.url = f"http://{listen}"
         return running.wait_for("engine /health", lambda: get(f"{running.url}/health")[0] == 200)
 
-    def router(self, workers, *flags, wrap=(), ready=True):
+    def router(self, workers, *flags, wrap=(), ready=True, admin=None):
         """The router in front of `workers` (URLs); returns it with `.url`, `.admin` and `.port` set."""
-        listen, admin = free_ports(2)
+        listen, free = free_ports(2)
+        admin = admin or free
         argv = [*wrap, binary(), "serve", "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}"]
         for url in workers:
             argv += ["--worker", url]

@@ -1,10 +1,11 @@
-//! Any messages on the subjects of replicas. Must hold: what others say never gives this router
-//! more of a rank than the rank has, nor makes it know more replicas than there may be, and what it
-//! says itself another one takes.
+//! Any messages of replicas, on subjects of NATS and as the stream of a peer. Must hold: what
+//! others say never gives this router more of a rank than the rank has, nor makes it know more
+//! replicas than there may be, and what it says itself another one takes.
 
+use bytes::Bytes;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::REPLICAS_MAX;
-use forebay_replicas::{Local, LocalRank, MessageKind, Outgoing, Replica, ReplicaId};
+use forebay_replicas::{Local, LocalRank, MessageKind, MessageLines, Outgoing, Replica, ReplicaId};
 use std::sync::Arc;
 
 const PLACES_MAX: u64 = 4;
@@ -31,6 +32,24 @@ pub(crate) fn check(data: &[u8]) {
         turn(&mut hearing, &mut other, now);
         turn(&mut other, &mut hearing, now);
     }
+    read_stream(data, &mut hearing, &mut other, now);
+}
+
+/// The same bytes as a stream, in chunks of the size that the first byte says.
+fn read_stream(data: &[u8], hearing: &mut Replica, other: &mut Replica, now: NanosSinceStart) {
+    let Some((size, stream)) = data.split_first() else { return };
+    let (mut lines, mut count) = (MessageLines::default(), 0);
+    for chunk in stream.chunks(usize::from(*size).max(1)) {
+        let mut chunk = Bytes::copy_from_slice(chunk);
+        while let Ok(Some(message)) = lines.take(&mut chunk) {
+            assert!(!message.payload.contains(&b'\n') && !message.subject.contains(' '));
+            count += 1;
+            hearing.hear(&message.subject, &message.payload, now);
+        }
+        assert!(chunk.is_empty(), "a short line is read whole");
+    }
+    assert_eq!(count, stream.iter().filter(|byte| **byte == b'\n').count());
+    turn(hearing, other, now);
 }
 
 fn replica(id: u64, now: NanosSinceStart) -> Replica {

@@ -219,6 +219,9 @@ catalogue! {
     "Replicas" {
         /// 1 while the router is connected to NATS.
         NATS_CONNECTED = Gauge "nats_connected" [];
+        /// 1 while messages of a peer come; one sample for each URL of `replicas.peers` but the
+        /// router's own.
+        PEER_CONNECTED = Gauge "peer_connected" ["peer"];
         /// Replicas that are alive, this router included.
         REPLICAS = Gauge "replicas" [];
         /// Messages to and from other replicas, and what became of them.

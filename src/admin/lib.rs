@@ -29,6 +29,7 @@ mod page;
 mod port;
 mod question;
 mod reload;
+mod replicas;
 mod roles;
 mod routes;
 mod scrape;

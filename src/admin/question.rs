@@ -12,6 +12,7 @@ use super::windows::{UnknownModel, WindowRequest};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
+use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -42,8 +43,10 @@ pub enum Question {
     Watch(oneshot::Sender<Option<LiveViewer>>),
     /// A reader of request notes; `None` while there is another one.
     Notes(oneshot::Sender<Option<NotesReader>>),
-    /// Other replicas; `None` without NATS.
+    /// Other replicas; `None` for a router that is alone.
     Replicas(oneshot::Sender<Option<Value>>),
+    /// Messages to other replicas, for the replica that asks.
+    ReplicaMessages(Option<ReplicaId>, oneshot::Sender<Result<MessageStream, SubscribeRefused>>),
     /// The rejection windows.
     Windows(oneshot::Sender<Value>),
     /// The same, opened or closed before.

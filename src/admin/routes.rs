@@ -5,7 +5,7 @@ use super::client_door::ClientCallers;
 use super::explain::ExplainRequest;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
-use super::{drop_in, engines, flow, page};
+use super::{drop_in, engines, flow, page, replicas};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
@@ -60,7 +60,7 @@ const fn posting(path: &'static str, meaning: &'static str) -> AdminRoute {
     route("POST", path, meaning)
 }
 
-fn of_router() -> [Served; 13] {
+fn of_router() -> [Served; 14] {
     [
         (reading("/", "the [live page](../operate/live-page.md)"), get(page::index)),
         (reading("/page/{file}", "a file of the live page"), get(page::file)),
@@ -71,7 +71,17 @@ fn of_router() -> [Served; 13] {
             get(readyz),
         ),
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
-        (reading("/replicas", "the other routers; 404 without `[nats]`"), get(replicas)),
+        (
+            reading("/replicas", "the other routers; 404 for a router that is alone"),
+            get(replicas::list),
+        ),
+        (
+            reading(
+                "/replicas/messages",
+                "messages for [peers](../concepts/replicas.md), as lines",
+            ),
+            get(replicas::messages),
+        ),
         (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
         (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),
         (
@@ -224,14 +234,6 @@ async fn notes(State(questions): State<Questions>) -> Response {
             let busy = "requests are being recorded already\n";
             (StatusCode::SERVICE_UNAVAILABLE, busy).into_response()
         }
-        None => gone(),
-    }
-}
-
-async fn replicas(State(questions): State<Questions>) -> Response {
-    match ask(&questions, Question::Replicas).await {
-        Some(Some(list)) => Json(list).into_response(),
-        Some(None) => (StatusCode::NOT_FOUND, "`nats` is not configured\n").into_response(),
         None => gone(),
     }
 }

@@ -10,7 +10,17 @@ type RankFigure = fn(&RankFigures) -> Option<u64>;
 
 /// The connection, the messages, and each rank as the replicas share it.
 pub(crate) fn replicas(fleet: &FleetSnapshot, figures: &ReplicaFigures, text: &mut MetricsText) {
-    text.open(&catalogue::NATS_CONNECTED).sample(&[], u64::from(figures.is_connected));
+    match figures.is_nats_connected {
+        Some(is_connected) => {
+            text.open(&catalogue::NATS_CONNECTED).sample(&[], u64::from(is_connected));
+        }
+        None => {
+            let mut family = text.open(&catalogue::PEER_CONNECTED);
+            for peer in &figures.peers {
+                family.sample(&[("peer", &peer.url)], u64::from(peer.is_connected));
+            }
+        }
+    }
     text.open(&catalogue::REPLICAS).sample(&[], figures.replica_count);
     let mut family = text.open(&catalogue::REPLICA_MESSAGES);
     for message in &figures.messages {

@@ -100,7 +100,7 @@ pub struct ScrapeSources<'a> {
     pub index: &'a IndexReader,
     /// `None` where no snapshots are written.
     pub snapshots: Option<SnapshotFigures>,
-    /// `None` where there is no NATS.
+    /// `None` for a router that is alone.
     pub replicas: Option<ReplicaFigures>,
     /// What is told of single requests.
     pub records: RecordFigures,

@@ -241,9 +241,19 @@ pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Other replicas that are listened to. Further ones are ignored and counted; limits do not hold
 /// together with them.
 pub const REPLICAS_MAX: usize = 32;
-/// Messages of other replicas that wait for the control plane, and own ones for the NATS client.
-/// Full: dropped and counted; the next full report, a second later, makes up for it.
+/// Own messages that wait for the NATS client or for a peer, and those of NATS that wait for the
+/// control plane. Full: dropped and counted; the next full report, a second later, makes up for
+/// it.
 pub const REPLICA_MESSAGES_MAX: usize = 1_024;
+/// URLs that `replicas.peers` may have.
+pub const REPLICA_PEERS_MAX: usize = 16;
+/// Readers of this router's messages: during an upgrade, two processes of each peer.
+pub const PEER_READERS_MAX: usize = 2 * REPLICA_PEERS_MAX;
+const _: () = assert!(PEER_READERS_MAX < ADMIN_CONNECTIONS_MAX);
+/// Bytes of own messages that wait for one peer. Full: as [`REPLICA_MESSAGES_MAX`].
+pub const PEER_UNREAD_BYTES_MAX: u32 = 4 * 1024 * 1024;
+/// Messages of all peers that wait for the control plane. Full: they wait in the peers.
+pub const PEER_MESSAGES_MAX: usize = 32;
 
 /// How often a shard shows that it makes progress.
 pub const SHARD_BEAT_PERIOD: Duration = Duration::from_millis(250);

@@ -93,8 +93,8 @@ struct FleetArgs {
     /// both]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     prefill_workers: Option<u16>,
-    /// Routers in front of the ranks; each knows of the others' load by engines' reports, with
-    /// `nats.url` in `--config` also by messages
+    /// Routers in front of the ranks; they share load by messages with `replicas.peers` or
+    /// `nats.url` in `--config`, else by engines' reports
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = replicas())]
     replicas: u16,
     /// KV blocks of one rank [default: `kv_tokens` of its engine, 427000 for the default engine; at

@@ -49,7 +49,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.flow(&config.flow);
     check.engine_priority(config);
     check.disaggregation(&config.flow.disaggregation);
-    check.nats(&config.nats);
+    check.replicas(config);
     check.traces(config);
     check.log(&config.log);
     check.times(config);

@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::check_names::is_field_name;
 use super::engine::EngineKind;
-use super::flow::{FlowConfig, NatsConfig, QueueMode, TenantConfig};
+use super::flow::{FlowConfig, QueueMode, TenantConfig};
 use super::schema::Config;
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
@@ -82,28 +82,6 @@ impl Check<'_> {
         if config.flow.queue.engine_priority && !may_be_told && !engines.any(is_told) {
             let what = "`queue.engine_priority` is not used: no worker is vLLM";
             self.warning("queue.engine_priority", what, "leave it out");
-        }
-    }
-
-    pub(super) fn nats(&mut self, nats: &NatsConfig) {
-        let is_word = |text: &str| {
-            !text.is_empty()
-                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
-        };
-        if !nats.prefix.split('.').all(is_word) {
-            let what = format!("`nats.prefix` {:?} is no subject", nats.prefix);
-            self.error("nats.prefix", what, "use letters, digits, - and _, with dots between");
-        }
-        if nats.name.as_deref().is_some_and(|name| !is_word(name)) {
-            let what = "`nats.name` becomes part of a subject";
-            self.error("nats.name", what, "use letters, digits, - and _");
-        }
-        for url in nats.url.iter().flat_map(|urls| urls.split(',')) {
-            let known = ["nats://", "tls://"];
-            if !known.iter().any(|scheme| url.trim().starts_with(scheme)) {
-                let what = format!("`nats.url` {url:?} has no scheme");
-                self.error("nats.url", what, "write it as nats://host:4222");
-            }
         }
     }
 }

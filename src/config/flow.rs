@@ -1,5 +1,5 @@
-//! The table of keys, back pressure: limits, queues, the rejection window, pairs, tenants,
-//! replicas. All of `FlowConfig` but the queue's mode may change while the router runs; shards see
+//! The table of keys, back pressure: limits, queues, the rejection window, pairs, tenants.
+//! All of `FlowConfig` but the queue's mode may change while the router runs; shards see
 //! it as part of the fleet.
 
 use super::key::{Form, flag};
@@ -171,22 +171,5 @@ table! {
         tokens_per_minute: u32 = 0, { range: 0..=2_000_000_000 };
         /// Requests in flight in all shards. 0 means no limit.
         in_flight_max: u32 = 0;
-    }
-}
-
-table! {
-    /// Where replicas of this router tell each other of windows and load.
-    pub struct NatsConfig in "nats." {
-        /// `nats://host:4222` or `tls://…`; several are separated by commas.
-        url: Option<String> = None, {
-            absent: "this router is alone",
-            form: Form::Urls,
-            reloadable: false,
-            flag: flag("Back pressure", "nats", "URL"),
-        };
-        /// First word of all subjects. Routers with the same prefix are replicas of each other.
-        prefix: String = "forebay".to_owned(), { reloadable: false };
-        /// This replica's name, in logs and `GET /replicas`.
-        name: Option<String> = None, { absent: "made up", reloadable: false };
     }
 }

@@ -11,6 +11,7 @@ mod check_doors;
 mod check_flow;
 mod check_names;
 mod check_pools;
+mod check_replicas;
 mod check_tls;
 mod check_traces;
 mod check_upstream;
@@ -34,6 +35,7 @@ mod quantity;
 mod reader;
 mod record_format;
 mod reload;
+mod replicas;
 mod schema;
 mod setting;
 mod table;
@@ -60,7 +62,7 @@ pub use engine_address::{EngineAddress, EngineHost, EngineLikeness};
 pub use finding::{Finding, Origin, Origins, Severity};
 pub use flags::Flags;
 pub use flow::{
-    DisaggregationConfig, Fallback, FlowConfig, NatsConfig, QUEUE_CLASSES, QueueConfig, QueueMode,
+    DisaggregationConfig, Fallback, FlowConfig, QUEUE_CLASSES, QueueConfig, QueueMode,
     RejectionConfig, TenantConfig,
 };
 pub use key::{Flag, Form, Key};
@@ -68,6 +70,7 @@ pub use load::{ConfigText, Loaded, load};
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use record_format::{RecordField, RecordFormat};
 pub use reload::{ConfigSource, ReloadError, Reloader};
+pub use replicas::{NatsConfig, ReplicasConfig};
 pub use schema::{
     AdapterConfig, ApproximateConfig, BreakerConfig, Config, HealthConfig, IndexConfig, KvConfig,
     LimitsConfig, LoadConfig, LogConfig, ModelConfig, Policy, RetryConfig, SessionConfig,

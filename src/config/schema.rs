@@ -5,8 +5,9 @@ use super::admin_address::AdminAddress;
 use super::client::{ClientConfig, CorsConfig, JwtConfig};
 use super::discovery::DiscoveryConfig;
 use super::engine::{EngineKind, LoadSource};
-use super::flow::{FlowConfig, NatsConfig};
+use super::flow::FlowConfig;
 use super::key::{Form, flag};
+use super::replicas::{NatsConfig, ReplicasConfig};
 use super::setting::Word;
 use super::table::{table, words};
 use super::tls::{AdminTlsConfig, CertificateConfig, ListenerConfig, TlsConfig, UpstreamTlsConfig};
@@ -103,6 +104,8 @@ table! {
         timeouts: TimeoutsConfig,
         /// `[retry]`.
         retry: RetryConfig,
+        /// `[replicas]`.
+        replicas: ReplicasConfig,
         /// `[nats]`.
         nats: NatsConfig,
         /// `[log]`.

@@ -1,5 +1,6 @@
 //! The file of a token.
 
+use super::schema::Config;
 use forebay_base::limits::TOKEN_BYTES_MAX;
 use forebay_base::open_file;
 use std::io::Read;
@@ -21,6 +22,15 @@ pub fn read_token(path: &Path) -> Result<String, String> {
         return Err(format!("{} {wanted}", path.display()));
     }
     Ok(token.to_owned())
+}
+
+impl Config {
+    /// The file with the token that peers ask for.
+    #[must_use]
+    pub fn peer_token_file(&self) -> Option<&Path> {
+        let own = [&self.admin_read_token_file, &self.admin_token_file];
+        [&self.replicas.token_file].into_iter().chain(own).find_map(Option::as_deref)
+    }
 }
 
 #[cfg(test)]

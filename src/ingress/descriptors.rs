@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 const OF_SHARD: usize = 8;
 /// What the control plane has open for a worker: probes, events, replays, load reports.
 const OF_WORKER: usize = 8;
-/// Everything else: log, snapshot, models, NATS.
+/// Everything else: log, snapshot, models, NATS or peers.
 const OTHERS: usize = 64;
 
 /// Raises the limit of this process, and warns where the configuration may need more. Called before

@@ -3,8 +3,10 @@
 /// Counts and gauges at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaFigures {
-    /// True while this router is connected to NATS.
-    pub is_connected: bool,
+    /// True while this router is connected to NATS; `None` with peers.
+    pub is_nats_connected: Option<bool>,
+    /// Of each peer, but for this router's own address.
+    pub peers: Vec<PeerFigures>,
     /// Replicas that are alive, this router included.
     pub replica_count: u64,
     /// Messages by kind and by what became of them.
@@ -13,6 +15,15 @@ pub struct ReplicaFigures {
     pub unknown_fields: u64,
     /// Of each rank, in the order of the fleet.
     pub ranks: Vec<RankFigures>,
+}
+
+/// One URL of `replicas.peers`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFigures {
+    /// The URL without a slash at its end.
+    pub url: String,
+    /// True while its messages come.
+    pub is_connected: bool,
 }
 
 /// Messages of one kind with one result.

@@ -1,7 +1,7 @@
 //! The connection to NATS. The client connects, and connects again, by itself. Without a connection
 //! the client gets no message: what it kept would be stale.
 
-use super::transport::{LEAVE_TIME_MAX, LinkEvent, Received};
+use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
 use super::wire::{all_subjects, subject};
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr};

@@ -4,9 +4,7 @@
 use super::account::{Account, AccountReport, Other, Own, steward};
 use super::peers::{PeerChange, PeerRank, PeerUse, Peers};
 use super::tally::{MessageOutcome, Tally};
-use super::wire::{
-    Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord, WireError,
-};
+use super::wire::{Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord};
 use forebay_base::{NanosSinceStart, PoolIndex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -213,9 +211,14 @@ impl Replica {
     /// Connected, for the first time or again: asks the others for all they know.
     pub fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
         self.turns.alone_at = self.turns.alone_at.min(now.plus(ANSWER_TIME_MAX));
-        self.turns.full_at = now;
-        self.turns.next_at = now;
+        self.repeat_all(now);
         self.write(MessageKind::Hello, |_| ())
+    }
+
+    /// The next turn reports everything again.
+    pub(crate) fn repeat_all(&mut self, now: NanosSinceStart) {
+        self.turns.full_at = now;
+        self.turns.next_at = now.max(self.turns.rested_at);
     }
 
     /// Nobody can be asked: this replica is alone until it is connected.
@@ -248,16 +251,13 @@ impl Replica {
                 self.peers.hear(kind, &message, self.author.id, now, position)
             }
             Err(error) => {
-                let is_long = error == WireError::Oversized;
-                let outcome =
-                    if is_long { MessageOutcome::Oversized } else { MessageOutcome::Malformed };
+                let outcome = MessageOutcome::of_fault(&error);
                 PeerChange { outcome, wants_all: false, windows: false }
             }
         };
         self.tally.count(Some(kind), heard.outcome);
         if heard.wants_all {
-            self.turns.full_at = now;
-            self.turns.next_at = now.max(self.turns.rested_at);
+            self.repeat_all(now);
         }
         heard.windows
     }

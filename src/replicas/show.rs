@@ -1,10 +1,11 @@
 //! The replicas as people see them: `GET /replicas` and `/metrics`.
 
-use super::figures::{MessageCount, RankFigures, ReplicaFigures};
-use super::replica::LocalRank;
+use super::figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
+use super::mesh::Mesh;
+use super::replica::{LocalRank, Replica};
 use super::tally::MessageOutcome;
 use super::task::Replicas;
-use super::wire::MessageKind;
+use super::wire::{MessageKind, ReplicaId};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -49,8 +50,11 @@ impl Replicas {
                 })
             })
             .collect();
+        let mesh = self.transport.mesh();
         json!({
             "connected": self.transport.is_connected(),
+            "peers": mesh.map(Mesh::list),
+            "readers": mesh.map(|mesh| readers(&replica, mesh)),
             "id": replica.id().to_string(),
             "name": replica.name(),
             "replicas": others,
@@ -77,8 +81,12 @@ impl Replicas {
                 is_stewarded: replica.steward(at) == Some(replica.id()),
             }
         };
+        let mesh = self.transport.mesh();
+        let peer =
+            |(url, is_connected): (&str, bool)| PeerFigures { url: url.to_owned(), is_connected };
         ReplicaFigures {
-            is_connected: self.transport.is_connected(),
+            is_nats_connected: mesh.is_none().then(|| self.transport.is_connected()),
+            peers: mesh.into_iter().flat_map(Mesh::connections).map(peer).collect(),
             replica_count: u64::try_from(replica.peers().len())
                 .unwrap_or(u64::MAX)
                 .saturating_add(1),
@@ -87,6 +95,15 @@ impl Replicas {
             ranks: local.ranks().iter().enumerate().map(rank).collect(),
         }
     }
+}
+
+/// The routers that read here. One that is not heard is missing in the list of peers.
+fn readers(replica: &Replica, mesh: &Mesh) -> Vec<Value> {
+    let shown = |id: Option<ReplicaId>| {
+        let is_heard = replica.peers().iter().any(|(heard, _)| Some(heard) == id);
+        json!({ "id": id.map(|id| id.to_string()), "heard": is_heard })
+    };
+    mesh.readers().into_iter().map(shown).collect()
 }
 
 fn seconds(nanos: u64) -> f64 {

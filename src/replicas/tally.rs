@@ -1,14 +1,14 @@
 //! What became of the messages, for `/metrics`.
 
-use super::wire::MessageKind;
+use super::wire::{MessageKind, WireError};
 use std::collections::BTreeMap;
 
 /// What became of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MessageOutcome {
-    /// Handed to the NATS client.
+    /// Handed to the NATS client, or to each peer that reads.
     Sent,
-    /// Not connected, or the client is behind: not sent.
+    /// Not connected, or the client or a peer is behind: not sent.
     Dropped,
     /// Too long to send.
     TooLong,
@@ -36,6 +36,14 @@ pub(crate) struct Tally {
 }
 
 impl MessageOutcome {
+    /// Of a message that cannot be read.
+    pub(crate) const fn of_fault(fault: &WireError) -> Self {
+        match fault {
+            WireError::Oversized => Self::Oversized,
+            WireError::Malformed(_) => Self::Malformed,
+        }
+    }
+
     /// Labels `direction` and `result` of metrics.
     pub(crate) const fn words(self) -> (&'static str, &'static str) {
         match self {

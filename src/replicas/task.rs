@@ -1,17 +1,18 @@
 //! The clock of [`Replica`], between the load board and a transport.
 
 use super::bell::EdgeBell;
+use super::inbound::{LinkEvent, Received};
 use super::local::LocalView;
-use super::nats::Nats;
+use super::message_readers::{MessageStream, SubscribeRefused};
 use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
 use super::tenants::{USE, is_use};
-use super::transport::{LinkEvent, Received, Transport};
+use super::transport::Transport;
 use super::wire::ReplicaId;
 use forebay_base::Clock;
-use forebay_config::NatsConfig;
+use forebay_config::Config;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -31,17 +32,20 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts what `[nats]` asks for; `None` if it asks for nothing.
+    /// Starts what `[replicas]` or `[nats]` asks for; `None` if they ask for nothing.
+    ///
+    /// # Errors
+    /// The URL of a peer, a file of TLS, or the system is at fault.
     pub fn start(
-        config: &NatsConfig,
+        config: &Config,
         clock: Clock,
         board: &Arc<LoadBoard>,
     ) -> io::Result<Option<Rc<Self>>> {
-        let Some(nats) = Nats::new(config) else { return Ok(None) };
         let id = ReplicaId(fastrand::u64(1..));
-        let name = config.name.clone().unwrap_or_else(|| format!("forebay-{id}"));
+        let Some(transport) = Transport::new(id, config)? else { return Ok(None) };
+        let name = config.replicas.name.clone().unwrap_or_else(|| format!("forebay-{id}"));
         let replica = Replica::new(id, name, clock.now());
-        let (replicas, bell) = Self::new(replica, Transport::Nats(nats), clock, board)?;
+        let (replicas, bell) = Self::new(replica, transport, clock, board)?;
         tokio::task::spawn_local(Rc::clone(&replicas).run(bell));
         Ok(Some(replicas))
     }
@@ -62,6 +66,26 @@ impl Replicas {
             changed: Notify::new(),
         });
         Ok((replicas, bell))
+    }
+
+    /// Messages of this router from now on, for one reader; the first has all of its load.
+    ///
+    /// # Errors
+    /// [`SubscribeRefused`].
+    pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
+        let mesh = self.transport.mesh().ok_or(SubscribeRefused::NoPeers)?;
+        let stream = mesh.subscribe(reader)?;
+        self.replica.borrow_mut().repeat_all(self.clock.now());
+        self.changed.notify_one();
+        Ok(stream)
+    }
+
+    /// Another process answers at this router's address from now on. Its peers have to read there.
+    pub fn hand_over(&self) {
+        let Some(mesh) = self.transport.mesh() else { return };
+        let bye = self.replica.borrow_mut().leave();
+        self.publish(bye);
+        mesh.end();
     }
 
     /// The fleet has changed.
@@ -95,6 +119,12 @@ impl Replicas {
                     error!(%reason, "no connection to NATS will be tried: this router is alone");
                 }
             },
+            Transport::Peers(mesh) => {
+                let (mut links, mut messages) = mesh.connect(self.clock);
+                let links = stream::poll_fn(move |context| links.poll_recv(context));
+                let messages = stream::poll_fn(move |context| messages.poll_recv(context));
+                self.follow(bell, links, messages).await;
+            }
         }
     }
 
@@ -198,15 +228,15 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use forebay_kv_events::test_support::block_on_local;
-    use futures_util::stream;
     use std::task::Poll;
 
     #[test]
     fn a_flood_of_messages_keeps_no_turn_waiting() {
         block_on_local(async {
             let clock = Clock::start();
-            let config = NatsConfig { url: Some("nats://h".to_owned()), ..NatsConfig::default() };
-            let transport = Transport::Nats(Nats::new(&config).unwrap());
+            let mut config = Config::default();
+            config.nats.url = Some("nats://h".to_owned());
+            let transport = Transport::new(ReplicaId(1), &config).unwrap().unwrap();
             let replica = Replica::new(ReplicaId(1), String::new(), clock.now());
             let board = Arc::new(LoadBoard::new());
             let (replicas, bell) = Replicas::new(replica, transport, clock, &board).unwrap();

@@ -60,7 +60,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Longest name of a replica, worker or model.
 const NAME_BYTES_MAX: usize = 512;
 /// Part of every subject.
-const VERSION: &str = "v1";
+pub(crate) const VERSION: &str = "v1";
 
 /// One process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

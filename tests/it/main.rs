@@ -59,6 +59,7 @@ mod other_models;
 mod overload;
 mod outliers;
 mod own_answers;
+mod peers;
 mod pair_blame;
 mod pair_faults;
 mod pair_queues;

@@ -86,7 +86,7 @@ fn limits_hold_in_sum_over_two_replicas() {
             TenantConfig { requests_per_minute: 20, tokens_per_minute: 20_000, ..tenant("gold") };
         let mut config = keyed(config(&[&worker]), vec![limits]);
         config.nats.url = Some(nats.url());
-        config.nats.name = Some(name.to_owned());
+        config.replicas.name = Some(name.to_owned());
         router(config)
     };
     let (one, other) = (replica("one"), replica("other"));
@@ -132,7 +132,7 @@ fn requests_in_flight_count_at_both_replicas() {
         let limits = TenantConfig { in_flight_max: 2, ..tenant("gold") };
         let mut config = keyed(config(&[&worker]), vec![limits]);
         config.nats.url = Some(nats.url());
-        config.nats.name = Some(name.to_owned());
+        config.replicas.name = Some(name.to_owned());
         router(config)
     };
     let (one, other) = (replica("one"), replica("other"));

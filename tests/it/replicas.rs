@@ -5,7 +5,7 @@ use crate::rig::{
     ASK, Client, Gate, Nats, Worker, admin, admin_post, config, metric, port_for_later, post,
     router, truth, until, usable,
 };
-use forebay::config::{Policy, QueueMode, WorkerConfig};
+use forebay::config::{Config, Policy, QueueMode, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn replica(worker: &Worker, nats: &Nats, name: &str) -> ServerHandle {
     let mut config = config(&[worker]);
     config.flow.rank_concurrency_max = Some(256);
     config.nats.url = Some(nats.url());
-    config.nats.name = Some(name.to_owned());
+    config.replicas.name = Some(name.to_owned());
     router(config)
 }
 
@@ -36,7 +36,7 @@ fn status(address: SocketAddr) -> u16 {
     client.reply().status
 }
 
-fn window(handle: &ServerHandle, what: &str) {
+pub(crate) fn window(handle: &ServerHandle, what: &str) {
     let mut client = Client::connect(handle.admin);
     client.send(&admin_post("/admin/window", what.as_bytes()));
     assert_eq!(client.reply().status, 200);
@@ -143,8 +143,13 @@ fn engine() -> EngineHandle {
 #[test]
 fn limits_hold_for_all_replicas_together() {
     let Some(nats) = Nats::start() else { return };
+    limits_hold(|config, _| config.nats.url = Some(nats.url()));
+}
+
+/// `join`: makes a router one of three.
+pub(crate) fn limits_hold(join: impl Fn(&mut Config, usize)) {
     let engines = [engine(), engine()];
-    let start = |name: &str| {
+    let start = |at: usize| {
         let mut config = config(&[]);
         config.workers = engines
             .iter()
@@ -155,11 +160,10 @@ fn limits_hold_for_all_replicas_together() {
         config.flow.rank_concurrency_max = Some(4);
         config.flow.queue.mode = QueueMode::Pool;
         config.flow.queue.wait_max = Duration::from_secs(60);
-        config.nats.url = Some(nats.url());
-        config.nats.name = Some(name.to_owned());
+        join(&mut config, at);
         router(config)
     };
-    let replicas = ["first", "second", "third"].map(start);
+    let replicas = [0, 1, 2].map(start);
     for replica in &replicas {
         until("every worker is up", || usable(replica) == engines.len());
     }

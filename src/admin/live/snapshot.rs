@@ -22,7 +22,7 @@ pub struct LiveSources<'a, 's, 'w> {
     pub workers: &'a WorkerSources<'w>,
     /// Why no requests can be served; empty when they can.
     pub reasons: Vec<String>,
-    /// Other routers; `None` without NATS.
+    /// Other routers; `None` for a router that is alone.
     pub replicas: Option<Value>,
 }
 

@@ -71,7 +71,8 @@ function head(snapshot) {
   }
   put(find("uptime"), span(snapshot.uptime_ms));
   const others = replicas ? `${replicas.replicas.length + 1}` : "alone";
-  put(find("replicas"), replicas && !replicas.connected ? "NATS lost" : others);
+  const lost = replicas?.peers ? "peer lost" : "NATS lost";
+  put(find("replicas"), replicas && !replicas.connected ? lost : others);
   const stalled = snapshot.stalled.filter(Boolean).length;
   const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
   put(find("ready"), reason.length ? `✕ Not ready: ${reason.join("; ")}` : "● Ready");

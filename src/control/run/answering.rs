@@ -2,6 +2,7 @@
 
 use super::Control;
 use forebay_admin::{ExplainFacts, Question};
+use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
 use std::sync::Arc;
 
 impl Control {
@@ -54,6 +55,9 @@ impl Control {
             Question::Replicas(answer) => {
                 let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
             }
+            Question::ReplicaMessages(reader, answer) => {
+                let _ = answer.send(self.messages_for(reader));
+            }
             Question::Windows(answer) => {
                 let _ = answer.send(self.windows());
             }
@@ -63,17 +67,25 @@ impl Control {
                 let _ = answer.send(set.map(|()| self.windows()));
             }
             Question::Overlap(asked, answer) => {
-                let known = ExplainFacts {
-                    config: Arc::clone(&self.setup.config),
-                    fleet: Arc::clone(&self.snapshot),
-                    board: Arc::clone(&self.setup.board),
-                    reports: self.reporter.reports().clone(),
-                    index: self.setup.index.clone(),
-                    counters: self.ports.counters(),
-                    now: self.setup.clock.now(),
-                };
-                self.explaining.ask(asked, known, answer);
+                self.explaining.ask(asked, self.explain_facts(), answer);
             }
         }
+    }
+
+    fn explain_facts(&self) -> ExplainFacts {
+        ExplainFacts {
+            config: Arc::clone(&self.setup.config),
+            fleet: Arc::clone(&self.snapshot),
+            board: Arc::clone(&self.setup.board),
+            reports: self.reporter.reports().clone(),
+            index: self.setup.index.clone(),
+            counters: self.ports.counters(),
+            now: self.setup.clock.now(),
+        }
+    }
+
+    fn messages_for(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
+        let replicas = self.replicas.as_ref().ok_or(SubscribeRefused::NoPeers)?;
+        replicas.subscribe(reader)
     }
 }

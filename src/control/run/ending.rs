@@ -60,6 +60,9 @@ impl Control {
                     self.handover.is_over();
                     self.live.end();
                     self.end_notes();
+                    if let Some(replicas) = &self.replicas {
+                        replicas.hand_over();
+                    }
                     self.systemd.tell_main(process);
                     let now = self.setup.clock.now();
                     self.drain_by(Drain::handed_over(now, &self.setup.config.timeouts));

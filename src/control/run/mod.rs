@@ -177,7 +177,7 @@ impl Control {
         let (load, timeout) = (config.load, config.health.timeout);
         let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
         let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
-        let replicas = Replicas::start(&config.nats, clock, &board)?;
+        let replicas = Replicas::start(&config, clock, &board)?;
         let (workers_state, orders) =
             config.workers_state.as_deref().map(WorkersState::open).unzip();
         let mut control = Self {

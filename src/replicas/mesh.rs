@@ -1,0 +1,165 @@
+//! Direct connections between replicas, without a server: each router reads the messages of each
+//! other one. A message to send goes to all readers; what comes from all peers goes to one channel.
+
+use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
+use super::message_lines::line;
+use super::message_readers::{MessageReaders, MessageStream, SubscribeRefused};
+use super::peer_link::{LinkState, PeerLink, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
+use super::wire::ReplicaId;
+use forebay_base::Clock;
+use forebay_base::limits::{PEER_MESSAGES_MAX, REPLICA_PEERS_MAX};
+use forebay_config::Config;
+use serde_json::{Value, json};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Changes of connections under way; what they say is also in the states.
+const EVENTS_MAX: usize = 64;
+/// How often it is looked whether the last messages have left.
+const LEAVE_LOOK: Duration = Duration::from_millis(2);
+
+/// Changes of connections, and messages of all peers.
+pub(crate) type PeerChannels = (mpsc::Receiver<LinkEvent>, mpsc::Receiver<Received>);
+
+/// The peers of `replicas.peers`.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    own: ReplicaId,
+    links: Rc<[PeerLink]>,
+    readers: MessageReaders,
+}
+
+impl Mesh {
+    /// `None` without peers.
+    ///
+    /// # Errors
+    /// As [`PeerLink::new`].
+    pub(crate) fn new(own: ReplicaId, config: &Config) -> io::Result<Option<Self>> {
+        let token_file = config.peer_token_file().map(Path::to_path_buf);
+        let urls = config.replicas.peers.iter().take(REPLICA_PEERS_MAX);
+        let link = |url: &String| PeerLink::new(url, &config.replicas, token_file.clone());
+        let links = urls.map(link).collect::<io::Result<Rc<[PeerLink]>>>()?;
+        let readers = MessageReaders::default();
+        Ok((!links.is_empty()).then_some(Self { own, links, readers }))
+    }
+
+    /// Keeps a connection to each peer from now on, in tasks of this thread.
+    pub(crate) fn connect(&self, clock: Clock) -> PeerChannels {
+        let (notices, events) = mpsc::channel(EVENTS_MAX);
+        let (sender, messages) = mpsc::channel(PEER_MESSAGES_MAX);
+        for index in 0..self.links.len() {
+            let (links, own) = (Rc::clone(&self.links), self.own);
+            let (notices, sender) = (notices.clone(), sender.clone());
+            tokio::task::spawn_local(async move {
+                let Some(link) = links.get(index) else { return };
+                let changed = || {
+                    let event = event_of(link, &links);
+                    let _ = event.map(|event| notices.try_send(event));
+                };
+                keep(link, own, &sender, clock, &changed).await;
+            });
+        }
+        (events, messages)
+    }
+
+    /// True if messages of each peer come.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.links.iter().all(|link| matches!(link.state(), LinkState::Connected | LinkState::Own))
+    }
+
+    /// Each peer but this router itself, and whether its messages come.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.links.iter().filter_map(|link| match link.state() {
+            LinkState::Own => None,
+            state => Some((link.url(), state == LinkState::Connected)),
+        })
+    }
+
+    /// The peers for `GET /replicas`.
+    pub(crate) fn list(&self) -> Value {
+        let shown = |link: &PeerLink| match link.state() {
+            LinkState::Untried => json!({ "url": link.url(), "state": "connecting" }),
+            LinkState::Connected => json!({ "url": link.url(), "state": "connected" }),
+            LinkState::Own => json!({ "url": link.url(), "state": "self" }),
+            LinkState::Failed(fault) => {
+                json!({ "url": link.url(), "state": "down", "fault": fault.to_string() })
+            }
+        };
+        self.links.iter().map(shown).collect()
+    }
+
+    /// Puts a message before all peers that read here.
+    pub(crate) fn send(&self, word: &str, json: &[u8]) -> bool {
+        self.readers.send(&line(word, json))
+    }
+
+    /// Messages of this router from now on.
+    pub(crate) fn subscribe(
+        &self,
+        replica: Option<ReplicaId>,
+    ) -> Result<MessageStream, SubscribeRefused> {
+        if replica == Some(self.own) {
+            Err(SubscribeRefused::Own)
+        } else {
+            self.readers.add(replica)
+        }
+    }
+
+    /// The replicas that read here; `None` for a person.
+    pub(crate) fn readers(&self) -> Vec<Option<ReplicaId>> {
+        self.readers.replicas()
+    }
+
+    /// Ends the streams of all readers, behind the last message.
+    pub(crate) fn end(&self) {
+        self.readers.end();
+    }
+
+    /// Waits until the last message has left.
+    pub(crate) async fn flush(&self) {
+        let left = async {
+            while self.readers.have_unread() {
+                sleep(LEAVE_LOOK).await;
+            }
+            // It is on its way from the stream to the socket.
+            sleep(LEAVE_LOOK).await;
+        };
+        let _ = timeout(LEAVE_TIME_MAX, left).await;
+    }
+}
+
+/// What the change of a link means, once each link was tried.
+fn event_of(changed: &PeerLink, links: &[PeerLink]) -> Option<LinkEvent> {
+    let is = |wanted: LinkState| links.iter().any(|link| link.state() == wanted);
+    match () {
+        () if is(LinkState::Untried) => None,
+        () if changed.state() == LinkState::Connected => Some(LinkEvent::Connected),
+        () if is(LinkState::Connected) => None,
+        () => Some(LinkEvent::Unreachable),
+    }
+}
+
+/// Connects again and again. A peer that ends each stream at once is not called more often than
+/// one that is down.
+async fn keep(
+    link: &PeerLink,
+    own: ReplicaId,
+    messages: &mpsc::Sender<Received>,
+    clock: Clock,
+    changed: &dyn Fn(),
+) {
+    let mut pause = RECONNECT_PAUSE_MIN;
+    while !messages.is_closed() {
+        let began = clock.now();
+        link.run(own, messages, changed).await;
+        if clock.now() > began.plus(RECONNECT_PAUSE_MAX) {
+            pause = RECONNECT_PAUSE_MIN;
+        }
+        sleep(pause).await;
+        pause = pause.saturating_mul(2).min(RECONNECT_PAUSE_MAX);
+    }
+}
