@@ -17,6 +17,7 @@ mod divide;
 mod figures;
 mod inbound;
 mod local;
+mod member;
 mod mesh;
 mod message_lines;
 mod message_readers;
@@ -35,6 +36,7 @@ mod wire;
 
 pub use figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 pub use inbound::Received;
+pub use member::Member;
 pub use message_lines::{LineTooLong, MessageLines};
 pub use message_readers::{MessageStream, SubscribeRefused};
 pub use replica::{Elsewhere, Local, LocalRank, LocalWindow, Outgoing, Replica};

@@ -56,7 +56,7 @@ fn nowhere() -> SocketAddr {
 fn worker(rank: RankIndex) -> Worker {
     Worker {
         name: format!("r{}", rank.0).into(),
-        authority: "r:1".into(),
+        authority: format!("r{}:1", rank.0).into(),
         address: nowhere(),
         dialect: Dialect::Vllm,
         state: WorkerState::Up,

@@ -33,6 +33,7 @@ mod generate;
 mod held;
 mod host_tier;
 mod kv_cache;
+mod messages;
 mod plan;
 mod prompt_text;
 mod rivals;

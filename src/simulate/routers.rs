@@ -1,9 +1,10 @@
 //! The routers of a run: one, or several replicas in front of the same ranks. A replica knows its
-//! own leases at once and those of others by the reports of engines; with NATS it also hears of
-//! their queues. Each replica hears all KV events. Guesses of prompts on their way are a replica's
+//! own leases at once and those of others by the reports of engines; with peers or NATS also
+//! by their messages. Each replica hears all KV events. Guesses of prompts on their way are a replica's
 //! own.
 
 use crate::kv_cache::CacheChange;
+use crate::messages::Messages;
 use crate::plan::SimPlan;
 use crate::rivals::{RivalState, Rule};
 use crate::shipped::{PlacedAs, Shipped, TraceAsked};
@@ -11,7 +12,7 @@ use crate::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
-use forebay_fleet::worker::{LoadReading, RankLoad};
+use forebay_fleet::worker::LoadReading;
 
 /// What the routers of a run have cost, all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -36,9 +37,7 @@ pub(crate) struct Routers<'a> {
     sides: Vec<RouterSide>,
     /// By request: the router that it came to.
     came_to: Vec<u16>,
-    /// By NATS; each replica hears of the others' load.
-    are_told: bool,
-    ranks: usize,
+    messages: Messages,
     random: fastrand::Rng,
     clock: LentClock<'a>,
     used: RouterUse,
@@ -51,7 +50,7 @@ struct RouterSide {
 
 impl<'a> Routers<'a> {
     pub(crate) fn new(trace: &Trace, plan: &SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
-        let SimPlan { replicas, ranks, seed, ref config, .. } = *plan;
+        let SimPlan { replicas, seed, ref config, .. } = *plan;
         let side = |number: usize| {
             let seed = seed.wrapping_add(number as u64);
             let (policy, rival) = match rule {
@@ -61,11 +60,15 @@ impl<'a> Routers<'a> {
             let config = Config { policy, ..config.clone() };
             RouterSide { shipped: Shipped::new(trace, plan, config, seed), rival }
         };
+        let sides: Vec<RouterSide> = (0..replicas.max(1)).map(side).collect();
+        let has_way = config.nats.url.is_some() || !config.replicas.peers.is_empty();
+        let are_connected = replicas > 1 && has_way;
+        let connected = sides.iter().filter(|_| are_connected).enumerate();
+        let members = connected.map(|(number, side)| side.shipped.member(number)).collect();
         Self {
-            sides: (0..replicas.max(1)).map(side).collect(),
+            sides,
+            messages: Messages::new(members),
             came_to: vec![0; trace.requests.len()],
-            ranks,
-            are_told: replicas > 1 && config.nats.url.is_some(),
             random: fastrand::Rng::with_seed(!seed),
             clock,
             used: RouterUse::default(),
@@ -131,21 +134,10 @@ impl<'a> Routers<'a> {
         self.sides.iter_mut().for_each(|side| side.shipped.report(rank, now, reading));
     }
 
-    /// Do replicas tell each other of their load?
-    pub(crate) const fn are_told(&self) -> bool {
-        self.are_told
-    }
-
-    /// Each hears what the others have queued.
-    pub(crate) fn tell(&mut self) {
-        let began = (self.clock)();
-        for rank in (0..self.ranks).filter_map(RankIndex::try_from_index) {
-            let boards = self.sides.iter().map(|side| side.shipped.board());
-            let loads = boards.filter_map(|board| board.rank(rank));
-            let all: u64 = loads.clone().map(RankLoad::prefill_tokens).sum();
-            loads.for_each(|load| load.set_prefill_elsewhere(all - load.prefill_tokens()));
-        }
-        self.used.decision_ns += (self.clock)() - began;
+    /// The turns of the replicas that are due. When the next one is; `None` where nothing connects
+    /// the replicas.
+    pub(crate) fn exchange(&mut self, now: NanosSinceStart) -> Option<NanosSinceStart> {
+        self.messages.turn(now)
     }
 
     /// Time has passed: what was written to caches long ago counts less.

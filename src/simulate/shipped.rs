@@ -23,6 +23,7 @@ use forebay_index::{
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
+use forebay_replicas::{Member, ReplicaId};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
@@ -153,6 +154,12 @@ impl Shipped {
 
     pub(crate) fn index_bytes(&self) -> u64 {
         self.memory.reader.memory_bytes()
+    }
+
+    /// This router among its replicas. `number`: its own, from 0.
+    pub(crate) fn member(&self, number: usize) -> Member {
+        let id = ReplicaId(number as u64 + 1);
+        Member::new(id, self.stages.loads.board.shared(), &self.fleet, NanosSinceStart(0))
     }
 
     pub(crate) fn board(&self) -> &LoadBoard {

@@ -22,6 +22,14 @@ impl From<LoadBoard> for ShardBoard {
     }
 }
 
+impl ShardBoard {
+    /// The board itself, for the control plane.
+    #[must_use]
+    pub fn shared(&self) -> Arc<LoadBoard> {
+        Arc::clone(&self.0)
+    }
+}
+
 impl Deref for ShardBoard {
     type Target = LoadBoard;
 

@@ -33,9 +33,7 @@ impl World<'_> {
         }
         self.events.arrivals.sort_unstable_by_key(|&arrival| Reverse(arrival));
         self.at(0, Event::Reports);
-        if self.routers.are_told() {
-            self.at(0, Event::Tells);
-        }
+        self.exchange_messages(0);
     }
 }
 

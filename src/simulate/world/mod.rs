@@ -28,8 +28,6 @@ use std::time::Duration;
 const EVENT_DELAY_NS: u64 = 3_000_000;
 /// Between two load reports of a rank.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
-/// Between two messages of a replica, with NATS: as of an idle one.
-const TELL_INTERVAL_NS: u64 = 20_000_000;
 /// When a run begins, since 1970: in the years of which numbers of requests tell.
 const START: Duration = Duration::from_secs(1_800_000_000);
 
@@ -44,8 +42,8 @@ enum Event {
     /// A prompt whose first token does not show should be computed.
     Passes(u32),
     Reports,
-    /// Replicas tell each other of their load.
-    Tells,
+    /// Replicas exchange messages.
+    Messages,
 }
 
 /// What came of one policy.
@@ -290,14 +288,16 @@ impl<'a> World<'a> {
                 self.serve(false, now);
             }
             Event::Reports => self.report(now),
-            Event::Tells => self.tell_replicas(now),
+            Event::Messages => self.exchange_messages(now),
         }
     }
 
-    fn tell_replicas(&mut self, now: u64) {
-        if self.requests.left > 0 {
-            self.routers.tell();
-            self.at(now.saturating_add(TELL_INTERVAL_NS), Event::Tells);
+    fn exchange_messages(&mut self, now: u64) {
+        if self.requests.left > 0
+            && let Some(next) = self.routers.exchange(NanosSinceStart(now))
+        {
+            self.at(next.0, Event::Messages);
+            self.serve(false, now);
         }
     }
 

@@ -1,0 +1,51 @@
+//! The messages between the replicas of a run, by the code of the router. A message is read at
+//! once, and in force from its reader's next turn on, 5 to 20 ms later.
+
+use forebay_base::NanosSinceStart;
+use forebay_replicas::{Member, Outgoing};
+
+/// The prefix of the subjects.
+const PREFIX: &str = "forebay";
+
+/// The replicas that are connected with each other.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    members: Vec<Member>,
+}
+
+impl Messages {
+    /// Connects the replicas at the start of a run.
+    pub(crate) fn new(members: Vec<Member>) -> Self {
+        let mut messages = Self { members };
+        let now = NanosSinceStart(0);
+        for sender in 0..messages.members.len() {
+            let hello = messages.members[sender].connected(now);
+            messages.publish(sender, hello, now);
+        }
+        messages
+    }
+
+    /// The turns that are due. When the next one is; `None` where nothing connects the replicas.
+    pub(crate) fn turn(&mut self, now: NanosSinceStart) -> Option<NanosSinceStart> {
+        for sender in 0..self.members.len() {
+            if self.members[sender].turn_at() <= now {
+                let outgoing: Vec<Outgoing> = self.members[sender].turn(now).collect();
+                self.publish(sender, outgoing, now);
+            }
+        }
+        self.members.iter().map(Member::turn_at).min()
+    }
+
+    fn publish(
+        &mut self,
+        sender: usize,
+        outgoing: impl IntoIterator<Item = Outgoing>,
+        now: NanosSinceStart,
+    ) {
+        for (kind, bytes) in outgoing {
+            let subject = kind.subject(PREFIX);
+            let readers = self.members.iter_mut().enumerate().filter(|(at, _)| *at != sender);
+            readers.for_each(|(_, member)| member.hear(&subject, &bytes, now));
+        }
+    }
+}
