@@ -5,7 +5,9 @@
 //! it adds to a rank's cost no more than what is not our own.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast};
+use forebay_fleet::worker::{
+    FirstTokenCounts, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast,
+};
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
 use forebay_select::{Prices, RankCost, RankNow, RankWork, predicted_work};
 use std::time::Duration;
@@ -39,17 +41,32 @@ pub(crate) fn check(data: &[u8]) {
         }
     }
     all.iter().for_each(weigh);
+    count(&all);
 }
 
 fn faults(readings: &Readings) -> u64 {
     ReadFault::ALL.iter().map(|(fault, _)| readings.fault_count(*fault)).sum()
 }
 
+/// As counts of first tokens of one rank, a second after another.
+fn count(readings: &[LoadReading]) {
+    let (board, mut counts) = (LoadBoard::new(), FirstTokenCounts::default());
+    for (reading, second) in readings.iter().zip(0..) {
+        let now = NanosSinceStart(second * 1_000_000_000);
+        counts.observe(RankIndex(7), reading, OwnLoad::default(), &board, now);
+    }
+}
+
 /// As reports of a rank with nothing of ours, and with all of it ours.
 fn weigh(reading: &LoadReading) {
     let reading = reading.completed(4_096);
     let requests = reading.running.checked_add(reading.waiting).expect("within belief");
-    let ours = OwnLoad { in_flight: requests, prefill_tokens: u64::MAX, decode_tokens: u64::MAX };
+    let ours = OwnLoad {
+        in_flight: requests,
+        prefill_tokens: u64::MAX,
+        decode_tokens: u64::MAX,
+        ..OwnLoad::default()
+    };
     let cost = |own, age_ns| {
         let mut reports = LoadReports::new(Duration::from_secs(5));
         let rank = RankIndex(7);

@@ -167,8 +167,8 @@ catalogue! {
         RANK_ENDED = Counter "rank_ended_total" ["worker", "dp_rank"];
         /// Prompt tokens sent to a rank and not computed yet, by first tokens and by time.
         PREFILL_TOKENS = Gauge "prefill_tokens" ["worker", "dp_rank"];
-        /// Prompt tokens that a rank computes in a second, by first tokens. Answers without a
-        /// stream have none, and make it less.
+        /// Prompt tokens that a rank computes in a second, by first tokens and by prompts that are
+        /// taken for computed.
         PREFILL_TOKENS_PER_SECOND = Gauge "prefill_tokens_per_second" ["worker", "dp_rank"];
         /// Prompt tokens over the wait for their first token; none below 32 recent waits. Policies
         /// `kv` and `session` compare unequal ranks by it.

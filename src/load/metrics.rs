@@ -15,6 +15,8 @@ enum Figure {
     CapacityTokens,
     Progress,
     Generated,
+    FirstTokens,
+    FirstTokenWait,
 }
 
 /// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that
@@ -53,6 +55,9 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
                     }
                 });
             }
+            Figure::FirstTokens | Figure::FirstTokenWait => {
+                first_tokens(rank, figure, &sample, readings);
+            }
             Figure::CacheConfig => capacity(rank, &sample, readings),
         }
     }
@@ -60,6 +65,24 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
         readings.end();
     } else {
         readings.fault(ReadFault::Malformed);
+    }
+}
+
+/// The sum over the models of a rank. SGLang counts first tokens of all its ranks together.
+fn first_tokens(rank: RankNumber, figure: Figure, sample: &Sample, readings: &mut Readings) {
+    if rank == RankNumber::NotTold && readings.rank_count() > 1 {
+        return;
+    }
+    let more = |sum: Option<u64>, n: u64| Some(sum.unwrap_or(0).saturating_add(n));
+    match figure {
+        Figure::FirstTokenWait => readings.put(rank, tokens(sample.value() * 1e3), |draft, n| {
+            let sum = &mut draft.rest.progress.first_token_wait_ms;
+            *sum = more(*sum, n);
+        }),
+        _ => readings.put(rank, tokens(sample.value()), |draft, n| {
+            let sum = &mut draft.rest.progress.first_tokens;
+            *sum = more(*sum, n);
+        }),
     }
 }
 
@@ -112,6 +135,8 @@ fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
         ("engine", "generation_tokens_total") => Figure::Generated,
         ("dp_rank", "num_used_tokens") => Figure::UsedTokens,
         ("dp_rank", "max_total_num_tokens") => Figure::CapacityTokens,
+        (_, "time_to_first_token_seconds_count") => Figure::FirstTokens,
+        (_, "time_to_first_token_seconds_sum") => Figure::FirstTokenWait,
         _ => return None,
     };
     Some((figure, label, sample(rest.get(name.len()..)?)?))

@@ -77,6 +77,11 @@ impl Readings {
         self.faults = [0; ReadFault::ALL.len()];
     }
 
+    /// Ranks of the worker.
+    pub(super) const fn rank_count(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// Ends an answer that could be read: ranks without a reading are missing.
     pub(super) fn end(&mut self) {
         for position in 0..self.ranks.len() {
@@ -164,7 +169,7 @@ pub(super) fn requests(value: f64) -> Option<u32> {
     whole(value, REQUESTS_MAX).and_then(|count| u32::try_from(count).ok())
 }
 
-/// A number of tokens: exact as a float.
+/// A number of tokens, or another number of that size: exact as a float.
 pub(super) fn tokens(value: f64) -> Option<u64> {
     whole(value, 9e15)
 }

@@ -7,7 +7,8 @@ use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{
-    FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad,
+    FirstTokenCounts, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport,
+    LoadReports, OwnLoad,
 };
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,7 @@ pub struct LoadReporter {
     post: Post,
     state: RefCell<ReportState>,
     limits: RefCell<LearnedLimits>,
+    first_tokens: RefCell<FirstTokenCounts>,
 }
 
 #[derive(Debug)]
@@ -114,8 +116,8 @@ impl LoadReporter {
             scrapes: Scrapes::default(),
             dropped: 0,
         };
-        let limits = RefCell::default();
-        Self { clock, board, post, state: RefCell::new(state), limits }
+        let (limits, first_tokens) = (RefCell::default(), RefCell::default());
+        Self { clock, board, post, state: RefCell::new(state), limits, first_tokens }
     }
 
     /// The fleet is another one: of some ranks the limit is to be learned.
@@ -173,6 +175,9 @@ impl LoadReporter {
             let mut limits = self.limits.borrow_mut();
             limits.observe(planned.rank, &reading, own, &self.board, now);
             drop(limits);
+            let mut counts = self.first_tokens.borrow_mut();
+            counts.observe(planned.rank, &reading, own, &self.board, now);
+            drop(counts);
             let reading = reading.completed(planned.capacity_tokens);
             let report = LoadReport::new(planned.rank, now, &reading, own);
             state.reports.take(report);
@@ -333,7 +338,7 @@ mod tests {
         let reporter = LoadReporter::new(clock, Arc::clone(&board), Duration::from_secs(5), post);
         let reading = |running, generated| LoadReading {
             running,
-            progress: TokenProgress { all: None, generated: Some(generated) },
+            progress: TokenProgress { generated: Some(generated), ..TokenProgress::default() },
             ..LoadReading::default()
         };
         let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
@@ -356,7 +361,7 @@ mod tests {
         let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
         let mut state = reporter.state.borrow_mut();
         let mut still = |running, all, at_ms: u64| {
-            let progress = TokenProgress { all, generated: None };
+            let progress = TokenProgress { all, ..TokenProgress::default() };
             let reading = LoadReading { running, progress, ..LoadReading::default() };
             state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
         };

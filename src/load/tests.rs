@@ -56,6 +56,7 @@ fn recorded_metrics_of_vllm_are_read() {
     let idle = LoadReading {
         capacity_tokens: Some(2_048),
         kv_permille: Some(0),
+        progress: counting(1, Some(53)),
         ..LoadReading::default()
     };
     assert!(idle.is_idle());
@@ -130,7 +131,7 @@ fn busy_ranks_and_old_names_are_read() {
         LoadReading { kv_permille: Some(250), capacity_tokens: Some(1_600), ..reading(10, 3) };
     let second = LoadReading {
         kv_permille: Some(1_000),
-        progress: TokenProgress { all: Some(507), generated: Some(7) },
+        progress: TokenProgress { all: Some(507), generated: Some(7), ..TokenProgress::default() },
         ..reading(7, 0)
     };
     assert_eq!((ranks, faults), (vec![(0, first), (1, second)], vec![]));
@@ -148,6 +149,37 @@ fn busy_ranks_and_old_names_are_read() {
     };
     assert_eq!(read(read_metrics, sglang, 1), (vec![(0, only)], vec![]));
     assert_eq!(read(read_metrics, sglang, 2).1.len(), 5 + 2, "whose is it?");
+}
+
+fn counting(first_tokens: u64, first_token_wait_ms: Option<u64>) -> TokenProgress {
+    let first_tokens = Some(first_tokens);
+    TokenProgress { first_tokens, first_token_wait_ms, ..TokenProgress::default() }
+}
+
+#[test]
+fn first_tokens_are_counted_by_rank_over_all_models() {
+    let text = "\
+        vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"0\"} 0\n\
+        vllm:num_requests_running{engine=\"1\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 0\n\
+        vllm:time_to_first_token_seconds_bucket{engine=\"0\",le=\"0.1\",model_name=\"m\"} 3.0\n\
+        vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"m\"} 7.0\n\
+        vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"lora\"} 2.0\n\
+        vllm:time_to_first_token_seconds_sum{engine=\"0\",model_name=\"m\"} 1.25\n\
+        vllm:time_to_first_token_seconds_created{engine=\"0\",model_name=\"m\"} 1.7e9\n";
+    let counted = LoadReading { progress: counting(9, Some(1_250)), ..reading(1, 0) };
+    assert_eq!(read(read_metrics, text, 2), (vec![(0, counted), (1, reading(1, 0))], vec![]));
+    // SGLang counts those of all ranks together.
+    let sglang = |rank: &str| {
+        format!(
+            "sglang:num_running_reqs{{{rank}}} 1\nsglang:num_queue_reqs{{{rank}}} 0\n\
+             sglang:time_to_first_token_seconds_count{{model_name=\"m\"}} 5\n"
+        )
+    };
+    let one = LoadReading { progress: counting(5, None), ..reading(1, 0) };
+    assert_eq!(read(read_metrics, &sglang("model_name=\"m\""), 1), (vec![(0, one)], vec![]));
+    let two = format!("{}{}", sglang("dp_rank=\"0\""), sglang("dp_rank=\"1\""));
+    let both = vec![(0, reading(1, 0)), (1, reading(1, 0))];
+    assert_eq!(read(read_metrics, &two, 2), (both, vec![]));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
-use forebay_fleet::account::{Count, FailedTrial, HeldAgainst, Lease, Stage};
+use forebay_fleet::account::{Count, FailedTrial, FirstTokenKind, HeldAgainst, Lease, Stage};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
 use forebay_http1::{BodyFraming, FieldKind};
 use forebay_net::Timer;
@@ -241,9 +241,11 @@ fn passes_at(
     if is_paired || !going.endpoint.is_inference() {
         return None;
     }
-    let (shows, now) = (going.shows_first_token(&slot.request), shard.env.now());
+    let now = shard.env.now();
+    let shows = going.shows_first_token(&slot.request);
+    let kind = FirstTokenKind { shows, is_stream: shows && slot.request.stream };
     let first_tokens = shard.workers.first_tokens(going.facts.model)?;
-    Some(now.plus(first_tokens.time_unseen(shows, lease, now)?))
+    Some(now.plus(first_tokens.time_unseen(kind, lease, now)?))
 }
 
 /// Waits for the beginning of an answer. From `passes_at` on its prompt counts as computed.
@@ -257,8 +259,8 @@ fn beside<'a, T>(
         if let Some((at, timer)) = &mut passes
             && timer.poll_until(*at, cx).is_ready()
         {
+            lease.prefill_due(*at);
             passes = None;
-            lease.end_prefill();
         }
         answer.as_mut().poll(cx)
     })

@@ -116,6 +116,8 @@ pub(crate) struct EngineTotals {
     pub(crate) busy_ns: u64,
     /// Sequences that were put off.
     pub(crate) preempted: u64,
+    /// First tokens of all requests.
+    pub(crate) first_tokens: u64,
 }
 
 /// Requests of an engine.
@@ -316,6 +318,7 @@ impl ModelEngine {
                 return true;
             }
             if sequence.made == 0 {
+                totals.first_tokens += 1;
                 news.push(EngineNews::First(sequence.came.id));
             }
             sequence.made += 1;

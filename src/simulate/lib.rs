@@ -32,6 +32,7 @@ mod fleet;
 mod generate;
 mod held;
 mod host_tier;
+mod index_memory;
 mod kv_cache;
 mod messages;
 mod plan;

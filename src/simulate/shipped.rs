@@ -1,26 +1,23 @@
 //! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
 //! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
 
-use crate::believed_pool::BelievedPool;
-use crate::fleet::{SEED, fleet};
+use crate::fleet::fleet;
+use crate::index_memory::{IndexMemory, TOKEN_BYTES};
 use crate::kv_cache::CacheChange;
 use crate::plan::SimPlan;
-use crate::prompt_text::{ROW_WORDS, write_block};
-use crate::trace::{NO_BLOCK, Trace, TraceRequest};
+use crate::trace::{Trace, TraceRequest};
 use ahash::AHashMap;
-use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseWanted, PromptPrefixes};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    CacheWrites, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports,
-    Model, OwnLoad, Requester, RoomLimits, SessionKey, ShardBoard, TierRanks,
+    CacheWrites, FirstTokenCounts, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading,
+    LoadReport, LoadReports, Model, OwnLoad, Requester, RoomLimits, SessionKey, ShardBoard,
+    TierRanks,
 };
-use forebay_index::{
-    BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, Overlap, PrefixMarks, SliceWriter, index,
-};
+use forebay_index::{IndexReader, Overlap, PrefixMarks};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
 use forebay_replicas::{Member, ReplicaId};
@@ -30,24 +27,15 @@ use forebay_router::request::{
     Action, Chosen, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
     Taken, Wait, WaitEnd, wait_deadline,
 };
-use forebay_select::{MatchRequest, Prompt, ToldPaths, output_tokens};
+use forebay_select::{MatchRequest, Prompt, output_tokens};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Bytes of text that stand for a token. Real text has about 4; with 2 the walk costs half, and a
-/// guess is exact to a block of 512 tokens.
-const TOKEN_BYTES: u32 = 2;
 const MODEL: ModelIndex = ModelIndex(0);
 /// Blocks from which the ratio of bytes to tokens is learnt before the run.
 const LEARN_STEPS: u32 = 400;
 /// So many changes before its own, a block is asked for from memory.
 const CHANGES_AHEAD: usize = 6;
-/// Chunks removed at once because their time is over, as in a shard's turn.
-const EXPIRE_PER_TURN: u32 = 512;
-
-/// Chunks of prompts on their way that are kept. A shard has room for more, and the memory of a
-/// run would be cold each time.
-const CHUNKS_MAX: usize = 1 << 18;
 
 /// What says whether a request may be split; its text is the trace's.
 const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"?"}],"stream":true}"#;
@@ -97,18 +85,7 @@ pub(crate) struct Shipped {
 struct BoardControl {
     cache_writes: CacheWrites,
     limits: LearnedLimits,
-}
-
-/// The one slice, and what is believed of prompts on their way.
-struct IndexMemory {
-    reader: IndexReader,
-    writer: SliceWriter,
-    expiring: Expiring,
-    told: ToldPaths,
-    pool: BelievedPool,
-    /// By block of the trace: the key of its parent, and its own.
-    keys: Vec<(BlockKey, BlockKey)>,
-    block_bytes: u16,
+    first_tokens: FirstTokenCounts,
 }
 
 /// What a request asks for, as the machine sees it.
@@ -127,8 +104,7 @@ impl Shipped {
         fleet.set_queues(&board);
         let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
         let retry = RetryBudget::new(config.retry.budget_percent);
-        let random = fastrand::Rng::with_seed(seed);
-        let rules = StageRules::of(&config);
+        let (rules, random) = (StageRules::of(&config), fastrand::Rng::with_seed(seed));
         let mut stages = Stages::new(ShardIndex(0), rules, loads, retry, random);
         let bytes = LEARN_STEPS * TOKEN_BYTES;
         for _ in 0..LEARN_STEPS {
@@ -410,6 +386,7 @@ impl Shipped {
         let Loads { board, reports } = &mut self.stages.loads;
         let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
         self.control.limits.observe(rank, &reading, own, board, now);
+        self.control.first_tokens.observe(rank, &reading, own, board, now);
         reports.take(LoadReport::new(rank, now, &reading, own));
     }
 
@@ -426,10 +403,10 @@ impl Shipped {
 
     /// A request has ended: its lease goes back.
     pub(crate) fn end(&mut self, mut lease: Lease, now: NanosSinceStart) {
+        lease.answer_came();
         lease.judge_success();
         drop(lease);
-        let Self { fleet, stages, .. } = self;
-        stages.relieve_model(fleet, MODEL, now);
+        self.stages.relieve_model(&self.fleet, MODEL, now);
     }
 }
 
@@ -450,55 +427,3 @@ fn search<'a>(
     let place = RenderThread::Offload;
     MatchRequest { index, fleet, model, request, body: &[], place }
 }
-
-impl IndexMemory {
-    fn new(trace: &Trace, config: &Config, root: BlockKey) -> Self {
-        let (reader, mut writers) = index(1, SEED, config.limits.index_bytes_max);
-        let limits = ExpiringLimits {
-            approximate_ttl: config.approximate.ttl,
-            speculative_ttl: config.approximate.speculative_ttl,
-            rank_bytes_max: config.approximate.rank_bytes_max,
-            chunks_max: CHUNKS_MAX,
-        };
-        let block_bytes = (trace.block_tokens * TOKEN_BYTES) as u16;
-        let mut keys: Vec<(BlockKey, BlockKey)> = Vec::with_capacity(trace.parents.len());
-        let mut text = Vec::new();
-        for (block, &parent) in trace.parents.iter().enumerate() {
-            let before = if parent == NO_BLOCK { root } else { keys[parent as usize].1 };
-            text.clear();
-            write_block(block as u32, usize::from(block_bytes), &mut text);
-            keys.push((before, before.child(SEED, &text)));
-        }
-        let writer = writers.swap_remove(0);
-        let expiring = Expiring::new(limits);
-        let (told, pool) = (ToldPaths::default(), BelievedPool::new(config.kv.tier_ttl));
-        Self { reader, writer, expiring, told, pool, keys, block_bytes }
-    }
-
-    fn store(&self, block: u32) -> KvOp {
-        let (parent, key) = self.keys[block as usize];
-        KvOp::Store { parent, key, block_bytes: self.block_bytes }
-    }
-
-    fn remove(&self, block: u32) -> KvOp {
-        KvOp::Remove { key: self.keys[block as usize].1 }
-    }
-
-    fn sweep(&mut self, now: NanosSinceStart) {
-        let Self { writer, expiring, .. } = self;
-        expiring.sweep(now, EXPIRE_PER_TURN, |rank, op| writer.apply(rank, op));
-    }
-
-    /// The text of a prompt: equal blocks have equal text.
-    fn write_text(&self, request: &TraceRequest, text: &mut Vec<u8>) {
-        text.clear();
-        let bytes = (request.input_tokens * TOKEN_BYTES) as usize;
-        text.reserve(bytes + usize::from(self.block_bytes) + size_of::<[u64; ROW_WORDS]>());
-        for &block in &request.blocks {
-            write_block(block, usize::from(self.block_bytes), text);
-        }
-        text.resize(bytes, b' ');
-    }
-}
-
-const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);

@@ -1,6 +1,7 @@
 //! What is asked for, and when. Prompts are paths of blocks; equal beginnings are equal blocks.
 
 use ahash::AHashMap;
+use forebay_fleet::account::FirstTokenKind;
 
 /// A block that no prompt names: made by decoding, and asked for by nobody.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;
@@ -169,11 +170,13 @@ impl Trace {
         self
     }
 
-    /// Does the router see the first token of that request?
-    pub(crate) fn shows_first_token(&self, id: u32) -> bool {
+    /// How does the router see the first token of that request?
+    pub(crate) fn first_token(&self, id: u32) -> FirstTokenKind {
         let is_single = |request: &TraceRequest| request.output_tokens <= 1;
         let chance = id.wrapping_mul(CHANCE_FACTOR) >> 8;
-        chance % 100 >= self.whole_percent || self.requests.get(id as usize).is_some_and(is_single)
+        let is_stream = chance % 100 >= self.whole_percent;
+        let shows = is_stream || self.requests.get(id as usize).is_some_and(is_single);
+        FirstTokenKind { shows, is_stream }
     }
 
     /// The same requests so often, each time with prompts that share nothing with the others.

@@ -10,11 +10,20 @@ const STEP: f32 = 1.0 / 256.0;
 /// Where fewer first tokens show, a rank that took too much would be noticed too late.
 const SHARE_MIN: f32 = 1.0 / 16.0;
 
-/// The share of first tokens that show, of the last requests for a model. The same for all ranks:
-/// one that had its prompts taken off would look free beside another.
+/// The share of streams in the last requests for a model. The same for all ranks: one that had its
+/// prompts taken off would look free beside another.
 #[derive(Debug, Default)]
 pub struct FirstTokens {
     shown_share: Cell<f32>,
+}
+
+/// How the first token of a request shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstTokenKind {
+    /// The first byte of its answer comes with it. An answer with one token shows it too.
+    pub shows: bool,
+    /// It is that of a stream. Answers with one token have short prompts and say little of a queue.
+    pub is_stream: bool,
 }
 
 impl FirstTokens {
@@ -23,12 +32,12 @@ impl FirstTokens {
     #[must_use]
     pub fn time_unseen(
         &self,
-        shows: bool,
+        FirstTokenKind { shows, is_stream }: FirstTokenKind,
         lease: &mut Lease,
         now: NanosSinceStart,
     ) -> Option<Duration> {
         let share = self.shown_share.get();
-        self.shown_share.set(share + (f32::from(u8::from(shows)) - share) * STEP);
+        self.shown_share.set(share + (f32::from(u8::from(is_stream)) - share) * STEP);
         if shows {
             return None;
         }
@@ -49,6 +58,9 @@ mod tests {
     use forebay_base::{ModelIndex, RankIndex};
     use forebay_index::PrefixMarks;
 
+    const STREAM: FirstTokenKind = FirstTokenKind { shows: true, is_stream: true };
+    const WHOLE: FirstTokenKind = FirstTokenKind { shows: false, is_stream: false };
+
     fn lease(board: &ShardBoard, ms: u64) -> Lease {
         let cost = LeaseCost { prefill_tokens: 100, ..LeaseCost::default() };
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
@@ -66,7 +78,8 @@ mod tests {
     #[test]
     fn prompts_pass_by_time_where_some_first_tokens_show() {
         let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
-        let time = |shows, ms| tokens.time_unseen(shows, &mut lease(&board, ms), at(ms));
+        let kind = |shows| FirstTokenKind { shows, is_stream: shows };
+        let time = |shows, ms| tokens.time_unseen(kind(shows), &mut lease(&board, ms), at(ms));
         let one_in = |n: u32| (1..=2_000).filter(|at| time(at % n == 0, 1_000).is_some()).count();
         assert_eq!(one_in(5), 0, "the speed is not known");
         lease(&board, 0).prefill_done(|| at(100));
@@ -84,21 +97,21 @@ mod tests {
         let load = board.rank(RankIndex(0)).unwrap();
         let limits = RoomLimits { prefill_tokens_max: 50, ..RoomLimits::default() };
         let mut shown = lease(&board, 0);
-        assert_eq!(tokens.time_unseen(true, &mut shown, at(0)), None);
+        assert_eq!(tokens.time_unseen(STREAM, &mut shown, at(0)), None);
         assert!(!load.takes_prefill(limits), "its first token will show");
         shown.prefill_done(|| at(100));
         drop(shown);
         for _ in 0..1_000 {
-            assert_eq!(tokens.time_unseen(true, &mut lease(&board, 150), at(150)), None);
+            assert_eq!(tokens.time_unseen(STREAM, &mut lease(&board, 150), at(150)), None);
         }
         // The speed is known: it passes by time.
         let mut timed = lease(&board, 200);
-        assert!(tokens.time_unseen(false, &mut timed, at(200)).is_some());
+        assert!(tokens.time_unseen(WHOLE, &mut timed, at(200)).is_some());
         assert!(!load.takes_prefill(limits));
         drop(timed);
         board.past(RankIndex(0)).unwrap().forget();
         let mut unseen = lease(&board, 300);
-        assert_eq!(tokens.time_unseen(false, &mut unseen, at(300)), None);
+        assert_eq!(tokens.time_unseen(WHOLE, &mut unseen, at(300)), None);
         assert!(load.takes_prefill(limits) && load.prefill_tokens() == 100);
     }
 }

@@ -3,8 +3,8 @@
 use super::PromptPrefixes;
 use super::held_tokens::HeldTokens;
 use crate::worker::{
-    BreakerClaim, FailureScope, FailureWeight, RankFailure, Requester, RoomLimits, RoomWanted,
-    ShardBoard,
+    BreakerClaim, FailureScope, FailureWeight, PassedPrompts, PromptNumber, PromptSlot,
+    RankFailure, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
@@ -81,6 +81,10 @@ struct PrefillWait {
     is_bounded: bool,
     /// The first token will not show.
     is_unseen: bool,
+    /// Its slot among such prompts; `None`: it has none.
+    slot: Option<PromptSlot>,
+    /// Its number among all prompts of the rank.
+    number: PromptNumber,
 }
 
 /// One place on one rank. Dropping it returns everything.
@@ -126,7 +130,7 @@ impl Lease {
         if cell.prefill_tokens() == 0 {
             past.prefill_began(cost.prefill_tokens, now);
         }
-        cell.add_prefill(cost.prefill_tokens);
+        let number = cell.add_prefill(cost.prefill_tokens);
         past.add(cost.kv_tokens, reused_tokens);
         Some(Self {
             board: board.clone(),
@@ -139,6 +143,8 @@ impl Lease {
                 since: Some(now),
                 is_bounded: limits.prefill_tokens_max > 0,
                 is_unseen: false,
+                slot: None,
+                number,
             },
             trial: match claim {
                 BreakerClaim::Free => LeaseTrial::None,
@@ -166,16 +172,18 @@ impl Lease {
         self.rank
     }
 
-    /// The first byte of the answer's body came: the prompt is computed. Called with each, so the
-    /// time is asked for once.
+    /// The first byte of the answer came: the prompt is computed, and so are those before it.
+    /// Called with each, so the time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
-        let (since, tokens) = (self.prefill.since, self.prefill.tokens);
-        if let (Some(left_tokens), Some(since)) = (self.end_prefill(), since)
-            && let Some(past) = self.board.past(self.rank)
+        let Some(since) = self.prefill.since else { return };
+        let (tokens, left_tokens) = (self.prefill.tokens, self.end_prefill());
+        let before = self.pass_before();
+        if let (Some(left_tokens), Some(past)) = (left_tokens, self.board.past(self.rank))
             && tokens > 0
         {
             let now = now();
-            past.prefill_ended(tokens, left_tokens, now);
+            let left_tokens = left_tokens.saturating_sub(before.tokens);
+            past.prefill_ended(tokens.saturating_add(before.tokens), left_tokens, now);
             past.waited(tokens, now.since(since));
         }
     }
@@ -193,6 +201,32 @@ impl Lease {
     #[must_use]
     pub fn own_prefill_time(&self) -> Option<Duration> {
         self.board.past(self.rank)?.prefill_time(self.prefill.tokens)
+    }
+
+    /// The rank should have computed the prompt: it waits no longer.
+    pub fn prefill_due(&mut self, now: NanosSinceStart) {
+        if let Some(left_tokens) = self.end_prefill()
+            && let Some(past) = self.board.past(self.rank)
+        {
+            past.prefill_ended(self.prefill.tokens, left_tokens, now);
+        }
+    }
+
+    /// The first byte of an answer came whose first token did not show: its prompt is computed, and
+    /// those before it are.
+    pub fn answer_came(&mut self) {
+        if self.prefill.since.is_some() {
+            self.end_prefill();
+            self.pass_before();
+        }
+    }
+
+    /// Engines compute prompts in the order in which they come.
+    fn pass_before(&self) -> PassedPrompts {
+        match self.board.rank(self.rank).is_some_and(RankLoad::has_unseen) {
+            true => self.board.pass_unstreamed(self.rank, self.prefill.number, u32::MAX),
+            false => PassedPrompts::default(),
+        }
     }
 
     /// The answer has begun: the next request may try the rank too, before this one ends.
@@ -220,20 +254,28 @@ impl Lease {
         else {
             return 0;
         };
+        let prompts = self.board.unstreamed(self.rank);
+        if self.prefill.slot.is_some_and(|slot| prompts.is_some_and(|all| !all.waits(slot))) {
+            return 0;
+        }
         let is_known = past.known_speed() > 0.0;
         let own = self.prefill.tokens;
         let tokens = if is_known { past.prefill_left(cell.prefill_tokens(), now) } else { own };
         past.prefill_time_least(tokens)
     }
 
-    /// The first token will not show, and no time is known by which the prompt is computed.
+    /// The first token will not show: the prompt is computed when a later one is, when the engine
+    /// has counted its first token, or when the answer comes.
     pub fn set_unseen(&mut self) {
         if self.prefill.since.is_none() || self.prefill.is_unseen {
             return;
         }
         self.prefill.is_unseen = true;
         if let Some(cell) = self.board.rank(self.rank) {
-            cell.add_unseen(self.prefill.tokens);
+            let PrefillWait { number, tokens, .. } = self.prefill;
+            cell.add_unseen(tokens);
+            let prompts = self.board.unstreamed_made(self.rank);
+            self.prefill.slot = prompts.and_then(|all| all.enter(number, tokens));
         }
         if self.prefill.is_bounded {
             self.board.room_made(self.rank);
@@ -246,6 +288,9 @@ impl Lease {
         self.prefill.since.take()?;
         let cell = self.board.rank(self.rank)?;
         if std::mem::take(&mut self.prefill.is_unseen) {
+            if let Some(slot) = self.prefill.slot.take() {
+                self.board.unstreamed(self.rank)?.remove(slot).then_some(())?;
+            }
             cell.sub_unseen(self.prefill.tokens);
         }
         let left_tokens = cell.sub_prefill(self.prefill.tokens);

@@ -17,7 +17,7 @@ pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
 pub use count::Count;
 pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
-pub use first_tokens::FirstTokens;
+pub use first_tokens::{FirstTokenKind, FirstTokens};
 pub use held_against::HeldAgainst;
 pub use held_tokens::PromptPrefixes;
 pub use latency::{Stage, StageHistograms};

@@ -1,12 +1,16 @@
 //! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the windows, and whom to wake.
 
-use super::{PinnedPrefixes, QueueCell, RankLoad, RankPast, RoomLimits, Windows};
+use super::{
+    PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad, RankPast, RoomLimits,
+    UnstreamedPrompts, Windows,
+};
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, QueueIndex, RankIndex};
 use forebay_ring::Bell;
+use forebay_ring::sync::OnceLock;
 use std::sync::Arc;
 
 /// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
@@ -15,12 +19,20 @@ use std::sync::Arc;
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
     pasts: Box<[RankPast]>,
-    pinned: Box<[PinnedPrefixes]>,
+    prompts: Box<[RankPrompts]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
     tenants: TenantBoard,
     bells: Vec<Arc<Bell>>,
+}
+
+/// Prompts that a rank has.
+#[derive(Debug, Default)]
+struct RankPrompts {
+    pinned: PinnedPrefixes,
+    /// Of a rank that has ever had such a prompt.
+    unstreamed: OnceLock<Box<UnstreamedPrompts>>,
 }
 
 impl LoadBoard {
@@ -36,7 +48,7 @@ impl LoadBoard {
         Self {
             cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
             pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
-            pinned: (0..RANKS_MAX).map(|_| PinnedPrefixes::default()).collect(),
+            prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -71,7 +83,41 @@ impl LoadBoard {
     /// Prefixes in use on a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn pinned(&self, rank: RankIndex) -> Option<&PinnedPrefixes> {
-        self.pinned.get(rank.index())
+        self.prompts.get(rank.index()).map(|prompts| &prompts.pinned)
+    }
+
+    /// Prompts of a rank whose first tokens do not show; `None`: there was never one.
+    #[must_use]
+    pub fn unstreamed(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
+        self.prompts.get(rank.index())?.unstreamed.get().map(|prompts| &**prompts)
+    }
+
+    /// The same, made if it was not there; `None` only for an index past [`RANKS_MAX`].
+    pub fn unstreamed_made(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
+        if self.unstreamed(rank).is_none() {
+            // Another shard may have made it meanwhile.
+            let _ = self.prompts.get(rank.index())?.unstreamed.set(Box::default());
+        }
+        self.unstreamed(rank)
+    }
+
+    /// The oldest prompts of a rank whose first tokens do not show are computed: those with numbers
+    /// below `end`, and at most so many.
+    pub fn pass_unstreamed(
+        &self,
+        rank: RankIndex,
+        end: PromptNumber,
+        count_max: u32,
+    ) -> PassedPrompts {
+        let (Some(cell), Some(prompts)) = (self.rank(rank), self.unstreamed(rank)) else {
+            return PassedPrompts::default();
+        };
+        let passed = prompts.pass(end, count_max);
+        if passed.count > 0 {
+            cell.sub_unseen(passed.tokens);
+            cell.sub_prefills(passed.count, passed.tokens);
+        }
+        passed
     }
 
     /// The cell of a queue; `None` only for an index past [`POOLS_MAX`].

@@ -10,9 +10,9 @@ use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
 /// tokens.
-const PLACE_BIT: u32 = 40;
-const ONE_PLACE: u64 = 1 << PLACE_BIT;
-const TOKENS_MASK: u64 = ONE_PLACE - 1;
+pub(super) const PLACE_BIT: u32 = 40;
+pub(super) const ONE_PLACE: u64 = 1 << PLACE_BIT;
+pub(super) const TOKENS_MASK: u64 = ONE_PLACE - 1;
 /// `queue` of a rank that nobody waits for.
 const NO_QUEUE: u32 = u32::MAX;
 /// So long after an engine has refused, one request more than it had then may try; each such time
@@ -30,11 +30,14 @@ pub struct RankLoad {
     /// Places taken and KV tokens reserved, in one word, so that both limits hold by one
     /// compare-and-swap.
     held: AtomicU64,
-    prefill_tokens: AtomicU64,
-    /// The part of them whose first tokens do not show: only the end of the answer does.
-    unseen_tokens: AtomicU64,
+    pub(super) prefill_tokens: AtomicU64,
+    /// The part of them whose first tokens do not show, see `UnstreamedPrompts`. Above
+    /// [`PLACE_BIT`] stands the number of the next prompt, which wraps.
+    pub(super) unseen: AtomicU64,
     /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
-    ended: AtomicU64,
+    /// Above [`PLACE_BIT`] stands the number of prompts that are computed as far as this router
+    /// knows, or given up, which wraps.
+    pub(super) ended: AtomicU64,
     /// The same of other replicas, in the form of `held`. Written by the control plane.
     elsewhere: AtomicU64,
     /// Prompt tokens that ranks have yet to compute for other replicas. Written by the control
@@ -80,7 +83,7 @@ impl Default for RankLoad {
         Self {
             held: AtomicU64::new(0),
             prefill_tokens: AtomicU64::new(0),
-            unseen_tokens: AtomicU64::new(0),
+            unseen: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             prefill_elsewhere: AtomicU64::new(0),
@@ -146,31 +149,6 @@ impl RankLoad {
             && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
 
-    /// Is the rank below its limit of prompt tokens to compute? Prompts whose first tokens do not
-    /// show are not counted: they would stand there until their answers end.
-    #[must_use]
-    pub fn takes_prefill(&self, limits: RoomLimits) -> bool {
-        if limits.prefill_tokens_max == 0 {
-            return true;
-        }
-        // ordering: a hint; pairs with nothing.
-        let unseen = self.unseen_tokens.load(Ordering::Relaxed);
-        self.prefill_tokens().saturating_sub(unseen) < limits.prefill_tokens_max
-    }
-
-    /// The first token of a prompt of so many tokens will not show.
-    pub fn add_unseen(&self, tokens: u64) {
-        // ordering: a hint; pairs with nothing.
-        self.unseen_tokens.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// The answer to that prompt has ended.
-    pub fn sub_unseen(&self, tokens: u64) {
-        // ordering: a hint; pairs with nothing.
-        let before = self.unseen_tokens.fetch_sub(tokens, Ordering::Relaxed);
-        debug_assert!(before >= tokens, "unseen tokens taken off twice");
-    }
-
     /// Gives a place and its tokens back, and tells nobody: leases go through
     /// [`LoadBoard::give_back`](super::LoadBoard::give_back), which tells those who wait.
     pub fn release(&self, kv_tokens: u64) {
@@ -196,20 +174,6 @@ impl RankLoad {
             let sum = self.held.fetch_sub(before - after, Ordering::Relaxed);
             debug_assert!(sum & TOKENS_MASK >= before - after, "tokens taken off twice");
         }
-    }
-
-    /// Adds uncached prompt tokens that the rank has yet to prefill.
-    pub fn add_prefill(&self, tokens: u64) {
-        // ordering: a hint for selection; pairs with nothing.
-        self.prefill_tokens.fetch_add(tokens, Ordering::Relaxed);
-    }
-
-    /// Takes them off again: the first token came, or the request ended. Returns what is left.
-    pub fn sub_prefill(&self, tokens: u64) -> u64 {
-        // ordering: a hint for selection; pairs with nothing.
-        let before = self.prefill_tokens.fetch_sub(tokens, Ordering::Relaxed);
-        debug_assert!(before >= tokens, "prefill taken off twice");
-        before.saturating_sub(tokens)
     }
 
     /// What shards saw of it and its worker, for the control plane.
@@ -440,7 +404,7 @@ impl RankLoad {
     #[must_use]
     pub fn ended(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
-        self.ended.load(Ordering::Relaxed)
+        self.ended.load(Ordering::Relaxed) & TOKENS_MASK
     }
 
     /// Prompt tokens sent and not yet answered by a first token.

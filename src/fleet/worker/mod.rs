@@ -6,6 +6,7 @@ mod breaker;
 mod cache_writes;
 mod doubt;
 mod ejection;
+mod first_token_counts;
 mod fleet;
 mod kv_transfer;
 mod learned_limit;
@@ -18,6 +19,7 @@ mod notes;
 mod past;
 mod pinned;
 pub mod pools;
+mod prompt_counts;
 mod queue_tenants;
 mod queue_cell;
 mod refusal;
@@ -29,6 +31,7 @@ mod signs;
 mod tag;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
+mod unstreamed;
 mod window;
 
 pub use board::LoadBoard;
@@ -38,6 +41,7 @@ pub use breaker::{
 pub use cache_writes::CacheWrites;
 pub use doubt::Suspect;
 pub use ejection::EjectReason;
+pub use first_token_counts::FirstTokenCounts;
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use learned_limit::{LearnedLimit, LimitReport};
@@ -58,4 +62,5 @@ pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionS
 pub use shard_board::ShardBoard;
 pub use signs::{FirstBytes, RankSigns};
 pub use tag::Requester;
+pub use unstreamed::{PassedPrompts, PromptNumber, PromptSlot, UnstreamedPrompts};
 pub use window::{OpenedBy, Windows};

@@ -3,7 +3,7 @@
 //! the leases and never replaces them: only load that is not our own counts, less with every
 //! moment, and nothing once it is too old.
 
-use super::RankLoad;
+use super::{PromptNumber, RankLoad};
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
@@ -21,6 +21,10 @@ pub struct TokenProgress {
     pub all: Option<u64>,
     /// The part of them that it has given out.
     pub generated: Option<u64>,
+    /// The first tokens of requests.
+    pub first_tokens: Option<u64>,
+    /// Time that requests waited for them, all together, in milliseconds.
+    pub first_token_wait_ms: Option<u64>,
 }
 
 /// What one answer or message of an engine says of one rank.
@@ -84,6 +88,10 @@ pub struct OwnLoad {
     pub prefill_tokens: u64,
     /// Tokens whose KV they hold, or will.
     pub decode_tokens: u64,
+    /// Number of the next prompt.
+    pub prompts_sent: PromptNumber,
+    /// Prompts that were computed as far as this router knew, or given up.
+    pub prompts_done: PromptNumber,
 }
 
 impl OwnLoad {
@@ -91,6 +99,8 @@ impl OwnLoad {
     #[must_use]
     pub fn of(load: &RankLoad) -> Self {
         Self {
+            prompts_sent: load.prompts_sent(),
+            prompts_done: load.prompts_done(),
             in_flight: load.in_flight(),
             prefill_tokens: load.prefill_tokens(),
             decode_tokens: load.kv_tokens(),
@@ -98,13 +108,16 @@ impl OwnLoad {
     }
 
     /// The larger of each. An engine's figures are from some moment between two that we know; what
-    /// was ours at either of them may be in the figures and must not be taken for foreign.
+    /// was ours at either of them may be in the figures and must not be taken for foreign. Of
+    /// prompts, those that were sent until the `other` moment, and done at this one.
     #[must_use]
     pub fn or_more(self, other: Self) -> Self {
         Self {
             in_flight: self.in_flight.max(other.in_flight),
             prefill_tokens: self.prefill_tokens.max(other.prefill_tokens),
             decode_tokens: self.decode_tokens.max(other.decode_tokens),
+            prompts_sent: other.prompts_sent,
+            prompts_done: self.prompts_done,
         }
     }
 }
@@ -366,7 +379,8 @@ mod tests {
                 progress: TokenProgress::default(),
             };
             let reading = reading.completed(capacity);
-            let foreign = foreign(&reading, OwnLoad { in_flight, prefill_tokens, decode_tokens });
+            let own = OwnLoad { in_flight, prefill_tokens, decode_tokens, ..OwnLoad::default() };
+            let foreign = foreign(&reading, own);
             prop_assert!(foreign.requests <= running.saturating_add(waiting));
             prop_assert!(foreign.held_tokens <= reading.used_tokens.unwrap_or(0));
         }

@@ -2,9 +2,10 @@
 //! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
 
 mod arrivals;
+mod report;
 mod summarize;
 
-use crate::engine::{EngineJob, EngineNews, EngineRequest, EngineRequests, ModelEngine};
+use crate::engine::{EngineJob, EngineNews, EngineRequest, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache};
 use crate::plan::SimPlan;
@@ -16,7 +17,6 @@ use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{FirstTokens, Lease};
-use forebay_fleet::worker::LoadReading;
 use forebay_router::dispatch::EngineOrder;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -169,6 +169,7 @@ struct SimRanks {
     unheard: VecDeque<(u64, RankIndex, Vec<CacheChange>)>,
     /// The next look at the queues that is planned.
     looks_again_at: u64,
+    waited_ns: Vec<u64>,
     samples: Vec<TokenSample>,
     loads: Vec<EngineLoad>,
 }
@@ -230,6 +231,7 @@ impl<'a> World<'a> {
                 waiting: vec![0; plan.ranks],
                 unheard: VecDeque::new(),
                 looks_again_at: u64::MAX,
+                waited_ns: vec![0; plan.ranks],
                 samples: Vec::new(),
                 loads: Vec::new(),
             },
@@ -283,7 +285,7 @@ impl<'a> World<'a> {
             }
             Event::Passes(id) => {
                 if let Some(lease) = &mut self.requests.leases[id as usize] {
-                    lease.end_prefill();
+                    lease.prefill_due(NanosSinceStart(now));
                 }
                 self.serve(false, now);
             }
@@ -317,8 +319,8 @@ impl<'a> World<'a> {
             PlacedAs::Sent(mut lease) => {
                 let rank = lease.rank().index();
                 let now_ns = NanosSinceStart(now);
-                let shows = self.trace.shows_first_token(id);
-                if let Some(time) = self.first_tokens.time_unseen(shows, &mut lease, now_ns) {
+                let kind = self.trace.first_token(id);
+                if let Some(time) = self.first_tokens.time_unseen(kind, &mut lease, now_ns) {
                     self.at(now_ns.plus(time).0, Event::Passes(id));
                 }
                 self.number(id, &lease);
@@ -395,9 +397,10 @@ impl<'a> World<'a> {
             return;
         }
         let ttft = now - self.requests.started_ns[at];
+        self.ranks.waited_ns[rank] += now - self.requests.sent[at].map_or(now, |(_, sent)| sent);
         self.requests.outcomes[at].ttft_ns = Some(ttft + self.beside_steps_ns(id));
         if let Some(lease) = &mut self.requests.leases[at]
-            && self.trace.shows_first_token(id)
+            && self.trace.first_token(id).shows
         {
             lease.prefill_done(|| NanosSinceStart(now));
         }
@@ -458,34 +461,5 @@ impl<'a> World<'a> {
             self.ranks.looks_again_at = again;
             self.at(again, Event::LooksAgain);
         }
-    }
-
-    fn report(&mut self, now: u64) {
-        if self.requests.left == 0 {
-            return;
-        }
-        self.routers.fade(NanosSinceStart(now));
-        let mut sample = TokenSample { at_ns: now, ..TokenSample::default() };
-        for totals in self.ranks.engines.iter().map(ModelEngine::totals) {
-            sample.cached += totals.cached_tokens;
-            sample.computed += totals.computed_tokens;
-        }
-        self.ranks.samples.push(sample);
-        for (at, engine) in self.ranks.engines.iter().enumerate() {
-            let load =
-                if self.plan.speed(at).declares_limit { engine.load() } else { engine.reported() };
-            let EngineRequests { running, waiting, deferred } = load;
-            let load = EngineLoad { at_ns: now, rank: at, running, waiting };
-            self.ranks.loads.push(load);
-            let kv_permille = Some(engine.used_permille());
-            let reading =
-                LoadReading { running, waiting, deferred, kv_permille, ..LoadReading::default() };
-            if let Some(rank) = RankIndex::try_from_index(at) {
-                self.routers.report(rank, NanosSinceStart(now), reading);
-            }
-        }
-        self.at(now.saturating_add(REPORT_INTERVAL_NS), Event::Reports);
-        // A limit that was learned from a report may have let requests in.
-        self.serve(false, now);
     }
 }

@@ -1,0 +1,227 @@
+//! Prompts of answers without a stream, by rank: their first tokens do not show. A prompt stands
+//! here from its departure until it is known to be computed. Shards enter their prompts and remove
+//! them; shards and the control plane pass the oldest. No lock: each slot is a word, and who clears
+//! a slot takes its tokens off the queue of the rank.
+
+use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Prompts of one rank that can be passed. What comes on top counts until its answer.
+const SLOTS: u32 = 256;
+const _: () = assert!(SLOTS.is_power_of_two());
+/// A slot that is taken. Below it stands the prompt's number, and its tokens below that.
+const TAKEN: u64 = 1 << 63;
+/// Numbers have so many bits.
+const NUMBER_BITS: u32 = 23;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+const TOKEN_BITS: u32 = 40;
+const TOKENS_MASK: u64 = (1 << TOKEN_BITS) - 1;
+const _: () = assert!(TOKEN_BITS + NUMBER_BITS < u64::BITS && SLOTS < 1 << NUMBER_BITS);
+
+/// The prompts of one rank.
+#[derive(Debug)]
+pub struct UnstreamedPrompts {
+    slots: [AtomicU64; SLOTS as usize],
+    /// No slot is taken by a prompt with a lower number, but for a prompt that was entered late.
+    oldest: AtomicU32,
+}
+
+/// The number of a prompt among those of its rank, in the order of sending. It wraps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptNumber(u32);
+
+/// A slot that a prompt has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptSlot(u64);
+
+/// Prompts that were passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassedPrompts {
+    /// How many were passed.
+    pub count: u32,
+    /// Tokens of them that the rank had to compute.
+    pub tokens: u64,
+}
+
+impl Default for UnstreamedPrompts {
+    fn default() -> Self {
+        Self { slots: std::array::from_fn(|_| AtomicU64::new(0)), oldest: AtomicU32::new(0) }
+    }
+}
+
+impl PromptNumber {
+    /// From a count of prompts.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
+    pub const fn new(count: u64) -> Self {
+        Self(count as u32 & NUMBER_MASK)
+    }
+
+    /// The number that is so many further.
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self(self.0.wrapping_add(count) & NUMBER_MASK)
+    }
+
+    const fn minus(self, count: u32) -> Self {
+        Self(self.0.wrapping_sub(count) & NUMBER_MASK)
+    }
+
+    /// How much further it is than an earlier one.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0) & NUMBER_MASK
+    }
+}
+
+impl PromptSlot {
+    const fn new(number: PromptNumber, tokens: u64) -> Self {
+        Self(TAKEN | (number.0 as u64) << TOKEN_BITS | tokens & TOKENS_MASK)
+    }
+
+    const fn number(self) -> PromptNumber {
+        PromptNumber::new(self.0 >> TOKEN_BITS)
+    }
+
+    const fn tokens(self) -> u64 {
+        self.0 & TOKENS_MASK
+    }
+}
+
+impl UnstreamedPrompts {
+    /// Enters a prompt. Numbers of a rank rise by 1. `None`: there is no room.
+    pub fn enter(&self, number: PromptNumber, tokens: u64) -> Option<PromptSlot> {
+        let slot = PromptSlot::new(number, tokens);
+        let place = self.slot(slot.number())?;
+        // ordering: a hint where to begin; pairs with nothing.
+        let oldest = PromptNumber(self.oldest.load(Ordering::Relaxed));
+        if number.since(oldest) > SLOTS {
+            // ordering: as above.
+            self.oldest.store(number.minus(SLOTS).0, Ordering::Relaxed);
+        }
+        // ordering: a word of its own, from which nothing else is read; pairs with nothing.
+        let taken = place.compare_exchange(0, slot.0, Ordering::Relaxed, Ordering::Relaxed);
+        taken.is_ok().then_some(slot)
+    }
+
+    /// Clears the slot of a prompt. False: the prompt was passed.
+    pub fn remove(&self, slot: PromptSlot) -> bool {
+        // ordering: as in `enter`. Of several that clear a slot one succeeds.
+        self.slot(slot.number()).is_some_and(|place| {
+            place.compare_exchange(slot.0, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Was the prompt not passed yet?
+    #[must_use]
+    pub fn waits(&self, slot: PromptSlot) -> bool {
+        // ordering: a hint; pairs with nothing.
+        self.slot(slot.number()).is_some_and(|place| place.load(Ordering::Relaxed) == slot.0)
+    }
+
+    /// Passes the oldest prompts that were sent before the one with number `end`, at most so many.
+    /// Of those that were sent more than [`SLOTS`] before it none is passed.
+    pub fn pass(&self, end: PromptNumber, count_max: u32) -> PassedPrompts {
+        let mut passed = PassedPrompts::default();
+        // ordering: a hint where to begin; pairs with nothing.
+        let oldest = PromptNumber(self.oldest.load(Ordering::Relaxed));
+        let distance = end.since(oldest);
+        if distance > NUMBER_MASK / 2 {
+            // Later prompts have been passed.
+            return passed;
+        }
+        let mut left = distance.min(SLOTS);
+        while left > 0 && passed.count < count_max {
+            let number = end.minus(left);
+            left -= 1;
+            let Some(place) = self.slot(number) else { break };
+            // ordering: as in `enter`.
+            let slot = PromptSlot(place.load(Ordering::Relaxed));
+            if slot.0 != 0 && slot.number() == number && self.remove(slot) {
+                passed.count += 1;
+                passed.tokens += slot.tokens();
+            }
+        }
+        let next = end.minus(left);
+        if next != oldest {
+            // ordering: a hint; of two that pass at once the lower number may stay, and its slots
+            // are looked at again.
+            self.oldest.store(next.0, Ordering::Relaxed);
+        }
+        passed
+    }
+
+    fn slot(&self, number: PromptNumber) -> Option<&AtomicU64> {
+        self.slots.get((number.0 % SLOTS) as usize)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+
+    fn number(count: u64) -> PromptNumber {
+        PromptNumber::new(count)
+    }
+
+    #[test]
+    fn the_oldest_are_passed_once() {
+        let prompts = UnstreamedPrompts::default();
+        let slots = [3, 5, 6].map(|at| prompts.enter(number(at), at * 10).unwrap());
+        assert_eq!(prompts.pass(number(5), 9), PassedPrompts { count: 1, tokens: 30 });
+        assert!(!prompts.remove(slots[0]) && prompts.waits(slots[1]));
+        assert_eq!(prompts.pass(number(3), 9), PassedPrompts::default(), "it came late");
+        assert!(prompts.remove(slots[1]) && !prompts.remove(slots[1]), "its answer has come");
+        let last = prompts.enter(number(7), 70).unwrap();
+        assert_eq!(prompts.pass(number(8), 1), PassedPrompts { count: 1, tokens: 60 });
+        assert!(prompts.waits(last));
+        assert_eq!(prompts.pass(number(8), 0), PassedPrompts::default());
+        assert_eq!(prompts.pass(number(8), 1), PassedPrompts { count: 1, tokens: 70 });
+    }
+
+    #[test]
+    fn numbers_wrap_and_streams_between_do_not_matter() {
+        let prompts = UnstreamedPrompts::default();
+        for begin in [5_000_000_u64, (1 << NUMBER_BITS) - 2, 1 << 40] {
+            for at in begin..begin + 4 {
+                prompts.enter(number(at), 1).unwrap();
+            }
+            assert_eq!(prompts.pass(number(begin + 4), 9).count, 4, "{begin}");
+        }
+        assert_eq!(number(1 << NUMBER_BITS), number(0));
+        assert_eq!(number(1).since(number((1 << NUMBER_BITS) - 1)), 2);
+    }
+
+    /// A prompt without a slot, or one that is too old, is passed when its answer comes.
+    #[test]
+    fn what_finds_no_slot_is_not_passed() {
+        let prompts = UnstreamedPrompts::default();
+        let all = u64::from(SLOTS);
+        let first = prompts.enter(number(0), 1).unwrap();
+        assert_eq!(prompts.enter(number(all), 1), None, "the slot is taken");
+        let later = prompts.enter(number(all + 1), 1).unwrap();
+        assert_eq!(prompts.pass(number(all + 2), 9).count, 1);
+        assert!(prompts.waits(first) && !prompts.waits(later));
+        assert!(prompts.remove(first));
+        assert!(prompts.enter(number(2 * all), 1).is_some());
+    }
+
+    #[test]
+    fn threads_pass_each_prompt_once() {
+        let (prompts, count) = (UnstreamedPrompts::default(), 20_000_u64);
+        let passed: u64 = std::thread::scope(|scope| {
+            let pass = |_| {
+                scope.spawn(|| (0..count).map(|at| prompts.pass(number(at), 3).tokens).sum::<u64>())
+            };
+            let threads: Vec<_> = (0..2).map(pass).collect();
+            let own: u64 = (0..count)
+                .filter_map(|at| prompts.enter(number(at), 1))
+                .filter(|slot| slot.tokens() == 1 && slot.0 & 1 << TOKEN_BITS == 0)
+                .map(|slot| u64::from(prompts.remove(slot)))
+                .sum();
+            own + threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+        });
+        let left = prompts.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != 0).count();
+        assert!(passed + left as u64 <= count && passed > 0, "{passed} {left}");
+    }
+}

@@ -1,0 +1,83 @@
+//! What a simulated router knows of the caches: the slice of the index, and beliefs.
+
+use crate::believed_pool::BelievedPool;
+use crate::fleet::SEED;
+use crate::prompt_text::{ROW_WORDS, write_block};
+use crate::trace::{NO_BLOCK, Trace, TraceRequest};
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
+use forebay_config::Config;
+use forebay_index::{BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, SliceWriter, index};
+use forebay_select::ToldPaths;
+
+/// Bytes of text that stand for a token. Real text has about 4; with 2 the walk costs half, and a
+/// guess is exact to a block of 512 tokens.
+pub(crate) const TOKEN_BYTES: u32 = 2;
+const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);
+/// Chunks removed at once because their time is over, as in a shard's turn.
+const EXPIRE_PER_TURN: u32 = 512;
+/// Chunks of prompts on their way that are kept. A shard has room for more, and the memory of a
+/// run would be cold each time.
+const CHUNKS_MAX: usize = 1 << 18;
+
+/// The one slice, and what is believed of prompts on their way.
+pub(crate) struct IndexMemory {
+    pub(crate) reader: IndexReader,
+    pub(crate) writer: SliceWriter,
+    pub(crate) expiring: Expiring,
+    pub(crate) told: ToldPaths,
+    pub(crate) pool: BelievedPool,
+    /// By block of the trace: the key of its parent, and its own.
+    pub(crate) keys: Vec<(BlockKey, BlockKey)>,
+    block_bytes: u16,
+}
+
+impl IndexMemory {
+    pub(crate) fn new(trace: &Trace, config: &Config, root: BlockKey) -> Self {
+        let (reader, mut writers) = index(1, SEED, config.limits.index_bytes_max);
+        let limits = ExpiringLimits {
+            approximate_ttl: config.approximate.ttl,
+            speculative_ttl: config.approximate.speculative_ttl,
+            rank_bytes_max: config.approximate.rank_bytes_max,
+            chunks_max: CHUNKS_MAX,
+        };
+        let block_bytes = (trace.block_tokens * TOKEN_BYTES) as u16;
+        let mut keys: Vec<(BlockKey, BlockKey)> = Vec::with_capacity(trace.parents.len());
+        let mut text = Vec::new();
+        for (block, &parent) in trace.parents.iter().enumerate() {
+            let before = if parent == NO_BLOCK { root } else { keys[parent as usize].1 };
+            text.clear();
+            write_block(block as u32, usize::from(block_bytes), &mut text);
+            keys.push((before, before.child(SEED, &text)));
+        }
+        let writer = writers.swap_remove(0);
+        let expiring = Expiring::new(limits);
+        let (told, pool) = (ToldPaths::default(), BelievedPool::new(config.kv.tier_ttl));
+        Self { reader, writer, expiring, told, pool, keys, block_bytes }
+    }
+
+    pub(crate) fn store(&self, block: u32) -> KvOp {
+        let (parent, key) = self.keys[block as usize];
+        KvOp::Store { parent, key, block_bytes: self.block_bytes }
+    }
+
+    pub(crate) fn remove(&self, block: u32) -> KvOp {
+        KvOp::Remove { key: self.keys[block as usize].1 }
+    }
+
+    pub(crate) fn sweep(&mut self, now: NanosSinceStart) {
+        let Self { writer, expiring, .. } = self;
+        expiring.sweep(now, EXPIRE_PER_TURN, |rank, op| writer.apply(rank, op));
+    }
+
+    /// The text of a prompt: equal blocks have equal text.
+    pub(crate) fn write_text(&self, request: &TraceRequest, text: &mut Vec<u8>) {
+        text.clear();
+        let bytes = (request.input_tokens * TOKEN_BYTES) as usize;
+        text.reserve(bytes + usize::from(self.block_bytes) + size_of::<[u64; ROW_WORDS]>());
+        for &block in &request.blocks {
+            write_block(block, usize::from(self.block_bytes), text);
+        }
+        text.resize(bytes, b' ');
+    }
+}
