@@ -13,11 +13,11 @@
 
 mod account;
 mod bell;
+mod connected_replica;
 mod divide;
 mod figures;
 mod inbound;
 mod local;
-mod member;
 mod mesh;
 mod message_lines;
 mod message_readers;
@@ -34,9 +34,9 @@ mod tenants;
 mod transport;
 mod wire;
 
+pub use connected_replica::ConnectedReplica;
 pub use figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 pub use inbound::Received;
-pub use member::Member;
 pub use message_lines::{LineTooLong, MessageLines};
 pub use message_readers::{MessageStream, SubscribeRefused};
 pub use replica::{Elsewhere, Local, LocalRank, LocalWindow, Outgoing, Replica};

@@ -2,7 +2,7 @@
 //! once, and in force from its reader's next turn on, 5 to 20 ms later.
 
 use forebay_base::NanosSinceStart;
-use forebay_replicas::{Member, Outgoing};
+use forebay_replicas::{ConnectedReplica, Outgoing};
 
 /// The prefix of the subjects.
 const PREFIX: &str = "forebay";
@@ -10,12 +10,12 @@ const PREFIX: &str = "forebay";
 /// The replicas that are connected with each other.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
-    members: Vec<Member>,
+    members: Vec<ConnectedReplica>,
 }
 
 impl Messages {
     /// Connects the replicas at the start of a run.
-    pub(crate) fn new(members: Vec<Member>) -> Self {
+    pub(crate) fn new(members: Vec<ConnectedReplica>) -> Self {
         let mut messages = Self { members };
         let now = NanosSinceStart(0);
         for sender in 0..messages.members.len() {
@@ -33,7 +33,7 @@ impl Messages {
                 self.publish(sender, outgoing, now);
             }
         }
-        self.members.iter().map(Member::turn_at).min()
+        self.members.iter().map(ConnectedReplica::turn_at).min()
     }
 
     fn publish(

@@ -1,7 +1,7 @@
 //! The routers of a run: one, or several replicas in front of the same ranks. A replica knows its
-//! own leases at once and those of others by the reports of engines; with peers or NATS also
-//! by their messages. Each replica hears all KV events. Guesses of prompts on their way are a replica's
-//! own.
+//! own leases at once and those of others by the reports of engines; with peers or NATS also by
+//! their messages. Each replica hears all KV events. Guesses of prompts on their way are a
+//! replica's own.
 
 use crate::kv_cache::CacheChange;
 use crate::messages::Messages;

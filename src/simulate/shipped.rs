@@ -20,7 +20,7 @@ use forebay_fleet::worker::{
 use forebay_index::{IndexReader, Overlap, PrefixMarks};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
-use forebay_replicas::{Member, ReplicaId};
+use forebay_replicas::{ConnectedReplica, ReplicaId};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
@@ -133,9 +133,9 @@ impl Shipped {
     }
 
     /// This router among its replicas. `number`: its own, from 0.
-    pub(crate) fn member(&self, number: usize) -> Member {
+    pub(crate) fn member(&self, number: usize) -> ConnectedReplica {
         let id = ReplicaId(number as u64 + 1);
-        Member::new(id, self.stages.loads.board.shared(), &self.fleet, NanosSinceStart(0))
+        ConnectedReplica::new(id, self.stages.loads.board.shared(), &self.fleet, NanosSinceStart(0))
     }
 
     pub(crate) fn board(&self) -> &LoadBoard {

@@ -42,7 +42,7 @@ enum Event {
     /// A prompt whose first token does not show should be computed.
     Passes(u32),
     Reports,
-    /// Replicas exchange messages.
+    /// Replicas exchange messages with each other.
     Messages,
 }
 

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// A router among its replicas, in front of a fleet that does not change.
 #[derive(Debug)]
-pub struct Member {
+pub struct ConnectedReplica {
     replica: Replica,
     local: LocalView,
 }
 
-impl Member {
+impl ConnectedReplica {
     /// Alone. `board`: the load board of the router's shards.
     #[must_use]
     pub fn new(
