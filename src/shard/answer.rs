@@ -28,7 +28,7 @@ use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::header;
-use forebay_prompt::parse::{ApiRequest, Endpoint};
+use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
 
@@ -101,23 +101,6 @@ fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
     }
 }
 
-/// Bytes of the body came. Those of a whole answer come when its prompt has long been computed,
-/// those of some streams before that.
-fn bytes_came(
-    lease: &mut Lease,
-    going: &Going<'_>,
-    request: &ApiRequest,
-    now: impl FnOnce() -> NanosSinceStart,
-) {
-    if going.shows_first_token(request) {
-        lease.prefill_done(now);
-    } else if request.stream {
-        lease.end_prefill();
-    } else {
-        lease.answer_came();
-    }
-}
-
 /// Relays the answer whose head is parsed in the slot. `answering` is borrowed: each connection
 /// would hold it once more.
 pub(super) async fn answer(
@@ -146,13 +129,14 @@ pub(super) async fn answer(
     let mut passed = Passed::new(workers, slot, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = Waiting { conn, leg: None, down };
+    let start = going.body_start(&slot.request);
     let mut body = None;
     let relayed = relay(&mut client, upstream, &wanted, |data| {
         if !data.is_empty() {
             workers.hear(plan.worker);
             lease.share_trial();
             body.get_or_insert_with(|| BodyKind::of(data));
-            bytes_came(&mut lease, &going, &slot.request, || env.now());
+            lease.bytes_came(start, || env.now());
             passed.take(env, io, data);
             slot.told.noted.kept.feed(data);
         }

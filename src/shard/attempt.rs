@@ -21,7 +21,9 @@ use crate::ingress::Conn;
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
-use forebay_fleet::account::{Count, FailedTrial, FirstTokenKind, HeldAgainst, Lease, Stage};
+use forebay_fleet::account::{
+    BodyStart, Count, FailedTrial, FirstTokenKind, HeldAgainst, Lease, Stage,
+};
 use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
 use forebay_http1::{BodyFraming, FieldKind};
 use forebay_net::Timer;
@@ -242,7 +244,7 @@ fn passes_at(
         return None;
     }
     let now = shard.env.now();
-    let shows = going.shows_first_token(&slot.request);
+    let shows = going.body_start(&slot.request) == BodyStart::Token;
     let kind = FirstTokenKind { shows, is_stream: shows && slot.request.stream };
     let first_tokens = shard.workers.first_tokens(going.facts.model)?;
     Some(now.plus(first_tokens.time_unseen(kind, lease, now)?))

@@ -5,6 +5,7 @@ use super::slot::{PRIORITY, Slot};
 use super::websocket::UPGRADE;
 use crate::relay::ask_for_ids;
 use forebay_base::RouterId;
+use forebay_fleet::account::BodyStart;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
@@ -25,13 +26,19 @@ pub(super) struct Going<'a> {
 }
 
 impl Going<'_> {
-    /// Does the first byte of its answer come with the first token? Other answers come whole, when
-    /// their last token is made. Streams of `/v1/responses` begin before the first.
-    pub(super) const fn shows_first_token(&self, request: &ApiRequest) -> bool {
+    /// What the first bytes of its answer come with. Streams of `/v1/responses` begin before the
+    /// first token.
+    pub(super) const fn body_start(&self, request: &ApiRequest) -> BodyStart {
         let Self { endpoint, facts, .. } = self;
         let is_one = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
-        let is_stream = request.stream && !matches!(endpoint, Endpoint::Responses);
-        is_stream || is_one || facts.output_tokens <= 1
+        let is_response = matches!(endpoint, Endpoint::Responses);
+        if is_one || facts.output_tokens <= 1 || request.stream && !is_response {
+            BodyStart::Token
+        } else if request.stream {
+            BodyStart::Event
+        } else {
+            BodyStart::Whole
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Its only token is the first.
+const ASK_STREAM: &[u8] = br#"{"model":"m","prompt":"hi","stream":true}"#;
 const ASK_ONE: &[u8] = br#"{"model":"m","prompt":"hi","max_tokens":1}"#;
 
 /// Of the rank of a worker; 0: not known.
@@ -109,7 +110,7 @@ fn the_prompt_of_an_answer_that_comes_whole_waits_as_long_as_it_should_take() {
     });
     assert_eq!(speed(&handle, &address), 0.0, "nobody knows when the prompt was computed");
     // One of 16 first tokens has to show.
-    (0..30).for_each(|_| ask(ASK_ONE, &|| ()));
+    (0..30).for_each(|_| ask(ASK_STREAM, &|| ()));
     let known = speed(&handle, &address);
     assert!(known > 0.0);
     ask(ASK, &|| {

@@ -70,6 +70,17 @@ struct CacheTokens {
     reused: u64,
 }
 
+/// What the first bytes of an answer's body come with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyStart {
+    /// The first token of the answer.
+    Token,
+    /// An event ahead of the first token.
+    Event,
+    /// The last token: the answer comes whole.
+    Whole,
+}
+
 /// The prompt of a lease, until its first token.
 #[derive(Debug)]
 struct PrefillWait {
@@ -170,6 +181,15 @@ impl Lease {
     #[must_use]
     pub const fn rank(&self) -> RankIndex {
         self.rank
+    }
+
+    /// Bytes of the answer's body came.
+    pub fn bytes_came(&mut self, start: BodyStart, now: impl FnOnce() -> NanosSinceStart) {
+        match start {
+            BodyStart::Token => self.prefill_done(now),
+            BodyStart::Event => drop(self.end_prefill()),
+            BodyStart::Whole => self.answer_came(),
+        }
     }
 
     /// The first byte of the answer came: the prompt is computed, and so are those before it.

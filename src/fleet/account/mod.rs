@@ -21,6 +21,6 @@ pub use first_tokens::{FirstTokenKind, FirstTokens};
 pub use held_against::HeldAgainst;
 pub use held_tokens::PromptPrefixes;
 pub use latency::{Stage, StageHistograms};
-pub use lease::{FailedTrial, Lease, LeaseCost, LeaseWanted};
+pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseWanted};
 pub use metric::{Metric, MetricKind};
 pub use not_continued::NotContinued;

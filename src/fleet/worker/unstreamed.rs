@@ -4,12 +4,16 @@
 //! a slot takes its tokens off the queue of the rank.
 
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
+use std::num::NonZeroU64;
 
 /// Prompts of one rank that can be passed. What comes on top counts until its answer.
 const SLOTS: u32 = 256;
 const _: () = assert!(SLOTS.is_power_of_two());
 /// A slot that is taken. Below it stands the prompt's number, and its tokens below that.
-const TAKEN: u64 = 1 << 63;
+const TAKEN: NonZeroU64 = match NonZeroU64::new(1 << 63) {
+    Some(bit) => bit,
+    None => NonZeroU64::MIN,
+};
 /// Numbers have so many bits.
 const NUMBER_BITS: u32 = 23;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
@@ -31,7 +35,7 @@ pub struct PromptNumber(u32);
 
 /// A slot that a prompt has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PromptSlot(u64);
+pub struct PromptSlot(NonZeroU64);
 
 /// Prompts that were passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,16 +78,16 @@ impl PromptNumber {
 }
 
 impl PromptSlot {
-    const fn new(number: PromptNumber, tokens: u64) -> Self {
-        Self(TAKEN | (number.0 as u64) << TOKEN_BITS | tokens & TOKENS_MASK)
+    fn new(number: PromptNumber, tokens: u64) -> Self {
+        Self(TAKEN | u64::from(number.0) << TOKEN_BITS | tokens & TOKENS_MASK)
     }
 
     const fn number(self) -> PromptNumber {
-        PromptNumber::new(self.0 >> TOKEN_BITS)
+        PromptNumber::new(self.0.get() >> TOKEN_BITS)
     }
 
     const fn tokens(self) -> u64 {
-        self.0 & TOKENS_MASK
+        self.0.get() & TOKENS_MASK
     }
 }
 
@@ -99,7 +103,7 @@ impl UnstreamedPrompts {
             self.oldest.store(number.minus(SLOTS).0, Ordering::Relaxed);
         }
         // ordering: a word of its own, from which nothing else is read; pairs with nothing.
-        let taken = place.compare_exchange(0, slot.0, Ordering::Relaxed, Ordering::Relaxed);
+        let taken = place.compare_exchange(0, slot.0.get(), Ordering::Relaxed, Ordering::Relaxed);
         taken.is_ok().then_some(slot)
     }
 
@@ -107,7 +111,7 @@ impl UnstreamedPrompts {
     pub fn remove(&self, slot: PromptSlot) -> bool {
         // ordering: as in `enter`. Of several that clear a slot one succeeds.
         self.slot(slot.number()).is_some_and(|place| {
-            place.compare_exchange(slot.0, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            place.compare_exchange(slot.0.get(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
 
@@ -115,7 +119,7 @@ impl UnstreamedPrompts {
     #[must_use]
     pub fn waits(&self, slot: PromptSlot) -> bool {
         // ordering: a hint; pairs with nothing.
-        self.slot(slot.number()).is_some_and(|place| place.load(Ordering::Relaxed) == slot.0)
+        self.slot(slot.number()).is_some_and(|place| place.load(Ordering::Relaxed) == slot.0.get())
     }
 
     /// Passes the oldest prompts that were sent before the one with number `end`, at most so many.
@@ -135,8 +139,8 @@ impl UnstreamedPrompts {
             left -= 1;
             let Some(place) = self.slot(number) else { break };
             // ordering: as in `enter`.
-            let slot = PromptSlot(place.load(Ordering::Relaxed));
-            if slot.0 != 0 && slot.number() == number && self.remove(slot) {
+            let slot = NonZeroU64::new(place.load(Ordering::Relaxed)).map(PromptSlot);
+            if let Some(slot) = slot.filter(|slot| slot.number() == number && self.remove(*slot)) {
                 passed.count += 1;
                 passed.tokens += slot.tokens();
             }
@@ -216,7 +220,7 @@ mod tests {
             let threads: Vec<_> = (0..2).map(pass).collect();
             let own: u64 = (0..count)
                 .filter_map(|at| prompts.enter(number(at), 1))
-                .filter(|slot| slot.tokens() == 1 && slot.0 & 1 << TOKEN_BITS == 0)
+                .filter(|slot| slot.tokens() == 1 && slot.0.get() & 1 << TOKEN_BITS == 0)
                 .map(|slot| u64::from(prompts.remove(slot)))
                 .sum();
             own + threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
