@@ -3,31 +3,48 @@
 
 use super::local::LocalView;
 use super::replica::{Outgoing, Replica};
-use super::wire::ReplicaId;
+use super::tenants::is_use;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
 use std::sync::Arc;
 
-/// A router among its replicas, in front of a fleet that does not change.
+/// A router among its replicas.
 #[derive(Debug)]
 pub struct ConnectedReplica {
-    replica: Replica,
-    local: LocalView,
+    pub(crate) replica: Replica,
+    pub(crate) local: LocalView,
+}
+
+/// What a turn gives.
+#[derive(Debug)]
+pub struct ReplicaTurn {
+    /// The load of this router, where it has changed or is due.
+    pub load: Option<Outgoing>,
+    /// Names of the replicas that are silent.
+    pub silent: Vec<String>,
+}
+
+/// What a message has changed that is worth a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageEffect {
+    /// Nothing that the log needs.
+    Plain,
+    /// A replica came or left.
+    Membership,
+    /// The use of tenants' limits is malformed.
+    MalformedUse,
 }
 
 impl ConnectedReplica {
-    /// Alone. `board`: the load board of the router's shards.
+    /// Alone, in front of no fleet. `board`: the load board of the router's shards.
     #[must_use]
-    pub fn new(
-        id: ReplicaId,
-        board: Arc<LoadBoard>,
-        fleet: &Arc<FleetSnapshot>,
-        now: NanosSinceStart,
-    ) -> Self {
-        let mut replica = Replica::new(id, format!("router-{id}"), now);
-        let mut local = LocalView::new(board);
-        local.set_fleet(fleet, &mut replica, now);
-        Self { replica, local }
+    pub fn new(replica: Replica, board: Arc<LoadBoard>) -> Self {
+        Self { replica, local: LocalView::new(board) }
+    }
+
+    /// Takes a new fleet; its ranks are those of before, and further ones.
+    pub fn set_fleet(&mut self, fleet: &Arc<FleetSnapshot>, now: NanosSinceStart) {
+        self.local.set_fleet(fleet, &mut self.replica, now);
     }
 
     /// The first message, of a router that is connected now.
@@ -42,22 +59,32 @@ impl ConnectedReplica {
     }
 
     /// Reads a message of another replica.
-    pub fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) {
+    pub fn read(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> MessageEffect {
+        if is_use(subject) {
+            let is_taken = self.local.hear_use(bytes, now);
+            return if is_taken { MessageEffect::Plain } else { MessageEffect::MalformedUse };
+        }
+        let before = self.replica.others_count();
         if self.replica.hear(subject, bytes, now) {
             self.local.write_windows(&self.replica, now);
         }
+        let is_same = self.replica.others_count() == before;
+        if is_same { MessageEffect::Plain } else { MessageEffect::Membership }
     }
 
-    /// A turn: writes what the other replicas have to the load board. The messages that say what
-    /// has changed here.
-    pub fn turn(&mut self, now: NanosSinceStart) -> impl Iterator<Item = Outgoing> {
+    /// Windows that have opened or closed here since the last call.
+    pub fn windows(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
+        self.replica.windows(&self.local.open_windows(now), now)
+    }
+
+    /// Writes what the other replicas have to the load board, and says what has changed here.
+    pub fn turn(&mut self, now: NanosSinceStart) -> ReplicaTurn {
         let (ranks, open) = (self.local.ranks(), self.local.open_windows(now));
-        let edge = self.replica.windows(&open, now);
-        let (gone, load) = self.replica.turn(&ranks, &open, now);
+        let (silent, load) = self.replica.turn(&ranks, &open, now);
         self.local.write_elsewhere(&self.replica, &ranks);
-        if !gone.is_empty() {
+        if !silent.is_empty() {
             self.local.write_windows(&self.replica, now);
         }
-        [edge, load].into_iter().flatten()
+        ReplicaTurn { load, silent }
     }
 }

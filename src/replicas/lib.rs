@@ -34,7 +34,7 @@ mod tenants;
 mod transport;
 mod wire;
 
-pub use connected_replica::ConnectedReplica;
+pub use connected_replica::{ConnectedReplica, MessageEffect, ReplicaTurn};
 pub use figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 pub use inbound::Received;
 pub use message_lines::{LineTooLong, MessageLines};

@@ -1,5 +1,6 @@
 //! The replicas as people see them: `GET /replicas` and `/metrics`.
 
+use super::connected_replica::ConnectedReplica;
 use super::figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 use super::mesh::Mesh;
 use super::replica::{LocalRank, Replica};
@@ -14,7 +15,8 @@ impl Replicas {
     #[must_use]
     pub fn list(&self) -> Value {
         let now = self.clock.now();
-        let (replica, local) = (self.replica.borrow(), self.local.borrow());
+        let connected = self.connected.borrow();
+        let ConnectedReplica { replica, local } = &*connected;
         let others: Vec<Value> = replica
             .peers()
             .iter()
@@ -54,7 +56,7 @@ impl Replicas {
         json!({
             "connected": self.transport.is_connected(),
             "peers": mesh.map(Mesh::list),
-            "readers": mesh.map(|mesh| readers(&replica, mesh)),
+            "readers": mesh.map(|mesh| readers(replica, mesh)),
             "id": replica.id().to_string(),
             "name": replica.name(),
             "replicas": others,
@@ -64,7 +66,8 @@ impl Replicas {
     /// The figures of `/metrics` about replicas.
     #[must_use]
     pub fn figures(&self) -> ReplicaFigures {
-        let (replica, local) = (self.replica.borrow(), self.local.borrow());
+        let connected = self.connected.borrow();
+        let ConnectedReplica { replica, local } = &*connected;
         let message = |(kind, outcome, count): (Option<MessageKind>, MessageOutcome, u64)| {
             let (direction, result) = MessageOutcome::words(outcome);
             let kind = kind.map_or("other", MessageKind::word);

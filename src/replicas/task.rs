@@ -1,12 +1,12 @@
-//! The clock of [`Replica`], between the load board and a transport.
+//! The clock of [`ConnectedReplica`], between the load board and a transport.
 
 use super::bell::EdgeBell;
+use super::connected_replica::{ConnectedReplica, MessageEffect, ReplicaTurn};
 use super::inbound::{LinkEvent, Received};
-use super::local::LocalView;
 use super::message_readers::{MessageStream, SubscribeRefused};
 use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
-use super::tenants::{USE, is_use};
+use super::tenants::USE;
 use super::transport::Transport;
 use super::wire::ReplicaId;
 use forebay_base::Clock;
@@ -24,8 +24,7 @@ use tracing::{debug, error, info, warn};
 /// This router as one of several.
 #[derive(Debug)]
 pub struct Replicas {
-    pub(crate) replica: RefCell<Replica>,
-    pub(crate) local: RefCell<LocalView>,
+    pub(crate) connected: RefCell<ConnectedReplica>,
     pub(crate) clock: Clock,
     pub(crate) transport: Transport,
     changed: Notify,
@@ -59,8 +58,7 @@ impl Replicas {
         let bell = EdgeBell::new()?;
         board.windows().tell(bell.shared());
         let replicas = Rc::new(Self {
-            replica: RefCell::new(replica),
-            local: RefCell::new(LocalView::new(Arc::clone(board))),
+            connected: RefCell::new(ConnectedReplica::new(replica, Arc::clone(board))),
             clock,
             transport,
             changed: Notify::new(),
@@ -75,7 +73,7 @@ impl Replicas {
     pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
         let mesh = self.transport.mesh().ok_or(SubscribeRefused::NoPeers)?;
         let stream = mesh.subscribe(reader)?;
-        self.replica.borrow_mut().repeat_all(self.clock.now());
+        self.connected.borrow_mut().replica.repeat_all(self.clock.now());
         self.changed.notify_one();
         Ok(stream)
     }
@@ -83,7 +81,7 @@ impl Replicas {
     /// Another process answers at this router's address from now on. Its peers have to read there.
     pub fn hand_over(&self) {
         let Some(mesh) = self.transport.mesh() else { return };
-        let bye = self.replica.borrow_mut().leave();
+        let bye = self.connected.borrow_mut().replica.leave();
         self.publish(bye);
         mesh.end();
     }
@@ -91,7 +89,7 @@ impl Replicas {
     /// The fleet has changed.
     pub fn set_fleet(&self, fleet: &Arc<FleetSnapshot>) {
         let now = self.clock.now();
-        self.local.borrow_mut().set_fleet(fleet, &mut self.replica.borrow_mut(), now);
+        self.connected.borrow_mut().set_fleet(fleet, now);
         // Before any shard sees the fleet: a joiner starts small.
         self.turn();
         self.changed.notify_one();
@@ -99,19 +97,19 @@ impl Replicas {
 
     /// No new requests; what is in flight is told on.
     pub fn drain(&self) {
-        self.local.borrow_mut().drain();
+        self.connected.borrow_mut().local.drain();
     }
 
     /// Nothing is in flight any more: the others need not wait until this router's silence tells
     /// them.
     pub async fn leave(&self) {
-        let bye = self.replica.borrow_mut().leave();
+        let bye = self.connected.borrow_mut().replica.leave();
         self.publish(bye);
         self.transport.flush().await;
     }
 
     async fn run(self: Rc<Self>, bell: EdgeBell) {
-        let name = self.replica.borrow().name().to_owned();
+        let name = self.connected.borrow().replica.name().to_owned();
         match &self.transport {
             Transport::Nats(nats) => match nats.connect(&name).await {
                 Ok((links, messages)) => self.follow(bell, links, messages).await,
@@ -138,14 +136,14 @@ impl Replicas {
     ) {
         loop {
             let now = self.clock.now();
-            if self.replica.borrow().turn_at() <= now {
+            if self.connected.borrow().turn_at() <= now {
                 self.turn();
             }
-            let pause = self.replica.borrow().turn_at().since(now);
+            let pause = self.connected.borrow().turn_at().since(now);
             tokio::select! {
                 biased;
                 Some(event) = links.next() => self.on_link(event),
-                () = bell.rung(|| self.local.borrow().edges()) => self.tell_windows(),
+                () = bell.rung(|| self.connected.borrow().local.edges()) => self.tell_windows(),
                 Some(message) = messages.next() => self.hear(&message),
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(Duration::from_nanos(pause)) => {}
@@ -157,60 +155,47 @@ impl Replicas {
         let now = self.clock.now();
         match event {
             LinkEvent::Connected => {
-                let hello = self.replica.borrow_mut().connected(now);
+                let hello = self.connected.borrow_mut().connected(now);
                 self.publish(hello);
                 self.turn();
             }
-            LinkEvent::Unreachable => self.replica.borrow_mut().unreachable(now),
+            LinkEvent::Unreachable => self.connected.borrow_mut().replica.unreachable(now),
         }
     }
 
     fn hear(&self, message: &Received) {
-        let now = self.clock.now();
-        if is_use(&message.subject) {
-            let is_taken = self.local.borrow_mut().hear_use(&message.payload, now);
-            if !is_taken {
-                debug!("a word of another replica about its tenants was not taken");
+        let mut connected = self.connected.borrow_mut();
+        match connected.read(&message.subject, &message.payload, self.clock.now()) {
+            MessageEffect::Plain => {}
+            MessageEffect::Membership => {
+                let replicas = connected.replica.others_count() + 1;
+                info!(replicas, "a replica came or left");
             }
-            return;
-        }
-        let mut replica = self.replica.borrow_mut();
-        let before = replica.peers().len();
-        if replica.hear(&message.subject, &message.payload, now) {
-            self.local.borrow_mut().write_windows(&replica, now);
-        }
-        let after = replica.peers().len();
-        if before != after {
-            info!(replicas = after + 1, "a replica came or left");
+            MessageEffect::MalformedUse => {
+                debug!("a message of another replica about its tenants was not taken");
+            }
         }
     }
 
     fn tell_windows(&self) {
-        let now = self.clock.now();
-        let open = self.local.borrow().open_windows(now);
-        let edge = self.replica.borrow_mut().windows(&open, now);
+        let edge = self.connected.borrow_mut().windows(self.clock.now());
         self.publish(edge);
     }
 
     fn turn(&self) {
         self.tell_windows();
         let now = self.clock.now();
-        let mut local = self.local.borrow_mut();
-        let mut replica = self.replica.borrow_mut();
-        let (ranks, open) = (local.ranks(), local.open_windows(now));
-        let (gone, load) = replica.turn(&ranks, &open, now);
-        local.write_elsewhere(&replica, &ranks);
-        if !gone.is_empty() {
-            local.write_windows(&replica, now);
-        }
-        for name in gone {
+        let mut connected = self.connected.borrow_mut();
+        let ReplicaTurn { load, silent } = connected.turn(now);
+        for name in silent {
             warn!(name, "a replica is silent: its load and windows are forgotten");
         }
-        let used = local.say_use(replica.id(), now);
-        drop((replica, local));
+        let id = connected.replica.id();
+        let used = connected.local.say_use(id, now);
+        drop(connected);
         self.publish(load);
         if let Some(used) = used {
-            // What is not sent now is in the next word: it tells sums.
+            // What is not sent now is in the next message: it has sums.
             self.transport.send(USE, used);
         }
     }
@@ -219,7 +204,7 @@ impl Replicas {
         let Some((kind, bytes)) = outgoing else { return };
         let sent = self.transport.send(kind.word(), bytes);
         let outcome = if sent { MessageOutcome::Sent } else { MessageOutcome::Dropped };
-        self.replica.borrow_mut().tally_mut().count(Some(kind), outcome);
+        self.connected.borrow_mut().replica.tally_mut().count(Some(kind), outcome);
     }
 }
 
@@ -257,8 +242,8 @@ mod tests {
                 tokio::task::spawn_local(async move { following.follow(bell, links, flood).await });
             let turned = async {
                 for _ in 0..3 {
-                    let before = replicas.replica.borrow().turn_at();
-                    while replicas.replica.borrow().turn_at() == before {
+                    let before = replicas.connected.borrow().turn_at();
+                    while replicas.connected.borrow().turn_at() == before {
                         tokio::task::yield_now().await;
                     }
                 }

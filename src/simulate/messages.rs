@@ -29,23 +29,22 @@ impl Messages {
     pub(crate) fn turn(&mut self, now: NanosSinceStart) -> Option<NanosSinceStart> {
         for sender in 0..self.members.len() {
             if self.members[sender].turn_at() <= now {
-                let outgoing: Vec<Outgoing> = self.members[sender].turn(now).collect();
-                self.publish(sender, outgoing, now);
+                let windows = self.members[sender].windows(now);
+                self.publish(sender, windows, now);
+                let load = self.members[sender].turn(now).load;
+                self.publish(sender, load, now);
             }
         }
         self.members.iter().map(ConnectedReplica::turn_at).min()
     }
 
-    fn publish(
-        &mut self,
-        sender: usize,
-        outgoing: impl IntoIterator<Item = Outgoing>,
-        now: NanosSinceStart,
-    ) {
-        for (kind, bytes) in outgoing {
-            let subject = kind.subject(PREFIX);
-            let readers = self.members.iter_mut().enumerate().filter(|(at, _)| *at != sender);
-            readers.for_each(|(_, member)| member.hear(&subject, &bytes, now));
+    fn publish(&mut self, sender: usize, outgoing: Option<Outgoing>, now: NanosSinceStart) {
+        let Some((kind, bytes)) = outgoing else { return };
+        let subject = kind.subject(PREFIX);
+        for (at, member) in self.members.iter_mut().enumerate() {
+            if at != sender {
+                member.read(&subject, &bytes, now);
+            }
         }
     }
 }

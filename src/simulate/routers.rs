@@ -64,7 +64,8 @@ impl<'a> Routers<'a> {
         let has_way = config.nats.url.is_some() || !config.replicas.peers.is_empty();
         let are_connected = replicas > 1 && has_way;
         let connected = sides.iter().filter(|_| are_connected).enumerate();
-        let members = connected.map(|(number, side)| side.shipped.member(number)).collect();
+        let members =
+            connected.map(|(number, side)| side.shipped.connected_replica(number)).collect();
         Self {
             sides,
             messages: Messages::new(members),

@@ -20,7 +20,7 @@ use forebay_fleet::worker::{
 use forebay_index::{IndexReader, Overlap, PrefixMarks};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
-use forebay_replicas::{ConnectedReplica, ReplicaId};
+use forebay_replicas::{ConnectedReplica, Replica, ReplicaId};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
@@ -133,9 +133,12 @@ impl Shipped {
     }
 
     /// This router among its replicas. `number`: its own, from 0.
-    pub(crate) fn member(&self, number: usize) -> ConnectedReplica {
-        let id = ReplicaId(number as u64 + 1);
-        ConnectedReplica::new(id, self.stages.loads.board.shared(), &self.fleet, NanosSinceStart(0))
+    pub(crate) fn connected_replica(&self, number: usize) -> ConnectedReplica {
+        let now = NanosSinceStart(0);
+        let replica = Replica::new(ReplicaId(number as u64 + 1), format!("r{number}"), now);
+        let mut connected = ConnectedReplica::new(replica, self.stages.loads.board.shared());
+        connected.set_fleet(&self.fleet, now);
+        connected
     }
 
     pub(crate) fn board(&self) -> &LoadBoard {
