@@ -73,16 +73,14 @@ fn first_tokens(rank: RankNumber, figure: Figure, sample: &Sample, readings: &mu
     if rank == RankNumber::NotTold && readings.rank_count() > 1 {
         return;
     }
-    let more = |sum: Option<u64>, n: u64| Some(sum.unwrap_or(0).saturating_add(n));
-    match figure {
-        Figure::FirstTokenWait => readings.put(rank, tokens(sample.value() * 1e3), |draft, n| {
-            let sum = &mut draft.rest.progress.first_token_wait_ms;
-            *sum = more(*sum, n);
-        }),
-        _ => readings.put(rank, tokens(sample.value()), |draft, n| {
-            let sum = &mut draft.rest.progress.first_tokens;
-            *sum = more(*sum, n);
-        }),
+    let is_wait = matches!(figure, Figure::FirstTokenWait);
+    let value = if is_wait { sample.value() * 1e3 } else { sample.value() };
+    let Some(value) = tokens(value) else { return readings.refuse_first_tokens(rank) };
+    if let Some(draft) = readings.at(rank) {
+        let progress = &mut draft.rest.progress;
+        let sum =
+            if is_wait { &mut progress.first_token_wait_ms } else { &mut progress.first_tokens };
+        *sum = Some(sum.unwrap_or(0).saturating_add(value));
     }
 }
 

@@ -61,6 +61,8 @@ pub(super) struct Draft {
     pub(super) rest: LoadReading,
     /// A number of it was refused: the reading is not whole.
     pub(super) spoilt: bool,
+    /// A count of first tokens was refused: the sums over models are not whole.
+    uncounted: bool,
 }
 
 impl Readings {
@@ -145,6 +147,14 @@ impl Readings {
             }
         }
     }
+
+    /// A count of first tokens cannot be: the rank has none in this reading.
+    pub(super) fn refuse_first_tokens(&mut self, rank: RankNumber) {
+        if let Some(draft) = self.at(rank) {
+            draft.uncounted = true;
+            self.fault(ReadFault::Value);
+        }
+    }
 }
 
 impl Draft {
@@ -152,7 +162,11 @@ impl Draft {
         if self.spoilt {
             return None;
         }
-        Some(LoadReading { running: self.running?, waiting: self.waiting?, ..self.rest })
+        let mut rest = self.rest;
+        if self.uncounted {
+            (rest.progress.first_tokens, rest.progress.first_token_wait_ms) = (None, None);
+        }
+        Some(LoadReading { running: self.running?, waiting: self.waiting?, ..rest })
     }
 }
 

@@ -183,6 +183,26 @@ fn first_tokens_are_counted_by_rank_over_all_models() {
 }
 
 #[test]
+fn a_count_of_first_tokens_that_cannot_be_leaves_the_load() {
+    let text = |name: &str, value: &str| {
+        format!(
+            "vllm:num_requests_running{{engine=\"0\"}} 5\n\
+             vllm:num_requests_waiting{{engine=\"0\"}} 1\n\
+             vllm:time_to_first_token_seconds_count{{engine=\"0\",model_name=\"m\"}} 7.0\n\
+             vllm:time_to_first_token_seconds_{name}{{engine=\"0\",model_name=\"lora\"}} {value}\n"
+        )
+    };
+    for value in ["NaN", "+Inf", "-5", "18446744073709551616", "many"] {
+        for name in ["count", "sum"] {
+            let found = read(read_metrics, &text(name, value), 1);
+            assert_eq!(found, (vec![(0, reading(5, 1))], vec![ReadFault::Value]), "{name} {value}");
+        }
+    }
+    let sound = LoadReading { progress: counting(9, None), ..reading(5, 1) };
+    assert_eq!(read(read_metrics, &text("count", "2"), 1), (vec![(0, sound)], vec![]));
+}
+
+#[test]
 fn what_is_wrong_with_one_rank_does_not_touch_the_others() {
     use ReadFault::{Rank, RankMissing, Value};
     let text = |rank: &str, running: &str| {

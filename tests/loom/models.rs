@@ -292,7 +292,8 @@ mod ring_models {
 mod room_models {
     use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
     use forebay_fleet::worker::{
-        OpenedBy, PinnedPrefixes, RankLoad, RoomLimits, RoomWanted, Windows,
+        OpenedBy, PinnedPrefixes, PromptNumber, RankLoad, RoomLimits, RoomWanted,
+        UnstreamedPrompts, Windows,
     };
     use forebay_index::{BlockKey, KeySeed, PrefixMarks, RootName};
     use forebay_ring::sync::{Arc, AtomicU32, Ordering};
@@ -427,6 +428,36 @@ mod room_models {
             other.join().unwrap();
             assert_eq!((load.in_flight(), load.kv_tokens()), (0, 0));
             assert_eq!(prefixes.shared_tokens(&marks), 0);
+        });
+    }
+
+    /// One thread enters a prompt and ends it, another passes the oldest. The tokens are taken off
+    /// once, and no sum runs below zero on the way.
+    #[test]
+    fn tokens_of_a_passed_prompt_are_taken_off_once() {
+        const TOKENS: u64 = 100;
+
+        loom::model(|| {
+            let load = Arc::new(RankLoad::default());
+            let prompts = Arc::new(UnstreamedPrompts::default());
+            let (their_load, their_prompts) = (Arc::clone(&load), Arc::clone(&prompts));
+            let passing = thread::spawn(move || {
+                let passed = their_prompts.pass(PromptNumber::new(1), 1);
+                if passed.count > 0 {
+                    their_load.sub_unseen(passed.tokens);
+                    their_load.sub_prefills(passed.count, passed.tokens);
+                }
+            });
+            let number = load.add_prefill(TOKENS);
+            load.add_unseen(TOKENS);
+            let slot = prompts.enter(number, TOKENS).expect("a free slot");
+            if prompts.remove(slot) {
+                load.sub_unseen(TOKENS);
+                load.sub_prefill(TOKENS);
+            }
+            passing.join().unwrap();
+            assert!(!load.has_unseen());
+            assert_eq!(load.prefill_tokens(), 0);
         });
     }
 
