@@ -43,7 +43,11 @@ pub(crate) async fn messages(
             SubscribeRefused::NoPeers => {
                 (StatusCode::NOT_FOUND, "`replicas.peers` is not configured\n")
             }
-            SubscribeRefused::Own => (StatusCode::CONFLICT, "the reader is this router\n"),
+            // The reader knows by its id that it has called itself.
+            SubscribeRefused::Own => {
+                let own = reader.replica.map(|id| id.to_string()).unwrap_or_default();
+                return (StatusCode::CONFLICT, own).into_response();
+            }
             SubscribeRefused::TooMany => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many routers read messages\n")
             }

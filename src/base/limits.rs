@@ -250,6 +250,8 @@ pub const REPLICA_PEERS_MAX: usize = 16;
 /// Readers of this router's messages: during an upgrade, two processes of each peer.
 pub const PEER_READERS_MAX: usize = 2 * REPLICA_PEERS_MAX;
 const _: () = assert!(PEER_READERS_MAX < ADMIN_CONNECTIONS_MAX);
+/// Readers among them that are no routers.
+pub const PEER_WATCHERS_MAX: usize = 4;
 /// Bytes of own messages that wait for one peer. Full: as [`REPLICA_MESSAGES_MAX`].
 pub const PEER_UNREAD_BYTES_MAX: u32 = 4 * 1024 * 1024;
 /// Messages of all peers that wait for the control plane. Full: they wait in the peers.

@@ -24,17 +24,6 @@ pub struct ReplicaTurn {
     pub silent: Vec<String>,
 }
 
-/// What a message has changed that is worth a line in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageEffect {
-    /// Nothing that the log needs.
-    Plain,
-    /// A replica came or left.
-    Membership,
-    /// The use of tenants' limits is malformed.
-    MalformedUse,
-}
-
 impl ConnectedReplica {
     /// Alone, in front of no fleet. `board`: the load board of the router's shards.
     #[must_use]
@@ -58,18 +47,16 @@ impl ConnectedReplica {
         self.replica.turn_at()
     }
 
-    /// Reads a message of another replica.
-    pub fn read(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> MessageEffect {
+    /// Reads a message of another replica. False if it has the use of tenants' limits and is
+    /// malformed; other malformed messages are counted.
+    pub fn read(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
         if is_use(subject) {
-            let is_taken = self.local.hear_use(bytes, now);
-            return if is_taken { MessageEffect::Plain } else { MessageEffect::MalformedUse };
+            return self.local.hear_use(bytes, now);
         }
-        let before = self.replica.others_count();
         if self.replica.hear(subject, bytes, now) {
             self.local.write_windows(&self.replica, now);
         }
-        let is_same = self.replica.others_count() == before;
-        if is_same { MessageEffect::Plain } else { MessageEffect::Membership }
+        true
     }
 
     /// Windows that have opened or closed here since the last call.

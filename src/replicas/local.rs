@@ -1,7 +1,8 @@
 //! This router as its replicas should see it, read off the load board, and what they have, written
 //! to it.
 
-use super::replica::{Elsewhere, Local, LocalRank, LocalWindow, Replica};
+use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
+use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};

@@ -6,8 +6,8 @@ use super::message_lines::line;
 use super::message_readers::{MessageReaders, MessageStream, SubscribeRefused};
 use super::peer_link::{LinkState, PeerLink, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
 use super::wire::ReplicaId;
-use forebay_base::Clock;
 use forebay_base::limits::{PEER_MESSAGES_MAX, REPLICA_PEERS_MAX};
+use forebay_base::{Clock, NanosSinceStart};
 use forebay_config::Config;
 use serde_json::{Value, json};
 use std::io;
@@ -101,12 +101,23 @@ impl Mesh {
     pub(crate) fn subscribe(
         &self,
         replica: Option<ReplicaId>,
+        is_heard: impl Fn(ReplicaId) -> bool,
+        now: NanosSinceStart,
     ) -> Result<MessageStream, SubscribeRefused> {
         if replica == Some(self.own) {
             Err(SubscribeRefused::Own)
         } else {
-            self.readers.add(replica)
+            self.readers.add(replica, is_heard, now)
         }
+    }
+
+    /// Routers that read here and are not heard, see [`MessageReaders::unheard`].
+    pub(crate) fn unheard(
+        &self,
+        is_heard: impl Fn(ReplicaId) -> bool,
+        now: NanosSinceStart,
+    ) -> Vec<ReplicaId> {
+        self.readers.unheard(is_heard, now)
     }
 
     /// The replicas that read here; `None` for a person.
@@ -155,7 +166,7 @@ async fn keep(
     let mut pause = RECONNECT_PAUSE_MIN;
     while !messages.is_closed() {
         let began = clock.now();
-        link.run(own, messages, changed).await;
+        link.run(own, messages, clock, changed).await;
         if clock.now() > began.plus(RECONNECT_PAUSE_MAX) {
             pause = RECONNECT_PAUSE_MIN;
         }

@@ -4,15 +4,22 @@
 
 use super::wire::ReplicaId;
 use bytes::Bytes;
-use forebay_base::limits::{PEER_READERS_MAX, PEER_UNREAD_BYTES_MAX, REPLICA_MESSAGES_MAX};
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::{
+    PEER_READERS_MAX, PEER_UNREAD_BYTES_MAX, PEER_WATCHERS_MAX, REPLICA_MESSAGES_MAX,
+};
 use futures_util::Stream;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Semaphore, TryAcquireError};
+
+/// A reader whose own messages have not come for so long is not read here, or cannot be reached.
+const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 /// Why a reader gets no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +28,7 @@ pub enum SubscribeRefused {
     NoPeers,
     /// The reader is this router.
     Own,
-    /// [`PEER_READERS_MAX`] others read already.
+    /// [`PEER_READERS_MAX`] others read already, or [`PEER_WATCHERS_MAX`] that are no routers.
     TooMany,
 }
 
@@ -36,6 +43,9 @@ struct MessageReader {
     lines: Sender<Bytes>,
     /// A permit for each byte that may be put in.
     room: Arc<Semaphore>,
+    since: NanosSinceStart,
+    /// The log says that the router is not heard.
+    is_logged: bool,
 }
 
 /// Messages for one reader, as lines.
@@ -46,21 +56,35 @@ pub struct MessageStream {
 }
 
 impl MessageReaders {
-    /// A further reader. A replica that connects again takes its own place.
+    /// A further reader. No reader ends the stream of a replica that `is_heard`: an id is no proof.
+    /// Where all places are taken, a router gets that of the first reader that is not.
     pub(crate) fn add(
         &self,
         replica: Option<ReplicaId>,
+        is_heard: impl Fn(ReplicaId) -> bool,
+        now: NanosSinceStart,
     ) -> Result<MessageStream, SubscribeRefused> {
         let mut all = self.0.borrow_mut();
-        let is_same = |other: &MessageReader| replica.is_some() && other.replica == replica;
-        all.retain(|other| !other.lines.is_closed() && !is_same(other));
-        if all.len() >= PEER_READERS_MAX {
+        all.retain(|other| !other.lines.is_closed());
+        let watchers = all.iter().filter(|other| other.replica.is_none()).count();
+        if replica.is_none() && watchers >= PEER_WATCHERS_MAX {
             return Err(SubscribeRefused::TooMany);
+        }
+        if all.len() >= PEER_READERS_MAX {
+            let unheard = all.iter().position(|other| !other.replica.is_some_and(&is_heard));
+            all.remove(unheard.filter(|_| replica.is_some()).ok_or(SubscribeRefused::TooMany)?);
         }
         let (sender, lines) = channel(REPLICA_MESSAGES_MAX);
         let bytes_max = usize::try_from(PEER_UNREAD_BYTES_MAX).unwrap_or(usize::MAX);
         let room = Arc::new(Semaphore::new(bytes_max));
-        all.push(MessageReader { replica, lines: sender, room: Arc::clone(&room) });
+        let reader = MessageReader {
+            replica,
+            lines: sender,
+            room: Arc::clone(&room),
+            since: now,
+            is_logged: false,
+        };
+        all.push(reader);
         Ok(MessageStream { lines, room })
     }
 
@@ -76,6 +100,26 @@ impl MessageReaders {
     pub(crate) fn replicas(&self) -> Vec<Option<ReplicaId>> {
         let all = self.0.borrow();
         all.iter().filter(|reader| !reader.lines.is_closed()).map(|reader| reader.replica).collect()
+    }
+
+    /// Routers that have read here for [`UNHEARD_AFTER`] and are not heard, each stream once.
+    pub(crate) fn unheard(
+        &self,
+        is_heard: impl Fn(ReplicaId) -> bool,
+        now: NanosSinceStart,
+    ) -> Vec<ReplicaId> {
+        let mut all = self.0.borrow_mut();
+        let late = all.iter_mut().filter(|reader| {
+            !reader.is_logged && !reader.lines.is_closed() && now > reader.since.plus(UNHEARD_AFTER)
+        });
+        let mut unheard = Vec::new();
+        for reader in late {
+            if let Some(id) = reader.replica.filter(|id| !is_heard(*id)) {
+                reader.is_logged = true;
+                unheard.push(id);
+            }
+        }
+        unheard
     }
 
     /// True while a reader has something left to read.
@@ -134,8 +178,8 @@ mod tests {
         let readers = MessageReaders::default();
         let line = Bytes::from(vec![b'x'; 1 << 20]);
         assert!(!readers.send(&line), "nobody reads");
-        let mut slow = readers.add(Some(ReplicaId(1))).unwrap();
-        let mut fast = readers.add(Some(ReplicaId(2))).unwrap();
+        let mut slow = readers.add(Some(ReplicaId(1)), |_| true, NOW).unwrap();
+        let mut fast = readers.add(Some(ReplicaId(2)), |_| true, NOW).unwrap();
         for number in 0..6 {
             assert_eq!(readers.send(&line), number < 4, "4 MiB");
             assert!(next(&mut fast).is_some());
@@ -152,17 +196,53 @@ mod tests {
         assert_eq!(rest, REPLICA_MESSAGES_MAX, "what was put in is read");
     }
 
+    const NOW: NanosSinceStart = NanosSinceStart(1);
+
     #[test]
-    fn a_replica_that_comes_again_takes_its_own_place() {
+    fn no_call_ends_the_stream_of_a_replica_that_is_heard() {
         let readers = MessageReaders::default();
-        let add = |number: usize| readers.add(Some(ReplicaId(number as u64)));
-        let mut streams: Vec<_> = (0..PEER_READERS_MAX).map(|id| add(id).unwrap()).collect();
-        assert!(matches!(add(99), Err(SubscribeRefused::TooMany)));
-        assert!(matches!(readers.add(None), Err(SubscribeRefused::TooMany)));
-        let _again = add(3).unwrap();
-        assert_eq!(streams[3].next().now_or_never(), Some(None), "the stream of before ends");
+        let is_heard = |id: ReplicaId| id.0 < 2;
+        let add = |number: usize| readers.add(Some(ReplicaId(number as u64)), is_heard, NOW);
+        let mut heard = [0, 1].map(|id| add(id).unwrap());
+        let mut again = add(1).unwrap();
+        assert_eq!(heard[1].next().now_or_never(), None, "its stream goes on beside the other");
+        let others: Vec<_> = (3..PEER_READERS_MAX).map(|id| add(id).unwrap()).collect();
+        let _watcher = readers.add(None, is_heard, NOW);
         assert_eq!(readers.replicas().len(), PEER_READERS_MAX);
+        let strangers: Vec<_> = (100..200).map(|id| add(id).unwrap()).collect();
+        assert_eq!(readers.replicas().len(), PEER_READERS_MAX);
+        for stream in heard.iter_mut().chain([&mut again]) {
+            assert_eq!(stream.next().now_or_never(), None);
+        }
+        drop((others, strangers));
+        assert_eq!(readers.replicas(), [0, 1, 1].map(|id| Some(ReplicaId(id))));
+    }
+
+    #[test]
+    fn places_that_replicas_hold_are_theirs_and_watchers_have_few() {
+        let readers = MessageReaders::default();
+        let add = |replica| readers.add(replica, |_| true, NOW);
+        let watchers: Vec<_> = (0..PEER_WATCHERS_MAX).map(|_| add(None).unwrap()).collect();
+        assert!(matches!(add(None), Err(SubscribeRefused::TooMany)));
+        let replicas: Vec<_> =
+            (0..PEER_READERS_MAX as u64).map(|id| add(Some(ReplicaId(id))).unwrap()).collect();
+        assert!(watchers.iter().all(|watcher| watcher.lines.is_closed()), "routers come first");
+        assert!(matches!(add(Some(ReplicaId(99))), Err(SubscribeRefused::TooMany)));
+        drop(replicas);
+        assert!(add(None).is_ok());
+    }
+
+    #[test]
+    fn a_router_that_is_not_heard_is_named_once() {
+        let readers = MessageReaders::default();
+        let is_heard = |id: ReplicaId| id.0 == 1;
+        let ids = [Some(ReplicaId(1)), Some(ReplicaId(2)), None];
+        let streams = ids.map(|id| readers.add(id, is_heard, NOW).unwrap());
+        let late = NOW.plus(UNHEARD_AFTER);
+        assert_eq!(readers.unheard(is_heard, late), []);
+        let later = late.plus(Duration::from_millis(1));
+        assert_eq!(readers.unheard(is_heard, later), [ReplicaId(2)]);
+        assert_eq!(readers.unheard(is_heard, later), []);
         drop(streams);
-        assert_eq!(readers.replicas(), [Some(ReplicaId(3))]);
     }
 }

@@ -3,8 +3,9 @@
 
 use super::inbound::Received;
 use super::message_lines::{LineTooLong, MessageLines};
-use super::wire::ReplicaId;
+use super::wire::{ReplicaId, word_of};
 use bytes::Bytes;
+use forebay_base::Clock;
 use forebay_config::{ReplicasConfig, WorkerUrl, read_token};
 use reqwest::{Client, Response, StatusCode};
 use std::cell::RefCell;
@@ -54,7 +55,7 @@ pub(crate) enum LinkState {
 pub(crate) enum LinkFault {
     #[error("{0}")]
     Unreachable(String),
-    #[error("nothing for {} s", SILENCE_MAX.as_secs())]
+    #[error("no message for {} s", SILENCE_MAX.as_secs())]
     Silent,
     #[error("it answers {0}")]
     Refused(u16),
@@ -128,6 +129,7 @@ impl PeerLink {
         &self,
         own: ReplicaId,
         messages: &Sender<Received>,
+        clock: Clock,
         changed: &dyn Fn(),
     ) {
         let fault = match self.call(own).await {
@@ -136,11 +138,7 @@ impl PeerLink {
                 self.logged.replace(None);
                 return self.set(LinkState::Own, changed);
             }
-            Ok(Some(answer)) => {
-                self.log_connected();
-                self.set(LinkState::Connected, changed);
-                self.read(answer, messages).await
-            }
+            Ok(Some(answer)) => self.read(answer, messages, clock, changed).await,
             Err(fault) => fault,
         };
         self.log_failed(&fault);
@@ -165,16 +163,24 @@ impl PeerLink {
         let answer = answer.map_err(|error| LinkFault::Unreachable(cause(&error)))?;
         match answer.status() {
             StatusCode::OK => Ok(Some(answer)),
-            StatusCode::CONFLICT => Ok(None),
+            StatusCode::CONFLICT if names(answer, own).await => Ok(None),
             status => Err(LinkFault::Refused(status.as_u16())),
         }
     }
 
-    /// Passes messages on until the stream ends.
-    async fn read(&self, mut answer: Response, messages: &Sender<Received>) -> LinkFault {
-        let mut lines = MessageLines::default();
+    /// Passes messages on until the stream ends. The first one of a replica shows that there is a
+    /// router.
+    async fn read(
+        &self,
+        mut answer: Response,
+        messages: &Sender<Received>,
+        clock: Clock,
+        changed: &dyn Fn(),
+    ) -> LinkFault {
+        let (mut lines, mut last) = (MessageLines::default(), clock.now());
         loop {
-            let mut chunk: Bytes = match timeout(SILENCE_MAX, answer.chunk()).await {
+            let left = Duration::from_nanos(last.plus(SILENCE_MAX).since(clock.now()));
+            let mut chunk: Bytes = match timeout(left, answer.chunk()).await {
                 Err(_) => return LinkFault::Silent,
                 Ok(Err(error)) => return LinkFault::Unreachable(cause(&error)),
                 Ok(Ok(None)) => return LinkFault::Ended,
@@ -183,6 +189,11 @@ impl PeerLink {
             loop {
                 match lines.take(&mut chunk) {
                     Ok(Some(message)) => {
+                        if word_of(&message.subject).is_some() {
+                            last = clock.now();
+                            self.log_connected();
+                            self.set(LinkState::Connected, changed);
+                        }
                         // The loop of this router has ended, and so does this task.
                         let Ok(()) = messages.send(message).await else { return LinkFault::Ended };
                     }
@@ -217,6 +228,12 @@ impl PeerLink {
             *logged = Some(fault.clone());
         }
     }
+}
+
+/// Is that the answer of this router itself?
+async fn names(mut answer: Response, own: ReplicaId) -> bool {
+    let body = timeout(SILENCE_MAX, answer.chunk()).await;
+    body.is_ok_and(|body| body.is_ok_and(|body| body.is_some_and(|body| body == own.to_string())))
 }
 
 /// The innermost reason: what is around it names the URL.

@@ -151,6 +151,11 @@ impl Peers {
         }
     }
 
+    /// Do messages of the replica come?
+    pub(crate) fn knows(&self, id: ReplicaId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// Forgets those who are silent; their names.
     pub(crate) fn forget_silent(&mut self, now: NanosSinceStart) -> Vec<String> {
         let is_silent = |peer: &Peer| now > peer.heard_at.plus(GONE_AFTER);

@@ -2,10 +2,11 @@
 //! and allowances go out.
 
 use super::account::{Account, AccountReport, Other, Own, steward};
-use super::peers::{PeerChange, PeerRank, PeerUse, Peers};
+use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
+use super::peers::{GONE_AFTER, PeerChange, PeerRank, PeerUse, Peers};
 use super::tally::{MessageOutcome, Tally};
 use super::wire::{Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord};
-use forebay_base::{NanosSinceStart, PoolIndex};
+use forebay_base::NanosSinceStart;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,56 +22,10 @@ const TURN_ALONE: Duration = Duration::from_millis(250);
 /// Further time per rank in the last message: ten thousand ranks a second at most.
 const TURN_PER_RANK: Duration = Duration::from_micros(100);
 /// Without a connection a replica counts as alone after this; connected, after the second.
-const JOIN_TIME_MAX: Duration = Duration::from_millis(500);
+pub(crate) const JOIN_TIME_MAX: Duration = Duration::from_millis(500);
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(150);
 /// A window that lasts so much longer than was told is told again.
 const LONGER_MIN: Duration = Duration::from_millis(50);
-
-/// What this router has on a rank at the moment of a turn.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LocalRank {
-    /// Requests in flight there.
-    pub places: Local,
-    /// Tokens in the rank's KV cache.
-    pub kv: Local,
-    /// Prompt tokens sent and not yet answered.
-    pub prefill: u64,
-}
-
-/// The same for one limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Local {
-    /// The limit; 0 for none.
-    pub max: u64,
-    /// What this router has there.
-    pub held: u64,
-    /// What this router could use.
-    pub want: u64,
-}
-
-/// A window that this router has open.
-#[derive(Clone, Debug)]
-pub struct LocalWindow {
-    /// The pool whose window it is.
-    pub pool: PoolIndex,
-    /// Which of the model's pools that is.
-    pub leg: WindowLeg,
-    /// Models that the pool serves.
-    pub models: Vec<String>,
-    /// The moment when it closes.
-    pub until: NanosSinceStart,
-}
-
-/// What the shards are told of a rank: what counts as being held elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Requests in flight there.
-    pub places: u64,
-    /// Tokens in the rank's KV cache.
-    pub kv: u64,
-    /// Prompt tokens without a first token.
-    pub prefill: u64,
-}
 
 /// A message to publish.
 pub type Outgoing = (MessageKind, Vec<u8>);
@@ -306,6 +261,10 @@ impl Replica {
         open: &[LocalWindow],
         now: NanosSinceStart,
     ) -> (Vec<String>, Option<Outgoing>) {
+        if now > self.turns.next_at.plus(GONE_AFTER) {
+            // The process stood still. What the others sent meanwhile is not read yet.
+            self.turns.alone_at = now.plus(JOIN_TIME_MAX);
+        }
         let gone = self.peers.forget_silent(now);
         self.knows_all = now >= self.turns.alone_at && self.peers.is_complete(self.author.id);
         let heard: Vec<(ReplicaId, u64)> =

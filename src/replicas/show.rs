@@ -3,7 +3,8 @@
 use super::connected_replica::ConnectedReplica;
 use super::figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 use super::mesh::Mesh;
-use super::replica::{LocalRank, Replica};
+use super::own_load::LocalRank;
+use super::replica::Replica;
 use super::tally::MessageOutcome;
 use super::task::Replicas;
 use super::wire::{MessageKind, ReplicaId};

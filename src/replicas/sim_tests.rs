@@ -1,7 +1,8 @@
 //! Several replicas over a network that is late, loses and parts, in simulated time: what they hold
 //! together, and that they agree again.
 
-use super::replica::{Local, LocalRank, LocalWindow, Outgoing, Replica};
+use super::own_load::{Local, LocalRank, LocalWindow};
+use super::replica::{JOIN_TIME_MAX, Outgoing, Replica};
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex};
 use proptest::prelude::*;
@@ -32,7 +33,7 @@ struct Node {
     is_up: bool,
     /// Tokens and end of what runs, by rank.
     running: Vec<Vec<(u64, NanosSinceStart)>>,
-    elsewhere: Vec<super::replica::Elsewhere>,
+    elsewhere: Vec<super::own_load::Elsewhere>,
     /// Requests that wait, for any rank.
     waiting: u64,
     /// How many wait always.
@@ -97,7 +98,7 @@ impl Sim {
             replica,
             is_up: true,
             running: vec![Vec::new(); RANKS],
-            elsewhere: vec![super::replica::Elsewhere::default(); RANKS],
+            elsewhere: vec![super::own_load::Elsewhere::default(); RANKS],
             waiting: 0,
             load: 0,
             windows: Vec::new(),
@@ -450,6 +451,31 @@ fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
     }
     leader.turn(&wants(0, 0), &[], now);
     assert_eq!(leader.elsewhere(0, &wants(0, 0)[0]).places, 2);
+}
+
+/// A process that stood still has what the others sent meanwhile still unread.
+#[test]
+fn a_router_that_stood_still_begins_like_a_joiner() {
+    let (mut now, max) = (NanosSinceStart(1), 4);
+    let mut replicas = [1, 2].map(|id| Replica::new(ReplicaId(id), format!("node-{id}"), now));
+    replicas.iter_mut().for_each(|replica| replica.add_rank(&Arc::from("engine:8000"), 0, now));
+    let [mut other, mut stopped] = replicas;
+    let busy = [local(2, max, max)];
+    let mut said = None;
+    for _ in 0..200 {
+        now = now.plus(ms(5));
+        said = other.turn(&busy, &[], now).1.or(said);
+        tell(&mut stopped, said.clone(), now);
+        let (_, own) = stopped.turn(&busy, &[], now);
+        tell(&mut other, own, now);
+    }
+    assert_eq!(stopped.elsewhere(0, &busy[0]).places, 2, "half of the rank");
+    now = now.plus(ms(10_000));
+    let (silent, _) = stopped.turn(&busy, &[], now);
+    assert_eq!((silent.len(), stopped.elsewhere(0, &busy[0]).places), (1, 3), "one place");
+    now = now.plus(JOIN_TIME_MAX);
+    stopped.turn(&busy, &[], now);
+    assert_eq!(stopped.elsewhere(0, &busy[0]).places, 0, "nothing came: it is alone");
 }
 
 fn local(held: u64, want: u64, max: u64) -> LocalRank {

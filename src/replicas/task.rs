@@ -1,7 +1,7 @@
 //! The clock of [`ConnectedReplica`], between the load board and a transport.
 
 use super::bell::EdgeBell;
-use super::connected_replica::{ConnectedReplica, MessageEffect, ReplicaTurn};
+use super::connected_replica::{ConnectedReplica, ReplicaTurn};
 use super::inbound::{LinkEvent, Received};
 use super::message_readers::{MessageStream, SubscribeRefused};
 use super::replica::{Outgoing, Replica};
@@ -9,17 +9,20 @@ use super::tally::MessageOutcome;
 use super::tenants::USE;
 use super::transport::Transport;
 use super::wire::ReplicaId;
-use forebay_base::Clock;
+use forebay_base::{Clock, NanosSinceStart};
 use forebay_config::Config;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
 use futures_util::{Stream, StreamExt, stream};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{debug, error, info, warn};
+
+/// Shortest time between two lines about the number of replicas.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// This router as one of several.
 #[derive(Debug)]
@@ -28,6 +31,14 @@ pub struct Replicas {
     pub(crate) clock: Clock,
     pub(crate) transport: Transport,
     changed: Notify,
+    logged: Cell<LoggedMembers>,
+}
+
+/// The last line about the number of replicas.
+#[derive(Clone, Copy, Debug)]
+struct LoggedMembers {
+    replicas: usize,
+    at: NanosSinceStart,
 }
 
 impl Replicas {
@@ -62,6 +73,7 @@ impl Replicas {
             clock,
             transport,
             changed: Notify::new(),
+            logged: Cell::new(LoggedMembers { replicas: 1, at: NanosSinceStart(0) }),
         });
         Ok((replicas, bell))
     }
@@ -72,8 +84,10 @@ impl Replicas {
     /// [`SubscribeRefused`].
     pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
         let mesh = self.transport.mesh().ok_or(SubscribeRefused::NoPeers)?;
-        let stream = mesh.subscribe(reader)?;
-        self.connected.borrow_mut().replica.repeat_all(self.clock.now());
+        let (mut connected, now) = (self.connected.borrow_mut(), self.clock.now());
+        let stream = mesh.subscribe(reader, |id| connected.replica.peers().knows(id), now)?;
+        connected.replica.repeat_all(now);
+        drop(connected);
         self.changed.notify_one();
         Ok(stream)
     }
@@ -165,15 +179,8 @@ impl Replicas {
 
     fn hear(&self, message: &Received) {
         let mut connected = self.connected.borrow_mut();
-        match connected.read(&message.subject, &message.payload, self.clock.now()) {
-            MessageEffect::Plain => {}
-            MessageEffect::Membership => {
-                let replicas = connected.replica.others_count() + 1;
-                info!(replicas, "a replica came or left");
-            }
-            MessageEffect::MalformedUse => {
-                debug!("a message of another replica about its tenants was not taken");
-            }
+        if !connected.read(&message.subject, &message.payload, self.clock.now()) {
+            debug!("a message of another replica about its tenants was not taken");
         }
     }
 
@@ -190,6 +197,7 @@ impl Replicas {
         for name in silent {
             warn!(name, "a replica is silent: its load and windows are forgotten");
         }
+        self.log_members(&connected.replica, now);
         let id = connected.replica.id();
         let used = connected.local.say_use(id, now);
         drop(connected);
@@ -197,6 +205,22 @@ impl Replicas {
         if let Some(used) = used {
             // What is not sent now is in the next message: it has sums.
             self.transport.send(USE, used);
+        }
+    }
+
+    /// At most a line a second for replicas that come and leave, and one for each router that reads
+    /// here and is not heard.
+    fn log_members(&self, replica: &Replica, now: NanosSinceStart) {
+        let replicas = replica.others_count() + 1;
+        let logged = self.logged.get();
+        if replicas != logged.replicas && now >= logged.at.plus(LOG_PAUSE) {
+            info!(replicas, "replicas came or left");
+            self.logged.set(LoggedMembers { replicas, at: now });
+        }
+        let Some(mesh) = self.transport.mesh() else { return };
+        for id in mesh.unheard(|id| replica.peers().knows(id), now) {
+            let help = "list its admin address in `replicas.peers` here, or mend the entry";
+            warn!(replica = %id, help, "a router reads here and is not heard: limits add up");
         }
     }
 

@@ -156,6 +156,22 @@ fn a_list_without_a_reader_shows_it() {
 }
 
 #[test]
+fn a_router_that_is_not_in_the_list_is_named_in_the_log() {
+    let worker = Worker::json("{}");
+    let own = port_for_later();
+    let lacking = RouterProcess::configured(&format!(
+        "[replicas]\npeers = [\"http://127.0.0.1:{own}\"]\n[health]\nenabled = false\n\
+         [[worker]]\nurl = \"{}\"\n",
+        worker.url(),
+        own = port_for_later().port()
+    ));
+    let _reader = replica(&worker, &[lacking.admin, own], 1);
+    let line = "a router reads here and is not heard: limits add up";
+    until("it is named", || lacking.logged(line) == 1);
+    assert!(lacking.log().contains("replicas.peers"), "{}", lacking.log());
+}
+
+#[test]
 fn peers_meet_over_tls_with_certificates() {
     let (worker, certificates) = (Worker::json("{}"), Certificates::new());
     let pair = certificates.sign("router", &["127.0.0.1"]);
@@ -303,8 +319,29 @@ fn a_peer_that_sends_anything_else_is_left_and_called_again() {
     assert_eq!(count("kind=\"other\",direction=\"in\",result=\"foreign\""), 4.0);
     // The next stream begins well, and falls silent.
     until("it is known", || metric(router.admin, "forebay_replicas") == 2.0);
-    until_fault(router.admin, "nothing for 3 s");
+    until_fault(router.admin, "no message for 3 s");
     until("it is forgotten", || metric(router.admin, "forebay_replicas") == 1.0);
+    assert_eq!(status(router.listen), 200);
+    drop(serving.join().unwrap());
+}
+
+/// Not each server that answers 200, or 409, is a router.
+#[test]
+fn a_server_that_is_no_router_is_not_connected() {
+    let worker = Worker::json("{}");
+    let (page, serving) = scripted(vec![b"<html>\n".to_vec()]);
+    let conflict = Worker::start(|_, stream| {
+        write!(stream, "HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\nno").is_ok()
+    });
+    let mut config = config(&[&worker]);
+    config.replicas.peers = urls(&[page, conflict.address]);
+    let router = router(config);
+    until("the calls fail", || {
+        let all = peers(router.admin);
+        let fault = |at: usize| all[at]["fault"].as_str().unwrap_or_default().to_owned();
+        assert!(all.iter().all(|peer| peer["state"] != "connected" && peer["state"] != "self"));
+        fault(0) == "no message for 3 s" && fault(1) == "it answers 409"
+    });
     assert_eq!(status(router.listen), 200);
     drop(serving.join().unwrap());
 }
