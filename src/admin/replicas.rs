@@ -1,4 +1,4 @@
-//! The calls about other replicas: who they are, and the messages that peers read.
+//! The calls about other replicas: their list, and the messages that peers read.
 
 use super::question::{Question, Questions, ask, gone};
 use axum::Json;

@@ -73,7 +73,7 @@ impl Check<'_> {
         }
     }
 
-    /// Only vLLM is told. Whether it listens, it does not tell.
+    /// Only vLLM gets the number. No engine shows whether it has priority scheduling.
     pub(super) fn engine_priority(&mut self, config: &Config) {
         let mut engines =
             config.workers.iter().map(|worker| worker.engine.unwrap_or(config.engine));

@@ -64,7 +64,8 @@ impl ConnectedReplica {
         self.replica.windows(&self.local.open_windows(now), now)
     }
 
-    /// Writes what the other replicas have to the load board, and says what has changed here.
+    /// Writes the load of the other replicas to the load board. The message has what has changed
+    /// here.
     pub fn turn(&mut self, now: NanosSinceStart) -> ReplicaTurn {
         let (ranks, open) = (self.local.ranks(), self.local.open_windows(now));
         let (silent, load) = self.replica.turn(&ranks, &open, now);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Changes of connections under way; what they say is also in the states.
+/// Changes of connections under way; the states have them too.
 const EVENTS_MAX: usize = 64;
 /// How often it is looked whether the last messages have left.
 const LEAVE_LOOK: Duration = Duration::from_millis(2);

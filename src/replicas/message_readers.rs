@@ -1,5 +1,5 @@
 //! The peers that read this router's messages at `GET /replicas/messages`. A slow reader loses
-//! messages and holds nobody up. Limits: [`PEER_READERS_MAX`] readers, for each
+//! messages and delays no other reader. Limits: [`PEER_READERS_MAX`] readers, for each
 //! [`REPLICA_MESSAGES_MAX`] messages and [`PEER_UNREAD_BYTES_MAX`] bytes that it has not read.
 
 use super::wire::ReplicaId;
@@ -28,7 +28,7 @@ pub enum SubscribeRefused {
     NoPeers,
     /// The reader is this router.
     Own,
-    /// [`PEER_READERS_MAX`] others read already, or [`PEER_WATCHERS_MAX`] that are no routers.
+    /// [`PEER_READERS_MAX`] routers read already, or [`PEER_WATCHERS_MAX`] that are no routers.
     TooMany,
 }
 

@@ -20,7 +20,7 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 const PING_PERIOD: Duration = Duration::from_secs(1);
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Notices of the client under way; what they tell is also in its state.
+/// Notices of the client under way; its state has them too.
 const EVENTS_MAX: usize = 64;
 
 /// This router as a client of NATS.

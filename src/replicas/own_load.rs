@@ -1,4 +1,5 @@
-//! What a router has on its ranks, as a turn takes it, and what the others have, as shards take it.
+//! The load of a router on its ranks, as a turn takes it, and that of the other replicas, as shards
+//! take it.
 
 use super::wire::WindowLeg;
 use forebay_base::{NanosSinceStart, PoolIndex};
@@ -14,7 +15,7 @@ pub struct LocalRank {
     pub prefill: u64,
 }
 
-/// The same for one limit.
+/// The part of one limit that a router has, and could use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
     /// The limit; 0 for none.
@@ -38,7 +39,7 @@ pub struct LocalWindow {
     pub until: NanosSinceStart,
 }
 
-/// What the shards are told of a rank: what counts as being held elsewhere.
+/// What other replicas hold on a rank, for the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// Requests in flight there.

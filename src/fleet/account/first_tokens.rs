@@ -20,9 +20,10 @@ pub struct FirstTokens {
 /// How the first token of a request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstTokenKind {
-    /// The first byte of its answer comes with it. An answer with one token shows it too.
+    /// The first byte of the answer comes with it. An answer of a single token shows it too.
     pub shows: bool,
-    /// It is that of a stream. Answers with one token have short prompts and say little of a queue.
+    /// It is that of a stream. Answers of a single token have short prompts, and show little of a
+    /// queue.
     pub is_stream: bool,
 }
 

@@ -192,7 +192,7 @@ impl Lease {
         }
     }
 
-    /// The first byte of the answer came: the prompt is computed, and so are those before it.
+    /// The first byte of the answer came: the prompt is computed, and so are earlier prompts.
     /// Called with each, so the time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
         let Some(since) = self.prefill.since else { return };
@@ -233,7 +233,7 @@ impl Lease {
     }
 
     /// The first byte of an answer came whose first token did not show: its prompt is computed, and
-    /// those before it are.
+    /// earlier prompts are.
     pub fn answer_came(&mut self) {
         if self.prefill.since.is_some() {
             self.end_prefill();

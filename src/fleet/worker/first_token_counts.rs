@@ -1,7 +1,7 @@
 //! The first tokens that engines count, by rank. The control plane owns them: it takes the reports,
 //! and passes the prompts of answers without a stream that the engine of their rank has computed.
 //!
-//! A count says how many prompts are computed, and not whose. It is too high by requests of other
+//! A count has how many prompts are computed, and not whose. It is too high by requests of other
 //! clients and by several answers to one prompt. It is too low by requests that ended before their
 //! first token. So each report is measured by what this router knows, from both sides: prompts that
 //! it has seen done are done, and prompts that wait in the engine are not.
@@ -102,7 +102,7 @@ impl EngineCount {
     }
 
     /// How long a prompt waited that is the only one the engine has counted. The mean of several
-    /// tells no speed: their prompts differ.
+    /// is no speed: their prompts differ.
     fn single_wait_ns(self, new: Self, passed: PassedPrompts) -> Option<u64> {
         let counted = new.first_tokens.checked_sub(self.first_tokens)?;
         let is_single = counted == 1 && passed.count == 1 && new.prompts_done == self.prompts_done;

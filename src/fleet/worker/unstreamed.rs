@@ -1,7 +1,7 @@
 //! Prompts of answers without a stream, by rank: their first tokens do not show. A prompt stands
 //! here from its departure until it is known to be computed. Shards enter their prompts and remove
-//! them; shards and the control plane pass the oldest. No lock: each slot is a word, and who clears
-//! a slot takes its tokens off the queue of the rank.
+//! them; shards and the control plane pass the oldest. No lock: each slot is a word, and the
+//! thread that clears a slot takes its tokens off the queue of the rank.
 
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 use std::num::NonZeroU64;
@@ -125,8 +125,8 @@ impl UnstreamedPrompts {
         self.slot(slot.number()).is_some_and(|place| place.load(Ordering::Relaxed) == slot.0.get())
     }
 
-    /// Passes the oldest prompts that were sent before the one with number `end`, at most so many.
-    /// Of those that were sent more than [`SLOTS`] before it none is passed.
+    /// Passes the oldest prompts with numbers below `end`, at most so many. A prompt that was sent
+    /// more than [`SLOTS`] before `end` is not passed.
     pub fn pass(&self, end: PromptNumber, count_max: u32) -> PassedPrompts {
         let mut passed = PassedPrompts::default();
         // ordering: a hint where to begin; pairs with nothing.
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(number(1).since(number((1 << NUMBER_BITS) - 1)), 2);
     }
 
-    /// A prompt without a slot, or one that is too old, is passed when its answer comes.
+    /// A prompt without a slot, or an older prompt, is passed when its answer comes.
     #[test]
     fn what_finds_no_slot_is_not_passed() {
         let prompts = UnstreamedPrompts::default();
