@@ -42,13 +42,16 @@ fn conversation_text(conversation: usize, blocks: usize) -> (Vec<u8>, Vec<usize>
 }
 
 fn store(writers: &mut [SliceWriter], rank: RankIndex, text: &[u8], lengths: &[usize]) {
-    let (mut parent, mut at, mut slice) = (root(), 0, None);
+    let mut parent = root();
+    let mut at = 0;
+    let mut slice = None;
     for length in lengths {
         let key = parent.child(SEED, &text[at..at + length]);
         let slice = *slice.get_or_insert_with(|| slice_of(key, SHARDS).index());
         let block_bytes = u16::try_from(*length).unwrap();
         writers[slice].apply(rank, KvOp::Store { parent, key, block_bytes });
-        (parent, at) = (key, at + length);
+        parent = key;
+        at += length;
     }
 }
 
@@ -165,7 +168,8 @@ fn remembering(criterion: &mut Criterion) {
             });
         });
         let all: Vec<_> = texts.iter().map(|text| routed(&reader, text, kind)).collect();
-        let (mut next, ttl) = (0, Duration::from_secs(200));
+        let mut next = 0;
+        let ttl = Duration::from_secs(200);
         group.bench_function(
             BenchmarkId::new("store_and_expire", format!("{kind:?}")),
             |bencher| {
@@ -181,7 +185,8 @@ fn remembering(criterion: &mut Criterion) {
                 });
             },
         );
-        let (mut overlaps, mut path) = (Overlaps::new(64), Vec::new());
+        let mut overlaps = Overlaps::new(64);
+        let mut path = Vec::new();
         for prompt in &all {
             expiring.remember(prompt, now, |rank, op| slice.apply(rank, op));
         }

@@ -84,13 +84,15 @@ impl Fleet {
             };
             (RankFeed::new(naming, usize::MAX), messages(rank, &token_ids, store_blocks))
         };
-        let (ranks, counters) = ((0..RANKS).map(rank).collect(), FeedCounters::new());
+        let ranks = (0..RANKS).map(rank).collect();
+        let counters = FeedCounters::new();
         Self { ranks, counters, ops: SliceOps::new(1), sequence: 0, session: 0 }
     }
 
     /// One session comes to each rank, and an old one goes. The operations made.
     fn turn(&mut self) -> usize {
-        let (comes, goes) = (self.session % SESSIONS, (self.session + SESSIONS / 2) % SESSIONS);
+        let comes = self.session % SESSIONS;
+        let goes = (self.session + SESSIONS / 2) % SESSIONS;
         let mut count = 0;
         for (feed, messages) in &mut self.ranks {
             let payloads = messages.stores[comes].iter().chain([&messages.removes[goes]]);

@@ -59,7 +59,8 @@ fn packed(entries: impl Iterator<Item = SnapshotEntry>, links: &[Link]) -> Vec<u
 
 fn unpacked(bytes: &[u8]) -> RestoredBlocks {
     let (mut reader, _) = SnapshotReader::open(bytes).unwrap();
-    let (mut entries, mut links) = (Vec::new(), Vec::new());
+    let mut entries = Vec::new();
+    let mut links = Vec::new();
     loop {
         match reader.next_part().unwrap() {
             Part::Rank(_) => {}

@@ -36,7 +36,8 @@ fn pass(from: &mut Session, to: &mut Session) -> bool {
 }
 
 fn shaken(acceptor: &Acceptor, connector: &Connector) -> (Session, Session) {
-    let (mut server, mut client) = (acceptor.session().unwrap(), connector.session().unwrap());
+    let mut server = acceptor.session().unwrap();
+    let mut client = connector.session().unwrap();
     client.shake().unwrap();
     while pass(&mut client, &mut server) | pass(&mut server, &mut client) {}
     (server, client)
@@ -44,7 +45,8 @@ fn shaken(acceptor: &Acceptor, connector: &Connector) -> (Session, Session) {
 
 /// A server that has received a first message, and its client.
 fn greeted(acceptor: &Acceptor, connector: &Connector) -> (Session, Session) {
-    let (mut server, mut client) = (acceptor.session().unwrap(), connector.session().unwrap());
+    let mut server = acceptor.session().unwrap();
+    let mut client = connector.session().unwrap();
     client.shake().unwrap();
     let hello = std::mem::take(client.outgoing());
     server.incoming().extend_from_slice(&hello);

@@ -25,7 +25,8 @@ fn verifier() -> Arc<TokenVerifier> {
 }
 
 fn tokens(criterion: &mut Criterion) {
-    let (verifier, sound) = (verifier(), TOKEN.trim().as_bytes());
+    let verifier = verifier();
+    let sound = TOKEN.trim().as_bytes();
     // Another signature under a known `kid`.
     let mut forged = sound.to_vec();
     let last = forged.len() - 2;

@@ -270,13 +270,15 @@ fn bind_all(
     inherited: &mut Inherited,
 ) -> Result<Vec<Vec<BoundListener>>, StartError> {
     let mut of_shards: Vec<_> = config.cores.iter().map(|_| Vec::new()).collect();
-    let (is_tls, is_shared) = (config.speaks_tls(), config.listen_shared);
+    let is_tls = config.speaks_tls();
+    let is_shared = config.listen_shared;
     let mut shares = Shares { inherited, of_shards: &mut of_shards };
     config.listen = bind(config.listen, "listen", is_shared, is_tls, &mut shares)?;
     for position in 0..config.listeners.len() {
         let Some(listener) = config.listeners.get(position).copied() else { break };
         let is_tls = config.listener_speaks_tls(&listener);
-        let (key, address) = ("listener.address", listener.address);
+        let key = "listener.address";
+        let address = listener.address;
         let bound = bind(address, key, is_shared, is_tls, &mut shares)?;
         if let Some(listener) = config.listeners.get_mut(position) {
             listener.address = bound;
@@ -397,7 +399,8 @@ fn launch(
         shards.push(spawn_shard(setup)?);
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let (listen, admin_address) = (config.listen, config.admin.clone());
+    let listen = config.listen;
+    let admin_address = config.admin.clone();
     let further = config.listeners.iter().map(|listener| listener.address).collect();
     let setup = ControlSetup {
         config,
@@ -502,7 +505,8 @@ mod tests {
     fn an_address_that_is_given_back_in_time_is_bound() {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = held.local_addr().unwrap();
-        let (mut held, mut try_count) = (Some(held), 0);
+        let mut held = Some(held);
+        let mut try_count = 0;
         let bound = bind_in_time(|| {
             try_count += 1;
             if try_count == 3 {

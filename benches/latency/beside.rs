@@ -37,7 +37,8 @@ pub(crate) struct Cores {
 impl Cores {
     /// First the router's, last the load's, the others between.
     pub(crate) fn of(cores: &[CoreId]) -> Option<Self> {
-        let (router, load) = (*cores.first()?, *cores.last()?);
+        let router = *cores.first()?;
+        let load = *cores.last()?;
         let control = *cores.get(1)?;
         Some(Self { router, load, control, events: *cores.get(2).unwrap_or(&control) })
     }
@@ -90,14 +91,17 @@ pub(crate) fn run(
         count: (options.rate * options.measured_ms() / 1_000).max(1),
     };
     let row = |name: String| Row { name, samples: Vec::new() };
-    let (mut idle, mut busy) = (row("forebay kv".into()), row(format!("with {rate}/s")));
+    let mut idle = row("forebay kv".into());
+    let mut busy = row(format!("with {rate}/s"));
     let mut streams = Vec::new();
     for _ in 0..options.rounds() {
         idle.samples.push(run_unary(&mut rig, &router.target, plan)?);
         stream.set(true);
         rig.pause(SETTLE)?;
         let applied = router.ops_applied()?;
-        let (begin_ns, blocks, cpu) = (rig.now_ns(), stream.blocks(), control.read_ns());
+        let begin_ns = rig.now_ns();
+        let blocks = stream.blocks();
+        let cpu = control.read_ns();
         busy.samples.push(run_unary(&mut rig, &router.target, plan)?);
         let seconds = (rig.now_ns() - begin_ns) as f64 / 1e9;
         let spent = control.read_ns().zip(cpu).map(|(after, before)| (after - before) as f64 / 1e9);

@@ -163,7 +163,9 @@ async fn publish(
     // ordering: Relaxed, see where it is read.
     state.ready.store(true, Ordering::Relaxed);
     let clock = Clock::start();
-    let (mut sent, mut due, mut last) = (0, 0.0, clock.now().0);
+    let mut sent = 0;
+    let mut due = 0.0;
+    let mut last = clock.now().0;
     let mut turn = 0;
     // ordering: Relaxed, see where it is set.
     while !state.end.load(Ordering::Relaxed) {

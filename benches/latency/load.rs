@@ -145,7 +145,8 @@ impl<'a> Run<'a> {
     fn send_due(&mut self, rig: &Rig, cpu: &mut CpuWindow<'_>) -> io::Result<()> {
         let total = self.plan.warm_count + self.plan.count;
         while self.next < total {
-            let (now, due) = (rig.now_ns(), self.due_ns(self.next));
+            let now = rig.now_ns();
+            let due = self.due_ns(self.next);
             if due > now {
                 return Ok(());
             }

@@ -60,7 +60,8 @@ fn run(options: &Options) -> io::Result<()> {
     core_affinity::set_for_current(*load_core);
     // Timers fire when they are due, not 50 us later.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
-    let (router, load) = (router_core.id, load_core.id);
+    let router = router_core.id;
+    let load = load_core.id;
     writeln!(out, "router on core {router}, load and worker on core {load}")?;
     if router == load {
         writeln!(out, "only one core: the figures are those of threads that take turns")?;
@@ -107,7 +108,8 @@ struct Scenario {
 
 impl Scenario {
     fn answers(options: &Options, body_bytes: usize, size: &str) -> Self {
-        let (rate, connections) = (options.rate, options.connections);
+        let rate = options.rate;
+        let connections = options.connections;
         let title = format!(
             "Answers: chat bodies of {size}, {rate} requests/s over {connections} connections"
         );
@@ -115,7 +117,8 @@ impl Scenario {
     }
 
     fn streams(options: &Options) -> Self {
-        let (streams, interval) = (options.streams, options.event_interval_ms);
+        let streams = options.streams;
+        let interval = options.event_interval_ms;
         let rate = u64::from(streams) * 1_000 / interval;
         let title =
             format!("Events: {streams} streams, one event each {interval} ms ({rate} events/s)");
@@ -134,7 +137,8 @@ impl Scenario {
         target: &Target,
         options: &Options,
     ) -> io::Result<load::Sample> {
-        let (warm_ms, measured_ms) = (options.warm_ms(), options.measured_ms());
+        let warm_ms = options.warm_ms();
+        let measured_ms = options.measured_ms();
         if !self.streams {
             let plan = UnaryPlan {
                 requests: &self.requests,

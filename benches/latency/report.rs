@@ -42,7 +42,8 @@ pub(crate) fn table(title: &str, each: &str, rows: &[Row]) -> String {
         let cpu = row.samples.iter().filter_map(|sample| sample.cpu_each_ns).map(signed);
         let late = row.samples.iter().map(|sample| signed(sample.late.value_at_quantile(0.99)));
         let failed: u64 = row.samples.iter().map(|sample| sample.failed).sum();
-        let (cpu, late) = (micros(median(cpu.collect())), micros(median(late.collect())));
+        let cpu = micros(median(cpu.collect()));
+        let late = micros(median(late.collect()));
         let _ = writeln!(out, "   {cpu:>9}   {late:>9} {failed:>7}");
     }
     out

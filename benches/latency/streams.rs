@@ -40,8 +40,12 @@ pub(crate) fn run_streams(
         begin_ns + plan.stream.interval_ns * (u64::from(plan.stream.event_count) + 3) + PATIENCE_NS;
     let mut sample = Sample::new()?;
     let mut cpu = CpuWindow::of(target);
-    let (emitted_before, mut received, mut ended, mut next) = (rig.stub.emitted(), 0_u64, 0, 0);
-    let (mut counted, mut ready) = (0_u64, Vec::new());
+    let emitted_before = rig.stub.emitted();
+    let mut received = 0_u64;
+    let mut ended = 0;
+    let mut next = 0;
+    let mut counted = 0_u64;
+    let mut ready = Vec::new();
     let mut requests = plan.requests.iter().cycle();
     while ended < plan.stream_count {
         let now = rig.now_ns();

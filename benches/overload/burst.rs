@@ -103,7 +103,8 @@ async fn measure(
 }
 
 fn plan(burst: &BurstOptions) -> Next {
-    let (tokens, stream) = (burst.tokens, burst.stream);
+    let tokens = burst.tokens;
+    let stream = burst.stream;
     Rc::new(move |number| {
         let words: Vec<String> =
             (0..WORDS).map(|word| format!("w{}", number * 31 + word)).collect();
@@ -201,7 +202,8 @@ fn report(out: &mut impl Write, burst: &BurstOptions, seen: &Run) -> io::Result<
     for (name, count) in answers(&seen.done) {
         writeln!(out, "  {count:7} x {name}")?;
     }
-    let (gaps, alone) = (&places.gaps, &seen.alone.gaps);
+    let gaps = &places.gaps;
+    let alone = &seen.alone.gaps;
     writeln!(
         out,
         "in flight at the engines: peak {:?} by their counters, {} by their logs\n\
@@ -246,7 +248,8 @@ fn verdict(out: &mut impl Write, burst: &BurstOptions, seen: &Run) -> io::Result
     let longest = refused(seen).filter_map(|outcome| outcome.retry_after_s).max().unwrap_or(0);
     let untold = refused(seen).filter(|outcome| outcome.retry_after_s.is_none()).count();
     let peak = seen.engine_peaks.iter().fold(0.0_f64, |peak, engine| peak.max(*engine));
-    let (gaps, alone) = (&seen.places.gaps, &seen.alone.gaps);
+    let gaps = &seen.places.gaps;
+    let alone = &seen.alone.gaps;
     let added_ms = gaps.permille_ms(990) - alone.permille_ms(990);
     let mut all_good = true;
     for (good, what) in [

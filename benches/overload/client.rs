@@ -129,7 +129,8 @@ impl Pool {
         };
         connection.input.drain(..head.head_bytes);
         outcome.head_ns = self.now_ns();
-        (outcome.status, outcome.retry_after_s) = (head.status, head.retry_after_s);
+        outcome.status = head.status;
+        outcome.retry_after_s = head.retry_after_s;
         outcome.retry_after_ms = head.retry_after_ms;
         outcome.reason.clone_from(&head.reason);
         if ask.stream && head.status == 200 {

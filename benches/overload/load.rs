@@ -47,7 +47,8 @@ pub(crate) async fn open_loop(
         while due <= now_ns.min(end_ns) as f64 {
             let turn = usize::try_from(number).unwrap_or(0) % pools.len();
             if let Some(pool) = pools.get(turn) {
-                let (pool, planned) = (Rc::clone(pool), next(number));
+                let pool = Rc::clone(pool);
+                let planned = next(number);
                 let due_ns = NanosSinceStart(begun_ns.max(whole(due)));
                 tasks.spawn_local(async move {
                     let outcome = pool.ask(&planned.ask, due_ns).await;
@@ -83,8 +84,10 @@ pub(crate) async fn closed_loop(
     for pool in pools {
         let end_ns = pool.now_ns() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         for _ in 0..at_once {
-            let (pool, next) = (Rc::clone(pool), Rc::clone(next));
-            let (number, done) = (Rc::clone(&number), Rc::clone(&done));
+            let pool = Rc::clone(pool);
+            let next = Rc::clone(next);
+            let number = Rc::clone(&number);
+            let done = Rc::clone(&done);
             tasks.push(spawn_local(async move {
                 while pool.now_ns() < end_ns {
                     let planned = next(number.replace(number.get() + 1));

@@ -125,7 +125,8 @@ fn start(
     modes: &ModesOptions,
     setting: Setting<'_>,
 ) -> io::Result<Fleet> {
-    let (mut engines, mut logs) = (Vec::new(), Vec::new());
+    let mut engines = Vec::new();
+    let mut logs = Vec::new();
     for number in 0..modes.engines {
         let log = starter.folder.join(format!("engine-{number}.times"));
         let mut flags = engine_flags(modes, starter.port()?);

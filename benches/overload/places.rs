@@ -64,8 +64,11 @@ pub(crate) fn read_log(path: &Path) -> io::Result<Vec<Seen>> {
 
 /// Looks at each engine's lines; `places` is how many requests each may have.
 pub(crate) fn place_use(engines: &[Vec<Seen>], places: usize, window: Window) -> PlaceUse {
-    let (mut gaps, mut service) = (Vec::new(), Vec::new());
-    let (mut busy_ns, mut finished, mut peak) = (0_u64, 0, 0);
+    let mut gaps = Vec::new();
+    let mut service = Vec::new();
+    let mut busy_ns = 0_u64;
+    let mut finished = 0;
+    let mut peak = 0;
     for engine in engines {
         let (engine_peak, engine_gaps) = walk(engine, places, window);
         peak = peak.max(engine_peak);
@@ -96,8 +99,10 @@ fn walk(engine: &[Seen], places: usize, window: Window) -> (usize, Vec<u64>) {
         engine.iter().flat_map(|seen| [(seen.received_ns, true), (seen.ended_ns, false)]).collect();
     // An end and a start in one nanosecond: the end was first.
     moments.sort_unstable();
-    let (mut in_flight, mut peak) = (0_usize, 0);
-    let (mut free_since, mut gaps) = (VecDeque::new(), Vec::new());
+    let mut in_flight = 0_usize;
+    let mut peak = 0;
+    let mut free_since = VecDeque::new();
+    let mut gaps = Vec::new();
     for (at_ns, is_start) in moments {
         if !is_start {
             in_flight = in_flight.saturating_sub(1);

@@ -26,7 +26,8 @@ const TOKEN_IDS: std::ops::Range<u64> = 260..500;
 
 /// Requests for answers of so many tokens; leavers wait that long for the first one.
 pub(crate) fn conversations(modes: &ModesOptions, tokens: u32, patience: Duration) -> Next {
-    let (beginnings, prompt_tokens) = (modes.beginnings, modes.prompt_tokens);
+    let beginnings = modes.beginnings;
+    let prompt_tokens = modes.prompt_tokens;
     Rc::new(move |number| {
         let mut random = fastrand::Rng::with_seed(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let prompt = if beginnings == 0 {

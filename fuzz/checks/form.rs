@@ -71,7 +71,8 @@ fn split_at_semicolons(text: &str) -> Option<String> {
 /// A semicolon ends a parameter where as many quotes stand before it that have no backslash as make
 /// pairs, as Python's `email` counts.
 fn by_parity(text: &str) -> Option<String> {
-    let (mut start, mut parts) = (0, Vec::new());
+    let mut start = 0;
+    let mut parts = Vec::new();
     for (at, _) in text.match_indices(';') {
         let part = &text[start..at];
         let quotes = part.matches('"').count() - part.matches("\\\"").count();
@@ -104,7 +105,9 @@ fn by_search(text: &str) -> Option<String> {
 
 /// A quote ends a text, whatever stands before it.
 fn without_escapes(text: &str) -> Option<String> {
-    let (mut start, mut is_quoted, mut parts) = (0, false, Vec::new());
+    let mut start = 0;
+    let mut is_quoted = false;
+    let mut parts = Vec::new();
     for (at, found) in text.char_indices() {
         is_quoted ^= found == '"';
         if found == ';' && !is_quoted {
@@ -117,7 +120,8 @@ fn without_escapes(text: &str) -> Option<String> {
 }
 
 fn renamed(data: &[u8], mut request: ApiRequest) {
-    let (mut body, mut found) = (data.to_vec(), ApiRequest::default());
+    let mut body = data.to_vec();
+    let mut found = ApiRequest::default();
     request.rename("a-longer-name");
     request.write_model(&mut body, 0);
     assert_eq!(scan_form(&body, FORM, Endpoint::Other, &mut found), Ok(()));

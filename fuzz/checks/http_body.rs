@@ -30,7 +30,8 @@ type Outcome = Result<(Vec<u8>, Option<usize>), BodyError>;
 /// Data so far, and where the body ended.
 fn decode(body: &[u8], step: usize) -> Outcome {
     let mut decoder = ChunkedDecoder::new(&LIMITS);
-    let (mut data, mut at) = (Vec::new(), 0);
+    let mut data = Vec::new();
+    let mut at = 0;
     for piece in body.chunks(step) {
         let mut bytes = piece.to_vec();
         let decoded = decoder.decode(&mut bytes)?;
@@ -69,8 +70,11 @@ fn round_trip(data: &[u8], cut: usize) {
 
 /// The same grammar, line by line: data so far and whether the body ended; `None` for an error.
 fn plainly(body: &[u8]) -> Option<(Vec<u8>, bool)> {
-    let (mut rest, mut data) = (body, Vec::new());
-    let (mut size_left, mut extension_left, mut trailer_left) = (4_096_u64, 64_usize, 64_usize);
+    let mut rest = body;
+    let mut data = Vec::new();
+    let mut size_left = 4_096_u64;
+    let mut extension_left = 64_usize;
+    let mut trailer_left = 64_usize;
     loop {
         let line = match line(rest) {
             Line::Whole(line) => line,

@@ -43,14 +43,17 @@ const SCARCE: usize = 6 << 10;
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
     let mut bytes = data.iter().copied();
-    let (kind, scarce) = (bytes.next().unwrap_or(0), bytes.next().unwrap_or(0));
+    let kind = bytes.next().unwrap_or(0);
+    let scarce = bytes.next().unwrap_or(0);
     let shard_count = usize::from(kind & 3) + 1;
     let rank_count = RANKS[usize::from(kind >> 2 & 3)];
     let scarce = (kind >> 6 == 3).then_some(SCARCE * usize::from(scarce));
     let mut fleet = Fleet::new(shard_count, rank_count, kind & 0x10 != 0, scarce);
     for _ in 0..CHANGES_MAX {
         let Some(change) = bytes.next() else { break };
-        let (rank, at, what) = (take(&mut bytes), take(&mut bytes), take(&mut bytes));
+        let rank = take(&mut bytes);
+        let at = take(&mut bytes);
+        let what = take(&mut bytes);
         let rank = u16::try_from(rank * 31 % usize::from(rank_count)).unwrap_or(0);
         let at = at * 256 + usize::from(change >> 5) * 37 + what / 16;
         fleet.change(change & 7, rank, at, what);
@@ -257,7 +260,8 @@ impl Fleet {
             let found = self.overlaps.get(RankIndex(*rank));
             let held = self.model.overlaps(*rank, &readings);
             let best = held.last().copied().unwrap_or_default();
-            let (bytes, blocks) = (found.bytes, found.blocks);
+            let bytes = found.bytes;
+            let blocks = found.blocks;
             assert!(
                 held.contains(&(bytes, blocks)),
                 "rank {rank} does not hold {found:?} of {text}"

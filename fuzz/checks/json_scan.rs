@@ -72,7 +72,8 @@ pub(crate) fn check(data: &[u8]) {
 
 /// Under another name all places are those that a scan of the new body finds.
 fn renamed(data: &[u8], endpoint: Endpoint, mut request: ApiRequest) {
-    let (mut body, mut found) = (data.to_vec(), ApiRequest::default());
+    let mut body = data.to_vec();
+    let mut found = ApiRequest::default();
     let behind = request.behind_model(body.len());
     request.rename("a \"longer\" name\n");
     request.write_model(&mut body, 0);
@@ -86,14 +87,16 @@ fn renamed(data: &[u8], endpoint: Endpoint, mut request: ApiRequest) {
 /// Names of images are all that is new in the body, and all places are those that a scan of it
 /// finds. Images that have names get no others.
 fn named(data: &[u8], mut request: ApiRequest) {
-    let (mut body, mut found) = (data.to_vec(), ApiRequest::default());
+    let mut body = data.to_vec();
+    let mut found = ApiRequest::default();
     let key = ImageKey::new("secret");
     request.name_images(&mut body, 0, &key);
     assert_eq!(scan(&body, Endpoint::ChatCompletions, &mut found), Ok(()));
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
     assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
     assert_eq!(found.texts, request.texts);
-    let (mut old, mut new) = (data, &body[..]);
+    let mut old = data;
+    let mut new = &body[..];
     while let Some((byte, rest)) = new.split_first() {
         let is_name =
             |member: &[u8]| member.starts_with(b"\"uuid\":\"") && member.ends_with(b"\",");
@@ -103,7 +106,8 @@ fn named(data: &[u8], mut request: ApiRequest) {
             continue;
         }
         assert_eq!(old.first(), Some(byte));
-        (old, new) = (&old[1..], rest);
+        old = &old[1..];
+        new = rest;
     }
     assert!(old.is_empty());
     let before = body.clone();

@@ -109,7 +109,8 @@ fn bodies(
         rooms: Rooms::new(ShardIndex(0), 5).draw(dp_size, dp_size - 1, wanted.rooms()),
         id: KvTransferId::new(7),
     };
-    let (mut prefill, mut decode) = (b"x".to_vec(), Vec::new());
+    let mut prefill = b"x".to_vec();
+    let mut decode = Vec::new();
     prefill_body(&legs, &mut prefill);
     decode_body(&legs, Some(HANDED), &mut decode);
     assert_eq!(prefill.remove(0), b'x', "it is appended");

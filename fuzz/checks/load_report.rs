@@ -50,7 +50,8 @@ fn faults(readings: &Readings) -> u64 {
 
 /// As counts of first tokens of one rank, a second after another.
 fn count(readings: &[LoadReading]) {
-    let (board, mut counts) = (LoadBoard::new(), FirstTokenCounts::default());
+    let board = LoadBoard::new();
+    let mut counts = FirstTokenCounts::default();
     for (reading, second) in readings.iter().zip(0..) {
         let now = NanosSinceStart(second * 1_000_000_000);
         counts.observe(RankIndex(7), reading, OwnLoad::default(), &board, now);
@@ -78,12 +79,15 @@ fn weigh(reading: &LoadReading) {
             kv_capacity_tokens: 0,
             most: RankCost::MAX,
         };
-        let (load, past) = (RankLoad::default(), RankPast::default());
-        let (report, now) = (reports.newest(rank), NanosSinceStart(age_ns));
+        let load = RankLoad::default();
+        let past = RankPast::default();
+        let report = reports.newest(rank);
+        let now = NanosSinceStart(age_ns);
         let seen = RankNow { load: &load, past: &past, report, now };
         predicted_work(seen, &work, |report| reports.weight_of(report, now))
     };
-    let (strange, own) = (cost(OwnLoad::default(), 0), cost(ours, 0));
+    let strange = cost(OwnLoad::default(), 0);
+    let own = cost(ours, 0);
     assert!(strange.total() >= own.total());
     // A full cache is told of whoever filled it.
     assert!(own.reported_tokens <= 4_000, "{own:?}");

@@ -56,7 +56,8 @@ fn streamed(is_chat: bool, body: &[u8], answers: &[&[u8]], piece: usize) -> Opti
         } else {
             let mut next = Vec::new();
             transcript.go_on(&mut next);
-            let (left, most) = (asked(&next), most.or(Some(if is_chat { 64 } else { 16 })));
+            let left = asked(&next);
+            let most = most.or(Some(if is_chat { 64 } else { 16 }));
             assert!(left > Some(0) && left <= most, "{left:?} of {most:?}");
         }
     }

@@ -59,7 +59,9 @@ fn file(data: &[u8]) {
 
 /// All messages, and whether the bytes were sound as far as they went.
 fn read(data: &[u8]) -> (Vec<Owned>, bool) {
-    let (mut decoder, mut messages, mut start) = (RecordingDecoder::new(), Vec::new(), 0);
+    let mut decoder = RecordingDecoder::new();
+    let mut messages = Vec::new();
+    let mut start = 0;
     loop {
         let Ok(step) = decoder.step(&data[start..]) else { return (messages, false) };
         for message in decoder.messages() {

@@ -16,7 +16,8 @@ const STEP_NANOS: u64 = 7_000_000;
 /// and how much later it comes.
 pub(crate) fn check(data: &[u8]) {
     let mut now = NanosSinceStart(1);
-    let (mut hearing, mut other) = (replica(1, now), replica(2, now));
+    let mut hearing = replica(1, now);
+    let mut other = replica(2, now);
     tell(&mut other, hearing.connected(now), now);
     for line in data.split(|byte| *byte == b'\n').take(64) {
         let Some((how, message)) = line.split_first() else { continue };
@@ -38,7 +39,8 @@ pub(crate) fn check(data: &[u8]) {
 /// The same bytes as a stream, in chunks of the size that the first byte says.
 fn read_stream(data: &[u8], hearing: &mut Replica, other: &mut Replica, now: NanosSinceStart) {
     let Some((size, stream)) = data.split_first() else { return };
-    let (mut lines, mut count) = (MessageLines::default(), 0);
+    let mut lines = MessageLines::default();
+    let mut count = 0;
     for chunk in stream.chunks(usize::from(*size).max(1)) {
         let mut chunk = Bytes::copy_from_slice(chunk);
         while let Ok(Some(message)) = lines.take(&mut chunk) {

@@ -60,7 +60,8 @@ fn file(data: &[u8]) {
 
 /// All that can be read, and the header if nothing is missing.
 fn read(data: &[u8]) -> (Ranks, Vec<Link>, Option<Header>) {
-    let (mut ranks, mut links) = (Ranks::new(), Vec::new());
+    let mut ranks = Ranks::new();
+    let mut links = Vec::new();
     let Ok((mut reader, header)) = SnapshotReader::open(data) else { return (ranks, links, None) };
     loop {
         let before = reader.offset();

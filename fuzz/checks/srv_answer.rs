@@ -13,7 +13,9 @@ pub(crate) fn check(data: &[u8]) {
         [255, ref whole @ ..] => whole.to_vec(),
         [flags, more_flags, count, ref rest @ ..] => {
             let mut message = question.clone();
-            (message[2], message[3], message[7]) = (flags, more_flags, count);
+            message[2] = flags;
+            message[3] = more_flags;
+            message[7] = count;
             message.extend(rest);
             message
         }
@@ -37,7 +39,8 @@ pub(crate) fn check(data: &[u8]) {
 /// Targets of the SRV records, and the least time that they hold.
 fn records(message: &[u8], mut at: usize) -> (BTreeSet<(String, u16)>, u64) {
     let count = u16::from_be_bytes([message[6], message[7]]);
-    let (mut found, mut least) = (BTreeSet::new(), u64::MAX);
+    let mut found = BTreeSet::new();
+    let mut least = u64::MAX;
     for _ in 0..count {
         while message[at] != 0 && message[at] < 0xc0 {
             at += 1 + usize::from(message[at]);
@@ -46,7 +49,9 @@ fn records(message: &[u8], mut at: usize) -> (BTreeSet<(String, u16)>, u64) {
         let field = |place: usize| {
             u64::from(u16::from_be_bytes([message[at + place], message[at + place + 1]]))
         };
-        let (kind, class, length) = (field(0), field(2), field(8));
+        let kind = field(0);
+        let class = field(2);
+        let length = field(8);
         let ttl = field(4) << 16 | field(6);
         if (kind, class) == (33, 1) {
             least = least.min(if ttl >= 1 << 31 { 0 } else { ttl });

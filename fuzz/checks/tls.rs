@@ -21,7 +21,8 @@ thread_local! {
 fn sessions() -> (Session, Session) {
     let file = |name: &str| PathBuf::from("tests/data/tls").join(name);
     let both = || {
-        let (cert, key) = (file("router.pem"), file("router.key"));
+        let cert = file("router.pem");
+        let key = file("router.key");
         let files = AcceptFiles {
             certificates: vec![CertificateFiles { cert, key }],
             ..AcceptFiles::default()
@@ -92,9 +93,11 @@ fn alone(session: Session, data: &[u8]) {
 /// Two honest sides. Each step of the script takes three bytes: the length of a piece, and where
 /// and how a byte of it is changed; a change of 0 is none.
 fn together(server: Session, client: Session, script: &[u8]) {
-    let (mut server, mut client) = (Listener::new(server), Listener::new(client));
+    let mut server = Listener::new(server);
+    let mut client = Listener::new(client);
     let mut steps = script.chunks_exact(3);
-    let (mut is_changed, mut have_spoken) = (false, [false; 2]);
+    let mut is_changed = false;
+    let mut have_spoken = [false; 2];
     client.hear(&[]);
     loop {
         let to_server = std::mem::take(client.session.outgoing());

@@ -64,7 +64,8 @@ fn read(data: &[u8], size: usize) -> (Units, Option<ZmtpError>) {
 fn naive(mut data: &[u8]) -> (Units, Option<ZmtpError>) {
     let mut units = Vec::new();
     let most = u64::try_from(MESSAGE_BYTES_MAX).unwrap();
-    let (mut parts, mut bytes) = (Vec::new(), 0);
+    let mut parts = Vec::new();
+    let mut bytes = 0;
     while let Some((&flags, rest)) = data.split_first() {
         if flags > 7 {
             return (units, Some(ZmtpError::Framing));
@@ -80,7 +81,8 @@ fn naive(mut data: &[u8]) -> (Units, Option<ZmtpError>) {
         if bytes > most || parts.len() >= PARTS_MAX {
             return (units, Some(ZmtpError::TooLarge));
         }
-        let (from, to) = (usize::try_from(head).unwrap(), usize::try_from(head + length).unwrap());
+        let from = usize::try_from(head).unwrap();
+        let to = usize::try_from(head + length).unwrap();
         let Some(body) = data.get(from..to) else { break };
         data = &data[to..];
         if flags & 4 != 0 {

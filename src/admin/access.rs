@@ -123,7 +123,9 @@ pub(crate) async fn check(
     if call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients) {
         return run(call, next).await;
     }
-    let (method, path, headers) = (call.method(), call.uri().path(), call.headers());
+    let method = call.method();
+    let path = call.uri().path();
+    let headers = call.headers();
     if access.is_own_question(headers) {
         return refused(Denied::Loop);
     }
@@ -170,10 +172,11 @@ async fn run(call: Request, next: Next) -> Response {
         return next.run(call).await;
     }
     let caller = call.extensions().get::<CalledBy>().cloned();
-    let (method, path) = (call.method().clone(), call.uri().path().to_owned());
+    let method = call.method().clone();
+    let path = call.uri().path().to_owned();
     let answer = next.run(call).await;
-    let (status, caller) =
-        (answer.status().as_u16(), caller.map_or("?".into(), |caller| caller.name));
+    let status = answer.status().as_u16();
+    let caller = caller.map_or("?".into(), |caller| caller.name);
     info!(%caller, %method, path, status, "the admin API was asked to change something");
     answer
 }

@@ -100,7 +100,8 @@ impl AddWorkerRequest {
         if wait.is_some_and(|wait| wait > WAIT_MAX) {
             return Err(format!("`wait` is at most {} s", WAIT_MAX.as_secs()));
         }
-        let (AddBody { name, api_key, .. }, url) = (body, url.text());
+        let AddBody { name, api_key, .. } = body;
+        let url = url.text();
         let worker = WorkerConfig { url, name, role, api_key, ..WorkerConfig::default() };
         Ok(Self { worker: Box::new(worker), wait })
     }

@@ -71,7 +71,8 @@ impl ClientGate {
         let refused = self.access.refuse_client(head)?;
         if self.told_at.get().is_none_or(|at| now.duration_since(at) >= REFUSAL_LOG_PERIOD) {
             self.told_at.set(Some(now));
-            let (path, status) = (head.uri.path(), refused.status().as_u16());
+            let path = head.uri.path();
+            let status = refused.status().as_u16();
             warn!(
                 caller,
                 path, status, "a call of the admin API was refused; see `admin_token_file`"

@@ -180,7 +180,8 @@ impl<'a> ShownCall<'a> {
             Ok(EngineReply { status, body, is_cut }) => {
                 let json = if *is_cut { None } else { serde_json::from_str(body).ok() };
                 let answer = json.map_or(ShownAnswer::Text(body), ShownAnswer::Json);
-                let (status, answer) = (Some(*status), Some(answer));
+                let status = Some(*status);
+                let answer = Some(answer);
                 Self { worker, status, answer, cut: *is_cut, error: None }
             }
         }

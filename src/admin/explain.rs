@@ -178,8 +178,10 @@ impl Explainer {
         bytes_per_token: f32,
         sources: &ExplainSources<'_>,
     ) -> Result<Rendered, Unmatched> {
-        let (request, place) = (&self.request, RenderThread::Offload);
-        let (index, fleet) = (sources.index, sources.fleet);
+        let request = &self.request;
+        let place = RenderThread::Offload;
+        let index = sources.index;
+        let fleet = sources.fleet;
         let ask = MatchRequest { index, fleet, model, request, body, place };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);
@@ -273,7 +275,8 @@ impl Explainer {
             let mut turn = std::mem::take(&mut self.turn);
             let mut random = self.random.clone();
             let picked = pick(policy, &self.request(case), &mut turn, &mut random);
-            (self.turn, self.random) = (turn, random);
+            self.turn = turn;
+            self.random = random;
             let Some(rank) = picked else { return Choice::none("no rank has room") };
             if self.has_room(rank, case) {
                 return Choice::of(policy, rank, &self.request(case));
@@ -328,7 +331,9 @@ impl Explainer {
             none_because: None,
             waits_for: None,
         });
-        (self.candidates, self.turn, self.random) = (candidates, turn, random);
+        self.candidates = candidates;
+        self.turn = turn;
+        self.random = random;
         choice
     }
 
@@ -400,9 +405,11 @@ impl Explainer {
 
 /// Bytes per token of a model as the shards have learnt it; the mean of those that have.
 fn bytes_per_token(counters: &[Arc<ShardCounters>], model: ModelIndex) -> Option<f32> {
-    let (mut sum, mut count) = (0.0_f32, 0.0_f32);
+    let mut sum = 0.0_f32;
+    let mut count = 0.0_f32;
     for ratio in counters.iter().filter_map(|shard| shard.bytes_per_token(model)) {
-        (sum, count) = (sum + ratio, count + 1.0);
+        sum += ratio;
+        count += 1.0;
     }
     (count > 0.0).then(|| sum / count)
 }

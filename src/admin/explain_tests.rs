@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Rank 0 prefills for rank 1.
 fn pair(uncached_tokens_min: u32) -> FleetSnapshot {
     let mut fleet = two_pools();
-    (fleet.ranks[0].role, fleet.ranks[0].kv_transfer) = (Role::Prefill, Some(KvTransfer::TwoPhase));
+    fleet.ranks[0].role = Role::Prefill;
+    fleet.ranks[0].kv_transfer = Some(KvTransfer::TwoPhase);
     fleet.ranks[1].role = Role::Decode;
     fleet.models[0].prefill_pool = Some(PoolIndex(1_024));
     let mut flow = FlowConfig::default();

@@ -60,7 +60,8 @@ struct CallCells {
 impl Calls {
     fn none(caller: CalledBy) -> Self {
         let moved_at = Cell::new(Instant::now());
-        let (begun, running) = (Cell::new(0), Cell::new(0));
+        let begun = Cell::new(0);
+        let running = Cell::new(0);
         let is_working = Cell::new(false);
         Self(Rc::new(CallCells { caller, moved_at, begun, running, is_working }))
     }
@@ -203,7 +204,8 @@ async fn serve_port(listener: AdminListener, router: Router) {
                 has_failed = false;
                 make_room(&mut open);
                 let open_calls = Calls::none(name);
-                let (router, calls) = (router.clone(), open_calls.clone());
+                let router = router.clone();
+                let calls = open_calls.clone();
                 let task = match caller {
                     AdminCaller::Tcp(stream) => {
                         spawn_local(connection(stream, router, calls, None))
@@ -235,7 +237,8 @@ async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router:
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let name = format!("{peer} by the port of clients").into();
         let calls = Calls::none(CalledBy { name, is_by_clients: true });
-        let (router, gate) = (router.clone(), Rc::clone(&gate));
+        let router = router.clone();
+        let gate = Rc::clone(&gate);
         spawn_local(async move {
             connection(stream, router, calls, Some(gate)).await;
             drop(place);
@@ -314,7 +317,8 @@ async fn connection(
     let service = service_fn(move |mut asked: hyper::Request<Incoming>| {
         let call = of_connection.begin();
         asked.extensions_mut().insert(of_connection.0.caller.clone());
-        let (calls, service) = (of_connection.clone(), service.clone());
+        let calls = of_connection.clone();
+        let service = service.clone();
         let gate = gate.clone();
         async move {
             // Apart from the answer, which may take its time.

@@ -265,7 +265,8 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     }
     let mut family = text.open(&catalogue::RANK_EJECTIONS);
     for (index, rank, worker) in sources.fleet.fleet.present() {
-        let (load, dp_rank) = (sources.fleet.board.rank(index), rank.dp_rank.0.to_string());
+        let load = sources.fleet.board.rank(index);
+        let dp_rank = rank.dp_rank.0.to_string();
         for reason in EjectReason::ALL {
             let labels =
                 [("worker", &*worker.name), ("dp_rank", &dp_rank), ("reason", reason.name())];
@@ -338,7 +339,8 @@ pub(crate) fn stage_figures(
 ) -> Option<(Vec<u64>, WholeHistogram)> {
     let histogram = histograms.stage(stage)?;
     let count = histogram.len();
-    let (mut below, mut from) = (0_u64, 0_u64);
+    let mut below = 0_u64;
+    let mut from = 0_u64;
     let counts = STAGE_BOUNDS.iter().map(|(bound_ns, _)| {
         below += histogram.count_between(from, *bound_ns);
         from = bound_ns + 1;

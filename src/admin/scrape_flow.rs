@@ -169,7 +169,8 @@ mod tests {
 
     fn scraped(fleet: &FleetSnapshot, board: &LoadBoard) -> String {
         let mut text = MetricsText::default();
-        let (drain_rates, now) = (&DrainRates::default(), NanosSinceStart(0));
+        let drain_rates = &DrainRates::default();
+        let now = NanosSinceStart(0);
         flow(&FlowSources { fleet, board, drain_rates, now }, &mut text);
         text.finish()
     }
@@ -178,7 +179,8 @@ mod tests {
     fn ranks_queues_and_windows_are_shown() {
         let board = LoadBoard::new();
         let load = board.rank(RankIndex(1)).unwrap();
-        let (limits, second) = (RoomLimits::default(), Duration::from_secs(1));
+        let limits = RoomLimits::default();
+        let second = Duration::from_secs(1);
         assert!(
             load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }).is_some()
         );
@@ -227,7 +229,8 @@ mod tests {
             scraped(&fleet, &board).contains(&format!("\nforebay_{line}\n"))
         };
         assert!(shown(0), "the speed is not known");
-        let (past, at) = (board.past(RankIndex(1)).unwrap(), NanosSinceStart(1 << 30));
+        let past = board.past(RankIndex(1)).unwrap();
+        let at = NanosSinceStart(1 << 30);
         past.prefill_began(1 << 20, NanosSinceStart(0));
         past.prefill_ended(1 << 20, 0, at);
         assert!(past.prefill_room() > 100_000 && shown(past.prefill_room()));

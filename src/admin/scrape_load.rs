@@ -19,7 +19,8 @@ pub(crate) fn loads(sources: &FleetView<'_>, text: &mut MetricsText) {
         (*bound, below)
     });
     let cumulative: Vec<(f64, u64)> = cumulative.collect();
-    let (count, sum) = (scrapes.buckets.iter().sum(), scrapes.sum.as_secs_f64());
+    let count = scrapes.buckets.iter().sum();
+    let sum = scrapes.sum.as_secs_f64();
     let whole = WholeHistogram { count, sum };
     text.open(&catalogue::LOAD_SCRAPE_SECONDS).buckets(&[], cumulative.into_iter(), whole);
     text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.loads.dropped_count());

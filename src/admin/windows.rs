@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn opens_and_closes_one_pool_or_all() {
-        let (fleet, windows) = (two_pools(), Windows::new());
+        let fleet = two_pools();
+        let windows = Windows::new();
         let apply = |body: &str| asked(body).unwrap().apply(&fleet, &windows, NOW);
         apply(r#"{"model":"adapter","open":"2s"}"#).unwrap();
         assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 0]);
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_models_prefill_ranks_are_closed_with_it() {
-        let (mut fleet, windows) = (two_pools(), Windows::new());
+        let mut fleet = two_pools();
+        let windows = Windows::new();
         fleet.ranks[1].role = Role::Prefill;
         pools::assign(&mut fleet);
         asked(r#"{"model":"base","open":"2s"}"#).unwrap().apply(&fleet, &windows, NOW).unwrap();
@@ -229,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_model_that_nobody_serves_is_named() {
-        let (fleet, windows) = (two_pools(), Windows::new());
+        let fleet = two_pools();
+        let windows = Windows::new();
         let long = "x".repeat(5_000);
         for name in ["gone", "nobody", &long] {
             let wanted = WindowRequest { model: Some(name.to_owned()), open: Some(OPEN_MAX) };

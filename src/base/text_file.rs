@@ -33,7 +33,8 @@ pub fn read_file(path: &Path, bytes_max: usize) -> io::Result<String> {
 /// # Errors
 /// It cannot be read, is no UTF-8, or is longer than `bytes_max`.
 pub fn read_text(source: impl Read, bytes_max: usize) -> io::Result<String> {
-    let (mut text, limit) = (String::new(), bytes_max as u64);
+    let mut text = String::new();
+    let limit = bytes_max as u64;
     source.take(limit.saturating_add(1)).read_to_string(&mut text)?;
     if text.len() > bytes_max {
         return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));

@@ -72,7 +72,8 @@ mod tests {
     #[test]
     fn a_context_is_read_and_written_as_it_came() {
         let read = TraceParent::parse(VALID.as_bytes()).unwrap();
-        let (trace, span) = (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7);
+        let trace = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
+        let span = 0x00f0_67aa_0ba9_02b7;
         assert_eq!(read, TraceParent { trace, span, is_sampled: true });
         assert_eq!(read.write(), VALID.as_bytes());
         let other = VALID.replace("-01", "-02");

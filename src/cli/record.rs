@@ -83,7 +83,8 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
         }
     };
     let stream = args.router.as_ref().map(|router| {
-        let (token, ca) = (args.token_file.as_deref(), args.ca_file.as_deref());
+        let token = args.token_file.as_deref();
+        let ca = args.ca_file.as_deref();
         RouterStream::new(router, "/debug/requests", StreamFiles { token, ca })
     });
     let stream = stream.transpose()?;
@@ -118,7 +119,8 @@ async fn follow(stream: RouterStream, heard: mpsc::Sender<Vec<u8>>) {
 async fn notes(stream: &RouterStream, heard: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
     let answer = stream.open().await?;
     tracing::info!(router = stream.url(), "recording");
-    let (mut pieces, mut bytes) = (answer.bytes_stream(), Vec::<u8>::new());
+    let mut pieces = answer.bytes_stream();
+    let mut bytes = Vec::<u8>::new();
     while let Some(piece) = pieces.next().await {
         bytes.extend_from_slice(&piece.map_err(|error| cause(&error))?);
         let mut rest: &[u8] = &bytes;

@@ -171,7 +171,8 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
         return Err(format!("--load {}: give percents above 0", args.load));
     }
     check_numbers(&args.fleet)?;
-    let (kinds, workers) = (args.fleet.engine.len(), args.fleet.workers);
+    let kinds = args.fleet.engine.len();
+    let workers = args.fleet.workers;
     if kinds > usize::from(workers) {
         return Err(format!("--engine: {kinds} files for --workers {workers}. Leave some out"));
     }
@@ -250,8 +251,10 @@ fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Re
     let rows =
         [(name, found.policy), ("at once", found.sent_at_once), ("annealed", found.annealed)];
     for (name, row) in rows {
-        let (mean, p99) = (row.ttft_ms_mean, row.ttft_ms_p99);
-        let (refused, goodput) = (row.refused, row.goodput);
+        let mean = row.ttft_ms_mean;
+        let p99 = row.ttft_ms_p99;
+        let refused = row.refused;
+        let goodput = row.goodput;
         writeln!(out, "{name:<19} {refused:>7} {mean:>9.1} {p99:>9.1} {goodput:>7.3}")?;
     }
     writeln!(out, "{name} over annealed, mean: {:.3}", found.policy_over_annealed)

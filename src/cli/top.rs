@@ -62,7 +62,8 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
 
 /// The flags as a stream, or what is wrong with them.
 pub(super) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
-    let (token, ca) = (args.token_file.as_deref(), args.ca_file.as_deref());
+    let token = args.token_file.as_deref();
+    let ca = args.ca_file.as_deref();
     RouterStream::new(&args.router, "/live", StreamFiles { token, ca })
 }
 
@@ -72,7 +73,8 @@ async fn snapshots(
     mut take: impl AsyncFnMut(Snapshot) -> bool,
 ) -> Result<(), String> {
     let answer = stream.open().await?;
-    let (mut reader, mut bytes) = (LineReader::default(), answer.bytes_stream());
+    let mut reader = LineReader::default();
+    let mut bytes = answer.bytes_stream();
     while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silent)? {
         let piece = piece.map_err(|error| cause(&error))?;
         let mut lines = Vec::new();

@@ -99,8 +99,10 @@ impl Check<'_> {
                 (Some(position), Some((list, name))) => format!("{list}.{position}.{name}"),
                 _ => key.path.to_owned(),
             };
-            let (kind, shown) = (setting.kind(key), key.path);
-            let (is, range) = (kind.format(number), kind.format_range(key));
+            let kind = setting.kind(key);
+            let shown = key.path;
+            let is = kind.format(number);
+            let range = kind.format_range(key);
             self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
         });
     }
@@ -163,7 +165,8 @@ impl Check<'_> {
         if let Some(dir) = &config.model_dir {
             self.model_dir("model_dir", dir);
         }
-        let (mut urls, mut names) = (HashSet::new(), HashSet::new());
+        let mut urls = HashSet::new();
+        let mut names = HashSet::new();
         for (position, worker) in config.workers.iter().enumerate() {
             self.worker(&format!("worker.{position}"), worker);
             if !urls.insert(&worker.url) && !worker.url.is_empty() {
@@ -309,7 +312,8 @@ impl Check<'_> {
 /// Do two listening sockets want the same port?
 pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_port = one.port() == other.port() && one.port() != 0;
-    let (ip, other) = (one.ip(), other.ip());
+    let ip = one.ip();
+    let other = other.ip();
     same_port && (ip == other || ip.is_unspecified() || other.is_unspecified())
 }
 

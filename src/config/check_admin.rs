@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn readers_have_another_token() {
         let folder = tempfile::tempdir().unwrap();
-        let (read, change) =
-            (file(folder.path(), "read", LONG), file(folder.path(), "change", OTHER));
+        let read = file(folder.path(), "read", LONG);
+        let change = file(folder.path(), "change", OTHER);
         let both = |read: &str, change: &str| {
             findings(&format!(
                 "admin_read_token_file = \"{read}\"\nadmin_token_file = \"{change}\""

@@ -43,8 +43,8 @@ impl Check<'_> {
             return;
         }
         for (position, worker) in config.workers.iter().enumerate() {
-            let (kv_transfer, engine) =
-                (&worker.kv_transfer, worker.engine.unwrap_or(config.engine));
+            let kv_transfer = &worker.kv_transfer;
+            let engine = worker.engine.unwrap_or(config.engine);
             let key = match (engine, kv_transfer.kv_flow) {
                 (EngineKind::Vllm, None | Some(KvFlow::TwoPhase)) | (EngineKind::Openai, _) => {
                     continue;

@@ -30,7 +30,8 @@ impl Check<'_> {
             Err(KeyFileError::Faulty(faults)) => {
                 let name = path.display().to_string();
                 self.findings.extend(faults.into_iter().map(|fault| {
-                    let (line, column) = (fault.line, fault.column);
+                    let line = fault.line;
+                    let column = fault.column;
                     let origin = Origin::File { name: name.clone(), line, column };
                     Finding::error(origin, fault.what, fault.help)
                 }));

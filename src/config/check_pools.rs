@@ -30,7 +30,8 @@ impl Check<'_> {
             let what = "`kv_pool` is a name: visible ASCII without spaces";
             self.error(key, what, "leave it out where nothing is shared");
         } else if name.len() > KV_POOL_NAME_BYTES_MAX {
-            let (is, most) = (name.len(), KV_POOL_NAME_BYTES_MAX);
+            let is = name.len();
+            let most = KV_POOL_NAME_BYTES_MAX;
             let what = format!("`kv_pool` is a name of {is} bytes, more than {most}");
             self.error(key, what, "give it a shorter name");
         }
@@ -64,6 +65,7 @@ fn difference(config: &Config, one: &WorkerConfig, other: &WorkerConfig) -> Opti
     if engines.contains(&EngineKind::Vllm) && engines.contains(&EngineKind::Sglang) {
         return Some("different engines, vLLM and SGLang".to_owned());
     }
-    let (one, other) = (one.block_size_tokens?, other.block_size_tokens?);
+    let one = one.block_size_tokens?;
+    let other = other.block_size_tokens?;
     (one != other).then(|| format!("different block sizes, {other} and {one}"))
 }

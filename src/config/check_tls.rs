@@ -70,7 +70,8 @@ impl Check<'_> {
         let Some(left) = certified.expires_at.map(|at| at.saturating_sub(since_1970())) else {
             return;
         };
-        let (origin, name) = (format!("{key}.cert"), files.cert.display());
+        let origin = format!("{key}.cert");
+        let name = files.cert.display();
         if left.is_zero() {
             let what = format!("`{shown}.cert` {name} has expired");
             self.warning(&origin, what, "clients refuse it; renew it");

@@ -103,7 +103,8 @@ fn a_decode_worker_that_no_prefill_worker_hands_to_is_found() {
              kv_engine_id = \"e\"\n{prefill}\n"
         ))
     };
-    let (pull, push) = ("kv_flow = \"two_phase\"", "kv_flow = \"push\"");
+    let pull = "kv_flow = \"two_phase\"";
+    let push = "kv_flow = \"push\"";
     for (prefill, decode) in [("", ""), ("", pull), (pull, pull), (push, push), (push, "")] {
         assert_eq!(pair(prefill, decode), [""; 0], "{prefill} {decode}");
     }

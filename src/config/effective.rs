@@ -77,7 +77,8 @@ pub fn to_json(config: &Config) -> Value {
 /// What differs from the defaults, and the policy: as one JSON object with the keys of the file.
 #[must_use]
 pub fn changed_json(config: &Config) -> Value {
-    let (mut shown, defaults) = (to_json(config), to_json(&Config::default()));
+    let mut shown = to_json(config);
+    let defaults = to_json(&Config::default());
     if let Some(root) = shown.as_object_mut() {
         root.retain(|name, value| match (value, defaults.get(name)) {
             (Value::Object(table), Some(Value::Object(usual))) => {

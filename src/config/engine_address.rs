@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn addresses_count_once_they_are_known_and_names_may_be_virtual_hosts() {
-        let (x, y) = (Some("10.0.0.1:80"), Some("10.0.0.2:80"));
+        let x = Some("10.0.0.1:80");
+        let y = Some("10.0.0.2:80");
         let of = |one, two, at| likeness(one, two, at);
         assert_eq!(of("http://a", "http://10.0.0.1", [x, None]), EngineLikeness::One);
         assert_eq!(of("http://a", "http://10.0.0.1", [y, None]), EngineLikeness::Two);

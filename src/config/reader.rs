@@ -55,7 +55,8 @@ struct TablePath<'p> {
 /// Reads a whole file. A text that is no TOML gives one finding, else every fault gives its own.
 pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     let mut config = Config::default();
-    let (known, findings) = (known_paths(), Vec::new());
+    let known = known_paths();
+    let findings = Vec::new();
     let behind_breaks = text.match_indices('\n').map(|(at, _)| at + 1);
     let line_starts = std::iter::once(0).chain(behind_breaks).collect();
     let origins = Origins::default();
@@ -169,7 +170,8 @@ impl ConfigReader<'_> {
         self.origins.set(name.to_owned(), origin);
         let mut list = Vec::new();
         for (position, (table, span)) in tables.into_iter().enumerate() {
-            let (path, mut values) = (format!("{name}.{position}"), T::default());
+            let path = format!("{name}.{position}");
+            let mut values = T::default();
             self.origins.set(path.clone(), self.place(span));
             let place = TablePath { path: &format!("{path}."), shown: &format!("{name}.") };
             self.table(&mut values, place, table);

@@ -58,7 +58,9 @@ impl RecordFormat {
     /// # Errors
     /// What is wrong with it: a brace without its other one, or a name that is none.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
         if text.contains(char::is_control) {
             return Err("a record is one line without control characters".into());
         }
@@ -89,7 +91,8 @@ impl RecordFormat {
 
     /// The text of a record; `value` appends what a field says.
     pub fn write(&self, mut value: impl FnMut(RecordField, &mut Vec<u8>)) -> String {
-        let (mut line, mut raw) = (String::new(), Vec::new());
+        let mut line = String::new();
+        let mut raw = Vec::new();
         for part in &self.0 {
             match part {
                 FormatPart::Text(text) => line.push_str(text),

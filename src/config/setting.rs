@@ -93,7 +93,8 @@ fn text_of<'i>(item: &'i Item, wanted: &str) -> Result<&'i str, String> {
 fn without_password(urls: &str) -> String {
     let mask = |url: &str| match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 <= at => {
-            let (start, host) = (url.get(..scheme + 3), url.get(at..));
+            let start = url.get(..scheme + 3);
+            let host = url.get(at..);
             format!("{}{MASK}{}", start.unwrap_or_default(), host.unwrap_or_default())
         }
         _ => url.to_owned(),

@@ -84,7 +84,8 @@ impl Config {
     }
 
     fn connect_files(&self, worker: &WorkerConfig) -> ConnectFiles {
-        let (own, all) = (&worker.tls, &self.upstream_tls);
+        let own = &worker.tls;
+        let all = &self.upstream_tls;
         // A certificate and its key belong together.
         let pair = match (&own.tls_cert, &own.tls_key) {
             (None, None) => (&all.cert, &all.key),

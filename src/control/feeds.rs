@@ -79,7 +79,8 @@ struct Tiers {
 impl Tiers {
     /// The tiers whose blocks lower the cost of a rank.
     fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
-        let (host, disk) = (kv.host_credit_percent > 0, kv.disk_credit_percent > 0);
+        let host = kv.host_credit_percent > 0;
+        let disk = kv.disk_credit_percent > 0;
         let pools = kv.pool_credit_percent > 0;
         Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, pools, numbers }
     }
@@ -184,9 +185,11 @@ impl Feeds {
     /// What the rank shares with others; a pool may track as many blocks as a rank.
     fn pool_of(&mut self, plan: &FeedPlan, entries_max: usize) -> Option<SharedPool> {
         let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
-        let (naming, ttl) = (self.naming(plan), self.setup.tiers.counted.ttl);
+        let naming = self.naming(plan);
+        let ttl = self.setup.tiers.counted.ttl;
         let wanted = PoolWanted { name, naming, entries_max, ttl };
-        let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
+        let ports = Rc::clone(&self.ports);
+        let counters = Rc::clone(&self.counters);
         let keep = |pool| drop(tokio::task::spawn_local(keep_pool(pool, ports, counters)));
         self.pools.of(wanted, &self.setup.tiers.numbers, keep)
     }
@@ -219,9 +222,11 @@ impl Feeds {
             timers: self.setup.timers,
         };
         let (stop, stopped) = oneshot::channel();
-        let (ports, counters) = (Rc::clone(&self.ports), Rc::clone(&self.counters));
+        let ports = Rc::clone(&self.ports);
+        let counters = Rc::clone(&self.counters);
         let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.setup.notices.clone());
-        let (state, status) = (feed.state(), feed.status());
+        let state = feed.state();
+        let status = feed.status();
         if self.are_kept {
             state.borrow_mut().keep_recent();
         }

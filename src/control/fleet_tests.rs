@@ -596,8 +596,8 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
     assert_eq!(used(&mut fleet), [false, true, false, false]);
     // A name moves to the address of a worker that is there, and away again.
-    let (there, apart) =
-        (SocketAddr::from(([127, 0, 0, 2], 9)), SocketAddr::from(([127, 0, 0, 3], 9)));
+    let there = SocketAddr::from(([127, 0, 0, 2], 9));
+    let apart = SocketAddr::from(([127, 0, 0, 3], 9));
     answers(&mut fleet, 2, apart);
     answers(&mut fleet, 3, there);
     assert_eq!(used(&mut fleet), [false, true, true, true]);

@@ -97,7 +97,8 @@ impl KvPools {
             }
             return None;
         };
-        let (name, model) = (Arc::clone(name), Arc::clone(&naming.model));
+        let name = Arc::clone(name);
+        let model = Arc::clone(&naming.model);
         let blocks = PoolBlocks::new(naming, entries_max, ttl, number);
         let blocks = Rc::new(RefCell::new(blocks));
         let known = KnownPool { name, model, is_over: false, blocks: Rc::downgrade(&blocks) };
@@ -155,7 +156,8 @@ mod tests {
 
     #[test]
     fn ranks_of_one_name_and_model_share_a_pool() {
-        let (mut pools, numbers) = (KvPools::default(), GivenNumbers::default());
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
         let names: [Arc<str>; 2] = ["a".into(), "b".into()];
         let mut of = |name: usize, model: &str, ttl| {
             let pool = pools.of(wanted(&names[name], model, ttl), &numbers, drop).unwrap();
@@ -176,7 +178,8 @@ mod tests {
 
     #[test]
     fn another_text_begins_another_pool() {
-        let (mut pools, numbers) = (KvPools::default(), GivenNumbers::default());
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
         let name: Arc<str> = "a".into();
         let mut of = |text: Option<&str>| {
             let mut wanted = wanted(&name, "m", 9);
@@ -198,7 +201,8 @@ mod tests {
 
     #[test]
     fn nothing_is_shared_that_was_not_followed_for_a_while() {
-        let (mut pools, numbers) = (KvPools::default(), GivenNumbers::default());
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
         let name: Arc<str> = "a".into();
         let first = pools.of(wanted(&name, "m", 9), &numbers, drop).unwrap();
         pools.end();
@@ -209,7 +213,8 @@ mod tests {
 
     #[test]
     fn there_are_only_so_many_at_a_time() {
-        let (mut pools, numbers) = (KvPools::default(), GivenNumbers::default());
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
         let names: Vec<Arc<str>> = (0..=KV_POOLS_MAX).map(|name| name.to_string().into()).collect();
         let mut of = |name: &Arc<str>| pools.of(wanted(name, "m", 9), &numbers, drop);
         let mut found: Vec<SharedPool> = names.iter().filter_map(&mut of).collect();

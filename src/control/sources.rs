@@ -152,7 +152,8 @@ impl WorkerLists {
         let text = format!("{url}: {reason}");
         let said = self.refused.entry(source.to_owned()).or_default();
         if said.is_new(&text) {
-            let (count, first) = (refused.len(), text);
+            let count = refused.len();
+            let first = text;
             warn!(source, count, first, "workers not added: tried again with each list");
         }
     }
@@ -182,7 +183,8 @@ struct WorkersFile {
 
 async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<WorkerList>) {
     let source = file.path.display().to_string();
-    let (mut complaint, mut last) = (Complaint::default(), None);
+    let mut complaint = Complaint::default();
+    let mut last = None;
     loop {
         let file = file.clone();
         let read = tokio::task::spawn_blocking(move || file.read()).await;

@@ -402,7 +402,8 @@ fn next_op(shards: &mut [ShardEnd]) -> (usize, KvOp) {
 
 #[test]
 fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
-    let (old, new) = (background_publisher(&[1, 2, 3, 4]), background_publisher(&[5, 6, 7, 8]));
+    let old = background_publisher(&[1, 2, 3, 4]);
+    let new = background_publisher(&[5, 6, 7, 8]);
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let (first, address) = mortal_worker(any, with_events(&old));
     let mut config = config(&[&format!("http://{address}")]);

@@ -69,7 +69,8 @@ impl TokenKeysSource {
             file.look(&news);
             tokio::task::spawn_local(follow_file(file, of_task))
         };
-        let (rules, reading) = (rules(&config.jwt), reading.abort_handle());
+        let rules = rules(&config.jwt);
+        let reading = reading.abort_handle();
         Ok(Some(Self { rules, news, connector, is_waiting: true, reading }))
     }
 

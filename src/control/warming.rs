@@ -100,8 +100,9 @@ mod tests {
 
     #[test]
     fn a_share_grows_and_ends() {
-        let (mut warming, worker, time) =
-            (Warming::default(), WorkerIndex(1), Duration::from_secs(20));
+        let mut warming = Warming::default();
+        let worker = WorkerIndex(1);
+        let time = Duration::from_secs(20);
         assert!(!warming.grow(at(5), time, 40), "nobody");
         warming.begin(worker, at(10));
         let mut places = |now: u64, usual: u32| {
@@ -125,8 +126,9 @@ mod tests {
 
     #[test]
     fn a_rank_comes_back_by_itself_and_goes_with_its_worker() {
-        let (mut warming, worker, time) =
-            (Warming::default(), WorkerIndex(1), Duration::from_secs(20));
+        let mut warming = Warming::default();
+        let worker = WorkerIndex(1);
+        let time = Duration::from_secs(20);
         let [one, other] = [RankIndex(3), RankIndex(4)];
         warming.begin_rank(worker, one, at(10));
         assert!(warming.grow(at(20), time, 40));

@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_shard_that_stands_still_for_a_second_is_stalled_until_it_goes_on() {
-        let (mut watchdog, mut now) = (Watchdog::default(), NanosSinceStart(0));
+        let mut watchdog = Watchdog::default();
+        let mut now = NanosSinceStart(0);
         for step in 0..=10_u64 {
             assert!(!watchdog.are_stalled().any(|stalled| stalled), "after {step} steps");
             now = now.plus(STEP);
@@ -98,7 +99,8 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_machine_is_no_stall() {
-        let (mut watchdog, mut now) = (Watchdog::default(), NanosSinceStart(0));
+        let mut watchdog = Watchdog::default();
+        let mut now = NanosSinceStart(0);
         for _ in 0..3 {
             now = now.plus(Duration::from_secs(60));
             watchdog.observe(now, &[Some(1)]);

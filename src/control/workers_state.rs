@@ -84,7 +84,8 @@ struct StateWrite {
 impl WorkerOrder {
     /// The worker as a table of the configuration would say it.
     pub(super) fn worker(&self) -> Result<WorkerConfig, String> {
-        let (name, role) = (self.name.clone(), self.role.clone());
+        let name = self.name.clone();
+        let role = self.role.clone();
         let api_key = self.api_key.clone();
         let asked = AddWorkerRequest::of_worker(self.url.clone(), name, role, api_key)?;
         Ok(asked.worker().clone())
@@ -103,7 +104,8 @@ impl WorkerOrder {
 impl WorkersState {
     /// Reads the file. A broken one is said, moved aside, and changes nothing.
     pub(super) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
-        let (path, shown) = (path.to_owned(), path.display());
+        let shown = path.display();
+        let path = path.to_owned();
         let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
         let (orders, text) = read.unwrap_or_else(|fault| {
             let aside = path.with_added_extension("broken");
@@ -192,7 +194,8 @@ impl WorkersState {
             return;
         }
         self.text.clone_from(&text);
-        let (path, ended) = (self.path.clone(), Rc::clone(&self.ended));
+        let path = self.path.clone();
+        let ended = Rc::clone(&self.ended);
         let had_failed = self.retry_at.is_some();
         let write = spawn_blocking(move || {
             replace(&path, &text).map_err(|error| {

@@ -128,8 +128,10 @@ mod tests {
         chat.answered("yes");
         let second: Value =
             serde_json::from_str(&source.ask(&mut chat).expect("turn")).expect("json");
-        let (first, second) = (first["messages"].as_array(), second["messages"].as_array());
-        let (first, second) = (first.expect("list"), second.expect("list"));
+        let first = first["messages"].as_array();
+        let second = second["messages"].as_array();
+        let first = first.expect("list");
+        let second = second.expect("list");
         assert_eq!((first.len(), second.len()), (2, 4));
         assert_eq!(first[..], second[..2]);
         assert_eq!(second[2]["content"], "yes");
@@ -143,7 +145,8 @@ mod tests {
         let begin = |number| source.begin(number, ReplyForm::Streamed);
         assert_eq!(begin(1).messages, begin(3).messages);
         assert_ne!(begin(1).messages, begin(2).messages);
-        let (mut one, mut again) = (begin(5), begin(5));
+        let mut one = begin(5);
+        let mut again = begin(5);
         assert_eq!(source.ask(&mut one), source.ask(&mut again));
     }
 

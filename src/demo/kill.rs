@@ -86,7 +86,8 @@ async fn watch(
     let warm_up_s = warm_up_s(total_s);
     let mut screen = Screen::new(config.terminal);
     let kill_s = total_s * KILL_SHARE;
-    let (kill, end) = (sleep(config.duration.mul_f64(KILL_SHARE)), sleep(config.duration));
+    let kill = sleep(config.duration.mul_f64(KILL_SHARE));
+    let end = sleep(config.duration);
     tokio::pin!(kill, end);
     let (told, mut down) = oneshot::channel();
     let mut told = Some(told);
@@ -141,7 +142,9 @@ fn kill_busiest(
     let busiest = loads.iter().enumerate().max_by_key(|(_, load)| **load);
     let Some((engine, Some(requests))) = busiest else { return Ok(None) };
     let Some(handle) = act.engines.get_mut(engine).and_then(Option::take) else { return Ok(None) };
-    let (url, client, clock) = (handle.url(), act.router.admin_client()?, act.clock);
+    let url = handle.url();
+    let client = act.router.admin_client()?;
+    let clock = act.clock;
     let at = clock.now();
     // It waits for the engine's thread, and this thread has clients to serve.
     tokio::task::spawn_blocking(move || handle.stop());
@@ -202,7 +205,8 @@ impl KillFigures {
         let mut out =
             format!("\n{:<16}{:>14}{:>14}\n", "engine killed", "whole answers", "streams");
         let mut count = |name: &str, value: fn(&FormAnswers) -> u64| {
-            let (whole, streams) = (value(&self.whole), value(&self.streams));
+            let whole = value(&self.whole);
+            let streams = value(&self.streams);
             let _infallible = writeln!(out, "{name:<16}{whole:>14}{streams:>14}");
         };
         count("sent", FormAnswers::sent);
@@ -210,7 +214,8 @@ impl KillFigures {
         count("failed", |answers| answers.all.failed());
         count("cut", |answers| answers.all.cut());
         let mut time = |name: &str, value: fn(&FormAnswers) -> f64| {
-            let (whole, streams) = (value(&self.whole), value(&self.streams));
+            let whole = value(&self.whole);
+            let streams = value(&self.streams);
             let unit = "ms to the answer, to the first token";
             let _infallible = writeln!(out, "{name:<16}{whole:>14.1}{streams:>14.1}  {unit}");
         };

@@ -59,7 +59,8 @@ pub(super) fn erase(frame: &str) -> String {
 pub(super) fn table(kv: &Figures, round_robin: &Figures) -> String {
     let mut out = format!("\n{:<16}{:>14}{:>14}\n", "", "kv", "round_robin");
     let mut row = |name: &str, unit: &str, digits: usize, value: fn(&Figures) -> f64| {
-        let (kv, other) = (value(kv), value(round_robin));
+        let kv = value(kv);
+        let other = value(round_robin);
         let _infallible = writeln!(out, "{name:<16}{kv:>14.digits$}{other:>14.digits$}  {unit}");
     };
     row("cache hit rate", "%", 1, |figures| figures.hit_rate * 100.0);
@@ -76,7 +77,8 @@ pub(super) fn table(kv: &Figures, round_robin: &Figures) -> String {
 pub(super) fn bars(kv: &Figures, round_robin: &Figures) -> String {
     let mut out = String::new();
     let mut pair = |name: &str, value: fn(&Figures) -> f64| {
-        let (kv, other) = (value(kv), value(round_robin));
+        let kv = value(kv);
+        let other = value(round_robin);
         let scale = BAR_MAX as f64 / kv.max(other).max(f64::MIN_POSITIVE);
         let bar = |value: f64| bar(in_columns(value * scale));
         let _infallible = writeln!(out, "{name:<16}{:<12}{}", "kv", bar(kv));

@@ -21,7 +21,8 @@ const EMPTY_EVENTS: [&[u8]; 8] = [
 /// Is there a whole event with a part of the answer, or its end, or an error? Comments are none.
 #[must_use]
 pub fn has_begun(stream: &[u8]) -> bool {
-    let (mut name, mut data): (Option<&[u8]>, Option<&[u8]>) = (None, None);
+    let mut name: Option<&[u8]> = None;
+    let mut data: Option<&[u8]> = None;
     let mut rest = stream;
     while let Some(end) = memchr2(b'\n', b'\r', rest) {
         let (line, behind) = rest.split_at(end);

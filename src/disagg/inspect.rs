@@ -19,7 +19,8 @@ pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
         Some(_) => return Err(ScanError::NotObject),
     }
     let mut pass = Pass { wanted: Wanted::new(endpoint), prompts: Prompts::default() };
-    let (mut first, mut behind) = (true, cursor.at());
+    let mut first = true;
+    let mut behind = cursor.at();
     while let Some(key) = cursor.next_key(&mut first)? {
         pass.member(&key, behind, &mut cursor)?;
         behind = cursor.at();
@@ -78,7 +79,8 @@ impl Pass {
         }
         if let Some(named) = named {
             let value = narrow(value_at)..narrow(cursor.at());
-            let (after_previous, span) = (narrow(behind), narrow(start)..value.end);
+            let after_previous = narrow(behind);
+            let span = narrow(start)..value.end;
             let position = self.wanted.member_count;
             self.push(Member { named, position, after_previous, span, value, next: None });
         }
@@ -146,7 +148,8 @@ fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
         return cursor.skip_value(1).map(|()| false);
     }
     cursor.open();
-    let (mut first, mut found) = (true, false);
+    let mut first = true;
+    let mut found = false;
     while cursor.next_element(&mut first)? {
         if cursor.peek() == Some(b'{') {
             found |= !is_function(cursor)?;
@@ -159,7 +162,8 @@ fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
 
 fn is_function(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     cursor.open();
-    let (mut first, mut found) = (true, false);
+    let mut first = true;
+    let mut found = false;
     while let Some(key) = cursor.next_key(&mut first)? {
         let start = cursor.at();
         cursor.skip_value(3)?;

@@ -15,7 +15,8 @@ pub fn transfer_mode(params: &[u8]) -> Option<String> {
         return None;
     }
     cursor.open();
-    let (mut first, mut found) = (true, None);
+    let mut first = true;
+    let mut found = None;
     while let Some(key) = cursor.next_key(&mut first).ok()? {
         let start = cursor.at();
         cursor.skip_value(1).ok()?;

@@ -196,7 +196,8 @@ mod tests {
             for (dp_size, dp_rank, count, listed) in draws {
                 let shape = if listed { RoomShape::List } else { RoomShape::Range };
                 let drawn = rooms.draw(dp_size, dp_rank, RoomsWanted { count, shape });
-                let (dp_size, dp_rank) = (u64::from(dp_size.max(1)), u64::from(dp_rank));
+                let dp_size = u64::from(dp_size.max(1));
+                let dp_rank = u64::from(dp_rank);
                 prop_assert_eq!(drawn.first() % dp_size, dp_rank % dp_size);
                 for room in drawn.iter() {
                     prop_assert!((1..1 << 63).contains(&room));

@@ -48,7 +48,9 @@ pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, Scan
 /// Goes by the first element, as the engines do: numbers are the ids of one prompt.
 fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
     cursor.open();
-    let (mut first, mut count, mut is_ids) = (true, 0_u32, false);
+    let mut first = true;
+    let mut count = 0_u32;
+    let mut is_ids = false;
     while cursor.next_element(&mut first)? {
         match cursor.peek() {
             Some(b'0'..=b'9' | b'-') if count == 0 => is_ids = true,
@@ -84,7 +86,9 @@ pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>,
         return items(cursor);
     }
     cursor.open();
-    let (mut first, mut count, mut is_list) = (true, 0_u32, false);
+    let mut first = true;
+    let mut count = 0_u32;
+    let mut is_list = false;
     while cursor.next_element(&mut first)? {
         if count == 0 && cursor.peek() == Some(b'[') {
             cursor.open();
@@ -137,7 +141,8 @@ pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
         Some(b'{') => samples_of_one(cursor, 1),
         Some(b'[') => {
             cursor.open();
-            let (mut first, mut found) = (true, Number::Absent);
+            let mut first = true;
+            let mut found = Number::Absent;
             let mut is_leading = true;
             while cursor.next_element(&mut first)? {
                 if std::mem::take(&mut is_leading) && cursor.peek() == Some(b'{') {
@@ -154,7 +159,8 @@ pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
 
 fn samples_of_one(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
     cursor.open();
-    let (mut first, mut found) = (true, Number::Absent);
+    let mut first = true;
+    let mut found = Number::Absent;
     while let Some(key) = cursor.next_key(&mut first)? {
         let mut decoded = String::new();
         if name_of(&key, cursor, &mut decoded) == "n" {

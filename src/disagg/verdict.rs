@@ -171,7 +171,8 @@ impl AnswerVerdict {
 
 fn is_abort(cursor: &mut Cursor<'_>, depth: usize) -> Result<bool, ScanError> {
     cursor.open();
-    let (mut first, mut found) = (true, false);
+    let mut first = true;
+    let mut found = false;
     while let Some(key) = cursor.next_key(&mut first)? {
         let start = cursor.at();
         cursor.skip_value(depth + 1)?;
@@ -183,7 +184,8 @@ fn is_abort(cursor: &mut Cursor<'_>, depth: usize) -> Result<bool, ScanError> {
 }
 
 fn params(cursor: &mut Cursor<'_>) -> Result<Params, ScanError> {
-    let (start, first) = (cursor.at(), cursor.peek());
+    let start = cursor.at();
+    let first = cursor.peek();
     cursor.skip_value(2)?;
     Ok(match first {
         Some(b'{') => Params::Object(start..cursor.at()),

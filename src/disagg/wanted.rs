@@ -201,7 +201,8 @@ pub(super) fn rid_start(endpoint: Endpoint) -> &'static [u8] {
 }
 
 pub(super) fn value_of<'a>(body: &'a [u8], member: &Member) -> &'a [u8] {
-    let (start, end) = (usize::try_from(member.value.start), usize::try_from(member.value.end));
+    let start = usize::try_from(member.value.start);
+    let end = usize::try_from(member.value.end);
     let (Ok(start), Ok(end)) = (start, end) else { return &[] };
     body.get(start..end).unwrap_or_default()
 }

@@ -179,7 +179,8 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
         EngineKind::Sglang => Dialect::Sglang,
         EngineKind::Auto | EngineKind::Openai => Dialect::Openai,
     };
-    let (role, ranks) = (kv_source::role(subject.config, None), vec![DescribedRank::default()]);
+    let role = kv_source::role(subject.config, None);
+    let ranks = vec![DescribedRank::default()];
     let models = Vec::new();
     let described = Description {
         dialect,

@@ -214,7 +214,8 @@ struct HostOf {
 
 impl Resolve for HostOf {
     fn resolve(&self, _: Name) -> Resolving {
-        let (host, at) = (self.host.clone(), self.at);
+        let host = self.host.clone();
+        let at = self.at;
         Box::pin(async move {
             let found: Vec<_> = match at {
                 Some(at) => vec![at],

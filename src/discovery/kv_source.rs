@@ -188,7 +188,8 @@ fn id_of(id: &str, rank: u32, ranks: &[u32]) -> String {
 }
 
 fn mooncake(base: &str, engine_id: &str) -> KvTransfer {
-    let (bootstrap_addr, engine_id) = (base.into(), engine_id.into());
+    let bootstrap_addr = base.into();
+    let engine_id = engine_id.into();
     KvTransfer::Mooncake(MooncakeSource { bootstrap_addr, engine_id })
 }
 
@@ -250,7 +251,8 @@ impl Registry {
         let dp_size = u32::try_from(dp_size).unwrap_or(u32::MAX);
         let follows_room =
             answer.get("follow_bootstrap_room").and_then(Value::as_bool).unwrap_or(true);
-        let (host, port) = (Arc::clone(&self.told.0), Some(self.told.1));
+        let host = Arc::clone(&self.told.0);
+        let port = Some(self.told.1);
         let bootstrap = Bootstrap { host, port, dp_size, follows_room };
         let of_rank =
             |rank: &u32| (*rank < dp_size).then(|| KvTransfer::Bootstrap(bootstrap.clone()));

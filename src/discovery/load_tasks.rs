@@ -38,7 +38,8 @@ impl LoadTasks {
 
     /// Asks by these rules from now on; until [`Self::adjust`], nobody is asked.
     pub fn set_config(&mut self, config: LoadConfig, timeout: Duration) {
-        (self.config, self.timeout) = (config, timeout);
+        self.config = config;
+        self.timeout = timeout;
         self.running.clear();
     }
 

@@ -93,7 +93,8 @@ mod tests {
     #[test]
     fn a_resolver_that_is_silent_is_asked_once_and_waited_for_in_parts() {
         block_on_local(async {
-            let (asked, answers) = (Rc::new(Cell::new(0)), Rc::new(Notify::new()));
+            let asked = Rc::new(Cell::new(0));
+            let answers = Rc::new(Notify::new());
             let ask = |_, port| {
                 asked.set(asked.get() + 1);
                 let answers = Rc::clone(&answers);

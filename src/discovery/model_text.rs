@@ -255,7 +255,8 @@ mod tests {
 
     fn described(dialect: Dialect) -> Description {
         let models = read_models(r#"{"data":[{"id":"m"}]}"#).unwrap().models;
-        let (ranks, role) = (Vec::new(), Role::Both);
+        let ranks = Vec::new();
+        let role = Role::Both;
         Description {
             dialect,
             models,
@@ -387,7 +388,8 @@ mod tests {
         assert_eq!(locate(Dirs::default(), Some(&root), None, None), None, "no tokenizer there");
         fs::write(model.join("tokenizer.json"), "{}").unwrap();
         assert_eq!(locate(Dirs::default(), Some(&root), None, None), Some((model.clone(), false)));
-        let (x, y) = (Some(Path::new("/x")), Some(Path::new("/y")));
+        let x = Some(Path::new("/x"));
+        let y = Some(Path::new("/y"));
         let of_all = Dirs { of_worker: None, of_all: y };
         let both = Dirs { of_worker: x, of_all: y };
         assert_eq!(locate(both, Some(&root), None, None), Some(("/x".into(), false)));

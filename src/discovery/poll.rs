@@ -49,7 +49,8 @@ impl Poll {
         let mut pace = Pace::new(self.interval, self.backs_off);
         let mut readings = Readings::default();
         let mut form = 0;
-        let (mut said_slow, mut said_none) = (false, false);
+        let mut said_slow = false;
+        let mut said_none = false;
         loop {
             if self.is_fallback && self.reporter.hears_all(&self.plan, SILENCE_MAX) {
                 sleep(self.interval).await;

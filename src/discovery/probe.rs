@@ -233,7 +233,8 @@ impl Probe {
         let DescribedAs { dialect, lists_nothing } = described;
         let mut described = Described { dialect, at: Instant::now(), doubted: lists_nothing };
         let mut name = FollowedName::looked_up_at(described.at, self.name.age_max);
-        let (mut has_lacked, mut began_at) = (false, described.at);
+        let mut has_lacked = false;
+        let mut began_at = described.at;
         loop {
             let health = async {
                 let health =
@@ -563,8 +564,10 @@ mod tests {
             config.health.interval = Duration::from_millis(10);
             let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(64);
-            let (clock, config) = (Clock::start(), Arc::new(config));
-            let (texts, signs) = (ModelTexts::new(clock, false), Rc::new(SignsOfLife::new(clock)));
+            let clock = Clock::start();
+            let config = Arc::new(config);
+            let texts = ModelTexts::new(clock, false);
+            let signs = Rc::new(SignsOfLife::new(clock));
             let probing = Probing { config, clients, texts, notices, signs };
             let mut probe = probing.one(WorkerIndex(0), &worker).unwrap();
             let place = Rc::new(std::cell::Cell::new(blue));
@@ -597,7 +600,8 @@ mod tests {
         assert_eq!([bad(true), bad(true), bad(true)], [Counted, Excused, Counted], "said once");
         assert_eq!(bad(false), Down, "at once");
         let clock = Clock::start();
-        let (signs, worker) = (SignsOfLife::new(clock), WorkerIndex(3));
+        let signs = SignsOfLife::new(clock);
+        let worker = WorkerIndex(3);
         let long = Duration::from_secs(60);
         assert!(!signs.were_within(long, worker));
         signs.note(worker, clock.now());
@@ -615,8 +619,10 @@ mod tests {
             config.health.unhealthy_after = 2;
             let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
             let (notices, mut told) = mpsc::channel(4);
-            let (clock, config) = (Clock::start(), Arc::new(config));
-            let (texts, signs) = (ModelTexts::new(clock, false), Rc::new(SignsOfLife::new(clock)));
+            let clock = Clock::start();
+            let config = Arc::new(config);
+            let texts = ModelTexts::new(clock, false);
+            let signs = Rc::new(SignsOfLife::new(clock));
             let probing = Probing { config, clients, texts, notices, signs };
             let probe = probing.one(WorkerIndex(0), &worker).unwrap().of_one_that_is_up();
             tokio::task::spawn_local(probe.run());

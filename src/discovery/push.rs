@@ -32,13 +32,15 @@ impl Push {
         loop {
             let error = match self.subscribe().await {
                 Ok(connection) => {
-                    (pause, silent) = (BACKOFF_MIN, false);
+                    pause = BACKOFF_MIN;
+                    silent = false;
                     self.listen(connection).await
                 }
                 Err(error) => error,
             };
             self.reporter.fault(self.plan.worker, ReadFault::Unreachable);
-            let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);
+            let worker = &*self.plan.name;
+            let dp_rank = self.dp_rank;
             if std::mem::replace(&mut silent, true) {
                 debug!(worker, dp_rank, %error, "still no load reports");
             } else {
@@ -54,7 +56,8 @@ impl Push {
         let source = ZmqSource::open(&self.publisher.endpoint).await?;
         let connection = source.subscribe(&self.publisher.topic).await?;
         let endpoint = &self.publisher.endpoint;
-        let (worker, dp_rank) = (&*self.plan.name, self.dp_rank);
+        let worker = &*self.plan.name;
+        let dp_rank = self.dp_rank;
         info!(worker, dp_rank, %endpoint, "following load reports");
         Ok(connection)
     }

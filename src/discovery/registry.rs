@@ -33,7 +33,8 @@ enum RegistryAnswer {
 
 impl Registrar {
     pub(crate) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
-        let (host, port) = (&*registry.told.0, registry.told.1);
+        let host = &*registry.told.0;
+        let port = registry.told.1;
         let is_name = registry.host_is_configured && host.parse::<IpAddr>().is_err();
         let name = is_name.then(|| Lookup::new(host, port));
         Self { registry, asker, name, worker, misses_max, told: None, misses: 0 }

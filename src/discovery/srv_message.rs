@@ -126,7 +126,8 @@ pub fn answer(question: &[u8], message: &[u8]) -> Result<SrvAnswer, SrvFault> {
 /// All SRV records of the answer, and the least time that they hold. Other records, such as the
 /// alias that led there, are passed by.
 fn records(message: &[u8], mut at: usize, count: u16) -> Option<(Vec<SrvTarget>, u32)> {
-    let (mut targets, mut ttl_least) = (Vec::new(), u32::MAX);
+    let mut targets = Vec::new();
+    let mut ttl_least = u32::MAX;
     for _ in 0..count {
         at = after_name(message, at)?;
         let kind = message.get(at..at + 4)?;
@@ -172,7 +173,9 @@ fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
 /// A name of visible parts, and the place after it. Each pointer leads backwards, so that the walk
 /// ends.
 fn name(message: &[u8], start: usize) -> Option<(String, usize)> {
-    let (mut text, mut at, mut least) = (String::new(), start, start);
+    let mut text = String::new();
+    let mut at = start;
+    let mut least = start;
     let end = after_name(message, start)?;
     loop {
         let length = *message.get(at)?;
@@ -216,7 +219,8 @@ mod tests {
     /// An answer with these records, whose owner is a pointer to the question.
     fn answered(records: &[(u32, u16, &[u8])]) -> Vec<u8> {
         let mut message = asked();
-        (message[2], message[3]) = (0x81, 0x80);
+        message[2] = 0x81;
+        message[3] = 0x80;
         message[7] = u8::try_from(records.len()).unwrap();
         for (ttl, port, target) in records {
             message.extend([0xc0, 12]);

@@ -121,10 +121,8 @@ fn a_page_that_fails_does_not_change_what_a_worker_is() {
         ("/server_info", "<html>"),
     ];
     block_on_local(async {
-        let (auto, told) = (
-            WorkerConfig::default(),
-            WorkerConfig { role: WorkerRole::Prefill, ..WorkerConfig::default() },
-        );
+        let auto = WorkerConfig::default();
+        let told = WorkerConfig { role: WorkerRole::Prefill, ..WorkerConfig::default() };
         let prefill = described(PREFILL, &auto).await.unwrap();
         assert_eq!((prefill.role, prefill.ranks.len()), (Role::Prefill, 2));
         for failed in [

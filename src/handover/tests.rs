@@ -65,7 +65,8 @@ fn sockets_and_the_index_come_over_and_the_place_is_free_then() {
     let came = std::mem::take(&mut taken.sockets).into_iter().map(TcpListener::from);
     let came: Vec<_> = came.map(|one| one.local_addr().unwrap()).collect();
     assert_eq!(came, addresses);
-    let (mut index, mut text) = (taken.index.take().unwrap(), String::new());
+    let mut index = taken.index.take().unwrap();
+    let mut text = String::new();
     index.rewind().unwrap();
     index.read_to_string(&mut text).unwrap();
     assert_eq!(text, "known");
@@ -242,7 +243,8 @@ fn the_models_of_workers_come_over_before_the_sockets() {
         }
         answer(host, &called, None, true);
     });
-    let (mut models, mut text) = (take_models(&place).unwrap().unwrap(), String::new());
+    let mut models = take_models(&place).unwrap().unwrap();
+    let mut text = String::new();
     models.rewind().unwrap();
     models.read_to_string(&mut text).unwrap();
     assert_eq!(text, "known");

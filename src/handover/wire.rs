@@ -27,7 +27,8 @@ pub(super) fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
 pub(super) fn hear(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
     let clock = Clock::start();
     let until = clock.now().plus(patience);
-    let (mut line, mut byte) = (Vec::new(), [0]);
+    let mut line = Vec::new();
+    let mut byte = [0];
     loop {
         let left = until.since(clock.now());
         if left == 0 {
@@ -65,7 +66,8 @@ pub(super) fn receive_files(
     while files.len() < count {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_A_BYTE))];
         let mut with = RecvAncillaryBuffer::new(&mut space);
-        let (mut mark, before) = ([0], files.len());
+        let mut mark = [0];
+        let before = files.len();
         let into = &mut [IoSliceMut::new(&mut mark)];
         recvmsg(stream, into, &mut with, RecvFlags::CMSG_CLOEXEC)?;
         for message in with.drain() {

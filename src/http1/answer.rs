@@ -185,7 +185,8 @@ mod tests {
     use super::*;
 
     fn run(mut body: AnswerBody, reads: &[&[u8]]) -> (Vec<u8>, bool, usize) {
-        let (mut out, mut consumed) = (Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut consumed = 0;
         for read in reads {
             let mut bytes = read.to_vec();
             consumed += body.feed(&mut bytes, &mut out).unwrap().1;

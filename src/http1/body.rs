@@ -134,7 +134,8 @@ impl ChunkedDecoder {
     /// Decodes what is there: data of all whole and part chunks moves to the front of `bytes`.
     /// Consumes everything unless the body ends first; after that it consumes nothing more.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
-        let (mut read, mut written) = (0_usize, 0_usize);
+        let mut read = 0_usize;
+        let mut written = 0_usize;
         while self.state != ChunkState::Done {
             if self.state == ChunkState::Data {
                 let available = bytes.len().saturating_sub(read);
@@ -181,8 +182,9 @@ impl ChunkedDecoder {
                     let Some(digit) = char::from(*byte).to_digit(16) else {
                         let is_whole = rest.get(at..at + 2) == Some(b"\r\n") && size > 0;
                         let left = self.body_bytes_left.checked_sub(size).filter(|_| is_whole)?;
-                        (self.state, self.size, self.body_bytes_left) =
-                            (ChunkState::Data, size, left);
+                        self.state = ChunkState::Data;
+                        self.size = size;
+                        self.body_bytes_left = left;
                         return Some(at + 2);
                     };
                     size = size << 4 | u64::from(digit);
@@ -215,7 +217,8 @@ impl ChunkedDecoder {
     fn size_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         if let Some(digit) = char::from(byte).to_digit(16) {
             if self.state == ChunkState::SizeStart {
-                (self.size, self.digits) = (0, 0);
+                self.size = 0;
+                self.digits = 0;
             }
             if self.digits == SIZE_DIGITS_MAX {
                 return Err(BodyError::Size);
@@ -409,7 +412,9 @@ mod tests {
             }
             wire.extend(b"0\r\nA: b\r\n\r\nrest");
             let mut decoder = ChunkedDecoder::new(&BodyLimits::default());
-            let (mut data, mut at, mut done) = (Vec::new(), 0, false);
+            let mut data = Vec::new();
+            let mut at = 0;
+            let mut done = false;
             for cut in cuts.iter().cycle() {
                 let mut bytes = wire[at..(at + cut).min(wire.len())].to_vec();
                 let decoded = decoder.decode(&mut bytes).unwrap();

@@ -49,7 +49,9 @@ mod tests {
     /// Bytes that parsing looks at while `text` comes in pieces of `step` bytes; and the length at
     /// which it was complete.
     fn examined(text: &[u8], step: usize) -> (usize, usize) {
-        let (mut due, mut head, mut bytes) = (HeadDue::default(), RequestHead::default(), 0);
+        let mut due = HeadDue::default();
+        let mut head = RequestHead::default();
+        let mut bytes = 0;
         for end in (step..text.len()).step_by(step).chain([text.len()]) {
             let buffer = &text[..end];
             bytes += step + HEAD_END.len();

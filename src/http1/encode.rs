@@ -270,7 +270,9 @@ mod tests {
         encode_request(&head, request, &upstream, &mut out);
         let wanted = b"POST /a?b HTTP/1.1\r\nhost: w:1\r\nX-Keep: \xe9\r\nvia: 1.1 forebay\r\nauthorization: Bearer w\r\nx-request-id: ours\r\nx-rank: 2\r\ncontent-length: 3\r\n\r\n";
         assert_eq!(out, wanted);
-        (upstream.request_id, upstream.authorization, upstream.content_length) = (b"", None, None);
+        upstream.request_id = b"";
+        upstream.authorization = None;
+        upstream.content_length = None;
         out.clear();
         encode_request(&head, request, &upstream, &mut out);
         let text = String::from_utf8_lossy(&out);

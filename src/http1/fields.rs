@@ -126,7 +126,9 @@ pub(super) fn connection(
     buffer: &[u8],
     version: Version,
 ) -> Result<bool, HeadError> {
-    let (mut close, mut keep_alive, mut options) = (false, false, 0_usize);
+    let mut close = false;
+    let mut keep_alive = false;
+    let mut options = 0_usize;
     for index in 0..fields.len() {
         let Some(field) = fields.get(index) else { break };
         if field.kind != FieldKind::HopByHop

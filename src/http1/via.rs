@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn a_request_that_came_by_here_is_known_and_others_pass() {
-        let (own, other) = (RouterId::from_random(1), RouterId::from_random(2));
+        let own = RouterId::from_random(1);
+        let other = RouterId::from_random(2);
         let of = |values: &[String]| via_loop(values.iter().map(|value| value.as_bytes()), own);
         let via = |id: RouterId| format!("1.1 {}", id.as_str());
         assert_eq!(of(&[]), None);

@@ -157,7 +157,8 @@ mod tests {
     fn a_worker_accepts_with_all_three_fields() {
         let accept = |line: &str, fields: &str| {
             let text = format!("{line}\r\n{fields}\r\n\r\n");
-            let (mut head, limits) = (ResponseHead::default(), HeadLimits::default());
+            let mut head = ResponseHead::default();
+            let limits = HeadLimits::default();
             let parsed = parse_switch(text.as_bytes(), &Method::Get, &limits, &mut head);
             assert_eq!(parsed, Ok(Progress::Complete), "{text}");
             websocket_accept(&head, text.as_bytes()).map(<[u8]>::to_vec)

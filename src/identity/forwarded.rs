@@ -62,7 +62,8 @@ impl ForwardedFields {
 
 /// Has every quote its end? A backslash takes the meaning from the byte behind it.
 fn is_closed(value: &[u8]) -> bool {
-    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut is_quoted = false;
+    let mut is_escaped = false;
     for byte in value {
         match byte {
             _ if is_escaped => is_escaped = false,

@@ -90,8 +90,10 @@ fn source_of_line(words: &[u8]) -> Option<Option<SocketAddr>> {
     }
     let mut words = text.split(' ');
     let family = words.next()?;
-    let (source, target) = (words.next()?, words.next()?);
-    let (port, target_port) = (port(words.next()?)?, port(words.next()?)?);
+    let source = words.next()?;
+    let target = words.next()?;
+    let source_port = port(words.next()?)?;
+    let target_port = port(words.next()?)?;
     let ends = match family {
         "TCP4" => (source.parse().map(IpAddr::V4).ok(), target.parse().map(IpAddr::V4).ok()),
         "TCP6" => (source.parse().map(IpAddr::V6).ok(), target.parse().map(IpAddr::V6).ok()),
@@ -100,7 +102,7 @@ fn source_of_line(words: &[u8]) -> Option<Option<SocketAddr>> {
     let ((Some(source), Some(_)), None, _) = (ends, words.next(), target_port) else {
         return None;
     };
-    Some(Some(SocketAddr::new(source, port)))
+    Some(Some(SocketAddr::new(source, source_port)))
 }
 
 /// A port without leading zeros.

@@ -62,7 +62,8 @@ fn net(entry: &str) -> Result<IpNet, String> {
 fn plain(net: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(mapped) = net else { return net };
-    let (address, bits) = (mapped.network().to_ipv4_mapped(), mapped.prefix_len());
+    let address = mapped.network().to_ipv4_mapped();
+    let bits = mapped.prefix_len();
     let plain = address.zip(bits.checked_sub(MAPPED_BITS));
     plain.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(net, IpNet::V4)
 }

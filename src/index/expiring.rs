@@ -415,7 +415,9 @@ impl Expiring {
         list.count += 1;
         self.change(before, |entry| entry.newer = place);
         self.change(place, |entry| {
-            (entry.newer, entry.older, entry.used_at) = (NONE, before, now);
+            entry.newer = NONE;
+            entry.older = before;
+            entry.used_at = now;
         });
     }
 

@@ -34,7 +34,8 @@ struct Owner {
 impl Owner {
     fn new(limits: ExpiringLimits) -> Self {
         let (reader, mut writers) = index(1, SEED, 1 << 24);
-        let (slice, expiring) = (writers.remove(0), Expiring::new(limits));
+        let slice = writers.remove(0);
+        let expiring = Expiring::new(limits);
         Self { reader, slice, expiring, held: HashSet::new() }
     }
 
@@ -45,7 +46,8 @@ impl Owner {
     }
 
     fn remember(&mut self, prompt: &RoutedPrompt, now: NanosSinceStart) -> Remembered {
-        let (slice, held) = (&mut self.slice, &mut self.held);
+        let slice = &mut self.slice;
+        let held = &mut self.held;
         self.expiring.remember(prompt, now, |rank, op| change(slice, held, rank, op))
     }
 
@@ -55,7 +57,8 @@ impl Owner {
     }
 
     fn sweep(&mut self, now: NanosSinceStart, budget: u32) -> Swept {
-        let (slice, held) = (&mut self.slice, &mut self.held);
+        let slice = &mut self.slice;
+        let held = &mut self.held;
         self.expiring.sweep(now, budget, |rank, op| change(slice, held, rank, op))
     }
 
@@ -144,7 +147,8 @@ fn kinds_have_their_own_times() {
 fn a_full_rank_forgets_the_end_of_what_was_used_longest_ago() {
     let mut owner = Owner::new(LIMITS);
     owner.expiring.set_rank(RankIndex(1), 0, 5 * APPROXIMATE_CHUNK_BYTES, at(0));
-    let (old, new) = (text("old", 4), text("new", 3));
+    let old = text("old", 4);
+    let new = text("new", 3);
     owner.sent(1, &old, at(0));
     assert_eq!(owner.sent(1, &new, at(1)), Remembered { kept: true, stored: 3, evicted: 2 });
     assert_eq!((owner.overlap(1, &old), owner.overlap(1, &new)), (2 * CHUNK, 3 * CHUNK));

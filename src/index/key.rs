@@ -167,9 +167,11 @@ mod tests {
         assert!(seen.insert(root.guessed_child(KeySeed(2), &chunk)), "another seed");
         for one in 0..chunk.len() {
             for other in one..chunk.len() {
-                (chunk[one], chunk[other]) = (b'1', b'2');
+                chunk[one] = b'1';
+                chunk[other] = b'2';
                 assert!(seen.insert(key(&chunk)), "{one} and {other}");
-                (chunk[one], chunk[other]) = (b' ', b' ');
+                chunk[one] = b' ';
+                chunk[other] = b' ';
             }
         }
     }

@@ -106,7 +106,8 @@ impl IndexReader {
     ) {
         let whole_bytes = whole_bytes(text, out.has_images);
         let windows = WindowedRanks { ranks: windowed, whole_bytes };
-        let (slices, hasher) = (&*self.slices, &self.hasher);
+        let slices = &*self.slices;
+        let hasher = &self.hasher;
         match out.has_images {
             false => Walk::<false> { slices, hasher, text, windows, out }.run(root),
             true => Walk::<true> { slices, hasher, text, windows, out }.run(root),

@@ -26,14 +26,16 @@ impl PrefixMarks {
     /// for each four bytes.
     #[must_use]
     pub fn of(root: BlockKey, text: &[u8]) -> Self {
-        let (mut name, mut from) = (root.bits(), 0);
+        let mut name = root.bits();
+        let mut from = 0;
         let mut names = [0; MARKS_MAX];
         let mut count = 0;
         for (place, to) in names.iter_mut().zip((0..).map(prefix_bytes)) {
             let Some(part) = text.get(from..to) else { break };
             name = xxh3_64_with_seed(part, name);
             *place = name;
-            (from, count) = (to, count + 1);
+            from = to;
+            count += 1;
         }
         Self(names.get(..count).filter(|names| !names.is_empty()).map(Arc::from))
     }
@@ -49,7 +51,8 @@ impl PrefixMarks {
 #[must_use]
 pub fn prefix_bytes(number: usize) -> usize {
     // The first two rows have the same step: the second doubles the length of the first.
-    let (row, place) = (number / STEPS, number % STEPS);
+    let row = number / STEPS;
+    let place = number % STEPS;
     let step = STEP_BYTES << row.saturating_sub(1).min(MARKS_MAX / STEPS);
     let before = if row == 0 { 0 } else { STEPS * step };
     before + (place + 1) * step
@@ -76,9 +79,11 @@ mod tests {
     fn equal_beginnings_have_equal_names_and_others_have_not() {
         let root = |seed| BlockKey::root(KeySeed(seed), &RootName::default());
         let marks = |text: &[u8]| PrefixMarks::of(root(1), text);
-        let (one, mut other) = (vec![7; 5_000], vec![7; 9_000]);
+        let one = vec![7; 5_000];
+        let mut other = vec![7; 9_000];
         other[3_500] = 8;
-        let (one, other) = (marks(&one), marks(&other));
+        let one = marks(&one);
+        let other = marks(&other);
         assert_eq!((one.names().len(), other.names().len()), (8, 12));
         assert_eq!(one.names()[..6], other.names()[..6]);
         assert_ne!(one.names()[6], other.names()[6]);

@@ -138,7 +138,8 @@ mod tests {
     #[test]
     fn the_larger_overlap_is_kept_and_clear_forgets() {
         let mut overlaps = Overlaps::new(2);
-        let (small, large) = (Overlap { blocks: 1, bytes: 10 }, Overlap { blocks: 2, bytes: 20 });
+        let small = Overlap { blocks: 1, bytes: 10 };
+        let large = Overlap { blocks: 2, bytes: 20 };
         overlaps.record(RankIndex(1), large);
         overlaps.record(RankIndex(1), small);
         overlaps.record(RankIndex(2), large);

@@ -120,7 +120,8 @@ impl SliceWriter {
         if self.make_room(parent, key) {
             found = self.table.find(key);
         }
-        let (unlisted, before) = (found, self.table.find_near(self.likely.before, parent));
+        let unlisted = found;
+        let before = self.table.find_near(self.likely.before, parent);
         if let (None, Some(end)) = (unlisted, before)
             && self.table.may_append(end, lane, &self.windows)
         {
@@ -290,7 +291,8 @@ mod tests {
             let mut slice = SliceWriter::new(shape);
             for (is_store, rank, first, count) in changes {
                 for node in first..first + count {
-                    let (parent, key) = (key(node), key(node + 1));
+                    let parent = key(node);
+                    let key = key(node + 1);
                     let op = match is_store {
                         true => KvOp::Store { parent, key, block_bytes: 16 },
                         false => KvOp::Remove { key },

@@ -84,8 +84,10 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
                 let Some(key) = first_keys.get(length.bytes, hash) else { continue };
                 let is_here = slice_of(key, self.slices.len()).index() == slice;
                 if is_here && children.may_have(length, key) {
-                    let (before, bytes) = (Overlap::default(), u32::from(length.bytes));
-                    let (ranks, trails) = (Ranks::All, Vec::new());
+                    let before = Overlap::default();
+                    let bytes = u32::from(length.bytes);
+                    let ranks = Ranks::All;
+                    let trails = Vec::new();
                     let branch = Branch { slice, key, before, bytes, ranks, trails };
                     self.push(branches, branch);
                 }
@@ -114,7 +116,8 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
             let mut next = None;
             // Where one length follows, `enter` says whether the child is there: no look-up more.
-            let (is_fork, children) = (run.lengths.len() > 1, table.children(run));
+            let is_fork = run.lengths.len() > 1;
+            let children = table.children(run);
             for &length in &run.lengths {
                 let Some(child) = self.step(last, end.bytes, length.bytes, budget) else {
                     continue;
@@ -129,8 +132,10 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
                     // The first goes on here. Only the others cost a copy of the ranks.
                     None => next = Some((child, bytes)),
                     Some(_) => {
-                        let (ranks, trails) = (ranks.clone(), trails.clone());
-                        let (key, before) = (child, end);
+                        let ranks = ranks.clone();
+                        let trails = trails.clone();
+                        let key = child;
+                        let before = end;
                         let branch = Branch { slice, key, before, bytes, ranks, trails };
                         self.push(branches, branch);
                     }
@@ -138,7 +143,8 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
             }
             debug_assert!(end.bytes >= before.bytes && end.blocks > before.blocks, "no way made");
             let Some(child) = next else { return ranks.record(end, self.out) };
-            ((key, bytes), before) = (child, end);
+            (key, bytes) = child;
+            before = end;
         }
     }
 
@@ -166,13 +172,17 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         let start = usize::try_from(at.end).unwrap_or(usize::MAX);
         let Some(mut rest) = self.text.get(start..) else { return 0 };
         // In a register: what is borrowed would be written back at each block.
-        let (mut end, mut made, mut left) = (at.end, 0, *budget);
+        let mut end = at.end;
+        let mut made = 0;
+        let mut left = *budget;
         for (&length, step) in lengths.iter().zip(out) {
             let length = Self::own_bytes(length);
             let Some((block, after)) = rest.split_at_checked(usize::from(length)) else { break };
             let Some(fewer) = left.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
             key = self.hasher.child(key, block);
-            (end, rest, left) = (end + u32::from(length), after, fewer);
+            end += u32::from(length);
+            rest = after;
+            left = fewer;
             *step = Step { word: key.to_word(), end };
             made += 1;
         }
@@ -204,7 +214,8 @@ pub(super) fn follow_path(
     run.begin(out.rank_words());
     let key_from =
         |start: u32| path.get(usize::try_from(start.checked_div(length)?).ok()?).copied();
-    let (mut before, mut ranks) = (Overlap::default(), Ranks::All);
+    let mut before = Overlap::default();
+    let mut ranks = Ranks::All;
     loop {
         let steps = |at: Step, lengths: &[u16], out: &mut [Step]| {
             let mut end = at.end;

@@ -124,7 +124,8 @@ impl Trail {
 /// Blocks that end a row which is long enough, of the first `matched`; `in_row` is the length of
 /// the row before, and then of the last one.
 fn in_rows(mask: u64, matched: usize, window: &Window, in_row: &mut u16) -> u64 {
-    let (mut goods, mut start) = (0, 0);
+    let mut goods = 0;
+    let mut start = 0;
     let mut rest = mask & low_bits(matched);
     while start < matched {
         let held = held_count(rest, matched - start);
@@ -201,7 +202,8 @@ mod tests {
         fn new(needs: [Option<u16>; WINDOWS_MAX]) -> Self {
             let shape = Shape { segment_slots: 64, memory_bytes_max: 1 << 22 };
             let (reader, mut writers) = crate::index_of_shape(1, SEED, shape);
-            let (held, windows) = (BTreeSet::new(), Default::default());
+            let held = BTreeSet::new();
+            let windows = Default::default();
             Self { reader, writer: writers.remove(0), needs, held, windows }
         }
 

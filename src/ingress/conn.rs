@@ -63,8 +63,10 @@ impl Conn {
     #[must_use]
     pub fn new(socket: Socket, peer: SocketAddr, clock: Clock) -> Self {
         let (reader, writer) = link(socket, None);
-        let (deadline, pool) = (Deadline::new(clock), forebay_net::buffers());
-        let (input, client) = (Vec::new(), ConnectedClient::new(peer));
+        let deadline = Deadline::new(clock);
+        let pool = forebay_net::buffers();
+        let input = Vec::new();
+        let client = ConnectedClient::new(peer);
         Self { input, client, reader, writer, deadline, pool, closed: false }
     }
 

@@ -33,7 +33,8 @@ mod tests {
     #[test]
     fn sockets_are_found_by_their_address() {
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (one, other) = (bind(), bind());
+        let one = bind();
+        let other = bind();
         let [here, there] = [&one, &other].map(|listener| listener.local_addr().unwrap());
         let folder = tempfile::tempdir().unwrap();
         let file = UnixListener::bind(folder.path().join("socket")).unwrap();

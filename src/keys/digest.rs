@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn fresh_keys_differ_and_hide_most_of_themselves() {
-        let (one, other) = (FreshKey::draw().unwrap(), FreshKey::draw().unwrap());
+        let one = FreshKey::draw().unwrap();
+        let other = FreshKey::draw().unwrap();
         assert_ne!(one.key, other.key);
         assert_eq!((one.key.len(), one.id.len()), (68, 12));
         assert!(one.key.starts_with(&one.id) && one.key.bytes().all(|b| b.is_ascii_graphic()));

@@ -120,7 +120,8 @@ struct KeyReader<'a> {
 
 impl KeyReader<'_> {
     fn root(&mut self, root: &dyn TableLike) -> Vec<StoredKey> {
-        let (mut keys, mut seen) = (Vec::new(), HashMap::new());
+        let mut keys = Vec::new();
+        let mut seen = HashMap::new();
         for (name, item) in root.iter() {
             if name == LIST && is_no_key(item) {
                 self.is_emptied = true;
@@ -161,8 +162,12 @@ impl KeyReader<'_> {
 
     fn key(&mut self, table: &Table) -> Option<StoredKey> {
         let faults_before = self.faults.len();
-        let (mut id, mut digest, mut tenant) = (None, None, None);
-        let (mut models, mut class_best, mut created) = (Vec::new(), None, String::new());
+        let mut id = None;
+        let mut digest = None;
+        let mut tenant = None;
+        let mut models = Vec::new();
+        let mut class_best = None;
+        let mut created = String::new();
         for (name, item) in table {
             let place =
                 MemberSpan(item.span().or_else(|| table.key(name).and_then(|key| key.span())));
@@ -282,7 +287,8 @@ mod tests {
 
     #[test]
     fn what_is_added_is_read_and_what_is_removed_is_gone() {
-        let (one, other) = (stored("a", "x", &["m", "n"], Some(0)), stored("b", "y", &[], None));
+        let one = stored("a", "x", &["m", "n"], Some(0));
+        let other = stored("b", "y", &[], None);
         let one_more = stored("c", "z", &[], None);
         let begun = "# Ours, do not touch.\n";
         let text = add(&add(begun, &one).unwrap(), &other).unwrap();

@@ -68,7 +68,8 @@ pub fn change(
     // Of two processes that change the file at once, the second would undo what the first did.
     let lock = File::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     wait_for(&lock).map_err(|_| {
-        let (path, folder) = (path.display(), folder.display());
+        let path = path.display();
+        let folder = folder.display();
         format!("{path}: another process changes a file in {folder}; try again later")
     })?;
     let text = match text_of(path) {
@@ -159,7 +160,8 @@ mod tests {
     #[test]
     fn a_change_keeps_mode_and_link() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, link) = (folder.path().join("real.toml"), folder.path().join("keys.toml"));
+        let path = folder.path().join("real.toml");
+        let link = folder.path().join("keys.toml");
         std::fs::write(&path, "").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("real.toml", &link).unwrap();

@@ -35,7 +35,8 @@ struct SigningKey {
 
 impl SigningKey {
     fn draw() -> Self {
-        let (kind, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        let kind = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let random = SystemRandom::new();
         let private = EcdsaKeyPair::generate_pkcs8(kind, &random).unwrap();
         Self { pair: EcdsaKeyPair::from_pkcs8(kind, private.as_ref(), &random).unwrap() }
     }
@@ -46,7 +47,8 @@ impl SigningKey {
 
     fn jwk(&self, id: &str) -> Value {
         let point = self.public();
-        let (x, y) = (base64url(&point[1..33]), base64url(&point[33..]));
+        let x = base64url(&point[1..33]);
+        let y = base64url(&point[33..]);
         json!({"kty": "EC", "crv": "P-256", "kid": id, "x": x, "y": y})
     }
 
@@ -158,7 +160,8 @@ fn claims_that_do_not_fit_are_refused() {
 /// The attacks of RFC 8725, section 2.
 #[test]
 fn forged_tokens_are_refused() {
-    let (key, other) = (SigningKey::draw(), SigningKey::draw());
+    let key = SigningKey::draw();
+    let other = SigningKey::draw();
     let verifier = verifier(&[key.jwk("a"), other.jwk("b")]);
     let refused = |token: &str| verifier.verify(token.as_bytes(), NOW_S).is_none();
     let good = key.sign(&header(), &claims());
@@ -284,7 +287,8 @@ fn a_shard_verifies_a_token_once_for_its_keys() {
     let token = key.sign(&header(), &claims());
     let mut cache = TokenCache::default();
     let mut ask = |verifier, now_s| cache.grant(verifier, token.as_bytes(), now_s);
-    let (one, two) = (ask(&first, NOW_S).unwrap(), ask(&first, NOW_S + 159).unwrap());
+    let one = ask(&first, NOW_S).unwrap();
+    let two = ask(&first, NOW_S + 159).unwrap();
     assert!(Arc::ptr_eq(&one, &two));
     assert!(ask(&first, NOW_S + 160).is_none(), "expired meanwhile");
     let rotated = Arc::new(verifier(&[SigningKey::draw().jwk("a")]));

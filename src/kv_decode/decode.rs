@@ -228,7 +228,8 @@ impl DecodeScratch {
     /// Reads the next blocks of an event. One whose lists do not fit each other is never longer
     /// than one part.
     fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
-        let (hashes, token_ids) = (long.hashes.left, long.token_ids.left);
+        let hashes = long.hashes.left;
+        let token_ids = long.token_ids.left;
         let block_tokens = usize::try_from(long.fields.block_size_tokens).unwrap_or(usize::MAX);
         let blocks_max =
             blocks_max.min((blocks_max.saturating_mul(USUAL_TOKENS) / block_tokens.max(1)).max(1));

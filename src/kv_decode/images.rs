@@ -139,8 +139,10 @@ mod tests {
 
     /// The images of each block, and the first block that is not text, in parts of so many blocks.
     fn read(payload: &[u8], blocks_max: usize) -> (Vec<Vec<(String, i32)>>, Option<usize>) {
-        let (mut decoder, mut batch) = (Decoder::new(), crate::Batch::begin(payload).unwrap());
-        let (mut all, mut opaque) = (Vec::new(), None);
+        let mut decoder = Decoder::new();
+        let mut batch = crate::Batch::begin(payload).unwrap();
+        let mut all = Vec::new();
+        let mut opaque = None;
         while let Some(part) = decoder.next(&mut batch, blocks_max).unwrap() {
             let KvEvent::Stored(stored) = part.event else { panic!("{part:?}") };
             let mut images = stored.images;

@@ -118,7 +118,8 @@ impl<T: BlockText> RankBlocks<T> {
     /// Which lower tiers count from now on. Only while nothing is held.
     pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
         debug_assert!(self.is_empty(), "blocks may be in trees that end");
-        (self.lower_tiers, self.held) = (lower_tiers, HeldBlocks::expiring(lower_tiers.ttl));
+        self.lower_tiers = lower_tiers;
+        self.held = HeldBlocks::expiring(lower_tiers.ttl);
         let allowed = |tier: &Tier| match tier {
             Tier::Device => true,
             Tier::Host => lower_tiers.host,
@@ -275,11 +276,13 @@ impl<T: BlockText> RankBlocks<T> {
             self.note_opaque(event, 0, group);
             return BatchOutcome::NotText;
         }
-        let (mut outcome, mut images) = (BatchOutcome::Applied, event.images);
+        let mut outcome = BatchOutcome::Applied;
+        let mut images = event.images;
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
             let is_opaque = event.is_opaque(position);
-            let (naming, images) = (&self.naming, images.next_block());
+            let naming = &self.naming;
+            let images = images.next_block();
             let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
             if let Err(outcome) = read {
                 self.note_opaque(event, position, group);
@@ -329,7 +332,8 @@ impl<T: BlockText> RankBlocks<T> {
             let id = self.id(hash, group);
             self.opaque.note(id);
             let is_opaque = event.is_opaque(position);
-            let (naming, images) = (&self.naming, ImagesOfBlock::default());
+            let naming = &self.naming;
+            let images = ImagesOfBlock::default();
             let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
             if read == Err(BatchOutcome::NoText) {
                 self.evidence.unknown(token_ids);

@@ -12,7 +12,8 @@ impl<T: BlockText> RankBlocks<T> {
     /// Takes out what is too old, looking at no more than `most` entries. To be called before each
     /// message too: it tells the time of the stores to come.
     pub fn expire(&mut self, now: Instant, most: usize, ops: &mut SliceOps) -> Expired {
-        let (mut expired, mut left) = (Expired::default(), most);
+        let mut expired = Expired::default();
+        let mut left = most;
         for (tier, blocks) in Tier::ALL.into_iter().zip(&mut expired.tier_blocks) {
             let old = self.held.take_old(tier, now, left);
             left -= old.len();
@@ -76,7 +77,8 @@ mod tests {
             let mut blocks = blocks(10_000);
             blocks.set_lower_tiers(lower_tiers);
             blocks.expect_lower_tiers();
-            let (ops, index) = (SliceOps::new(SHARDS), Index::default());
+            let ops = SliceOps::new(SHARDS);
+            let index = Index::default();
             Self { blocks, ops, index, start: Instant::now() }
         }
 
@@ -189,7 +191,8 @@ mod tests {
         let mut rig = Rig::new(AGEING);
         for number in 0..500_u64 {
             let token = u32::try_from(number).unwrap();
-            let (hashes, text) = ([number], [token % 26, token / 26]);
+            let hashes = [number];
+            let text = [token % 26, token / 26];
             let event = Stored { medium: Medium::Host, ..store(None, &hashes, &text) };
             rig.blocks.stored(&event, &mut rig.ops);
         }

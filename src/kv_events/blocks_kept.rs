@@ -26,7 +26,8 @@ impl<T: BlockText> RankBlocks<T> {
         self.device_block_tokens = block_size_tokens;
         debug_assert!(self.is_empty(), "restored over something");
         self.trees |= restored.trees;
-        (self.held, self.groups) = (restored.held, restored.groups);
+        self.held = restored.held;
+        self.groups = restored.groups;
         if !self.groups.forgetful.is_empty() {
             // A snapshot has nothing of windows.
             self.windows.lose();

@@ -254,7 +254,9 @@ fn apply(step: &Step, (blocks, ops): (&mut RankBlocks<Letters>, &mut SliceOps), 
 /// Applies the steps to both, and compares after each. `names`: some steps name blocks without
 /// their tokens.
 fn agree(names: bool, steps: Vec<Step>, expected: bool) -> Result<(), TestCaseError> {
-    let (mut blocks, mut ops, mut index) = (blocks(1_000), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(1_000);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     let tiers = || LowerTiers { host: true, disk: true, ttl: Duration::ZERO };
     blocks.set_lower_tiers(tiers());
     if expected {
@@ -269,7 +271,8 @@ fn agree(names: bool, steps: Vec<Step>, expected: bool) -> Result<(), TestCaseEr
             let links = index.seen.values().copied().collect();
             let (again, restored, left) = restarted(&blocks, links, tiers(), 1_000);
             prop_assert_eq!(left, Left::default());
-            (blocks, ops) = (again, restored);
+            blocks = again;
+            ops = restored;
             index = Index { seen: index.seen, ..Index::default() };
         }
         index.take(&mut ops);

@@ -45,7 +45,9 @@ fn links(index: &Index) -> Vec<Link> {
 }
 
 fn two_chains() -> (RankBlocks<Letters>, Index) {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.stored(&store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]), &mut ops);
     blocks.stored(&store(None, &[20, 21, 22, 23], &[6, 7, 8, 9, 10, 11, 12, 13]), &mut ops);
     index.take(&mut ops);
@@ -104,7 +106,9 @@ fn what_is_not_among_the_links_is_left_out() {
 
 #[test]
 fn what_came_last_brings_its_links() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
     blocks.keep_recent();
     blocks.stored(&store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]), &mut ops);
@@ -117,7 +121,8 @@ fn what_came_last_brings_its_links() {
 
 #[test]
 fn restoring_keeps_to_the_limit_and_tells_parents_first() {
-    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
     let hashes: Vec<u64> = (10..20).collect();
     let tokens: Vec<u32> = (0..20).collect();
     blocks.stored(&store(None, &hashes, &tokens), &mut ops);
@@ -150,7 +155,9 @@ fn restoring_keeps_to_the_limit_and_tells_parents_first() {
 
 #[test]
 fn tiers_and_counts_are_restored_as_far_as_they_count() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.set_lower_tiers(ALL);
     let chain = store(None, &[10, 11], &[0, 1, 2, 3]);
     for _ in 0..20 {
@@ -183,7 +190,9 @@ fn tiers_and_counts_are_restored_as_far_as_they_count() {
 
 #[test]
 fn copies_by_their_hash_alone_are_known_after_a_restart() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.set_lower_tiers(ALL);
     blocks.stored(&Stored { group: Some(0), ..store(None, &[10], &[0, 1]) }, &mut ops);
     let forgets =

@@ -156,7 +156,9 @@ pub(super) fn keys_of(texts: &[&str]) -> BTreeSet<u64> {
 
 #[test]
 fn a_chain_becomes_keys_and_goes_again() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     assert_eq!(
         blocks.stored(&store(None, &[10, 11], &[0, 1, 2, 3]), &mut ops),
         BatchOutcome::Applied
@@ -178,7 +180,9 @@ fn a_chain_becomes_keys_and_goes_again() {
 
 #[test]
 fn repeated_stores_need_as_many_removals() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     for _ in 0..3 {
         assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), BatchOutcome::Applied);
     }
@@ -191,7 +195,9 @@ fn repeated_stores_need_as_many_removals() {
 
 #[test]
 fn two_tokenizations_of_one_text_are_one_key() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
     blocks.stored(&store(None, &[20], &[26, 27]), &mut ops);
     blocks.removed(&remove(&[10]), &mut ops);
@@ -238,7 +244,8 @@ fn what_is_not_ours_is_left_alone() {
 
 #[test]
 fn loops_and_unchained_hashes_are_conflicts() {
-    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
     assert_eq!(
         blocks.stored(&store(None, &[10, 10], &[0, 1, 2, 3]), &mut ops),
         BatchOutcome::Conflict
@@ -249,7 +256,9 @@ fn loops_and_unchained_hashes_are_conflicts() {
 
 #[test]
 fn lora_and_salt_have_roots_of_their_own() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     let plain = store(None, &[10], &[0, 1]);
     blocks.stored(&plain, &mut ops);
     blocks.stored(&Stored { hashes: &[11], lora_name: "l", ..plain }, &mut ops);
@@ -260,7 +269,8 @@ fn lora_and_salt_have_roots_of_their_own() {
 
 #[test]
 fn the_limit_refuses_new_blocks_and_lets_old_ones_go() {
-    let (mut blocks, mut ops) = (blocks(2), SliceOps::new(SHARDS));
+    let mut blocks = blocks(2);
+    let mut ops = SliceOps::new(SHARDS);
     assert_eq!(
         blocks.stored(&store(None, &[1, 2, 3], &[0, 1, 2, 3, 4, 5]), &mut ops),
         BatchOutcome::Full
@@ -285,7 +295,9 @@ fn of(index: &Index) -> [usize; 3] {
 
 #[test]
 fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     let third = store(Some(11), &[12, 13], &[4, 5, 6, 7]);
     assert_eq!(blocks.stored(&third, &mut ops), BatchOutcome::Orphaned);
     assert_eq!(blocks.stored(&store(Some(13), &[14], &[8, 9]), &mut ops), BatchOutcome::Orphaned);
@@ -310,7 +322,9 @@ fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
 
 #[test]
 fn orphans_that_the_engine_removes_or_clears_never_come() {
-    let (mut blocks, mut ops, mut index) = (blocks(100), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.stored(&store(Some(10), &[11, 12, 13], &[2, 3, 4, 5, 6, 7]), &mut ops);
     blocks.removed(&remove(&[13, 99]), &mut ops);
     assert_eq!(blocks.take_orphans_gone().removed, 1);
@@ -328,7 +342,8 @@ fn orphans_that_the_engine_removes_or_clears_never_come() {
 #[test]
 fn the_oldest_orphans_are_dropped_and_counted() {
     use forebay_base::limits::ORPHAN_BLOCKS_MAX;
-    let (mut blocks, mut ops) = (blocks(10_000), SliceOps::new(SHARDS));
+    let mut blocks = blocks(10_000);
+    let mut ops = SliceOps::new(SHARDS);
     let most = u64::try_from(ORPHAN_BLOCKS_MAX).unwrap();
     for number in 0..most + 5 {
         let token = u32::try_from(number).unwrap();
@@ -343,12 +358,15 @@ fn the_oldest_orphans_are_dropped_and_counted() {
 
 #[test]
 fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
-    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = tiered();
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.expect_lower_tiers();
     let on_device = store(None, &[10, 11], &[0, 1, 2, 3]);
     let store_in = |medium| Some(Stored { medium, ..on_device });
     let second = [11];
-    let (leaf, both) = (remove(&second), remove(&[11, 10]));
+    let leaf = remove(&second);
+    let both = remove(&[11, 10]);
     let from_host = Removed { medium: Medium::Host, ..leaf };
     let steps = [
         (store_in(Medium::Device), None, [2, 2, 2]),
@@ -377,7 +395,9 @@ fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
 
 #[test]
 fn a_tier_has_its_tree_from_its_first_event_on() {
-    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = tiered();
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     let first = store(None, &[10], &[0, 1]);
     blocks.stored(&first, &mut ops);
     let second = store(Some(10), &[11], &[2, 3]);
@@ -397,7 +417,9 @@ fn a_tier_has_its_tree_from_its_first_event_on() {
 
 #[test]
 fn copies_known_by_their_hash_alone_keep_the_block() {
-    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = tiered();
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.expect_lower_tiers();
     let plain = store(None, &[10, 11], &[0, 1, 2, 3]);
     let copy = |hashes: &'static [u64], group| Stored {
@@ -428,7 +450,8 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
 
 #[test]
 fn tiers_that_do_not_count_are_elsewhere() {
-    let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+    let mut blocks = blocks(100);
+    let mut ops = SliceOps::new(SHARDS);
     blocks.set_lower_tiers(LowerTiers { host: false, disk: true, ttl: Duration::ZERO });
     let plain = store(None, &[10], &[0, 1]);
     for (medium, outcome) in [
@@ -448,8 +471,9 @@ fn nothing_behind_an_image_is_ever_stored() {
     let by_key = Stored { opaque_from: Some(1), ..plain };
     let by_token = Stored { token_ids: &[0, 1, IMAGE, 3, 4, 5], ..plain };
     for with_image in [by_key, by_token] {
-        let (mut blocks, mut ops, mut index) =
-            (blocks(100), SliceOps::new(SHARDS), Index::default());
+        let mut blocks = blocks(100);
+        let mut ops = SliceOps::new(SHARDS);
+        let mut index = Index::default();
         assert_eq!(blocks.stored(&with_image, &mut ops), BatchOutcome::NotText);
         for (parent, hash) in [(12, 13), (13, 14), (11, 15)] {
             let next = [hash];
@@ -468,7 +492,9 @@ fn nothing_behind_an_image_is_ever_stored() {
 
 #[test]
 fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
-    let (mut blocks, mut ops, mut index) = (tiered(), SliceOps::new(SHARDS), Index::default());
+    let mut blocks = tiered();
+    let mut ops = SliceOps::new(SHARDS);
+    let mut index = Index::default();
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
     let large =
         Stored { medium: Medium::Host, block_size_tokens: 4, ..store(None, &[20], &[0, 1, 2, 3]) };
@@ -485,7 +511,8 @@ fn blocks_of_another_tokenizer_are_a_mismatch_and_those_of_images_are_not() {
     use crate::TextFit;
     let hashes: Vec<u64> = (1..=40).collect();
     let fit = |token_ids: &[u32], chained: bool, opaque_from| {
-        let (mut blocks, mut ops) = (blocks(100), SliceOps::new(SHARDS));
+        let mut blocks = blocks(100);
+        let mut ops = SliceOps::new(SHARDS);
         for (index, pair) in token_ids.chunks(2).enumerate().filter(|_| chained) {
             let parent = index.checked_sub(1).map(|before| hashes[before]);
             let event = Stored { opaque_from, ..store(parent, &hashes[index..=index], pair) };
@@ -496,7 +523,8 @@ fn blocks_of_another_tokenizer_are_a_mismatch_and_those_of_images_are_not() {
         }
         blocks.text_fit()
     };
-    let (foreign, own) = ([1_000_u32; 80], [1_u32; 80]);
+    let foreign = [1_000_u32; 80];
+    let own = [1_u32; 80];
     let images: Vec<u32> = [IMAGE; 2].into_iter().chain([1; 78]).collect();
     for chained in [false, true] {
         assert_eq!(fit(&foreign, chained, None), Some(TextFit::Mismatch), "{chained}");

@@ -18,7 +18,8 @@ struct Rig {
 
 impl Rig {
     fn new(entries_max: usize) -> Self {
-        let (ops, index) = (SliceOps::new(SHARDS), Index::default());
+        let ops = SliceOps::new(SHARDS);
+        let index = Index::default();
         Self { blocks: blocks(entries_max), ops, index }
     }
 

@@ -11,7 +11,8 @@ impl<P: KvPort> Feed<P> {
     pub(super) async fn expire(&mut self) -> Option<Instant> {
         loop {
             let now = Instant::now();
-            let (counters, ops) = (&self.counters, &mut self.ops);
+            let counters = &self.counters;
+            let ops = &mut self.ops;
             let is_done = self.state.borrow_mut().expire(now, BLOCKS_PER_TURN, counters, ops);
             if !self.ops.is_empty() {
                 self.status.holds(self.state.borrow().block_count());

@@ -182,7 +182,8 @@ impl<P: KvPort> Feed<P> {
                 yield_now().await;
             }
             let left = BLOCKS_PER_TURN - self.taken_blocks;
-            let (counters, ops) = (&self.counters, &mut self.ops);
+            let counters = &self.counters;
+            let ops = &mut self.ops;
             let ended = self.state.borrow_mut().step(&mut taking, left, counters, ops);
             self.taken_blocks += taking.take_work();
             if let Some(taken) = ended {
@@ -241,7 +242,8 @@ impl<P: KvPort> Feed<P> {
     pub(super) async fn post(&mut self) {
         self.number_tiers();
         self.number_windows();
-        let (tiers, windows) = (self.tiers, self.windows);
+        let tiers = self.tiers;
+        let windows = self.windows;
         let mut posted_count = 0_u32;
         for (tree, slice, ops) in self.ops.trees_mut() {
             let number = match tree {
@@ -306,8 +308,8 @@ impl<P: KvPort> Feed<P> {
     /// Asks for the numbers of windows that the rank has shown, and notes what shards go by.
     fn number_windows(&mut self) {
         let resume = self.state.borrow().resume();
-        (self.tiers.windows, self.tiers.is_bound) =
-            ([None; WINDOWS_MAX], resume != Resume::Anywhere);
+        self.tiers.windows = [None; WINDOWS_MAX];
+        self.tiers.is_bound = resume != Resume::Anywhere;
         let Resume::Windows(needs) = resume else { return };
         for (place, (number, need)) in self.windows.iter_mut().zip(needs).enumerate() {
             if need.is_some() && number.is_none() && !self.refused {
@@ -322,7 +324,8 @@ impl<P: KvPort> Feed<P> {
         windows.iter_mut().zip(pairs.map(numbered)).for_each(|(to, window)| *to = window);
         let is_whole = windows.iter().flatten().count() == needs.iter().flatten().count();
         if is_whole {
-            (self.tiers.windows, self.tiers.is_bound) = (windows, false);
+            self.tiers.windows = windows;
+            self.tiers.is_bound = false;
         }
         if !is_whole && !std::mem::replace(&mut self.refused, true) {
             self.warn(

@@ -54,7 +54,8 @@ fn a_feed_survives_its_own_panic() {
     block_on_local(async move {
         let mut publisher = zeromq::PubSocket::new();
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let shard = Shard::default();
+        let counters = Rc::new(FeedCounters::new());
         let (notices, _noticed) = mpsc::channel(64);
         let (stop, stopped) = oneshot::channel();
         let port = Faulty(shard.clone(), Cell::new(true));
@@ -103,7 +104,8 @@ fn a_paused_shard_leads_to_a_resync() {
     block_on_local(async move {
         let mut publisher = zeromq::PubSocket::new();
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let (shard, open) = (Shard::default(), Rc::new(Cell::new(true)));
+        let shard = Shard::default();
+        let open = Rc::new(Cell::new(true));
         let counters = Rc::new(FeedCounters::new());
         let (notices, _noticed) = mpsc::channel(64);
         let (stop, stopped) = oneshot::channel();
@@ -161,7 +163,8 @@ fn a_block_of_a_tier_without_removals_leaves_a_quiet_feed() {
     block_on_local(async move {
         let mut publisher = zeromq::PubSocket::new();
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let shard = Shard::default();
+        let counters = Rc::new(FeedCounters::new());
         let (notices, _noticed) = mpsc::channel(64);
         let (stop, stopped) = oneshot::channel();
         let mut spec = spec(&place);
@@ -169,7 +172,8 @@ fn a_block_of_a_tier_without_removals_leaves_a_quiet_feed() {
         let feed = Feed::new(spec, shard.clone(), Rc::clone(&counters), notices);
         let status = feed.status();
         let task = tokio::task::spawn_local(feed.run(stopped));
-        let (mut number, stored) = (0, chained_in(0, "CPU"));
+        let mut number = 0;
+        let stored = chained_in(0, "CPU");
         publish_until(&mut publisher, &mut number, &stored, || counters.block_count() == 1).await;
         until(|| counters.expired_count(Tier::Host) == 1).await;
         assert_eq!((counters.block_count(), counters.tier_block_count(Tier::Host)), (0, 0));
@@ -185,14 +189,16 @@ fn a_block_of_a_tier_without_removals_leaves_a_quiet_feed() {
 #[test]
 fn a_pool_is_kept_without_a_connected_feed() {
     block_on_local(async move {
-        let (shard, counters) = (Shard::default(), Rc::new(FeedCounters::new()));
+        let shard = Shard::default();
+        let counters = Rc::new(FeedCounters::new());
         let ttl = Duration::from_millis(300);
         let pool = PoolBlocks::new(spec("tcp://127.0.0.1:1").naming, 100, ttl, RankIndex(1_000));
         let pool: SharedPool = Rc::new(RefCell::new(pool));
         let keep = keep_pool(Rc::clone(&pool), shard.clone(), counters);
         let task = tokio::task::spawn_local(keep);
         let store = |hash: u64, token: u32| {
-            let (hashes, tokens) = ([hash], [token, token]);
+            let hashes = [hash];
+            let tokens = [token, token];
             let event = Stored { medium: Medium::Shared, ..store_event(None, &hashes, &tokens) };
             assert_eq!(pool.borrow_mut().stored(&event, 2), BatchOutcome::Applied);
         };

@@ -42,7 +42,8 @@ fn stored(hashes: std::ops::Range<u64>, token: impl Fn(u64) -> u32) -> Vec<u8> {
 fn one_text_under_many_hashes_is_forgotten_ever_less_often() {
     let before = broken_invariant_count();
     let mut feed = RankFeed::new(naming(Digits), 1_000_000);
-    let (counters, mut ops) = (FeedCounters::new(), SliceOps::new(1));
+    let counters = FeedCounters::new();
+    let mut ops = SliceOps::new(1);
     let mut held = HashSet::new();
     for number in 0..1_000_u64 {
         let base = 1 + number * 64;
@@ -75,7 +76,8 @@ fn one_text_under_many_hashes_is_forgotten_ever_less_often() {
 #[test]
 fn one_hash_for_many_texts_is_a_contradiction() {
     let mut feed = RankFeed::new(naming(Digits), 1_000_000);
-    let (counters, mut ops) = (FeedCounters::new(), SliceOps::new(1));
+    let counters = FeedCounters::new();
+    let mut ops = SliceOps::new(1);
     for number in 0..4_000_u64 {
         let payload = stored(7..8, |_| u32::try_from(number).unwrap());
         feed.message(&[b"", &number.to_be_bytes(), &payload], &counters, &mut ops);
@@ -91,7 +93,8 @@ fn a_long_message_is_the_same_in_parts() {
     let mut whole_ops = SliceOps::new(1);
     let mut whole = RankFeed::new(naming(Digits), 1_000_000);
     assert_eq!(whole.message(&message, &counters, &mut whole_ops).result, BatchResult::Applied);
-    let (mut feed, mut ops) = (RankFeed::new(naming(Digits), 1_000_000), SliceOps::new(1));
+    let mut feed = RankFeed::new(naming(Digits), 1_000_000);
+    let mut ops = SliceOps::new(1);
     let mut taking = feed.begin(KvMessage::read(&message), &counters, &mut ops).unwrap();
     let mut steps = 0;
     let taken = loop {
@@ -115,7 +118,8 @@ fn a_long_message_is_the_same_in_parts() {
 #[test]
 fn a_message_given_up_half_way_is_a_gap() {
     let payload = stored(1..5_001, |hash| u32::try_from(hash).unwrap());
-    let (counters, mut ops) = (FeedCounters::new(), SliceOps::new(1));
+    let counters = FeedCounters::new();
+    let mut ops = SliceOps::new(1);
     let mut feed = RankFeed::new(naming(Digits), 1_000_000);
     let mut taking =
         feed.begin(KvMessage::read(&[b"", &[0; 8], &payload]), &counters, &mut ops).unwrap();
@@ -140,7 +144,8 @@ fn a_long_message_leaves_the_thread_to_others() {
         let task = tokio::task::spawn_local(feed.run(stopped));
         // Most blocks that were taken between two turns of this task.
         let most = Rc::new(Cell::new(0));
-        let (seen, watched) = (Rc::clone(&most), Rc::clone(&counters));
+        let seen = Rc::clone(&most);
+        let watched = Rc::clone(&counters);
         let watch = tokio::task::spawn_local(async move {
             let mut before = 0;
             loop {

@@ -128,7 +128,8 @@ fn what_is_not_stored_again_leaves_whatever_removals_are_told() {
 
 /// One block a prompt.
 fn single(rig: &mut Rig, hash: u64) -> BatchOutcome {
-    let (first, second) = (hash % 26, hash / 26);
+    let first = hash % 26;
+    let second = hash / 26;
     let tokens = [first, second].map(|token| u32::try_from(token).unwrap());
     rig.store(None, &[hash], &tokens)
 }

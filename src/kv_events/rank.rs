@@ -139,7 +139,8 @@ impl<T: BlockText> RankFeed<T> {
         self.sequence =
             Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
         self.block_size_tokens = state.block_size_tokens;
-        (self.is_unverified, self.is_continued) = (true, true);
+        self.is_unverified = true;
+        self.is_continued = true;
     }
 
     /// Where the rank can resume a prompt that it holds.
@@ -382,7 +383,9 @@ impl<T: BlockText> RankFeed<T> {
         counters.holding_changed(before, self.blocks.holding());
         counters.orphans_gone(self.blocks.take_orphans_gone());
         self.sequence = Sequence::default();
-        (self.is_unverified, self.is_continued, self.is_within) = (false, false, false);
+        self.is_unverified = false;
+        self.is_continued = false;
+        self.is_within = false;
     }
 
     /// Takes events; at their end, whether all could be read.

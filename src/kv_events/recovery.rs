@@ -185,7 +185,8 @@ impl<P: KvPort> Feed<P> {
                 ReplayEnd::Hole if recovered.past_holes => return Ok(recovered),
                 ReplayEnd::Hole => {
                     // Not in its memory any more: begin with what is.
-                    (recovered.incomplete, recovered.past_holes) = (true, true);
+                    recovered.incomplete = true;
+                    recovered.past_holes = true;
                     self.begin_again(ResetReason::Gap).await;
                 }
             }
@@ -242,7 +243,8 @@ impl<P: KvPort> Feed<P> {
                 }
                 Arrived::Gap { .. } if recovered.past_holes => {
                     self.take_in_turns(Some(message)).await;
-                    (joined, batches) = (true, batches + 1);
+                    joined = true;
+                    batches += 1;
                 }
                 Arrived::Next if joined => {
                     self.take_in_turns(Some(message)).await;

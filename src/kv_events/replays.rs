@@ -65,7 +65,8 @@ impl Replays {
     }
 
     pub(super) fn worked(&mut self) {
-        (self.pause, self.owed) = (self.timers.replay_pause, false);
+        self.pause = self.timers.replay_pause;
+        self.owed = false;
     }
 
     /// Counts the try that it allows.

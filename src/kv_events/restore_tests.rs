@@ -43,7 +43,8 @@ fn take(feed: &mut RankFeed<Arc<forebay_text::Vocabulary>>, time: u8, number: u8
 /// What a snapshot would have after batches 0 to 5 of the engine's life `time`.
 fn snapshot(time: u8) -> (RankState<KeptBlocks>, Vec<Link>) {
     let mut feed = RankFeed::new(naming(), 100);
-    let (mut ops, mut links) = (SliceOps::new(1), Vec::new());
+    let mut ops = SliceOps::new(1);
+    let mut links = Vec::new();
     for number in 0..=5 {
         let parts = (u64::from(number).to_be_bytes(), chained(time, number));
         feed.message(&[b"", &parts.0, &parts.1], &FeedCounters::new(), &mut ops);
@@ -175,7 +176,8 @@ impl Running {
             pool: None,
             timers: FeedTimers::default(),
         };
-        let (counters, shard) = (Rc::new(FeedCounters::new()), Shard::default());
+        let counters = Rc::new(FeedCounters::new());
+        let shard = Shard::default();
         let (notices, noticed) = mpsc::channel(16);
         let (stop, stopped) = oneshot::channel();
         let mut feed = Feed::new(spec, shard.clone(), Rc::clone(&counters), notices);
@@ -231,7 +233,8 @@ async fn answer_replays(mut router: RouterSocket, time: u8, first: u8, until: u8
 }
 
 async fn sockets() -> (PubSocket, String, RouterSocket, String) {
-    let (mut publisher, mut router) = (PubSocket::new(), RouterSocket::new());
+    let mut publisher = PubSocket::new();
+    let mut router = RouterSocket::new();
     let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
     let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
     (publisher, place, router, replay)

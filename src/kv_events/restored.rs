@@ -40,7 +40,8 @@ impl<P: KvPort> Feed<P> {
         self.counters.restored(blocks);
         self.status.holds(blocks);
         self.state.borrow_mut().restore(state, &self.counters);
-        (self.ops, self.verified_by) = (ops, verified_by);
+        self.ops = ops;
+        self.verified_by = verified_by;
         self.post().await;
         self.ops.shrink();
         self.settle(FeedState::Connecting).await;

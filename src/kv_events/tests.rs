@@ -97,7 +97,8 @@ fn expect_extra_keys(
     lora: &str,
     salt: &mut String,
 ) -> (Option<usize>, Vec<BlockImage>) {
-    let (mut opaque, mut images) = (None, Vec::new());
+    let mut opaque = None;
+    let mut images = Vec::new();
     for (block, keys) in extra_keys.as_array().into_iter().flatten().enumerate() {
         for key in keys.as_array().into_iter().flatten() {
             match key.as_str() {
@@ -500,7 +501,8 @@ fn follows_a_publisher_through_its_restart() {
         stop.send(()).unwrap();
         task.await.unwrap();
         assert!(counters.stall_count() > 0, "every third post is refused");
-        let (mut stores, mut removes) = (0, 0);
+        let mut stores = 0;
+        let mut removes = 0;
         for op in shard.ops.borrow().iter() {
             match op {
                 KvOp::Store { .. } => stores += 1,
@@ -710,7 +712,8 @@ fn odd_elements_after_the_events_are_skipped_whole() {
         elements.iter().for_each(|element| payload.extend_from_slice(element));
         payload
     };
-    let (time, none): (&[u8], &[u8]) = (&[0xcb, 0, 0, 0, 0, 0, 0, 0, 0], &[0x90]);
+    let time: &[u8] = &[0xcb, 0, 0, 0, 0, 0, 0, 0, 0];
+    let none: &[u8] = &[0x90];
     let odd: [&[u8]; 4] = [b"\xa3abc", b"\x92\x01\x02", b"\x81\xa1k\x01", b"\xff"];
     for element in odd {
         let payload = array(&[time, none, element, b"\x07"]);

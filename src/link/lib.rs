@@ -26,7 +26,8 @@ use std::rc::Rc;
 #[must_use]
 pub fn link(socket: Socket, session: Option<Session>) -> (LinkReader, LinkWriter) {
     let (receiver, sender) = socket.split();
-    let (mut reader, mut writer) = (LinkReader::new(receiver), LinkWriter::new(sender));
+    let mut reader = LinkReader::new(receiver);
+    let mut writer = LinkWriter::new(sender);
     if let Some(session) = session {
         secure(&mut reader, &mut writer, session, Vec::new());
     }

@@ -78,7 +78,8 @@ async fn chunk(link: &mut Link) -> std::io::Result<Vec<u8>> {
 fn long_messages_go_both_ways_in_pieces() {
     on_both(|| async {
         for size in [0, 1, 16_384, 65_536, 65_537, 3_000_000] {
-            let ((mut server, mut client), sent) = (friends().await, vec![b'x'; size]);
+            let (mut server, mut client) = friends().await;
+            let sent = vec![b'x'; size];
             let expected = sent.clone();
             spawn(async move {
                 let sent = client.1.send(sent).await.unwrap();
@@ -186,7 +187,8 @@ fn one_handshake_passes_in_a_turn() {
         let turnstile = Rc::new(Turnstile::default());
         let turns = Rc::new(std::cell::RefCell::new(Vec::new()));
         for _ in 0..5 {
-            let (turnstile, turns) = (Rc::clone(&turnstile), Rc::clone(&turns));
+            let turnstile = Rc::clone(&turnstile);
+            let turns = Rc::clone(&turns);
             spawn(async move {
                 turnstile.pass().await;
                 turns.borrow_mut().push(forebay_net::now().unwrap());

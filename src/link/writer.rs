@@ -162,7 +162,8 @@ impl Sealing {
     }
 
     fn start(&mut self, sender: &mut Sender, bytes: Vec<u8>) {
-        (self.plain, self.sealed_bytes) = (bytes, 0);
+        self.plain = bytes;
+        self.sealed_bytes = 0;
         self.start_piece(sender);
     }
 
@@ -227,7 +228,8 @@ impl Sealing {
             left -= part.len();
             taken.push(IoSlice::new(part));
         }
-        (self.unsent, self.gone_bytes) = (self.seal(&taken)?, 0);
+        self.unsent = self.seal(&taken)?;
+        self.gone_bytes = 0;
         self.push(sender)?;
         Ok(TLS_PIECE_BYTES - left)
     }

@@ -104,9 +104,12 @@ mod tests {
         let silent = PlannedRank { rank: RankIndex(0), capacity_tokens: 0, publisher: None };
         let loud = PlannedRank { publisher: Some(publisher), ..silent };
         let none = [Some(silent.clone())];
-        let (some, all) = ([Some(silent), Some(loud.clone())], [Some(loud), None]);
+        let some = [Some(silent), Some(loud.clone())];
+        let all = [Some(loud), None];
         let resolve = |wanted, dialect, ranks: &[_]| ReportSource::resolve(wanted, dialect, ranks);
-        let (vllm, sglang, openai) = (Dialect::Vllm, Dialect::Sglang, Dialect::Openai);
+        let vllm = Dialect::Vllm;
+        let sglang = Dialect::Sglang;
+        let openai = Dialect::Openai;
         assert_eq!(resolve(LoadSource::Auto, vllm, &none), Some(ReportSource::Metrics));
         assert_eq!(resolve(LoadSource::Auto, sglang, &none), Some(ReportSource::Loads));
         assert_eq!(resolve(LoadSource::Auto, sglang, &some), Some(ReportSource::Loads));

@@ -164,7 +164,8 @@ impl Draft {
         }
         let mut rest = self.rest;
         if self.uncounted {
-            (rest.progress.first_tokens, rest.progress.first_token_wait_ms) = (None, None);
+            rest.progress.first_tokens = None;
+            rest.progress.first_token_wait_ms = None;
         }
         Some(LoadReading { running: self.running?, waiting: self.waiting?, ..rest })
     }

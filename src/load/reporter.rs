@@ -116,7 +116,8 @@ impl LoadReporter {
             scrapes: Scrapes::default(),
             dropped: 0,
         };
-        let (limits, first_tokens) = (RefCell::default(), RefCell::default());
+        let limits = RefCell::default();
+        let first_tokens = RefCell::default();
         Self { clock, board, post, state: RefCell::new(state), limits, first_tokens }
     }
 
@@ -148,7 +149,8 @@ impl LoadReporter {
     /// Has every rank of a plan reported within that time?
     #[must_use]
     pub fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
-        let (state, now) = (self.state.borrow(), self.clock.now());
+        let state = self.state.borrow();
+        let now = self.clock.now();
         let is_heard = |rank: &PlannedRank| {
             let report = state.reports.newest(rank.rank);
             report.is_some_and(|report| Duration::from_nanos(now.since(report.at)) < silence_max)
@@ -159,7 +161,8 @@ impl LoadReporter {
     /// Takes what an answer said. `before` is what this router had on each rank at some moment
     /// before the engine made its figures.
     pub fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
-        let (now, after) = (self.clock.now(), self.own(plan));
+        let now = self.clock.now();
+        let after = self.own(plan);
         let mut state = self.state.borrow_mut();
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };

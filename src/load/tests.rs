@@ -95,7 +95,8 @@ fn the_limit_of_vllm_is_learned_from_the_words_of_each_version() {
 
 /// The limit after some such reports.
 fn learned(reading: &LoadReading) -> Option<u32> {
-    let (mut limits, board) = (LearnedLimits::default(), LoadBoard::new());
+    let mut limits = LearnedLimits::default();
+    let board = LoadBoard::new();
     let mut fleet = FleetSnapshot { workers: vec![worker()], ..FleetSnapshot::default() };
     fleet.ranks.push(Rank { limit_source: LimitSource::Learned, ..rank(0) });
     limits.follow(&fleet, &board);

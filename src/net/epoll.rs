@@ -55,7 +55,8 @@ impl Epoll {
             Err(error) => return Err(error.into()),
         }
         for event in &self.events {
-            let (flags, key) = (event.flags, event.data.u64());
+            let flags = event.flags;
+            let key = event.data.u64();
             let watched = usize::try_from(key).ok().and_then(|key| self.watched.get(key));
             let Some(readiness) = watched else { continue };
             let ended = flags.intersects(Flags::HUP | Flags::ERR);

@@ -107,7 +107,8 @@ mod tests {
         assert_eq!(provided.receive(7, 4, &pool), b"from");
         let entry = &provided.entries.0[0];
         // ordering: one thread.
-        let (id, length) = (entry.id.load(Ordering::Relaxed), entry.length.load(Ordering::Relaxed));
+        let id = entry.id.load(Ordering::Relaxed);
+        let length = entry.length.load(Ordering::Relaxed);
         assert_eq!((id, length), (7, u32::try_from(READ_BYTES).unwrap()));
         assert_eq!(usize::from(tail(&provided)), PROVIDED_BUFFERS, "not published yet");
         provided.publish();

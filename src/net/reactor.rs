@@ -48,7 +48,8 @@ impl std::fmt::Debug for Reactor {
 
 impl Reactor {
     pub(crate) fn new(io: Backend, buffers: Rc<BufferPool>, clock: Clock) -> Self {
-        let (tasks, timers) = (Tasks::default(), RefCell::default());
+        let tasks = Tasks::default();
+        let timers = RefCell::default();
         let counts = Cell::default();
         Self { tasks, timers, buffers, io, clock, counts, now: Cell::new(None) }
     }

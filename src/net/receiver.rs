@@ -157,7 +157,8 @@ impl Receiver {
 
 /// Receives behind the bytes of `into`, at most [`READ_IN_PLACE_BYTES_MAX`].
 fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
-    let (spare, room) = (into.spare_capacity_mut(), READ_IN_PLACE_BYTES_MAX);
+    let spare = into.spare_capacity_mut();
+    let room = READ_IN_PLACE_BYTES_MAX;
     let spare = if let Some((spare, _)) = spare.split_at_mut_checked(room) { spare } else { spare };
     link.reactor().count(|counts| counts.receives += 1);
     let ((received, _), _) = recv(link, spare, RecvFlags::DONTWAIT)?;

@@ -69,8 +69,10 @@ fn echoes_of_all_sizes_come_back_whole() {
             let (mut receiver, mut sender) = connect(address).await.unwrap().split();
             let sent: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
             let expected = sent.clone();
-            let (is_sent, set) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-            let (done, end) = (Rc::clone(&is_sent), Rc::clone(&set));
+            let is_sent = Rc::new(Cell::new(false));
+            let set = Rc::new(Cell::new(false));
+            let done = Rc::clone(&is_sent);
+            let end = Rc::clone(&set);
             spawn(async move {
                 done.set(sender.send(sent).await.unwrap().len() == size);
                 while !end.get() {
@@ -107,7 +109,8 @@ fn a_socket_whose_bytes_are_not_taken_is_not_read_further() {
         other.set_nonblocking(true).unwrap();
         let piece = vec![b'x'; 1 << 20];
         let mut cx = Context::from_waker(Waker::noop());
-        let (mut sent, mut idle_turns) = (0, 0);
+        let mut sent = 0;
+        let mut idle_turns = 0;
         while idle_turns < 20 {
             let count = other.write(&piece).unwrap_or(0);
             sent += count;
@@ -395,7 +398,8 @@ fn bytes_stay_in_order_where_receiving_in_place_begins_and_ends() {
             }
         });
         let mut random = fastrand::Rng::with_seed(4);
-        let (mut received, mut in_place) = (Vec::new(), 0);
+        let mut received = Vec::new();
+        let mut in_place = 0;
         loop {
             receiver.set_in_place(random.u8(..40) > 0);
             let room = random.usize(..4 * READ_BYTES);

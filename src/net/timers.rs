@@ -40,7 +40,8 @@ impl Timers {
         if entry.is_set {
             self.order.remove(&(entry.fires_at, key));
         }
-        (entry.fires_at, entry.is_set) = (at, true);
+        entry.fires_at = at;
+        entry.is_set = true;
         self.order.insert((at, key));
     }
 

@@ -71,11 +71,13 @@ impl Uring {
     /// # Errors
     /// Where the kernel lacks an operation, or the process may not use it.
     pub(crate) fn new(pool: &BufferPool) -> io::Result<Self> {
-        let (ring, provided) = (ring()?, Provided::new(pool));
+        let ring = ring()?;
+        let provided = Provided::new(pool);
         // SAFETY: the entries and the buffers that they name live as long as `provided`, which
         // outlives the ring: see `drop`.
         unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) }?;
-        let (ops, unsubmitted) = (Slab::new(), VecDeque::new());
+        let ops = Slab::new();
+        let unsubmitted = VecDeque::new();
         Ok(Self { ring, ops, provided, unsubmitted, is_tight: false, submission_count: 0 })
     }
 
@@ -117,7 +119,8 @@ impl Uring {
         bytes: Vec<u8>,
         sent_bytes: usize,
     ) -> usize {
-        let (flow, fd) = (Rc::clone(flow), Rc::clone(fd));
+        let flow = Rc::clone(flow);
+        let fd = Rc::clone(fd);
         let key = self.ops.insert(Op::Send { flow, fd, bytes, sent_bytes });
         if let Some(entry) = self.ops.get(key).and_then(|op| send_entry(op, key)) {
             self.push(entry);

@@ -96,7 +96,8 @@ impl FileReader {
     /// # Errors
     /// When it cannot be read, or is none.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let (file, decoder) = (File::open(path)?, RecordingDecoder::new());
+        let file = File::open(path)?;
+        let decoder = RecordingDecoder::new();
         let header = RecordingHeader { started_unix_ns: 0, sources: Vec::new() };
         let mut reader = Self { file, decoder, header, bytes: Vec::new(), start: 0 };
         match reader.step()? {

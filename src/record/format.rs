@@ -240,7 +240,8 @@ impl RecordingHeader {
         let mut sources = Vec::new();
         for _ in 0..count {
             let mut name = || text(&mut reader).ok_or(damaged);
-            let (endpoint, topic) = (name()?, name()?);
+            let endpoint = name()?;
+            let topic = name()?;
             let kind = if version == VERSION_OF_EVENTS { Some([0]) } else { reader.array() };
             let kind = match kind {
                 Some([0]) => SourceKind::Events,

@@ -214,7 +214,8 @@ impl Follower {
         let source = ZmqSource::open(&self.source.endpoint).await?;
         let mut connection = source.subscribe(&self.source.topic).await?;
         info!(endpoint = %self.source.endpoint, "recording");
-        (*pause, *said) = (PAUSE_MIN, false);
+        *pause = PAUSE_MIN;
+        *said = false;
         let error = self.listen(&mut connection).await;
         self.hear(Vec::new()).await;
         Err(error)

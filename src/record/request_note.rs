@@ -155,7 +155,8 @@ fn ranks(reader: &mut NumberReader<'_>) -> Option<Vec<NotedRank>> {
     let count = usize::try_from(reader.varint()?).ok().filter(|count| *count <= RANKS_MAX)?;
     let mut ranks = Vec::new();
     for _ in 0..count {
-        let (pool, kv_tokens) = (small(reader)?, reader.varint()?);
+        let pool = small(reader)?;
+        let kv_tokens = reader.varint()?;
         let length = usize::try_from(reader.varint()?).ok()?;
         let name = reader.bytes(length.min(NAME_BYTES_MAX + 1))?;
         let name = String::from_utf8_lossy(name).into_owned();
@@ -165,8 +166,11 @@ fn ranks(reader: &mut NumberReader<'_>) -> Option<Vec<NotedRank>> {
 }
 
 fn sent(reader: &mut NumberReader<'_>) -> Option<NotedRequest> {
-    let (id, pool, rank) = (reader.varint()?, small(reader)?, small(reader)?);
-    let (arrived_ns, prompt_bytes) = (reader.varint()?, reader.varint()?);
+    let id = reader.varint()?;
+    let pool = small(reader)?;
+    let rank = small(reader)?;
+    let arrived_ns = reader.varint()?;
+    let prompt_bytes = reader.varint()?;
     let (keys, rest) = reader.0.as_chunks::<KEY_BYTES>();
     if keys.len() > NOTED_PARTS_MAX || !rest.is_empty() {
         return None;
@@ -177,11 +181,14 @@ fn sent(reader: &mut NumberReader<'_>) -> Option<NotedRequest> {
 }
 
 fn ended(reader: &mut NumberReader<'_>) -> Option<NotedEnd> {
-    let (id, rank) = (reader.varint()?, small(reader)?);
+    let id = reader.varint()?;
+    let rank = small(reader)?;
     if reader.0.is_empty() {
         return Some(NotedEnd { id, rank, told: None });
     }
-    let (prompt, cached, output) = (reader.varint()?, reader.varint()?, reader.varint()?);
+    let prompt = reader.varint()?;
+    let cached = reader.varint()?;
+    let output = reader.varint()?;
     Some(NotedEnd { id, rank, told: Some(NotedUsage { prompt, cached, output }) })
 }
 

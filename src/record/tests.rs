@@ -60,7 +60,8 @@ fn encoded(source_count: usize, messages: &[Owned], per_chunk: usize) -> Vec<u8>
 
 /// Everything that can be read, with the end or the fault.
 fn decoded(mut bytes: &[u8]) -> (Vec<Owned>, Result<RecordingEnd, RecordingError>) {
-    let (mut decoder, mut messages) = (RecordingDecoder::new(), Vec::new());
+    let mut decoder = RecordingDecoder::new();
+    let mut messages = Vec::new();
     let mut end = None;
     loop {
         let step = match decoder.step(bytes) {
@@ -474,7 +475,8 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
     };
     let heard = read(&path);
     for source in [0, 1] {
-        let (heard, sent) = (of(source, &heard), of(source, &messages));
+        let heard = of(source, &heard);
+        let sent = of(source, &messages);
         assert_eq!(heard[..sent.len()], sent, "source {source}");
     }
 }

@@ -99,7 +99,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn events(reads: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut all, mut open) = (EventLines::new(true), Vec::new(), Vec::new());
+        let mut lines = EventLines::new(true);
+        let mut all = Vec::new();
+        let mut open = Vec::new();
         for read in reads {
             let mut rest = *read;
             while let Some((part, behind)) = lines.next(rest) {
@@ -133,7 +135,8 @@ mod tests {
             cuts in prop::collection::vec(0_usize..9, 0..20),
         ) {
             let text = text.repeat(turns);
-            let (mut reads, mut rest) = (Vec::new(), text.as_bytes());
+            let mut reads = Vec::new();
+            let mut rest = text.as_bytes();
             for cut in cuts {
                 let (read, behind) = rest.split_at(cut.min(rest.len()));
                 reads.push(read);

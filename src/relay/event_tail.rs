@@ -167,7 +167,9 @@ mod tests {
             cuts in prop::collection::vec(1_usize..12, 0..20),
         ) {
             let text: String = lines.concat();
-            let (mut tail, mut out, mut rest) = (EventTail::default(), Vec::new(), text.as_bytes());
+            let mut tail = EventTail::default();
+            let mut out = Vec::new();
+            let mut rest = text.as_bytes();
             let mut feed = |tail: &mut EventTail, read: &[u8]| {
                 let (held, whole) = tail.pass(read);
                 out.extend_from_slice(&held);

@@ -87,7 +87,8 @@ pub fn encode_standing(standing: QueueStanding<'_>, out: &mut Vec<u8>) {
 /// Appends the end of a stream that the router refuses after all. A comment holds what its head
 /// would have said.
 pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) {
-    let (status, reason) = (refusal.status(), refusal.reason().as_str());
+    let status = refusal.status();
+    let reason = refusal.reason().as_str();
     let after = refusal.retry_after_ms().map(|ms| format!(" retry-after-ms={ms}"));
     let after = after.unwrap_or_default();
     out.extend_from_slice(format!(": status={status} reason={reason}{after}\n\n").as_bytes());

@@ -49,13 +49,15 @@ pub async fn send(
     let Outbound { head, body, method, may_switch, limits } = outbound;
     let Upstream { reader, writer, input, .. } = upstream;
     let mut writing = pin!(write_all(writer, head, body));
-    let (mut is_over, mut sent) = (false, false);
+    let mut is_over = false;
+    let mut sent = false;
     let mut heads = Heads { may_switch, ..Heads::default() };
     poll_fn(|cx| {
         if !is_over && let Poll::Ready(result) = writing.as_mut().poll(cx) {
             // A worker may refuse early and stop reading; its answer is on the way then, so go on
             // reading.
-            (is_over, sent) = (true, result.is_ok());
+            is_over = true;
+            sent = result.is_ok();
         }
         loop {
             match reader.poll_chunk(cx) {
@@ -140,7 +142,8 @@ async fn write_all(writer: &mut LinkWriter, head: Vec<u8>, mut body: &[u8]) -> i
         writer.recycle(sent);
         return Ok(());
     }
-    let (mut begin, mut turn) = (head.as_slice(), Turn::default());
+    let mut begin = head.as_slice();
+    let mut turn = Turn::default();
     while !body.is_empty() {
         let piece = body.get(..PIECE_BYTES).unwrap_or(body);
         let sent = writer.try_send(&[IoSlice::new(begin), IoSlice::new(piece)])?;

@@ -61,7 +61,9 @@ pub async fn drain(
     let mut framed = AnswerBody::new(head.body, Version::Http10);
     let mut chunk = std::mem::take(&mut upstream.input);
     chunk.drain(..head.head_bytes.min(chunk.len()));
-    let (mut data, mut leftover, mut turn) = (Vec::new(), false, Turn::default());
+    let mut data = Vec::new();
+    let mut leftover = false;
+    let mut turn = Turn::default();
     loop {
         turn.spend(chunk.len()).await;
         if !chunk.is_empty() {

@@ -73,7 +73,8 @@ mod tests {
     use super::*;
 
     fn told(parts: &[&str]) -> Option<(u64, Option<u64>)> {
-        let (finder, mut hits) = (HitFinder::default(), Hits::default());
+        let finder = HitFinder::default();
+        let mut hits = Hits::default();
         for part in parts {
             hits.feed(&finder, part.as_bytes());
         }

@@ -32,12 +32,15 @@ pub async fn relay_kept(
     chunk.drain(..answer.head.head_bytes.min(chunk.len()));
     // For HTTP/1.0 there is no framing.
     let mut body = AnswerBody::new(answer.head.body, Version::Http10);
-    let (mut body_bytes, mut leftover, mut turn) = (0, false, Turn::default());
+    let mut body_bytes = 0;
+    let mut leftover = false;
+    let mut turn = Turn::default();
     loop {
         turn.spend(chunk.len()).await;
         let mut fault = None;
         if !chunk.is_empty() {
-            let (mut data, mut events) = (Vec::new(), Vec::new());
+            let mut data = Vec::new();
+            let mut events = Vec::new();
             match body.feed(&mut chunk, &mut data) {
                 Ok((_, consumed)) => leftover = consumed < chunk.len(),
                 Err(_) => fault = Some(RelayError::BodyInvalid),

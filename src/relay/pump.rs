@@ -77,7 +77,8 @@ pub async fn relay(
         false => AnswerBody::new(answer.head.body, answer.client_version),
     };
     let mut tail = (answer.head.event_stream && answer.is_open()).then(EventTail::default);
-    let (mut body_bytes, mut leftover) = (0, false);
+    let mut body_bytes = 0;
+    let mut leftover = false;
     let mut turn = Turn::default();
     loop {
         // Neither side may ever make this wait.

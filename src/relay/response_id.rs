@@ -24,7 +24,8 @@ impl ResponseIdScan {
     /// For a stream of events, or an answer in one piece.
     #[must_use]
     pub fn new(is_stream: bool) -> Self {
-        let (lines, path) = (EventLines::new(is_stream), UsagePath::new(b"id"));
+        let lines = EventLines::new(is_stream);
+        let path = UsagePath::new(b"id");
         Self { lines, path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
     }
 

@@ -82,7 +82,8 @@ impl UsageScan {
                     self.path.begin_event();
                     self.events = self.path.objects();
                     if let Some(told) = self.open.take() {
-                        (self.told, self.reported_events) = (told, self.events);
+                        self.told = told;
+                        self.reported_events = self.events;
                     }
                 }
             }

@@ -51,13 +51,15 @@ pub async fn tunnel(
     let mut up = Pipe::new(Toward::Worker, client_reader, worker.writer);
     let mut down = Pipe::new(Toward::Client, worker.reader, client_writer);
     let mut now = deadline.now();
-    let (mut clock, mut look_at) = (TunnelClock::new(limits, now), now.plus(LOOK_PERIOD));
+    let mut clock = TunnelClock::new(limits, now);
+    let mut look_at = now.plus(LOOK_PERIOD);
     down.send(first, &mut clock, now);
     if !early.is_empty() {
         watch.passes(Toward::Worker, early.len());
         up.send(early, &mut clock, now);
     }
-    let (mut turn, mut broken) = (Turn::default(), None);
+    let mut turn = Turn::default();
+    let mut broken = None;
     loop {
         deadline.set_at(clock.due_at().min(look_at));
         let moves = poll_fn(|cx| {

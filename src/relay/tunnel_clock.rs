@@ -58,7 +58,8 @@ pub(super) struct TunnelClock {
 
 impl TunnelClock {
     pub(super) const fn new(limits: TunnelLimits, now: NanosSinceStart) -> Self {
-        let (client_since, worker_since) = (None, None);
+        let client_since = None;
+        let worker_since = None;
         Self { limits, moved_at: now, is_half_closed: false, client_since, worker_since }
     }
 

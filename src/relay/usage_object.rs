@@ -232,7 +232,8 @@ impl UsageObject {
     }
 
     fn begin_member(&mut self) {
-        let (name, OpenMember { within, .. }) = (self.text.name(), self.member);
+        let name = self.text.name();
+        let OpenMember { within, .. } = self.member;
         let place = match self.depth {
             1 => NAMES.iter().position(|known| *known == name),
             2 => within.filter(|_| name == NAMES[CACHED]),

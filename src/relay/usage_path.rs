@@ -104,7 +104,10 @@ impl UsagePath {
     fn open(&mut self, byte: u8) {
         let is_object = byte == b'{';
         match self.depth {
-            0 => (self.is_batch, self.outer.is_empty) = (!is_object, false),
+            0 => {
+                self.is_batch = !is_object;
+                self.outer.is_empty = false;
+            }
             1 => self.holds = is_object && (self.is_held || self.is_batch),
             _ => {}
         }

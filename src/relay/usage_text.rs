@@ -28,7 +28,8 @@ impl TextReader {
     }
 
     pub(super) fn begin(&mut self) {
-        (self.state, self.length) = (TextState::Inside, 0);
+        self.state = TextState::Inside;
+        self.length = 0;
     }
 
     /// The text, if it is short and has no escape.
@@ -54,7 +55,8 @@ impl TextReader {
             Some(b'"') => self.state = TextState::Outside,
             Some(b'\\') => {
                 // A name that is written with an escape is another one.
-                (self.state, self.length) = (TextState::Escaped, NAME_BYTES_MAX);
+                self.state = TextState::Escaped;
+                self.length = NAME_BYTES_MAX;
             }
             _ => return text.len(),
         }

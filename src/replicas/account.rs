@@ -220,7 +220,8 @@ impl Account {
         let target = |replica: ReplicaId| of(replica).map(|(_, share)| *share);
         let held = |replica: ReplicaId| of(replica).map_or(0, |(other, _)| other.held);
         let own_kept = own_share.min(claim_before);
-        let (mut used, mut kept) = (claim_before, own_kept.max(own.held));
+        let mut used = claim_before;
+        let mut kept = own_kept.max(own.held);
         for seat in &mut self.seats {
             if let Some(share) = target(seat.replica).filter(|share| *share < seat.granted) {
                 seat.granted = share;

@@ -64,7 +64,8 @@ mod tests {
     fn every_edge_wakes_and_nothing_else() {
         block_on_local(async {
             let mut bell = EdgeBell::new().unwrap();
-            let (shared, edges) = (bell.shared(), Arc::new(AtomicU64::new(0)));
+            let shared = bell.shared();
+            let edges = Arc::new(AtomicU64::new(0));
             let count = || edges.load(Ordering::Acquire);
             assert!(timeout(Duration::from_millis(20), bell.rung(count)).await.is_err(), "quiet");
             let counter = Arc::clone(&edges);

@@ -67,7 +67,8 @@ impl ConnectedReplica {
     /// Writes the load of the other replicas to the load board. The message has what has changed
     /// here.
     pub fn turn(&mut self, now: NanosSinceStart) -> ReplicaTurn {
-        let (ranks, open) = (self.local.ranks(), self.local.open_windows(now));
+        let ranks = self.local.ranks();
+        let open = self.local.open_windows(now);
         let (silent, load) = self.replica.turn(&ranks, &open, now);
         self.local.write_elsewhere(&self.replica, &ranks);
         if !silent.is_empty() {

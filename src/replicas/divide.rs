@@ -27,14 +27,16 @@ pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..wishes.len()).collect();
     order.sort_by_key(|&at| wishes.get(at).map(demand));
     let mut shares = vec![0; wishes.len()];
-    let (mut left, mut takers) = (capacity, count);
+    let mut left = capacity;
+    let mut takers = count;
     for at in order {
         let (Some(share), Some(wish)) = (shares.get_mut(at), wishes.get(at)) else { continue };
         *share = demand(wish).min(left / takers.max(1));
         left -= *share;
         takers -= 1;
     }
-    let (even, mut odd) = (left / count, left % count);
+    let even = left / count;
+    let mut odd = left % count;
     for share in &mut shares {
         *share += even + u64::from(odd > 0);
         odd = odd.saturating_sub(1);

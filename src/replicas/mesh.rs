@@ -52,8 +52,10 @@ impl Mesh {
         let (notices, events) = mpsc::channel(EVENTS_MAX);
         let (sender, messages) = mpsc::channel(PEER_MESSAGES_MAX);
         for index in 0..self.links.len() {
-            let (links, own) = (Rc::clone(&self.links), self.own);
-            let (notices, sender) = (notices.clone(), sender.clone());
+            let links = Rc::clone(&self.links);
+            let own = self.own;
+            let notices = notices.clone();
+            let sender = sender.clone();
             tokio::task::spawn_local(async move {
                 let Some(link) = links.get(index) else { return };
                 let changed = || {

@@ -112,7 +112,8 @@ mod tests {
         ) {
             let whole = read(&mut MessageLines::default(), &bytes).unwrap();
             prop_assert_eq!(whole.len(), bytes.iter().filter(|byte| **byte == b'\n').count());
-            let (mut lines, mut parts) = (MessageLines::default(), Vec::new());
+            let mut lines = MessageLines::default();
+            let mut parts = Vec::new();
             let mut rest = &bytes[..];
             for cut in cuts {
                 let (part, after) = rest.split_at(cut.min(rest.len()));

@@ -111,7 +111,8 @@ impl PeerLink {
             client = client.use_preconfigured_tls(tls.config());
         }
         let client = client.build().map_err(io::Error::other)?;
-        let (state, logged) = (RefCell::new(LinkState::Untried), RefCell::new(None));
+        let state = RefCell::new(LinkState::Untried);
+        let logged = RefCell::new(None);
         Ok(Self { url: peer.text(), client, token_file, state, logged })
     }
 
@@ -177,7 +178,8 @@ impl PeerLink {
         clock: Clock,
         changed: &dyn Fn(),
     ) -> LinkFault {
-        let (mut lines, mut last) = (MessageLines::default(), clock.now());
+        let mut lines = MessageLines::default();
+        let mut last = clock.now();
         loop {
             let left = Duration::from_nanos(last.plus(SILENCE_MAX).since(clock.now()));
             let mut chunk: Bytes = match timeout(left, answer.chunk()).await {

@@ -70,7 +70,9 @@ impl Author {
     /// The next message, with nothing to say yet.
     fn message(&mut self) -> Message {
         self.seq += 1;
-        let (replica, name, seq) = (self.id, self.name.clone(), self.seq);
+        let replica = self.id;
+        let name = self.name.clone();
+        let seq = self.seq;
         Message { replica, name, seq, ..Message::default() }
     }
 }
@@ -329,8 +331,11 @@ impl Replica {
     ) -> RankWord {
         let others_places = self.others(position, |rank| &rank.places);
         let others_kv = self.others(position, |rank| &rank.kv);
-        let (id, next_seq, nobody) = (self.author.id, self.author.seq + 1, self.peers.is_empty());
-        let (alone_at, knows_all) = (self.turns.alone_at, self.knows_all);
+        let id = self.author.id;
+        let next_seq = self.author.seq + 1;
+        let nobody = self.peers.is_empty();
+        let alone_at = self.turns.alone_at;
+        let knows_all = self.knows_all;
         let Some(rank) = self.ranks.get_mut(position) else {
             forebay_base::count_broken_invariant();
             return RankWord {
@@ -454,6 +459,7 @@ fn use_word(
         heard.iter().position(|(replica, _)| *replica == id).map_or(0, |position| position + 1)
     };
     let grants = told.grants.iter().map(|(id, granted)| (number(*id), *granted)).collect();
-    let (claim, by) = (told.claim, number(told.by));
+    let claim = told.claim;
+    let by = number(told.by);
     UseWord { held, max: local.max, claim, want: local.want, by, grants }
 }

@@ -130,7 +130,8 @@ impl Sim {
     }
 
     fn turn(&mut self, number: usize) {
-        let (now, limits) = (self.now, (self.places_max, self.kv_max));
+        let now = self.now;
+        let limits = (self.places_max, self.kv_max);
         let node = &mut self.nodes[number];
         let local: Vec<LocalRank> = (0..RANKS).map(|rank| node.local(rank, limits)).collect();
         let windows: Vec<LocalWindow> =
@@ -209,8 +210,10 @@ impl Sim {
     }
 
     fn forget_peaks(&mut self) {
-        (self.peak_places, self.peak_tokens) = (0, 0);
-        (self.peak_usable, self.peak_usable_tokens) = (0, 0);
+        self.peak_places = 0;
+        self.peak_tokens = 0;
+        self.peak_usable = 0;
+        self.peak_usable_tokens = 0;
     }
 
     fn held(&self, node: usize) -> u64 {
@@ -241,7 +244,8 @@ impl Node {
 
     /// What runs there or may be started at once.
     fn usable(&self, rank: usize, (places_max, kv_max): (u64, u64)) -> (u64, u64) {
-        let ((places, tokens), elsewhere) = (self.held(rank), self.elsewhere[rank]);
+        let (places, tokens) = self.held(rank);
+        let elsewhere = self.elsewhere[rank];
         let allowed = places_max - elsewhere.places;
         // Without a place there is no use for tokens.
         let usable = if places < allowed { kv_max.saturating_sub(elsewhere.kv) } else { 0 };
@@ -403,7 +407,8 @@ fn an_acknowledgement_that_overtakes_a_claim_frees_nothing() {
 /// The same, message by message.
 #[test]
 fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
-    let (mut now, max) = (NanosSinceStart(1), 4);
+    let mut now = NanosSinceStart(1);
+    let max = 4;
     let mut replicas = [1, 2].map(|id| Replica::new(ReplicaId(id), format!("node-{id}"), now));
     for replica in &mut replicas {
         replica.add_rank(&Arc::from("engine:8000"), 0, now);
@@ -456,7 +461,8 @@ fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
 /// A process that stood still has what the others sent meanwhile still unread.
 #[test]
 fn a_router_that_stood_still_begins_like_a_joiner() {
-    let (mut now, max) = (NanosSinceStart(1), 4);
+    let mut now = NanosSinceStart(1);
+    let max = 4;
     let mut replicas = [1, 2].map(|id| Replica::new(ReplicaId(id), format!("node-{id}"), now));
     replicas.iter_mut().for_each(|replica| replica.add_rank(&Arc::from("engine:8000"), 0, now));
     let [mut other, mut stopped] = replicas;

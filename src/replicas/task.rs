@@ -84,7 +84,8 @@ impl Replicas {
     /// [`SubscribeRefused`].
     pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
         let mesh = self.transport.mesh().ok_or(SubscribeRefused::NoPeers)?;
-        let (mut connected, now) = (self.connected.borrow_mut(), self.clock.now());
+        let mut connected = self.connected.borrow_mut();
+        let now = self.clock.now();
         let stream = mesh.subscribe(reader, |id| connected.replica.peers().knows(id), now)?;
         connected.replica.repeat_all(now);
         drop(connected);

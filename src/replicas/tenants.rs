@@ -81,7 +81,8 @@ impl TenantShare {
         self.forget_silent(board, now);
         let words = limited(tenants).filter_map(|number| {
             let cell = board.of(number)?;
-            let ((requests, tokens), in_flight) = (cell.used(), cell.in_flight().get());
+            let (requests, tokens) = cell.used();
+            let in_flight = cell.in_flight().get();
             let used = TenantUse { requests, tokens, in_flight };
             Some(TenantWord { name: tenants.name(number).to_owned(), used })
         });
@@ -186,9 +187,13 @@ mod tests {
 
     #[test]
     fn what_one_replica_takes_is_taken_at_the_other() {
-        let (tenants, here, there) = (tenants(), TenantBoard::new(), TenantBoard::new());
-        let (requests, tokens) = (MinuteRate::of(10).unwrap(), MinuteRate::of(1_000).unwrap());
-        let (mut author, mut share) = (TenantShare::default(), TenantShare::default());
+        let tenants = tenants();
+        let here = TenantBoard::new();
+        let there = TenantBoard::new();
+        let requests = MinuteRate::of(10).unwrap();
+        let tokens = MinuteRate::of(1_000).unwrap();
+        let mut author = TenantShare::default();
+        let mut share = TenantShare::default();
         let mut tell = |now: u64| {
             let said = author.say(ReplicaId(7), &tenants, &there, at(now));
             said.is_some_and(|said| share.hear(&said, &tenants, &here, at(now)))
@@ -219,13 +224,17 @@ mod tests {
 
     #[test]
     fn requests_in_flight_elsewhere_count_until_their_replica_is_silent() {
-        let (tenants, here, there) = (tenants(), TenantBoard::new(), TenantBoard::new());
-        let (mut author, mut share) = (TenantShare::default(), TenantShare::default());
+        let tenants = tenants();
+        let here = TenantBoard::new();
+        let there = TenantBoard::new();
+        let mut author = TenantShare::default();
+        let mut share = TenantShare::default();
         let mut tell = |now: u64| {
             let said = author.say(ReplicaId(7), &tenants, &there, at(now)).unwrap();
             assert!(share.hear(&said, &tenants, &here, at(now)));
         };
-        let (far, near) = (there.of(A).unwrap(), here.of(A).unwrap());
+        let far = there.of(A).unwrap();
+        let near = here.of(A).unwrap();
         assert!(far.enter(3) && far.enter(3));
         tell(0);
         assert!(near.enter(3), "one is left");
@@ -251,7 +260,9 @@ mod tests {
 
     #[test]
     fn only_limited_tenants_are_told_and_lies_cost_a_minute_at_most() {
-        let (tenants, board, mut share) = (tenants(), TenantBoard::new(), TenantShare::default());
+        let tenants = tenants();
+        let board = TenantBoard::new();
+        let mut share = TenantShare::default();
         let said = share.say(ReplicaId(1), &tenants, &board, at(0)).unwrap();
         let said = String::from_utf8(said).unwrap();
         assert!(said.contains("\"a\"") && said.contains("\"*\"") && !said.contains("free"));

@@ -238,8 +238,10 @@ mod tests {
     fn positions_may_wrap() {
         let (mut producer, mut consumer) = spsc(3);
         let near_end = usize::MAX - 2;
-        (producer.tail, producer.head_seen) = (near_end, near_end);
-        (consumer.head, consumer.tail_seen) = (near_end, near_end);
+        producer.tail = near_end;
+        producer.head_seen = near_end;
+        consumer.head = near_end;
+        consumer.tail_seen = near_end;
         producer.shared.head.store(near_end, Ordering::Relaxed);
         producer.shared.tail.store(near_end, Ordering::Relaxed);
         for value in 0..20 {

@@ -129,7 +129,8 @@ impl Offload {
         // Beside jobs that are waited for there are buffers to be freed.
         let (jobs, posted) = spsc(2 * OFFLOADED_MAX);
         let (replies, outcomes) = spsc(OFFLOADED_MAX);
-        let (bell, clock) = (Arc::clone(bell), tools.clock);
+        let bell = Arc::clone(bell);
+        let clock = tools.clock;
         let named = std::thread::Builder::new().name(format!("offload-{}", shard.0));
         let thread = named.spawn(move || work(posted, replies, &bell, tools))?;
         let thread = thread.thread().clone();
@@ -189,7 +190,8 @@ impl Offload {
     ) -> bool {
         let run = Box::new(|tools: &mut Tools| -> Outcome { Box::new(work(tools)) });
         let (ticket, wanted) = asked.unzip();
-        let (wanted, posted_at) = (wanted.unwrap_or_default(), self.clock.now());
+        let wanted = wanted.unwrap_or_default();
+        let posted_at = self.clock.now();
         let job = Job { ticket, wanted, bytes, posted_at, run };
         let posted = self.jobs.borrow_mut().as_mut().is_some_and(|jobs| jobs.push(job).is_ok());
         self.thread.unpark();
@@ -215,7 +217,8 @@ impl<'a> Seat<'a> {
         if offload.is_full() {
             return None;
         }
-        let (ticket, wanted) = (offload.seats.borrow_mut().open(), Arc::new(()));
+        let ticket = offload.seats.borrow_mut().open();
+        let wanted = Arc::new(());
         let asked = (ticket, Arc::downgrade(&wanted));
         let seat = Self { offload, ticket, _wanted: wanted };
         if !offload.post(Some(asked), bytes, work) {

@@ -154,7 +154,8 @@ impl Binder<'_> {
             let rank = self.choose_with_room(request, output_tokens, candidates)?;
             debug_assert!(candidates.ranks().contains(&rank), "{rank:?} is no candidate");
             let cost = lease_cost(request, rank, output_tokens);
-            let (is_forced, limits) = (candidates.are_forced, self.look().limits(rank));
+            let is_forced = candidates.are_forced;
+            let limits = self.look().limits(rank);
             let requester = Requester { is_forced, ..request.requester };
             let bytes_per_token = request.prompt.bytes_per_token();
             let prefixes = PromptPrefixes { marks: request.marks, bytes_per_token };
@@ -209,7 +210,8 @@ impl Binder<'_> {
         let ranks = candidates.ranks();
         let anchor = request.anchor_among(self.policy, ranks);
         let request = PickRequest { ranks, anchor, ..*request };
-        let (policy, fleet) = (self.policy, self.fleet);
+        let policy = self.policy;
+        let fleet = self.fleet;
         let cost = |rank, most| {
             let own = weight(policy, fleet, &request, candidates, rank, most);
             RankCost(own.0.saturating_add(more(rank)))
@@ -218,7 +220,8 @@ impl Binder<'_> {
             Some(cost(rank, most)).filter(|cost| *cost <= most)
         })?;
         let stays = |rank: &RankIndex| {
-            let (other, own) = (cost(best, RankCost::MAX).0, cost(*rank, RankCost::MAX).0);
+            let other = cost(best, RankCost::MAX).0;
+            let own = cost(*rank, RankCost::MAX).0;
             let again =
                 request.uncached_tokens(best).saturating_sub(request.uncached_tokens(*rank));
             ranks.contains(rank) && other.saturating_add(again.saturating_mul(AGAIN_TIMES)) >= own
@@ -235,7 +238,8 @@ impl Binder<'_> {
         let ranks = candidates.ranks();
         let anchor = request.anchor_among(self.policy, ranks);
         let request = PickRequest { ranks, anchor, ..*request };
-        let (policy, fleet) = (self.policy, self.fleet);
+        let policy = self.policy;
+        let fleet = self.fleet;
         pick_by(policy, &request, self.turn, self.random, |rank, most| {
             // Of a full fleet no rank is weighed: until one may be taken, that is asked first.
             let is_first = most == RankCost::MAX;
@@ -373,7 +377,8 @@ impl RoomLook<'_> {
         cost: impl FnOnce() -> LeaseCost,
     ) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
-        let (limits, now) = (self.limits(rank), self.now);
+        let limits = self.limits(rank);
+        let now = self.now;
         // What a request wants costs a division for each rank, and few have such a limit.
         let is_asked = limits.kv_tokens_max > 0;
         let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };

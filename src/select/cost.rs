@@ -121,7 +121,8 @@ pub fn predicted_work(
     weight_of: impl FnOnce(&LoadReport) -> ReportWeight,
 ) -> CostParts {
     let RankNow { load, past, report, now } = seen;
-    let (prices, elsewhere) = (work.prices, load.prefill_elsewhere());
+    let prices = work.prices;
+    let elsewhere = load.prefill_elsewhere();
     let first = CostParts {
         queued_tokens: past.prefill_left(load.prefill_tokens(), now).saturating_add(elsewhere),
         uncached_tokens: work.uncached_tokens,
@@ -196,13 +197,15 @@ mod tests {
 
     /// On a rank of which nothing else is known.
     fn parts(load: &RankLoad, work: &RankWork, report: Option<&LoadReport>) -> CostParts {
-        let (past, now) = (RankPast::default(), NanosSinceStart(0));
+        let past = RankPast::default();
+        let now = NanosSinceStart(0);
         predicted_work(RankNow { load, past: &past, report, now }, work, |_| ReportWeight::FULL)
     }
 
     #[test]
     fn a_queue_that_is_computed_costs_less() {
-        let (load, past) = (RankLoad::default(), RankPast::default());
+        let load = RankLoad::default();
+        let past = RankPast::default();
         load.add_prefill(1_000);
         past.prefill_began(1_000, NanosSinceStart(0));
         past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000_000));
@@ -271,7 +274,8 @@ mod tests {
 
     #[test]
     fn a_holder_keeps_its_conversation_until_its_backlog_exceeds_the_prefill_saved() {
-        let (holder, other) = (RankLoad::default(), RankLoad::default());
+        let holder = RankLoad::default();
+        let other = RankLoad::default();
         let cost = |load: &RankLoad, uncached| parts(load, &work(uncached), None).total();
         holder.add_prefill(900);
         assert!(cost(&holder, 100) < cost(&other, 1_100));
@@ -282,7 +286,8 @@ mod tests {
     #[test]
     fn siblings_meet_until_the_queue_is_longer_than_the_price_of_their_beginning() {
         let met = |times: u64| {
-            let (rank, other) = (RankLoad::default(), RankLoad::default());
+            let rank = RankLoad::default();
+            let other = RankLoad::default();
             let cost = |load: &RankLoad, uncached| {
                 let work = RankWork { prices: Prices::of_token(times), ..work(uncached) };
                 parts(load, &work, None).total()
@@ -350,7 +355,8 @@ mod tests {
             (uncached, times, most) in (0_u64..5_000, 1_u64..10, 0_u64..30_000),
             speeds in prop_oneof![Just([10, 10]), Just([10, 30]), Just([30, 10])],
         ) {
-            let (load, now) = (RankLoad::default(), NanosSinceStart(1_000_000));
+            let load = RankLoad::default();
+            let now = NanosSinceStart(1_000_000);
             load.add_prefill(queued);
             load.correct(0, decoded);
             let pasts = speeds.map(|tokens| {
@@ -369,7 +375,8 @@ mod tests {
                 let seen = RankNow { load: &load, past: &pasts[0], report: Some(&report), now };
                 predicted_work(seen, &work, |_| ReportWeight::FULL)
             };
-            let (whole, most) = (parts(RankCost::MAX), RankCost(most));
+            let whole = parts(RankCost::MAX);
+            let most = RankCost(most);
             let some = parts(most);
             prop_assert!(whole == some || (whole.total() > most && some.total() > most));
             prop_assert!(some.total() <= whole.total());

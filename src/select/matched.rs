@@ -64,7 +64,8 @@ impl Matched {
 
     /// Takes in what is known of a prompt, unless the last walk was its own.
     pub fn recall(&mut self, prompt: &Prompt) {
-        (self.prompt_bytes, self.is_rendered) = (prompt.prompt_bytes(), prompt.is_rendered());
+        self.prompt_bytes = prompt.prompt_bytes();
+        self.is_rendered = prompt.is_rendered();
         if prompt.recalled_by != 0 && prompt.recalled_by == self.walk_number {
             return;
         }
@@ -142,7 +143,8 @@ impl Matched {
     ) {
         self.clear();
         self.walk_number += 1;
-        (self.prompt_bytes, self.is_rendered) = (prompt.prompt_bytes(), prompt.is_rendered());
+        self.prompt_bytes = prompt.prompt_bytes();
+        self.is_rendered = prompt.is_rendered();
         if self.prompt_bytes == 0 {
             return;
         }

@@ -78,7 +78,8 @@ fn unserved(fleet: &FleetSnapshot, name: &str) -> NoModel {
 /// asks for and that no worker lists, so that it has no model of its own.
 #[must_use]
 pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, str> {
-    let (salt, adapter) = (request.cache_salt.as_str(), request.lora.as_str());
+    let salt = request.cache_salt.as_str();
+    let adapter = request.lora.as_str();
     if adapter.is_empty() || *model.name == *adapter {
         return Cow::Borrowed(salt);
     }

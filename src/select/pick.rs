@@ -187,7 +187,8 @@ impl PickRequest<'_> {
             kv_capacity_tokens: self.fleet.kv_capacity_tokens(rank),
             most,
         };
-        let (load, past) = (self.board.rank(rank)?, self.board.past(rank)?);
+        let load = self.board.rank(rank)?;
+        let past = self.board.past(rank)?;
         let seen = RankNow { load, past, report: self.reports.newest(rank), now: self.now };
         Some(predicted_work(seen, &work, |report| self.reports.weight_of(report, self.now)))
     }
@@ -323,7 +324,8 @@ mod tests {
             session: None,
             anchor: None,
         };
-        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+        let mut turn = RoundRobin::default();
+        let mut random = fastrand::Rng::with_seed(1);
         (0..300).map(|_| pick(policy, &request, &mut turn, &mut random).unwrap().0).collect()
     }
 
@@ -336,7 +338,8 @@ mod tests {
         let (reader, mut writers) = index(2, SEED, 1 << 24);
         holds(&mut writers, RankIndex(1), 2);
         holds(&mut writers, RankIndex(2), 1);
-        let (board, found) = (LoadBoard::new(), overlaps(&reader));
+        let board = LoadBoard::new();
+        let found = overlaps(&reader);
         assert_eq!(found.get(RankIndex(1)).blocks, 2);
         assert_eq!(share(&picks(Policy::Kv, &board, &found), 1), 300);
         board.rank(RankIndex(1)).unwrap().add_prefill(100);
@@ -384,7 +387,8 @@ mod tests {
     fn burst(policy: Policy, reports: &LoadReports, now: u64, ranks: u16, count: u32) -> Vec<u32> {
         let board = LoadBoard::new();
         let all: Vec<RankIndex> = (0..ranks).map(RankIndex).collect();
-        let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(7));
+        let mut turn = RoundRobin::default();
+        let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..count {
             let request = PickRequest {
                 requester: REQUESTER,
@@ -440,12 +444,14 @@ mod tests {
                 (Policy::Session, Some(RankIndex(4))),
             ]),
         ) {
-            let (board, mut overlaps) = (LoadBoard::new(), Overlaps::new(6));
+            let board = LoadBoard::new();
+            let mut overlaps = Overlaps::new(6);
             let ranks: Vec<RankIndex> = (0..6).map(RankIndex).collect();
             for (at, &rank) in ranks.iter().enumerate() {
                 let bytes = held_bytes[at].saturating_sub(10_000);
                 overlaps.set(rank, Overlap { blocks: 1, bytes });
-                let (load, past) = (board.rank(rank).unwrap(), board.past(rank).unwrap());
+                let load = board.rank(rank).unwrap();
+                let past = board.past(rank).unwrap();
                 load.add_prefill(queued[at]);
                 load.correct(0, decoded[at]);
                 let tokens = if are_alike { 50 } else { tokens_per_ms[at] };
@@ -467,7 +473,8 @@ mod tests {
                 session: SessionKey::of(b"a session"),
                 anchor,
             };
-            let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+            let mut turn = RoundRobin::default();
+            let mut random = fastrand::Rng::with_seed(1);
             let picked = pick(policy, &request, &mut turn, &mut random).unwrap();
             let cost = |rank| request.weight(policy, rank, RankCost::MAX);
             let least = ranks.iter().map(|rank| cost(*rank)).min().unwrap();

@@ -79,8 +79,10 @@ impl Prices {
         if !matches!(policy, Policy::Kv | Policy::Session) {
             return Self::LEAST;
         }
-        let (mut all, mut free) = (0_u64, 0_u64);
-        let (mut caches, mut speeds) = (CachesSeen::default(), SpeedsSeen::default());
+        let mut all = 0_u64;
+        let mut free = 0_u64;
+        let mut caches = CachesSeen::default();
+        let mut speeds = SpeedsSeen::default();
         for &index in ranks {
             let Some((rank, worker)) = fleet.rank(index) else { continue };
             let (Some(load), Some(past)) = (board.rank(index), board.past(index)) else { continue };
@@ -253,7 +255,8 @@ mod tests {
 
     #[test]
     fn only_kv_knows_what_is_used_again() {
-        let (fleet, board) = (eight_workers(), LoadBoard::new());
+        let fleet = eight_workers();
+        let board = LoadBoard::new();
         board.past(RankIndex(0)).expect("a rank").add(4_000, 1_000);
         let of = |policy| Prices::of(policy, &fleet, &board, &all()).reuse;
         assert_eq!([Policy::Kv, Policy::Session].map(of), [ONE / 4, ONE]);
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_computes_for_another_replica_is_busy() {
-        let (fleet, board) = (eight_workers(), LoadBoard::new());
+        let fleet = eight_workers();
+        let board = LoadBoard::new();
         let token = || Prices::of(Policy::Kv, &fleet, &board, &all()).token;
         assert_eq!(token(), ONE);
         for rank in 0..4 {
@@ -272,7 +276,8 @@ mod tests {
 
     #[test]
     fn only_kv_pays() {
-        let (fleet, board) = (eight_workers(), LoadBoard::new());
+        let fleet = eight_workers();
+        let board = LoadBoard::new();
         board.rank(RankIndex(0)).expect("a rank").add_prefill(1);
         let of = |policy| Prices::of(policy, &fleet, &board, &[RankIndex(0)]);
         assert_eq!(of(Policy::LeastLoaded), Prices::LEAST);
@@ -282,7 +287,8 @@ mod tests {
 
     /// Of 100 tokens to compute, those that push out others, by rank.
     fn evicted(written: [u64; 8], change: impl Fn(&mut FleetSnapshot)) -> [u64; 8] {
-        let (mut fleet, board) = (eight_workers(), LoadBoard::new());
+        let mut fleet = eight_workers();
+        let board = LoadBoard::new();
         change(&mut fleet);
         for (rank, tokens) in all().iter().zip(written) {
             board.past(*rank).expect("a rank").add(tokens, tokens);

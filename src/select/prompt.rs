@@ -90,7 +90,8 @@ impl Prompt {
     pub fn end(&mut self) -> Vec<u8> {
         self.prompt_bytes = 0;
         self.kind = TextKind::Canonical;
-        (self.text_bytes, self.is_writable_here) = (0, false);
+        self.text_bytes = 0;
+        self.is_writable_here = false;
         self.found.clear();
         let PromptChunks { approximate, speculative, marks } = &mut self.chunks;
         *marks = PrefixMarks::NONE;
@@ -218,7 +219,8 @@ impl Prompt {
     /// Takes a text as the engine sees it, where no body has to be rendered: in simulations.
     pub fn take_text(&mut self, text: Vec<u8>) {
         self.end();
-        (self.prompt_bytes, self.kind) = (text.len() as u64, TextKind::Rendered);
+        self.prompt_bytes = text.len() as u64;
+        self.kind = TextKind::Rendered;
         self.text_bytes = text.len();
         self.text = text;
     }
@@ -272,7 +274,9 @@ mod tests {
         let mut request = ApiRequest::default();
         scan(body, Endpoint::ChatCompletions, &mut request).unwrap();
         let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
-        let (fleet, model, request) = (&FleetSnapshot::default(), &model, &request);
+        let fleet = &FleetSnapshot::default();
+        let model = &model;
+        let request = &request;
         for place in [RenderThread::Shard, RenderThread::Offload] {
             let ask = MatchRequest { index: &index, fleet, model, request, body, place };
             let mut prompt = Prompt::default();

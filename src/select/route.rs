@@ -159,7 +159,8 @@ fn decide(
     candidates: &mut Candidates,
     can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<Route, NoPair> {
-    let (fleet, model) = (asked.fleet, asked.model);
+    let fleet = asked.fleet;
+    let model = asked.model;
     if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
         return Ok(Route::Whole(WholeBecause::NoRoles));
     }
@@ -211,7 +212,8 @@ fn pair(
     candidates: &mut Candidates,
     mut can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<(), NoPair> {
-    let (fleet, model) = (asked.fleet, asked.model);
+    let fleet = asked.fleet;
+    let model = asked.model;
     let kv_transfer = |rank: &RankIndex| fleet.ranks.get(rank.index())?.kv_transfer.as_ref();
     let mut known = None;
     for kv_transfer in model.ranks.iter().filter_map(kv_transfer) {

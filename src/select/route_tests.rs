@@ -145,7 +145,8 @@ impl Scene {
     /// Binds one leg.
     fn bind(&mut self, policy: Policy, leg: Leg, near: Option<RankIndex>) -> Option<Lease> {
         let reports = LoadReports::new(Duration::from_secs(5));
-        let (mut turn, mut random) = (std::mem::take(&mut self.turn), self.random.fork());
+        let mut turn = std::mem::take(&mut self.turn);
+        let mut random = self.random.fork();
         let mut candidates = Candidates::default();
         let seeking =
             Seeking { requester: REQUESTER, leg, near, pin: self.pin, tried: &self.tried };
@@ -338,7 +339,8 @@ fn all_policies_use_all_pairs() {
         Policy::Random,
     ] {
         let mut scene = scene("P P D D");
-        let (mut decodes, mut prefills) = ([0; 4], [0; 4]);
+        let mut decodes = [0; 4];
+        let mut prefills = [0; 4];
         for seed in 0..40 {
             scene.random = fastrand::Rng::with_seed(seed);
             let decode = scene.bind(policy, Leg::Decode, None).unwrap();

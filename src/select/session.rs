@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_session_stays_until_the_wait_costs_more_than_its_prompt_elsewhere() {
-        let (fleet, board) = (fleet([0, 1, 2, 3]), LoadBoard::new());
+        let fleet = fleet([0, 1, 2, 3]);
+        let board = LoadBoard::new();
         let at = || picked(Policy::Session, &fleet, &board, named(1), 1);
         let anchor = at();
         board.rank(anchor).unwrap().add_prefill(PROMPT_TOKENS);
@@ -160,7 +161,8 @@ mod tests {
 
     #[test]
     fn without_a_session_requests_in_flight_count() {
-        let (fleet, board) = (fleet([0, 1, 2, 3]), LoadBoard::new());
+        let fleet = fleet([0, 1, 2, 3]);
+        let board = LoadBoard::new();
         for rank in &ALL[..3] {
             let room = forebay_fleet::worker::RoomWanted::default();
             assert!(board.rank(*rank).unwrap().try_acquire(fleet.room(*rank), room).is_some());

@@ -48,7 +48,8 @@ impl SpeedsSeen {
     /// Among ranks with this past: those that were looked at, and others that serve the model.
     #[inline]
     pub(super) fn speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast>) -> RankSpeeds {
-        let (least, most) = (f32::from_bits(self.least.wrapping_add(1)), f32::from_bits(self.most));
+        let least = f32::from_bits(self.least.wrapping_add(1));
+        let most = f32::from_bits(self.most);
         if most > least * ALIKE_UP_TO { RankSpeeds::unequal(pasts) } else { RankSpeeds::EQUAL }
     }
 }

@@ -39,7 +39,8 @@ impl ToldPaths {
         let Some((told, at)) = self.0.get_mut(place) else { return true };
         let is_due = *told != key || at.plus(period) <= now;
         if is_due {
-            (*told, *at) = (key, now);
+            *told = key;
+            *at = now;
         }
         is_due
     }
@@ -56,7 +57,8 @@ mod tests {
 
     #[test]
     fn a_path_is_due_after_the_period_and_for_each_rank() {
-        let (mut told, period) = (ToldPaths::default(), Duration::from_nanos(10));
+        let mut told = ToldPaths::default();
+        let period = Duration::from_nanos(10);
         let end = BlockKey::from_word(7 << 20).expect("not 0");
         let mut is_due = |rank, now| {
             told.is_due(RoutedPath { end, rank: RankIndex(rank) }, NanosSinceStart(now), period)

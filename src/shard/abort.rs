@@ -60,14 +60,16 @@ pub(super) fn tell(shard: &Shard, call: AbortCall) {
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
 async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> {
-    let (env, key) = (sending.env, sending.workers.key(call.worker, call.address));
+    let env = sending.env;
+    let key = sending.workers.key(call.worker, call.address);
     let to = Towards { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
     let mut upstream = open(sending, to).await?;
     let limits: HeadLimits = env.head_limits();
     let mut response = ResponseHead::default();
     let mut watch = Alone(Deadline::new(env.clock));
     watch.wait_at_most(ABORT_TIME_MAX);
-    let (head, method) = (encode(call), &Method::Post);
+    let head = encode(call);
+    let method = &Method::Post;
     let outbound = Outbound { head, body: &[], method, may_switch: false, limits: &limits };
     send(&mut watch, &mut upstream, outbound, &mut response).await.map(drop)
 }

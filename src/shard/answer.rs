@@ -156,7 +156,8 @@ pub(super) async fn answer(
         bill::answered(workers, slot, &end);
     }
     let relayed = relayed?;
-    let (status, is_inference) = (slot.answer.head.status, going.endpoint.is_inference());
+    let status = slot.answer.head.status;
+    let is_inference = going.endpoint.is_inference();
     match judge::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
         Some(judgement) => judge::mark_failed(shard, &mut lease, judgement),
         None if (200..300).contains(&status) => lease.judge_success(),
@@ -296,7 +297,8 @@ impl<'a> Passed<'a> {
         relayed: Result<u64, RelayError>,
         now: NanosSinceStart,
     ) -> AnswerEnd<'_> {
-        let (scan, last_at) = (self.scan.as_deref(), self.last_at);
+        let scan = self.scan.as_deref();
+        let last_at = self.last_at;
         AnswerEnd { endpoint, scan, last_at, relayed, by_ids: None, now }
     }
 
@@ -331,7 +333,8 @@ async fn end_early(
     answering: Answering,
 ) -> Result<After, RelayError> {
     let Some(begun) = slot.answer.early.begun() else { return Err(RelayError::BodyInvalid) };
-    let (Sending { env, io, workers }, Answering { mut upstream, sent }) = (sending, answering);
+    let Sending { env, io, workers } = sending;
+    let Answering { mut upstream, sent } = answering;
     let idle_max = env.config().timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
     if gathered.upstream_reusable && sent {

@@ -61,7 +61,8 @@ pub(super) struct Before {
 impl Before {
     /// `None` where nothing follows for another rank from what becomes of the request.
     pub(super) fn of(flow: &mut RequestFlow) -> Option<Box<Self>> {
-        let (failed_at, trial) = (flow.failed_at(), flow.take_trial());
+        let failed_at = flow.failed_at();
+        let trial = flow.take_trial();
         (failed_at.is_some() || trial.is_some()).then(|| Box::new(Self { failed_at, trial }))
     }
 
@@ -99,7 +100,8 @@ pub(super) async fn run(
         paired.predicted = predicted.take();
     }
     let router_id = &shard.links.doors.router_id;
-    let (is_trial, is_paired) = (lease.is_trial(), paired.is_some());
+    let is_trial = lease.is_trial();
+    let is_paired = paired.is_some();
     let going = Going { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
     let pulse = pulse(shard, slot, going, paired.is_some());
     let passes_at = passes_at(shard, slot, going, &mut lease, paired.is_some());
@@ -120,7 +122,8 @@ pub(super) async fn run(
     }
     let is_kept = rest::head_came(slot, &plan, paired.is_some());
     head_came(shard, slot, going, &mut lease, is_kept);
-    let (paired_with, pulse) = (paired.as_ref(), pulse.as_ref());
+    let paired_with = paired.as_ref();
+    let pulse = pulse.as_ref();
     let accounted = Accounted { going, lease, pulse, predicted, paired: paired_with };
     let relayed = match slot.answer.head.status {
         // Apart: each connection would hold the place for it, and few become a tunnel.
@@ -279,7 +282,9 @@ fn pulse<'a>(
     if is_paired || !going.endpoint.is_inference() {
         return None;
     }
-    let (workers, rank, is_stream) = (&shard.workers, going.plan.rank, slot.request.stream);
+    let workers = &shard.workers;
+    let rank = going.plan.rank;
+    let is_stream = slot.request.stream;
     let tokens = workers.board.rank(rank)?.prefill_tokens();
     let sent_at = if is_stream { shard.env.now() } else { NanosSinceStart(0) };
     Some(PulseWatch::new(workers.pulse(rank)?, is_stream, sent_at, tokens))
@@ -294,11 +299,13 @@ async fn exchange(
     going: Going<'_>,
     mut paired: Option<&mut Paired<'_>>,
 ) -> Result<Answering, RelayError> {
-    let (Sending { env, io, workers }, Going { plan, facts, .. }) = (sending, going);
+    let Sending { env, io, workers } = sending;
+    let Going { plan, facts, .. } = going;
     standing::dispatched(env, conn, slot, &plan.shown_as).await?;
     let is_long = may_be_unread(slot, going.endpoint);
     let may_leave = may_leave(env, slot, paired.is_some());
-    let (key, mut is_resent) = (workers.key(plan.worker, plan.address), false);
+    let key = workers.key(plan.worker, plan.address);
+    let mut is_resent = false;
     let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
     loop {
         let reused = pooled.is_some();
@@ -315,7 +322,8 @@ async fn exchange(
         };
         let is_prefilled = paired.as_ref().is_some_and(|paired| !paired.is_concurrent());
         slot.leaves(env, plan.rank, is_prefilled);
-        let (mut head, limits) = (io.buffers.take(), env.head_limits());
+        let mut head = io.buffers.take();
+        let limits = env.head_limits();
         let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
         let body = match paired {
             Some(_) => &slot.pair.leg_body,
@@ -461,7 +469,8 @@ async fn keep_answer(
     if gathered.upstream_reusable && sent {
         sending.io.keep(sending.env, upstream);
     }
-    let (status, body) = (head.status, gathered.body);
+    let status = head.status;
+    let body = gathered.body;
     let answer = EngineAnswer { status, body, content_type, retry_after };
     slot.answer.reply.answer = Some(Box::new(answer));
     error

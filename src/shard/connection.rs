@@ -25,7 +25,8 @@ use std::rc::Rc;
 /// Serves a connection, which has been counted, to its end. A panic ends this connection only.
 pub(super) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
     let served = AssertUnwindSafe(conversation(&shard, arrival)).catch_unwind();
-    let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
+    let number = shard.env.number;
+    let least_us = shard.intake.holds_least_us;
     let served = runtime::watched(number, least_us, "connection", served).await;
     if served.is_err() {
         shard.env.panicked("a connection's task panicked; its connection was closed");
@@ -90,7 +91,8 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After 
 /// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
 /// this connection, so that its idle time counts.
 async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Result<(), NoRequest> {
-    let (timeouts, limits) = (env.config().timeouts, env.head_limits());
+    let timeouts = env.config().timeouts;
+    let limits = env.head_limits();
     // A client that has just connected has something to ask. A kept connection may stay idle.
     conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
     while conn.input.is_empty() {

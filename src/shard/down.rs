@@ -32,7 +32,8 @@ pub(super) struct DownWatch<'a> {
 
 impl<'a> DownWatch<'a> {
     pub(super) fn new(env: &'a Env, workers: &'a Workers, worker: WorkerIndex) -> Self {
-        let (zero, heard) = (Duration::ZERO, workers.heard_of(worker));
+        let zero = Duration::ZERO;
+        let heard = workers.heard_of(worker);
         Self { env, workers, worker, rank: NO_RANK, heard, left: zero, last: (zero, zero, zero) }
     }
 

@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 /// The beginning of a connection. False: it ends here, without an answer, because nothing says yet
 /// that its client speaks HTTP in clear text.
 pub(super) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
-    let (env, trusted) = (&shard.env, shard.intake.trusted());
+    let env = &shard.env;
+    let trusted = shard.intake.trusted();
     let mut is_known = true;
     if trusted.holds(conn.client.peer.ip()) && env.config().client.proxy_protocol {
         match proxy_header(env, conn).await {

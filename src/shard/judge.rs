@@ -24,7 +24,8 @@ pub(super) fn failed(
         }
         return;
     };
-    let (prefill, worker) = (paired.leg.rank(), paired.plan.worker);
+    let prefill = paired.leg.rank();
+    let worker = paired.plan.worker;
     let known = paired.known(error);
     let Some(blame) = known.judged(&shard.workers.board, prefill, plan.rank) else { return };
     let PairBlame { rank, judgement, is_shown } = blame;
@@ -95,7 +96,8 @@ fn hold(shard: &Shard, failure: Option<RankFailure>) {
     shard.env.counters.held(failure.scope.into());
     let config = shard.env.config();
     if config.health.enabled {
-        let (fleet, board) = (shard.workers.fleet(), &shard.workers.board);
+        let fleet = shard.workers.fleet();
+        let board = &shard.workers.board;
         let rules = BreakerRules { failures: config.breaker.failures, open: config.breaker.open };
         hold_against(&fleet, board, failure, rules, shard.env.now());
     }
@@ -111,7 +113,8 @@ pub(super) fn forgive(shard: &Shard, rank: RankIndex) {
 /// The failure of an answer that has come to its end. A good status with an error, or without a
 /// body, is one: a worker that gives nothing else looks idle, and would draw the traffic.
 pub(super) fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
-    let (scope, weight) = (FailureScope::Caller, FailureWeight::Failed);
+    let scope = FailureScope::Caller;
+    let weight = FailureWeight::Failed;
     let is_failure = (200..300).contains(&status) && !is_answer;
     is_failure.then_some(Judgement::Failure { scope, weight, status })
 }

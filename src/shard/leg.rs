@@ -35,7 +35,8 @@ impl<'a> Leg<'a> {
         let leg = make(ticket);
         let rank = leg.lease.rank();
         let home = shard.links.home_of_rank(&shard.env, rank);
-        let (posted_at, timeout) = (leg.posted_at, leg.timeout);
+        let posted_at = leg.posted_at;
+        let timeout = leg.timeout;
         shard.post(home, MeshMessage::Prefill(leg));
         Self { shard, home, ticket, rank, posted_at, timeout, ended: None, is_wanted: true }
     }

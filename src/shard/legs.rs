@@ -80,7 +80,9 @@ impl Legs {
             self.make(body, wanted, &made, &mut out);
             return Ok(out);
         }
-        let (legs, message, its_wanted) = (self.clone(), take(&mut slot.message), wanted.clone());
+        let legs = self.clone();
+        let message = take(&mut slot.message);
+        let its_wanted = wanted.clone();
         let done = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             legs.make(body, &its_wanted, &made, &mut out);

@@ -39,7 +39,8 @@ impl<'a> Asked<'a> {
         request: &'a ApiRequest,
         body: &'a [u8],
     ) -> MatchRequest<'a> {
-        let (Self { fleet, model, .. }, place) = (self, RenderThread::Shard);
+        let Self { fleet, model, .. } = self;
+        let place = RenderThread::Shard;
         MatchRequest { index, fleet, model, request, body, place }
     }
 }
@@ -171,7 +172,8 @@ impl Away {
         let Tools { matched, index, clock, posted_at } = tools;
         let start = clock.now();
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
-        let (request, place) = (&self.request, RenderThread::Offload);
+        let request = &self.request;
+        let place = RenderThread::Offload;
         let ask = MatchRequest { index, fleet, model, request, body, place };
         let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
             && self.request.prompt == PromptSource::Messages;
@@ -196,8 +198,11 @@ async fn elsewhere(
     wanting: Wanting,
 ) -> Result<(), Stop> {
     let Wanting { matches, inspects, bytes_per_token } = wanting;
-    let (body_bytes, mut away) = (slot.body().len(), Away::take(slot, io));
-    let (fleet, model_index, endpoint) = (asked.fleet.lend(), asked.model_index, asked.endpoint);
+    let body_bytes = slot.body().len();
+    let mut away = Away::take(slot, io);
+    let fleet = asked.fleet.lend();
+    let model_index = asked.model_index;
+    let endpoint = asked.endpoint;
     let done = offloaded(&io.offload, conn, body_bytes, move |tools| {
         let model = fleet.models.get(model_index.index()).filter(|_| matches);
         // First: what is inspected is the body that engines get.
@@ -214,7 +219,9 @@ async fn elsewhere(
         away
     });
     let away = done.await?;
-    (slot.message, slot.request, slot.prompt) = (away.message, away.request, away.prompt);
+    slot.message = away.message;
+    slot.request = away.request;
+    slot.prompt = away.prompt;
     if inspects {
         slot.pair.split = Split::known(away.kv_transfer);
     }

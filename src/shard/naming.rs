@@ -30,13 +30,15 @@ pub(super) async fn resolve(
     if slot.body().is_empty() {
         return Ok(());
     }
-    let (start, body_bytes) = (slot.head.head_bytes, slot.body().len());
+    let start = slot.head.head_bytes;
+    let body_bytes = slot.body().len();
     // Moving much more takes a shard too long.
     if slot.request.behind_model(body_bytes) <= INLINE_SCAN_BYTES_MAX {
         slot.request.write_model(&mut slot.message, start);
         return Ok(());
     }
-    let (mut message, mut request) = (take(&mut slot.message), take(&mut slot.request));
+    let mut message = take(&mut slot.message);
+    let mut request = take(&mut slot.request);
     let written = offloaded(&shard.io.offload, conn, body_bytes, move |_| {
         request.write_model(&mut message, start);
         (message, request)

@@ -71,7 +71,8 @@ impl OpenTrace {
                 && self.first_at.get().is_none()
         };
         if let Some(step) = last.filter(is_open) {
-            (step.until, step.fault) = (now, Some(fault));
+            step.until = now;
+            step.fault = Some(fault);
         }
     }
 
@@ -96,7 +97,8 @@ impl OpenTrace {
         self.recorded.as_ref()?;
         let context = TraceParent { span: self.next_span(), ..self.context };
         self.told = context.write();
-        let (from, until) = (NanosSinceStart::default(), NanosSinceStart::default());
+        let from = NanosSinceStart::default();
+        let until = NanosSinceStart::default();
         let parent = self.context.span;
         Some(Box::new(LegTrace { context, parent, rank, from, until, fault: None }))
     }
@@ -104,7 +106,8 @@ impl OpenTrace {
     /// What the chosen rank held of the prompt.
     pub(super) fn held(&mut self, bytes: u32, tokens: Option<u32>) {
         if let Some(recorded) = &mut self.recorded {
-            (recorded.answer.hit_bytes, recorded.answer.hit_tokens) = (Some(bytes), tokens);
+            recorded.answer.hit_bytes = Some(bytes);
+            recorded.answer.hit_tokens = tokens;
         }
     }
 

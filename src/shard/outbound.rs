@@ -55,7 +55,8 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) -> usize {
     let Going { plan, endpoint, router_id, .. } = going;
-    let (mut in_header, mut start) = (plan.dp.pin, Vec::new());
+    let mut in_header = plan.dp.pin;
+    let mut start = Vec::new();
     let (whole, rest) = match paired {
         Some(paired) => {
             in_header = in_header.filter(|_| !paired.is_pinned_in_body());
@@ -84,7 +85,8 @@ pub(super) fn encode(
     let told_priority = slot.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
-    let (mut extra, mut extra_count) = ([("", &b""[..]); 12], 0);
+    let mut extra = [("", &b""[..]); 12];
+    let mut extra_count = 0;
     let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
     let fields = fields.chain(slot.withheld()).chain([slot.claim()]).chain(slot.traced());
     let upgrade = (endpoint == Endpoint::WebSocket).then_some(UPGRADE).into_iter().flatten();

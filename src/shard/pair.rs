@@ -106,7 +106,8 @@ pub(super) async fn begin<'a>(
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
     let id = KvTransferId::new(shard.routing.stages.borrow_mut().random.u64(..));
-    let (prefill_pin, decode_pin) = (pin(&prefill.plan, kv_transfer), pin(decode, kv_transfer));
+    let prefill_pin = pin(&prefill.plan, kv_transfer);
+    let decode_pin = pin(decode, kv_transfer);
     let rooms = {
         let RankPin { dp_rank, .. } = prefill_pin;
         let dp_size = match kv_transfer {
@@ -127,7 +128,8 @@ pub(super) async fn begin<'a>(
     let leg_body = legs.body(&shard.io, conn, slot, &wanted, making).await.map_err(gone)?;
     let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
     let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
-    let (abort_prefill, abort_decode) = (abort(&prefill.plan), abort(decode));
+    let abort_prefill = abort(&prefill.plan);
+    let abort_decode = abort(decode);
     let trace = slot.told.trace.as_mut().and_then(|trace| trace.leg(prefill.plan.rank));
     let head =
         prefill_head(slot, &prefill.plan, &legs, leg_body.len(), shard.links.doors.router_id);
@@ -147,13 +149,15 @@ pub(super) async fn begin<'a>(
     if let Some(meter) = slot.told.quota.meter() {
         meter.sent(shard.env.now());
     }
-    let (abort, accused) = (abort_decode, None);
+    let abort = abort_decode;
+    let accused = None;
     let mut paired = Paired { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
     let handed = if paired.is_concurrent() { Ok(None) } else { paired.leg.done(conn).await };
     let mixed = handed.as_ref().ok().and_then(|handed| mixed(shard, decode.rank, handed.as_ref()));
     let made = match handed {
         Ok(handed) => {
-            let (made, out) = (Made::Decode(handed), shard.io.buffers.take());
+            let made = Made::Decode(handed);
+            let out = shard.io.buffers.take();
             let making = Making { made, out };
             paired.legs.body(&shard.io, conn, slot, &wanted, making).await
         }

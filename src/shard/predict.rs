@@ -107,7 +107,8 @@ pub(super) fn account_choice(
             rank.role != Role::Decode && worker.state == WorkerState::Up
         })
     };
-    let (held, most) = (overlaps.get(rank).bytes, most_held(overlaps, computes));
+    let held = overlaps.get(rank).bytes;
+    let most = most_held(overlaps, computes);
     let is_only = asked.model.ranks.len() == 1;
     let policy = stages.rules.policy;
     let session = session.filter(|_| policy == Policy::Session);
@@ -161,8 +162,8 @@ fn remember(
     let ask = asked.request(&routing.index, &slot.request, slot.body());
     let now = || env.now();
     let remembered = {
-        let (matched, told) =
-            (&routing.stages.borrow().matching.matched, &mut routing.told.borrow_mut());
+        let matched = &routing.stages.borrow().matching.matched;
+        let told = &mut routing.told.borrow_mut();
         matched.to_remember(&ask, &slot.prompt, rank, told, now)
     };
     if let Some((owner, prompt)) = remembered {

@@ -159,7 +159,8 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     {
         abort::tell(shard, call);
     }
-    let (rank, requester) = (leg.lease.rank(), leg.lease.requester());
+    let rank = leg.lease.rank();
+    let requester = leg.lease.requester();
     shard.io.recycle(std::mem::take(&mut leg.call.body));
     drop(leg);
     if matches!(ended, PrefillEnded::Failed(PrefillFault::Busy)) {
@@ -218,7 +219,8 @@ async fn exchange(
 
 /// What is sent, perhaps twice: the body, which may be long, is not copied for it.
 fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
-    let (head, body) = (leg.call.head.clone(), &leg.call.body);
+    let head = leg.call.head.clone();
+    let body = &leg.call.body;
     Outbound { head, body, method: &Method::Post, may_switch: false, limits }
 }
 
@@ -231,7 +233,8 @@ async fn answered(
     response: &ResponseHead,
 ) -> Result<PrefillEnded, RelayError> {
     let Sending { env, io, workers } = sending;
-    let (Answering { mut upstream, sent }, status) = (answering, response.status);
+    let Answering { mut upstream, sent } = answering;
+    let status = response.status;
     if !(200..300).contains(&status) {
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
         if gathered.upstream_reusable && sent {
@@ -328,7 +331,8 @@ mod tests {
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]
     fn the_body_of_a_leg_is_sent_from_where_it_is() {
-        let (board, now) = (ShardBoard::from(LoadBoard::new()), NanosSinceStart(0));
+        let board = ShardBoard::from(LoadBoard::new());
+        let now = NanosSinceStart(0);
         let cost = LeaseCost::default();
         let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
         let limits = RoomLimits::default();

@@ -41,7 +41,8 @@ pub(super) fn before_body(
     if endpoint.is_inference() {
         stages.windows_of_all(&fleet, now, newcomer)?;
     }
-    let (count, most) = (stages.loads.board.in_flight(), fleet.config.flow.router_in_flight_max);
+    let count = stages.loads.board.in_flight();
+    let most = fleet.config.flow.router_in_flight_max;
     if !count.enter(most) {
         // What the tenants of other shards have is not known here: a share of this shard's part.
         let of_shard = usize::try_from(most).unwrap_or(usize::MAX) / shard.links.bells.len().max(1);

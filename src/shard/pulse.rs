@@ -95,14 +95,16 @@ mod tests {
 
     #[test]
     fn a_stream_is_awaited_until_its_first_byte_or_its_end() {
-        let (pulse, signs) = (EnginePulse::default(), RankSigns::default());
+        let pulse = EnginePulse::default();
+        let signs = RankSigns::default();
         let shown = || {
             pulse.show(&signs);
             (signs.take_awaited(), signs.take_answers(), signs.take_first_bytes().count)
         };
         assert_eq!(shown(), (false, false, 0));
         let new = |is_stream| PulseWatch::new(&pulse, is_stream, NanosSinceStart(1_000), 100);
-        let (stream, other) = (new(true), new(true));
+        let stream = new(true);
+        let other = new(true);
         assert_eq!((shown(), shown()), ((true, false, 0), (true, false, 0)), "said again");
         stream.hear(Some(NanosSinceStart(5_000)));
         assert_eq!(shown(), (true, true, 1));

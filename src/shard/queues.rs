@@ -62,7 +62,8 @@ impl Shard {
         if home.is_empty() {
             return;
         }
-        let (fleet, now) = (self.workers.fleet(), self.env.now());
+        let fleet = self.workers.fleet();
+        let now = self.env.now();
         let verdicts = self.routing.informed().serve(&mut home, &fleet, now);
         self.env.count(Count::QueueTurns);
         drop(home);

@@ -23,14 +23,17 @@ pub(super) fn enter(shard: &Shard, slot: &mut Slot, endpoint: Endpoint) -> Resul
     let Some(tenant) = limited(&fleet, slot).filter(|_| endpoint.is_inference()) else {
         return Ok(());
     };
-    let (billed, quota, now) = (tenant.billed, tenant.quota, shard.env.now());
+    let billed = tenant.billed;
+    let quota = tenant.quota;
+    let now = shard.env.now();
     let Some(cell) = shard.workers.board.tenants().of(billed) else { return Ok(()) };
     let has_place = quota.in_flight_max > 0;
     if has_place && !cell.enter(quota.in_flight_max) {
         tell(slot, cell, quota, now);
         return Err(Refusal::new(Reason::RejectedTenantInFlight));
     }
-    let (board, clock) = (shard.workers.board.clone(), shard.env.clock);
+    let board = shard.workers.board.clone();
+    let clock = shard.env.clock;
     slot.told.quota.held = Some(Held { board, clock, billed, has_place, tokens: None });
     let taken = quota.requests.map_or(Ok(()), |rate| cell.take_request(rate, now));
     tell(slot, cell, quota, now);
@@ -59,7 +62,8 @@ pub(super) fn charge(
     // A reload since the head may bill the tenant elsewhere: its place stays where it was taken.
     let held = slot.told.quota.held.as_mut().filter(|held| held.billed == *billed);
     let Some(held) = held else { return Ok(()) };
-    let (board, now) = (held.board.clone(), env.now());
+    let board = held.board.clone();
+    let now = env.now();
     let (Some(rate), Some(cell)) = (quota.tokens, board.tenants().of(*billed)) else {
         return Ok(());
     };

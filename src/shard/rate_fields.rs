@@ -80,9 +80,11 @@ fn push_time(nanos: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(b"ms");
         return;
     }
-    let (mut seconds, mut rest) = (millis / 1_000, millis % 1_000);
+    let mut seconds = millis / 1_000;
+    let mut rest = millis % 1_000;
     if seconds >= 60 {
-        (seconds, rest) = (seconds + u64::from(rest > 0), 0);
+        seconds += u64::from(rest > 0);
+        rest = 0;
         out.extend_from_slice(decimal(seconds / 60, &mut digits));
         out.push(b'm');
         seconds %= 60;
@@ -93,7 +95,8 @@ fn push_time(nanos: u64, out: &mut Vec<u8>) {
         let mut place = 100;
         while rest > 0 {
             out.push(b'0' + u8::try_from(rest / place).unwrap_or(0));
-            (rest, place) = (rest % place, place / 10);
+            rest %= place;
+            place /= 10;
         }
     }
     out.push(b's');

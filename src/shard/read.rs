@@ -193,7 +193,8 @@ impl BodyReading<'_> {
 
     /// Says how long the next bytes may take, and what it is called when none come until then.
     fn wait(&self, conn: &mut Conn) -> Result<Reason, NoRequest> {
-        let (now, silence_max) = (self.env.now(), self.env.config().timeouts.body);
+        let now = self.env.now();
+        let silence_max = self.env.config().timeouts.body;
         let due_at = self.pace.due_at(self.received_bytes);
         if now >= self.give_up_at {
             return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
@@ -231,7 +232,8 @@ pub(super) async fn parse(
     if endpoint == Endpoint::Models || is_bare {
         return Ok(read_at);
     }
-    let (head_bytes, body_bytes) = (slot.head.head_bytes, slot.body().len());
+    let head_bytes = slot.head.head_bytes;
+    let body_bytes = slot.body().len();
     let body = slot.message.get(head_bytes..).unwrap_or_default();
     let form = match endpoint {
         Endpoint::Other => form_type(&slot.head, &slot.message),
@@ -250,7 +252,8 @@ pub(super) async fn parse(
         scanned
     } else {
         let form = form.map(|form| (form.boundary.to_vec(), form.is_utf8));
-        let (message, mut request) = (take(&mut slot.message), take(&mut slot.request));
+        let message = take(&mut slot.message);
+        let mut request = take(&mut slot.request);
         let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             let scanned = match &form {
@@ -263,7 +266,8 @@ pub(super) async fn parse(
             (message, request, scanned)
         });
         let scanned = scanned.await?;
-        (slot.message, slot.request) = (scanned.0, scanned.1);
+        slot.message = scanned.0;
+        slot.request = scanned.1;
         scanned.2
     };
     scanned.map_err(|error| request::Stop::Refused(error.into()))?;

@@ -134,7 +134,8 @@ async fn answer(
     slot: &Slot,
 ) -> After {
     count(env, refusal, labels);
-    let (mut body, mut out) = (conn.buffer(), conn.buffer());
+    let mut body = conn.buffer();
+    let mut out = conn.buffer();
     refusal.encode_body(labels.shape(), &mut body);
     let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
     let mut told = [("", &b""[..]); TOLD_FIELDS];
@@ -151,7 +152,8 @@ async fn answer(
 
 /// Appends the whole answer. A router that is full does little else, so nothing is allocated.
 fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], out: &mut Vec<u8>) {
-    let (mut seconds, mut millis): (Digits, Digits) = ([0; 20], [0; 20]);
+    let mut seconds: Digits = [0; 20];
+    let mut millis: Digits = [0; 20];
     let seconds = refusal.retry_after_s().map_or(&[][..], |after| decimal(after, &mut seconds));
     let millis = refusal.retry_after_ms().map_or(&[][..], |after| decimal(after, &mut millis));
     let retry =
@@ -190,7 +192,8 @@ mod tests {
     use std::time::Duration;
 
     fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {
-        let (mut body, mut out) = (Vec::new(), Vec::new());
+        let mut body = Vec::new();
+        let mut out = Vec::new();
         refusal.encode_body(api, &mut body);
         encode(refusal, wire, &[(header::REQUEST_ID, request_id)], &body, &mut out);
         String::from_utf8(out).unwrap()

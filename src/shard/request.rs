@@ -55,7 +55,8 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
             labels.asked = Some(AskedApi { endpoint, shape: shape(endpoint, conn, slot) });
             match own_page::of(endpoint) {
                 Some(page) => {
-                    let (env, fleet) = (&shard.env, shard.workers.fleet());
+                    let env = &shard.env;
+                    let fleet = shard.workers.fleet();
                     own_page::answer(env, &fleet, conn, slot, page, &mut labels).await
                 }
                 None => {
@@ -66,7 +67,8 @@ pub(super) async fn serve(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Af
             }
         }
         Err(refusal) => {
-            let (env, cors) = (&shard.env, &shard.intake.cors());
+            let env = &shard.env;
+            let cors = &shard.intake.cors();
             preflight::answer_or(refusal, env, cors, conn, slot, &mut labels).await
         }
     };
@@ -239,7 +241,8 @@ async fn drive(
     labels: &mut Labels,
     flow: &mut RequestFlow,
 ) -> Result<After, Stop> {
-    let (mut event, mut seat) = (RequestEvent::Ready, None);
+    let mut event = RequestEvent::Ready;
+    let mut seat = None;
     loop {
         // select: a rank with room, or a pair of ranks, or a place in a queue.
         let action = select(shard, slot, flow, event);
@@ -264,10 +267,12 @@ async fn drive(
             Action::Send(chosen) => {
                 labels.rank = Some(chosen.lease.rank());
                 let before = Before::of(flow);
-                let (facts, endpoint) = (flow.facts(), flow.endpoint());
+                let facts = flow.facts();
+                let endpoint = flow.endpoint();
                 bill::begin(&shard.env, slot, endpoint, &chosen);
                 let predicted = {
-                    let (fleet, model_index) = (shard.workers.fleet(), facts.model);
+                    let fleet = shard.workers.fleet();
+                    let model_index = facts.model;
                     let rank = chosen.prefill_rank();
                     let Shard { env, routing, links, .. } = shard;
                     fleet.models.get(model_index.index()).and_then(|model| {
@@ -314,7 +319,8 @@ async fn drive(
 /// One step of the machine, with the fleet of this moment.
 fn select(shard: &Shard, slot: &mut Slot, flow: &mut RequestFlow, event: RequestEvent) -> Action {
     let is_chosen_elsewhere = matches!(event, RequestEvent::Granted(_));
-    let (start, fleet) = (shard.env.now(), shard.workers.fleet());
+    let start = shard.env.now();
+    let fleet = shard.workers.fleet();
     let Slot { prompt, pair, message, head, request, .. } = slot;
     let body = message.get(head.head_bytes..).unwrap_or_default();
     let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);

@@ -144,7 +144,8 @@ async fn relay_on(
     }
     *cost = passed.scan.take();
     let relayed = relayed?;
-    let (status, is_inference) = (slot.answer.head.status, endpoint.is_inference());
+    let status = slot.answer.head.status;
+    let is_inference = endpoint.is_inference();
     match judge::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
         Some(judgement) => judge::mark_failed(shard, &mut lease, judgement),
         None if (200..300).contains(&status) => lease.judge_success(),
@@ -174,7 +175,8 @@ fn leaves(
     }
     *look_at = now.plus(LOOK_AGAIN);
     let fleet = shard.workers.fleet();
-    let (dialect, count) = (plan.engine.dialect, transcript.token_count());
+    let dialect = plan.engine.dialect;
+    let count = transcript.token_count();
     // Room first: what the stream needs to go on is the larger look.
     let has_room = shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now);
     has_room && {
@@ -201,7 +203,8 @@ pub(super) async fn broke_off(
     slot: &mut Slot,
     failed: Failed,
 ) -> Result<After, Failed> {
-    let (env, error) = (&shard.env, failed.error);
+    let env = &shard.env;
+    let error = failed.error;
     if !error.leaves_rest() {
         return Err(failed);
     }
@@ -253,7 +256,8 @@ pub(super) async fn broke_off(
 fn broken(shard: &Shard, slot: &Slot) -> Begun {
     let framing = AnswerFraming::open(slot.head.version);
     let keep_alive = slot.head.keep_alive && framing == AnswerFraming::Chunked;
-    let (shape, now) = (StreamShape::OpenAi, shard.env.now());
+    let shape = StreamShape::OpenAi;
+    let now = shard.env.now();
     let fresh = Begun { shape, framing, keep_alive, at: now, next_at: now };
     slot.answer.early.begun().copied().unwrap_or(fresh)
 }
@@ -318,7 +322,8 @@ async fn cut(
     if !is_between_events && begun.framing == AnswerFraming::Chunked {
         return error;
     }
-    let (mut event, mut out) = (conn.buffer(), conn.buffer());
+    let mut event = conn.buffer();
+    let mut out = conn.buffer();
     encode_cut(begun.shape, error.describe(), is_between_events, &mut event);
     begun.framing.push(&event, &mut out);
     conn.recycle(event);

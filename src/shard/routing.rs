@@ -32,7 +32,8 @@ impl RoutingState {
     /// What requests decide with, after all reports that have come; bounded by their ring. One load
     /// of a shared line when there is none.
     pub(super) fn informed(&self) -> RefMut<'_, Stages> {
-        let (mut stages, mut ring) = (self.stages.borrow_mut(), self.load_reports.borrow_mut());
+        let mut stages = self.stages.borrow_mut();
+        let mut ring = self.load_reports.borrow_mut();
         for _ in 0..LOAD_RING_MAX {
             let Some(report) = ring.pop() else { break };
             stages.loads.reports.take(report);

@@ -170,7 +170,8 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
 }
 
 async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
-    let (number, least_us) = (shard.env.number, shard.intake.holds_least_us);
+    let number = shard.env.number;
+    let least_us = shard.intake.holds_least_us;
     runtime::watched(number, least_us, "inbox", inbox.run(shard, sleeper)).await;
 }
 
@@ -183,7 +184,8 @@ fn routing(
 ) -> RoutingState {
     let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
     let retry = RetryBudget::new(config.retry.budget_percent);
-    let (rules, random) = (StageRules::of(config), fastrand::Rng::new());
+    let rules = StageRules::of(config);
+    let random = fastrand::Rng::new();
     RoutingState {
         stages: RefCell::new(Stages::new(number, rules, loads, retry, random)),
         load_reports: RefCell::new(load_reports),
@@ -274,7 +276,8 @@ async fn accept_all(
 /// or its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.env.now();
-    let (mut ending, mut counted) = (Ending::default(), IoCounts::default());
+    let mut ending = Ending::default();
+    let mut counted = IoCounts::default();
     loop {
         let now = shard.env.now();
         counted = show_io(&shard.env, counted);
@@ -360,7 +363,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn until(what: &str, mut condition: impl FnMut() -> bool) {
-        let (clock, patience) = (Clock::start(), NanosSinceStart::default().plus(PATIENCE));
+        let clock = Clock::start();
+        let patience = NanosSinceStart::default().plus(PATIENCE);
         while !condition() {
             assert!(clock.now() < patience, "gave up waiting: {what}");
             std::thread::yield_now();
@@ -388,7 +392,8 @@ mod tests {
         let driver = Driver::detect();
         let (wakes, mut sources): (Vec<_>, Vec<_>) = (0..2).map(|_| wake_pair().unwrap()).unzip();
         let (mut control, mut ends) = wire(wakes);
-        let (mut other, end) = (ends.pop().unwrap(), ends.pop().unwrap());
+        let mut other = ends.pop().unwrap();
+        let end = ends.pop().unwrap();
         let socket = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
         let listeners = vec![BoundListener { socket, is_tls: false }];
         let (reader, mut slices) = forebay_index::index(2, KeySeed(1), 1 << 20);
@@ -414,8 +419,10 @@ mod tests {
         let counters = Arc::clone(&setup.end.counters);
         let thread = std::thread::spawn(move || run(setup));
         for panics in 1..3 {
-            let (rank, now) = (RankIndex(panics), NanosSinceStart(1));
-            let (cost, limits) = (LeaseCost::default(), RoomLimits::default());
+            let rank = RankIndex(panics);
+            let now = NanosSinceStart(1);
+            let cost = LeaseCost::default();
+            let limits = RoomLimits::default();
             let own = ShardBoard::from(Arc::clone(&board));
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
             let marks = &forebay_index::PrefixMarks::NONE;

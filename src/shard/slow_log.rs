@@ -18,7 +18,8 @@ impl SlowLog {
     /// May one more be written? Then with how many were left out since the last one.
     pub(super) fn take(&mut self, now: NanosSinceStart) -> Option<u64> {
         if now.since(self.since) >= SECOND_NS {
-            (self.since, self.lines) = (now, 0);
+            self.since = now;
+            self.lines = 0;
         }
         if self.lines >= LINES_PER_S_MAX {
             self.left_out = self.left_out.saturating_add(1);

@@ -68,9 +68,11 @@ impl Intake {
         cors: Cors,
         holds_least_us: Option<u64>,
     ) -> Self {
-        let (ready, connections) = (Signal::default(), Cell::new(0));
+        let ready = Signal::default();
+        let connections = Cell::new(0);
         let tokens = RefCell::default();
-        let (trusted, cors) = (RefCell::new(Rc::new(trusted)), RefCell::new(Rc::new(cors)));
+        let trusted = RefCell::new(Rc::new(trusted));
+        let cors = RefCell::new(Rc::new(cors));
         Self { ready, connections, in_flight, addresses, trusted, cors, tokens, holds_least_us }
     }
 

@@ -54,7 +54,8 @@ pub(super) fn begin(
             TraceParent { span: draw() | 1, ..parent }
         }
         SentTrace::Nothing | SentTrace::Invalid => {
-            let (high, low) = (draw(), draw() | 1);
+            let high = draw();
+            let low = draw() | 1;
             let is_sampled = high % MILLION < u64::from(sample);
             let trace = u128::from(high) << 64 | u128::from(low);
             TraceParent { trace, span: draw() | 1, is_sampled }
@@ -165,9 +166,11 @@ pub(super) fn end(
         && step.fault.is_none()
     {
         step.until = begun_at.unwrap_or(now).max(step.from);
-        let (from, rank) = (step.until, step.rank);
+        let from = step.until;
+        let rank = step.rank;
         if begun_at.is_some() {
-            let (span, kind) = (open.next_span(), StepKind::Stream);
+            let span = open.next_span();
+            let kind = StepKind::Stream;
             recorded.steps.push(TraceStep { kind, span, from, until: now, rank, fault: None });
         }
     }

@@ -30,8 +30,8 @@ pub(super) async fn run(
     accounted: Accounted<'_>,
 ) -> Result<After, RelayError> {
     let Sending { env, workers, .. } = sending;
-    let (Answering { mut upstream, .. }, Accounted { going, mut lease, .. }) =
-        (answering, accounted);
+    let Answering { mut upstream, .. } = answering;
+    let Accounted { going, mut lease, .. } = accounted;
     let plan = going.plan;
     // There is no prompt that other requests could wait for.
     lease.end_prefill();
@@ -65,7 +65,8 @@ fn encode_head(slot: &Slot, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
     let cors = slot.answer.cors_fields().into_iter().flatten();
     let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
     let fields = told.into_iter().chain(UPGRADE).chain(cors).chain(limits);
-    let (mut extra, mut extra_count) = ([("", &b""[..]); OWN_FIELDS + RATE_FIELDS], 0);
+    let mut extra = [("", &b""[..]); OWN_FIELDS + RATE_FIELDS];
+    let mut extra_count = 0;
     for (place, field) in extra.iter_mut().zip(fields) {
         *place = field;
         extra_count += 1;

@@ -358,7 +358,8 @@ mod tests {
         let full = [1_024, 1_536, 512, 2_048].map(|tokens: u32| tokens);
         let paths: [&[u64]; 4] = [&[1, 2], &[1, 2, 3], &[9], &[1, 2, 4, 5]];
         let requests: Vec<(u32, &[u64])> = (0..8).map(|at| (full[at % 4], paths[at % 4])).collect();
-        let (trace, plan) = (trace(&requests), SimPlan { load_percent: 200.0, ..plan(2) });
+        let trace = trace(&requests);
+        let plan = SimPlan { load_percent: 200.0, ..plan(2) };
         let records = records(&trace, &plan, "round_robin".parse().unwrap());
         let order: Vec<u32> = (0..8).collect();
         let mut annealer = Annealer::new(&trace, &plan, &records, &order, 2);

@@ -425,7 +425,8 @@ impl ModelSequence {
     /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
     /// many have to be loaded.
     fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<BlocksToLoad> {
-        let (request, block_tokens) = (&trace.requests[self.came.id as usize], trace.block_tokens);
+        let request = &trace.requests[self.came.id as usize];
+        let block_tokens = trace.block_tokens;
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
         let path = request.path(block_tokens).take(most);

@@ -133,7 +133,8 @@ impl Maker {
 
     /// A number about `median`, now and then several times as large.
     fn about(&mut self, median: f64) -> u32 {
-        let (one, two) = (self.random.f64().max(f64::MIN_POSITIVE), self.random.f64());
+        let one = self.random.f64().max(f64::MIN_POSITIVE);
+        let two = self.random.f64();
         let normal = (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * two).cos();
         ((median * (0.7 * normal).exp()) as u32).max(1)
     }
@@ -145,7 +146,8 @@ impl Maker {
             let mut text = system.clone();
             let mut turn = self.start();
             for _ in 0..self.about(5.0).min(30) {
-                let (asked, answered) = (self.about(300.0), self.about(220.0).min(2_000));
+                let asked = self.about(300.0);
+                let answered = self.about(220.0).min(2_000);
                 self.grow(&mut text, asked);
                 let request = self.ask(&text, answered, turn);
                 self.grow(&mut text, answered);
@@ -167,7 +169,8 @@ impl Maker {
             // Zipf with exponent 1: the tenth is asked a tenth as often as the first.
             let place = (60_f64.powf(self.random.f64()) as usize).clamp(1, 60) - 1;
             let mut text = beginnings[place].clone();
-            let (asked, answered) = (self.about(400.0), self.about(150.0).min(1_000));
+            let asked = self.about(400.0);
+            let answered = self.about(150.0).min(1_000);
             self.grow(&mut text, asked);
             let turn = self.start();
             self.ask(&text, answered, turn);
@@ -182,8 +185,8 @@ impl Maker {
             self.grow(&mut text, 14_000);
             let mut turn = self.start();
             for _ in 0..self.about(43.0).min(120) {
-                let (told, answered) =
-                    (self.about(3_000.0).min(30_000), self.about(444.0).min(4_000));
+                let told = self.about(3_000.0).min(30_000);
+                let answered = self.about(444.0).min(4_000);
                 self.grow(&mut text, told);
                 if text.tokens > 180_000 {
                     break;
@@ -220,7 +223,8 @@ impl Maker {
             let mut turn = self.start();
             for _ in 0..self.random.u32(1..8) {
                 let mut text = document.clone();
-                let (asked, answered) = (self.about(80.0), self.about(300.0).min(2_000));
+                let asked = self.about(80.0);
+                let answered = self.about(300.0).min(2_000);
                 self.grow(&mut text, asked);
                 let request = self.ask(&text, answered, turn);
                 turn = self.think(request, 5..120);

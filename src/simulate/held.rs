@@ -113,7 +113,8 @@ impl CacheBlocks {
     /// One user more of a block that may not be held yet; true if it is new.
     pub(crate) fn hold(&mut self, block: u32) -> (BlockSlot, bool) {
         let place = self.row_of(block);
-        let (row, slot) = (&mut self.rows[place as usize], BlockSlot::of(place, block));
+        let row = &mut self.rows[place as usize];
+        let slot = BlockSlot::of(place, block);
         if row.has(block) {
             self.acquire(slot);
             return (slot, false);
@@ -132,7 +133,8 @@ impl CacheBlocks {
         }
         self.unlink(slot);
         self.count -= 1;
-        let (place, index) = (slot.0 / ROW_BLOCKS, slot.0 % ROW_BLOCKS);
+        let place = slot.0 / ROW_BLOCKS;
+        let index = slot.0 % ROW_BLOCKS;
         let row = &mut self.rows[place as usize];
         row.held &= !(1 << index);
         let block = row.number * ROW_BLOCKS + index;
@@ -169,7 +171,8 @@ impl CacheBlocks {
     fn link_newest(&mut self, slot: BlockSlot) {
         let before = std::mem::replace(&mut self.idle.newest, slot.0);
         let held = self.at_mut(slot);
-        (held.older, held.newer) = (before, NONE);
+        held.older = before;
+        held.newer = NONE;
         match before {
             NONE => self.idle.oldest = slot.0,
             before => self.at_mut(BlockSlot(before)).newer = slot.0,
@@ -210,7 +213,8 @@ mod tests {
     /// Uses and releases by chance, beside a list that does the same in a plain way.
     #[test]
     fn what_was_released_longest_ago_goes_first() {
-        let (mut held, mut random) = (CacheBlocks::new(), fastrand::Rng::with_seed(1));
+        let mut held = CacheBlocks::new();
+        let mut random = fastrand::Rng::with_seed(1);
         let mut used: Vec<(u32, BlockSlot)> = Vec::new();
         let mut idle: Vec<u32> = Vec::new();
         for _ in 0..20_000 {

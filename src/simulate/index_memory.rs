@@ -52,7 +52,8 @@ impl IndexMemory {
         }
         let writer = writers.swap_remove(0);
         let expiring = Expiring::new(limits);
-        let (told, pool) = (ToldPaths::default(), BelievedPool::new(config.kv.tier_ttl));
+        let told = ToldPaths::default();
+        let pool = BelievedPool::new(config.kv.tier_ttl);
         Self { reader, writer, expiring, told, pool, keys, block_bytes }
     }
 

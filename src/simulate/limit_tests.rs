@@ -88,7 +88,8 @@ struct LimitOutcome {
 
 fn trace_of(case: &LimitCase) -> Trace {
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut text, mut block) = (String::new(), 0_u32);
+    let mut text = String::new();
+    let mut block = 0_u32;
     for at in 0..case.requests {
         let input = random.u32(case.input.0..=case.input.1);
         let output = random.u32(case.output.0..=case.output.1);

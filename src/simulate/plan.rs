@@ -61,7 +61,8 @@ impl SimPlan {
 
     /// By rank: blocks that its device has room for.
     pub(crate) fn device_blocks(&self, trace: &Trace) -> impl Fn(usize) -> usize + '_ {
-        let (block_tokens, longest) = (trace.block_tokens.max(1), trace.longest_blocks());
+        let block_tokens = trace.block_tokens.max(1);
+        let longest = trace.longest_blocks();
         move |rank| {
             let of_engine = self.speed(rank).kv_tokens.div_ceil(block_tokens) as usize;
             self.blocks.device.unwrap_or(of_engine).max(longest + 1)

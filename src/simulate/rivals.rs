@@ -197,7 +197,8 @@ impl RivalState {
             }),
             Rival::SglangCacheAware => {
                 let loads = || seen.iter().map(|seen| seen.in_flight);
-                let (most, least) = (loads().max().unwrap_or(0), loads().min().unwrap_or(0));
+                let most = loads().max().unwrap_or(0);
+                let least = loads().min().unwrap_or(0);
                 let is_uneven = most - least > 64 && most as f64 > least as f64 * 1.5;
                 let blocks = &asked.request.blocks;
                 let known = blocks.iter().take_while(|block| self.sent.contains_key(*block));
@@ -230,11 +231,14 @@ impl RivalState {
 
     /// The least; among equals each has the same chance.
     fn least<S, T: PartialOrd>(&mut self, all: &[S], weight: impl Fn(&S) -> T) -> usize {
-        let (mut best, mut equal) = (0, 1);
+        let mut best = 0;
+        let mut equal = 1;
         for at in 1..all.len() {
-            let (own, other) = (weight(&all[at]), weight(&all[best]));
+            let own = weight(&all[at]);
+            let other = weight(&all[best]);
             if own < other {
-                (best, equal) = (at, 1);
+                best = at;
+                equal = 1;
             } else if own == other {
                 equal += 1;
                 if self.random.usize(..equal) == 0 {

@@ -78,7 +78,8 @@ fn hits(samples: &[TokenSample], end_ns: u64) -> Vec<(f64, f64)> {
     for sample in samples.iter().filter(|sample| sample.at_ns <= end_ns) {
         last_of_bin[bin_of(sample.at_ns, end_ns)] = Some(*sample);
     }
-    let (mut before, mut points) = (TokenSample::default(), Vec::new());
+    let mut before = TokenSample::default();
+    let mut points = Vec::new();
     for (bin, sample) in last_of_bin.into_iter().enumerate() {
         let Some(sample) = sample else { continue };
         let cached = sample.cached - before.cached;

@@ -104,7 +104,8 @@ impl Shipped {
         fleet.set_queues(&board);
         let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
         let retry = RetryBudget::new(config.retry.budget_percent);
-        let (rules, random) = (StageRules::of(&config), fastrand::Rng::with_seed(seed));
+        let rules = StageRules::of(&config);
+        let random = fastrand::Rng::with_seed(seed);
         let mut stages = Stages::new(ShardIndex(0), rules, loads, retry, random);
         let bytes = LEARN_STEPS * TOKEN_BYTES;
         for _ in 0..LEARN_STEPS {
@@ -114,7 +115,9 @@ impl Shipped {
         let request =
             ApiRequest { endpoint: Some(Endpoint::ChatCompletions), ..ApiRequest::default() };
         let memory = IndexMemory::new(trace, &config, root);
-        let (waiting, buffer, home) = (QueuedRequests::default(), Vec::new(), Home::default());
+        let waiting = QueuedRequests::default();
+        let buffer = Vec::new();
+        let home = Home::default();
         let mut control = BoardControl::default();
         control.limits.follow(&fleet, &stages.loads.board);
         let mut shipped = Self { fleet, stages, home, memory, request, waiting, buffer, control };
@@ -313,7 +316,8 @@ impl Shipped {
                 }
             }
             Action::Wait(waiter, wanted) => {
-                let (wait, ticket) = (Wait::new(&waiter, wanted), waiter.ticket);
+                let wait = Wait::new(&waiter, wanted);
+                let ticket = waiter.ticket;
                 let deadline = wait.deadline;
                 self.stages.take(&mut self.home, &fleet, MeshMessage::Join(waiter));
                 let FlowAndPrompt { request, flow, prompt } = going;

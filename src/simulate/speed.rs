@@ -252,7 +252,8 @@ impl ModelSpeed {
     /// Time that an idle rank takes for a whole prompt of which it holds nothing.
     #[must_use]
     pub fn prefill_ns(&self, prompt_tokens: u32) -> u64 {
-        let (mut done, mut all) = (0, 0);
+        let mut done = 0;
+        let mut all = 0;
         while done < prompt_tokens {
             let chunk = self.step_tokens_max.min(prompt_tokens - done);
             let mut work = StepWork::default();

@@ -30,7 +30,9 @@ fn run_alone(trace: &Trace, blocks: usize, at: &[u64]) -> (Vec<(u32, u64)>, u64,
 
 fn run_with(cache: KvCache, trace: &Trace, at: &[u64]) -> (Vec<(u32, u64)>, EngineTotals) {
     let mut engine = ModelEngine::new(ModelSpeed::default(), cache);
-    let (mut ended, mut news, mut next) = (Vec::new(), Vec::new(), 0);
+    let mut ended = Vec::new();
+    let mut news = Vec::new();
+    let mut next = 0;
     loop {
         let arrival = at.get(next).copied().unwrap_or(u64::MAX);
         match engine.ends_at().filter(|&end| end <= arrival) {
@@ -91,7 +93,8 @@ fn what_left_the_device_comes_back_from_the_host() {
     let (ended, totals) = run_with(KvCache::new(6, 20), &trace, &at);
     // The first block of the first request is still on the device.
     assert_eq!((totals.cached_tokens, totals.loaded_tokens), (2_048, 1_536), "{totals:?}");
-    let (first, third) = (ended[2], ended[3]);
+    let first = ended[2];
+    let third = ended[3];
     assert_eq!((first.0, third.0), (3, 2), "nobody waits for the blocks of another");
     let load_ns = third.1 - 2 * far;
     assert!(load_ns >= rules.load_ns(1_536), "{load_ns}");
@@ -131,7 +134,9 @@ fn a_rank_is_chosen_for_what_its_host_has() {
         plan.config.kv.host_credit_percent = credit_percent;
         simulate(&trace, &plan, "kv".parse().unwrap())
     };
-    let (without, worthless, with) = (run(0, 80), run(10_000, 0), run(10_000, 80));
+    let without = run(0, 80);
+    let worthless = run(10_000, 0);
+    let with = run(10_000, 80);
     assert_eq!(without.hits.host_hit_rate, 0.0, "{without:?}");
     assert!(
         with.hits.host_hit_rate > worthless.hits.host_hit_rate + 0.05,
@@ -162,7 +167,8 @@ fn what_one_rank_wrote_to_the_pool_another_loads() {
         run_with(cache(), &trace, &[0]);
         run_with(cache(), &trace, &[0])
     };
-    let ((_, alone), (ended, totals)) = (run(0), run(10));
+    let (_, alone) = run(0);
+    let (ended, totals) = run(10);
     assert_eq!((alone.cached_tokens, alone.pooled_tokens), (0, 0));
     // The last token is always computed, and with it its block.
     assert_eq!((totals.cached_tokens, totals.pooled_tokens), (1_536, 1_536));
@@ -199,7 +205,8 @@ fn a_pool_saves_time() {
         let plan = SimPlan { ranks: 4, blocks, ..SimPlan::default() };
         simulate(&trace, &plan, "kv".parse().unwrap())
     };
-    let (without, with) = (run(0), run(100_000));
+    let without = run(0);
+    let with = run(100_000);
     assert_eq!(without.hits.pool_hit_rate, 0.0, "{without:?}");
     assert!(with.hits.pool_hit_rate > 0.1, "{with:?}");
     assert!(with.times.ttft_ms_mean < without.times.ttft_ms_mean, "{with:?} {without:?}");
@@ -248,7 +255,8 @@ fn pairs_serve_everything_and_prompts_stay_on_the_prefill_ranks() {
     let both = SimPlan { ranks: 4, load_percent: 60.0, ..SimPlan::default() };
     let pairs = SimPlan { prefill_ranks: 2, ..both.clone() };
     let kv = || "kv".parse().unwrap();
-    let (both, pairs) = (simulate(&trace, &both, kv()), simulate(&trace, &pairs, kv()));
+    let both = simulate(&trace, &both, kv());
+    let pairs = simulate(&trace, &pairs, kv());
     assert_eq!((pairs.requests, pairs.refused), (400, 0));
     assert!(pairs.hits.hit_rate > 0.8 * both.hits.hit_rate, "{pairs:?} {both:?}");
     let turn = SimPlan { ranks: 4, prefill_ranks: 2, load_percent: 60.0, ..SimPlan::default() };
@@ -277,7 +285,8 @@ fn an_engine_with_numbers_serves_the_lowest_first() {
             let came = EngineRequest { id, priority, ..EngineRequest::default() };
             engine.arrive(came, &trace, 0);
         }
-        let (mut ids, mut news) = (Vec::new(), Vec::new());
+        let mut ids = Vec::new();
+        let mut news = Vec::new();
         while let Some(end) = engine.ends_at() {
             engine.end_steps(&trace, end, &mut news);
             ids.extend(news.drain(..).filter_map(|news| match news {
@@ -304,7 +313,9 @@ fn an_order_for_engines_helps_where_requests_wait_in_engines() {
         let engines = vec![ModelSpeed { priority_scheduling, ..ModelSpeed::default() }];
         let mut plan = SimPlan { ranks: 2, engines, load_percent: 110.0, ..SimPlan::default() };
         let queue = &mut plan.config.flow.queue;
-        (queue.mode, queue.engine_priority, queue.kv_use_percent) = (mode, engine_priority, 0);
+        queue.mode = mode;
+        queue.engine_priority = engine_priority;
+        queue.kv_use_percent = 0;
         simulate(&trace, &plan, Rule::Own(Policy::Kv)).times.ttft_ms_mean
     };
     let off = mean(true, false, QueueMode::Off);
@@ -433,10 +444,12 @@ fn replicas_serve_everything_and_know_of_each_other_later() {
     let plan = SimPlan { ranks: 4, load_percent: 120.0, ..SimPlan::default() };
     let many = SimPlan { replicas: 3, ..plan.clone() };
     let kv = || "kv".parse().unwrap();
-    let (alone, shared) = (simulate(&trace, &plan, kv()), simulate(&trace, &many, kv()));
+    let alone = simulate(&trace, &plan, kv());
+    let shared = simulate(&trace, &many, kv());
     assert_eq!((alone.requests, shared.requests, shared.refused), (400, 400, 0));
     assert!(shared.times.ttft_ms_mean > alone.times.ttft_ms_mean, "{shared:?} {alone:?}");
-    let (mut ended, ticks) = (|_| (), std::cell::Cell::new(0));
+    let mut ended = |_| ();
+    let ticks = std::cell::Cell::new(0);
     let clock = || ticks.replace(ticks.get() + 1);
     let used = run(&trace, &many, kv(), Onlooker { ended: &mut ended, clock: &clock }).used;
     assert!(used.decisions >= 400 && used.decision_ns >= 400, "{used:?}");
@@ -452,7 +465,8 @@ fn replicas_with_messages_serve_nearly_as_soon_as_one_router() {
         plan.config.nats.url = url.map(str::to_owned);
         simulate(&trace, &plan, "kv".parse().unwrap()).times.ttft_ms_mean
     };
-    let (one, apart) = (mean(1, None), mean(2, None));
+    let one = mean(1, None);
+    let apart = mean(2, None);
     let together = mean(2, Some("nats://127.0.0.1:4222"));
     assert!(together < 1.12 * one && together < 0.9 * apart, "{one} {together} {apart}");
 }
@@ -462,7 +476,8 @@ fn routing_by_prefix_finds_more_than_routing_in_turn() {
     let trace = Scenario::Documents.trace(1).first(600);
     let plan = SimPlan::default();
     let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
-    let (kv, turn) = (run("kv"), run("round_robin"));
+    let kv = run("kv");
+    let turn = run("round_robin");
     assert!(kv.hits.hit_rate > 1.5 * turn.hits.hit_rate, "{kv:?} {turn:?}");
     assert!(kv.times.ttft_ms_mean < turn.times.ttft_ms_mean, "{kv:?} {turn:?}");
 }
@@ -485,14 +500,17 @@ fn slow_ranks_get_what_they_can_compute() {
     let engines = [20_000.0, 5_000.0].map(ModelSpeed::of_prompts).to_vec();
     let plan = SimPlan { ranks: 4, engines, ..SimPlan::default() };
     let run = |name: &str| simulate(&trace, &plan, name.parse().unwrap());
-    let (kv, lmetric) = (run("kv"), run("lmetric"));
+    let kv = run("kv");
+    let lmetric = run("lmetric");
     assert!(kv.times.ttft_ms_mean < 0.9 * lmetric.times.ttft_ms_mean, "{kv:?} {lmetric:?}");
 }
 
 /// The trace with its starts such that prompts are offered at that load, in percent, until `until`
 /// of the requests have come, and at 70 % from then on. Also when that is.
 fn paced(trace: &Trace, plan: &mut SimPlan, load_percent: f64, until: usize) -> (Trace, u64) {
-    let (mut trace, mut at_ns, mut begins) = (trace.clone(), 0.0, 0);
+    let mut trace = trace.clone();
+    let mut at_ns = 0.0;
+    let mut begins = 0;
     let mut work = 0.0;
     for (id, request) in trace.requests.iter_mut().enumerate() {
         request.turn = TurnStart::At { ns: at_ns as u64 };
@@ -531,7 +549,8 @@ fn a_full_queue_empties_by_itself_within_a_minute() {
             };
             (part(0, begins).0, part(begins + MINUTE_NS, u64::MAX))
         };
-        let ((_, usual), (overload, after)) = (goodput(70.0), goodput(400.0));
+        let (_, usual) = goodput(70.0);
+        let (overload, after) = goodput(400.0);
         assert!(usual.1 > 300 && after.1 > 300, "{usual:?} {after:?}");
         assert!(overload < usual.0 - 0.1, "{scenario:?}: {overload} is no overload");
         assert!((usual.0 - after.0).abs() <= 0.02, "{scenario:?}: {usual:?} {after:?}");
@@ -567,7 +586,8 @@ fn fixed_seeds_have_the_figures_of_the_file() {
             let engines = engines.to_vec();
             let plan = SimPlan { ranks: 4, load_percent, engines, ..SimPlan::default() };
             let run = simulate(&trace, &plan, "kv".parse().unwrap());
-            let (ttft, hits) = (run.times, run.hits.hit_rate);
+            let ttft = run.times;
+            let hits = run.hits.hit_rate;
             found += &format!(
                 "{name} {load_percent} %{of}: hits {hits:.3}, TTFT mean {:.0} ms, p99 {:.0} ms, \
                  goodput {:.3}, max/mean {:.2}, refused {}\n",

@@ -191,7 +191,8 @@ impl Trace {
         let span = span.max().unwrap_or(0) + 1;
         let sessions = self.requests.iter().map(|request| request.session + 1).max().unwrap_or(0);
         for time in 0..times {
-            let (first, blocks) = (all.requests.len() as u32, all.parents.len() as u32);
+            let first = all.requests.len() as u32;
+            let blocks = all.parents.len() as u32;
             let moved = |block: &u32| if *block == NO_BLOCK { NO_BLOCK } else { block + blocks };
             all.parents.extend(self.parents.iter().map(moved));
             all.requests.extend(self.requests.iter().map(|request| TraceRequest {

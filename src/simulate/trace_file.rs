@@ -156,9 +156,12 @@ impl TraceReader {
     fn azure(&mut self, line: &str) -> Result<(), String> {
         let mut parts = line.trim().split(',');
         let mut part = || parts.next().ok_or("three columns are needed".to_owned());
-        let (time, input, output) = (part()?, part()?, part()?);
+        let time = part()?;
+        let input = part()?;
+        let output = part()?;
         let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
-        let (input, output) = (number(input)?, number(output)?);
+        let input = number(input)?;
+        let output = number(output)?;
         let ns = azure_ns(time).ok_or_else(|| format!("`{time}` is no time"))?;
         self.push(ns, input, output);
         let count = u64::from(input.div_ceil(OWN_BLOCK_TOKENS));
@@ -272,7 +275,9 @@ impl SessionNames {
 fn azure_ns(text: &str) -> Option<u64> {
     let (date, time) = text.trim().split_once(' ')?;
     let mut date = date.split('-').map(str::parse::<u64>);
-    let (year, month, day) = (date.next()?.ok()?, date.next()?.ok()?, date.next()?.ok()?);
+    let year = date.next()?.ok()?;
+    let month = date.next()?.ok()?;
+    let day = date.next()?.ok()?;
     // Months as long as the longest: a trace of a year keeps its order, and none is that long.
     let days = (year.checked_sub(2_000)? * 12 + month) * 31 + day;
     let mut time = time.split(':');

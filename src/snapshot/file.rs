@@ -192,7 +192,8 @@ impl SnapshotFile {
     pub fn check(&mut self) -> Result<Contents, SnapshotError> {
         self.file.seek(SeekFrom::Start(0))?;
         let (mut reader, _) = SnapshotReader::open(BufReader::new(&self.file))?;
-        let (mut ranks, mut links) = (HashMap::new(), Vec::new());
+        let mut ranks = HashMap::new();
+        let mut links = Vec::new();
         loop {
             let at = reader.offset();
             match reader.next_part()? {

@@ -49,7 +49,9 @@ impl ChunkHead {
         let mut reader = NumberReader(bytes);
         let mark = reader.array::<4>()?;
         let mut size = || usize::try_from(reader.u32()?).ok();
-        let (packed_bytes, plain_bytes, count) = (size()?, size()?, size()?);
+        let packed_bytes = size()?;
+        let plain_bytes = size()?;
+        let count = size()?;
         let head = Self { mark, packed_bytes, plain_bytes, count, checksum: reader.u64()? };
         let covered = bytes.first_chunk::<{ CHUNK_HEADER_BYTES - 8 }>()?;
         let possible = reader.u64()? == xxh3_64(covered)
@@ -173,7 +175,8 @@ mod tests {
     const MARK: [u8; 4] = *b"TEST";
 
     fn chunk(plain: &[u8]) -> Vec<u8> {
-        let (mut packed, mut out) = (Vec::new(), Vec::new());
+        let mut packed = Vec::new();
+        let mut out = Vec::new();
         pack(plain, Compression::fast(), &mut packed);
         put_chunk(MARK, &packed, plain.len(), 7, &mut out);
         out

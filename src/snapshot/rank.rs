@@ -82,13 +82,19 @@ impl RankHead {
             let bytes = reader.bytes(length).filter(|_| length <= NAME_BYTES_MAX)?;
             std::str::from_utf8(bytes).ok().map(str::to_owned)
         };
-        let (worker, endpoint, topic, model) = (text()?, text()?, text()?, text()?);
+        let worker = text()?;
+        let endpoint = text()?;
+        let topic = text()?;
+        let model = text()?;
         let dp_rank = u32::try_from(reader.varint()?).ok()?;
         let block_size_tokens = u32::try_from(reader.varint()?).ok()?;
-        let (sequence, entry_count) = (reader.varint()?, reader.varint()?);
+        let sequence = reader.varint()?;
+        let entry_count = reader.varint()?;
         let [trees] = reader.array()?;
-        let (whole_groups, forgetful_groups) = (groups(&mut reader)?, groups(&mut reader)?);
-        let (vocabulary, payload_hash) = (reader.u64()?, reader.u64()?);
+        let whole_groups = groups(&mut reader)?;
+        let forgetful_groups = groups(&mut reader)?;
+        let vocabulary = reader.u64()?;
+        let payload_hash = reader.u64()?;
         let name = RankName { worker, dp_rank, endpoint, topic, model };
         let head = Self {
             name,

@@ -56,7 +56,8 @@ impl<R: Read> SnapshotReader<R> {
 
     /// At a rank somewhere in a file whose digest does not matter any more.
     pub(super) fn resume(input: R, at: u64, digest: u64) -> Self {
-        let (packed, plain) = (Vec::new(), Vec::new());
+        let packed = Vec::new();
+        let plain = Vec::new();
         Self { input, at, digest, rank_count: 0, entries_due: 0, has_links: false, packed, plain }
     }
 
@@ -72,7 +73,8 @@ impl<R: Read> SnapshotReader<R> {
     /// [`SnapshotError`] when it cannot be read or is not what was written.
     pub fn next_part(&mut self) -> Result<Part<'_>, SnapshotError> {
         let digest = self.digest;
-        let (start, head) = (self.at, self.chunk()?);
+        let start = self.at;
+        let head = self.chunk()?;
         let damaged = |what| SnapshotError::Damaged { at: start, what };
         match head.mark {
             RANK_MARK => {

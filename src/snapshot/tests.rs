@@ -77,7 +77,8 @@ fn written((ranks, links): &Owned) -> Vec<u8> {
 fn read(bytes: &[u8]) -> Result<Owned, SnapshotError> {
     let (mut reader, header) = SnapshotReader::open(bytes)?;
     assert_eq!((header.seed.0, header.slice_count), (77, 3));
-    let (mut ranks, mut links) = (Ranks::new(), Vec::new());
+    let mut ranks = Ranks::new();
+    let mut links = Vec::new();
     loop {
         match reader.next_part()? {
             Part::Rank(head) => ranks.push((head, Vec::new())),
@@ -145,7 +146,9 @@ fn whole_chunks_that_are_lost_or_doubled_or_moved_are_refused() {
     let all: Vec<usize> = (0..chunks.len()).collect();
     assert!(put(&all).is_ok());
     for at in 0..chunks.len() - 1 {
-        let (mut lost, mut doubled, mut moved) = (all.clone(), all.clone(), all.clone());
+        let mut lost = all.clone();
+        let mut doubled = all.clone();
+        let mut moved = all.clone();
         lost.remove(at);
         doubled.insert(at, at);
         moved.swap(at, at + 1);

@@ -33,7 +33,9 @@ impl Encoder {
     pub fn new(header: &Header) -> Self {
         let out = header.encode();
         let digest = header_digest(&out);
-        let (plain, packed, mark) = (Vec::new(), Vec::new(), ENTRIES_MARK);
+        let plain = Vec::new();
+        let packed = Vec::new();
+        let mark = ENTRIES_MARK;
         Self { out, plain, packed, mark, in_chunk: 0, rank_count: 0, digest }
     }
 

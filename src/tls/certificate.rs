@@ -57,7 +57,8 @@ impl Certified {
     /// # Errors
     /// [`CertificateFault`].
     pub fn read(files: &CertificateFiles) -> Result<Self, CertificateFault> {
-        let (cert, key) = (files.cert.display(), files.key.display());
+        let cert = files.cert.display();
+        let key = files.key.display();
         let chain = read_certificates(&files.cert).map_err(CertificateFault::Cert)?;
         let fault = |what: String| CertificateFault::Cert(format!("{cert}: {what}"));
         let first = chain.first().ok_or_else(|| fault("it holds no certificate".to_owned()))?;

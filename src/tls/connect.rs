@@ -89,7 +89,8 @@ impl Connector {
     /// # Errors
     /// [`ConnectFault::Name`].
     pub fn to(&self, server: &str) -> Result<Self, ConnectFault> {
-        let (config, content) = (Arc::clone(&self.config), Arc::clone(&self.content));
+        let config = Arc::clone(&self.config);
+        let content = Arc::clone(&self.content);
         Ok(Self { config, server: name_of(server)?, content })
     }
 
@@ -111,7 +112,8 @@ impl Connector {
     pub fn of_thread(&self) -> Self {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        let (server, content) = (self.server.clone(), Arc::clone(&self.content));
+        let server = self.server.clone();
+        let content = Arc::clone(&self.content);
         Self { config: Arc::new(config), server, content }
     }
 
@@ -120,7 +122,8 @@ impl Connector {
     /// # Errors
     /// What rustls says; no server is to blame.
     pub fn session(&self) -> Result<Session, Error> {
-        let (config, server) = (Arc::clone(&self.config), self.server.clone());
+        let config = Arc::clone(&self.config);
+        let server = self.server.clone();
         UnbufferedClientConnection::new(config, server).map(Session::client)
     }
 

@@ -64,7 +64,8 @@ struct Wire {
 
 impl Wire {
     fn new(acceptor: &Acceptor, connector: &Connector) -> Self {
-        let (server, client) = (acceptor.session().unwrap(), connector.session().unwrap());
+        let server = acceptor.session().unwrap();
+        let client = connector.session().unwrap();
         Self { server, client, at_server: Vec::new(), at_client: Vec::new() }
     }
 
@@ -141,7 +142,8 @@ fn records_are_given_out_as_far_as_there_is_room() {
     }
     let bytes = std::mem::take(wire.client.outgoing());
     wire.server.incoming().extend_from_slice(&bytes);
-    let (mut whole, mut steps) = (0, 0);
+    let mut whole = 0;
+    let mut steps = 0;
     while steps == 0 || wire.server.has_more() {
         let mut plain = Vec::new();
         wire.server.advance(&mut plain, 2_000).unwrap();
@@ -149,7 +151,8 @@ fn records_are_given_out_as_far_as_there_is_room() {
         if steps == 1 {
             wire.server.encrypt(b"between").unwrap();
         }
-        (whole, steps) = (whole + plain.len(), steps + 1);
+        whole += plain.len();
+        steps += 1;
     }
     // What came to light while something was written comes out together.
     assert_eq!((whole, wire.server.has_part()), (6_000, false));
@@ -181,8 +184,8 @@ fn bytes_that_were_changed_are_never_taken_for_plaintext() {
         cert: folder.0.path().join("a.pem"),
         key: folder.0.path().join("a.key"),
     };
-    let (acceptor, connector) =
-        (acceptor(vec![files.clone()]), connector(&files.cert, "a.example"));
+    let acceptor = acceptor(vec![files.clone()]);
+    let connector = connector(&files.cert, "a.example");
     let hello_bytes = {
         let mut wire = Wire::new(&acceptor, &connector);
         wire.client.advance(&mut wire.at_client, usize::MAX).unwrap();
@@ -321,7 +324,9 @@ fn chain(folder: &Folder, length: usize) -> (PathBuf, CertificateFiles) {
     };
     let key = || KeyPair::generate().unwrap();
     let root = CertifiedIssuer::self_signed(authority("root"), key()).unwrap();
-    let (ca, mut between, mut last) = (folder.write("root.pem", &root.pem()), String::new(), root);
+    let ca = folder.write("root.pem", &root.pem());
+    let mut between = String::new();
+    let mut last = root;
     for number in 0..length {
         let next = authority(&format!("between {number}"));
         last = CertifiedIssuer::signed_by(next, key(), &last).unwrap();
@@ -359,7 +364,8 @@ fn chains_of_clients_are_short() {
 #[test]
 fn a_ticket_is_no_certificate() {
     let folder = Folder::new();
-    let (clients, server) = (clients(&folder), folder.own("a", &["a.example"]));
+    let clients = clients(&folder);
+    let server = folder.own("a", &["a.example"]);
     let open = AcceptFiles { certificates: vec![server.clone()], ..AcceptFiles::default() };
     let closed =
         AcceptFiles { client_ca: Some(clients.ca.clone()), needs_client: true, ..open.clone() };
@@ -379,7 +385,8 @@ fn a_ticket_is_no_certificate() {
 #[test]
 fn clients_are_asked_for_certificates_as_configured() {
     let folder = Folder::new();
-    let (clients, server) = (clients(&folder), folder.own("a", &["a.example"]));
+    let clients = clients(&folder);
+    let server = folder.own("a", &["a.example"]);
     let refused = |refusal| Some(HandshakeFault::Certificate(refusal));
     for (needs_client, shown, fault) in [
         (true, Some(&clients.own), None),
@@ -405,7 +412,8 @@ fn clients_are_asked_for_certificates_as_configured() {
 #[test]
 fn files_at_fault_are_named() {
     let folder = Folder::new();
-    let (a, b) = (folder.own("a", &["a.example", "*.A.example"]), folder.own("b", &["b.example"]));
+    let a = folder.own("a", &["a.example", "*.A.example"]);
+    let b = folder.own("b", &["b.example"]);
     let read = |cert: &Path, key: &Path| {
         let files = CertificateFiles { cert: cert.to_owned(), key: key.to_owned() };
         Certified::read(&files)
@@ -413,7 +421,8 @@ fn files_at_fault_are_named() {
     let good = read(&a.cert, &a.key).unwrap();
     assert_eq!(good.names, ["a.example", "*.a.example"]);
     assert!(good.expires_at.unwrap().as_secs() > 4_000_000_000 / 2);
-    let (missing, empty) = (folder.0.path().join("missing"), folder.write("empty", ""));
+    let missing = folder.0.path().join("missing");
+    let empty = folder.write("empty", "");
     let long = folder.write("long", &"x".repeat(1024 * 1024 + 1));
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
@@ -476,7 +485,8 @@ fn an_endless_first_message_is_cut() {
         }
         most
     };
-    let (alone, asking) = (kept(false), kept(true));
+    let alone = kept(false);
+    let asking = kept(true);
     assert!((15_000..=TLS_HELLO_BYTES_MAX).contains(&alone), "{alone}");
     assert!(asking > 50_000, "{asking}");
 }

@@ -258,7 +258,8 @@ impl App {
 
     fn go(&mut self, key: TopKey) {
         let shown = self.shown();
-        let (at, last) = (self.selected(&shown), shown.len().saturating_sub(1));
+        let at = self.selected(&shown);
+        let last = shown.len().saturating_sub(1);
         let to = match key {
             TopKey::Up | TopKey::Char('k') => at.saturating_sub(1),
             TopKey::Down | TopKey::Char('j') => at + 1,

@@ -94,7 +94,8 @@ pub(crate) static COLUMNS: [Column; 13] = [
 
 /// What is not known stands last.
 fn largest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
-    let (a, b) = (a.unwrap_or(f64::NEG_INFINITY), b.unwrap_or(f64::NEG_INFINITY));
+    let a = a.unwrap_or(f64::NEG_INFINITY);
+    let b = b.unwrap_or(f64::NEG_INFINITY);
     b.total_cmp(&a)
 }
 
@@ -104,13 +105,16 @@ pub(crate) fn by_name(a: &RankRow, b: &RankRow) -> Ordering {
 }
 
 fn natural(a: &str, b: &str) -> Ordering {
-    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
+    let mut a = a.as_bytes();
+    let mut b = b.as_bytes();
     loop {
-        let (digits_a, digits_b) = (digits(a), digits(b));
+        let digits_a = digits(a);
+        let digits_b = digits(b);
         let step = if digits_a > 0 && digits_b > 0 {
             let (number_a, rest_a) = a.split_at(digits_a);
             let (number_b, rest_b) = b.split_at(digits_b);
-            (a, b) = (rest_a, rest_b);
+            a = rest_a;
+            b = rest_b;
             let trim = |number: &[u8]| number.iter().take_while(|digit| **digit == b'0').count();
             let number_a = number_a.get(trim(number_a)..).unwrap_or_default();
             let number_b = number_b.get(trim(number_b)..).unwrap_or_default();
@@ -118,7 +122,8 @@ fn natural(a: &str, b: &str) -> Ordering {
         } else {
             match (a.split_first(), b.split_first()) {
                 (Some((first_a, rest_a)), Some((first_b, rest_b))) => {
-                    (a, b) = (rest_a, rest_b);
+                    a = rest_a;
+                    b = rest_b;
                     first_a.cmp(first_b)
                 }
                 (first_a, first_b) => return first_a.is_some().cmp(&first_b.is_some()),

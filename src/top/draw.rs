@@ -76,7 +76,9 @@ impl App {
             [] => "ready".to_owned(),
             reasons => format!("NOT READY: {}", reasons.join("; ")),
         };
-        let (version, policy, up) = (&view.version, &view.policy, span(view.uptime_ms));
+        let version = &view.version;
+        let policy = &view.policy;
+        let up = span(view.uptime_ms);
         let router = &self.router;
         format!("forebay {version} {policy}  {ready}{frozen}{link}  up {up}  {router}")
     }
@@ -189,7 +191,8 @@ impl App {
 
 /// The text of one line. A wide character takes two cells, of which the second is none of the text.
 pub(crate) fn symbols(buffer: &Buffer, y: u16) -> String {
-    let (mut text, mut x) = (String::new(), 0_u16);
+    let mut text = String::new();
+    let mut x = 0_u16;
     while let Some(cell) = buffer.cell((x, y)) {
         text.push_str(cell.symbol());
         let width = Span::raw(cell.symbol()).width();

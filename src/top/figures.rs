@@ -124,7 +124,8 @@ impl RecentSnapshots {
 
     fn quantile(&self, stage: &str, share: f64) -> Option<f64> {
         let (old, new) = self.ends(STAGE_MS)?;
-        let (from, to) = (old.stages.stages.get(stage), new.stages.stages.get(stage)?);
+        let from = old.stages.stages.get(stage);
+        let to = new.stages.stages.get(stage)?;
         quantile(&new.stages.bounds, from, to, share)
     }
 }
@@ -142,7 +143,8 @@ fn quantile(
         return None;
     }
     let wanted = share * count;
-    let (mut low_bound, mut low_count) = (0.0, 0.0);
+    let mut low_bound = 0.0;
+    let mut low_count = 0.0;
     for (place, (bound, below)) in bounds.iter().zip(&to.below).enumerate() {
         let below = below - before(place);
         if below >= wanted {
@@ -150,7 +152,8 @@ fn quantile(
             let part = if inside > 0.0 { (wanted - low_count) / inside } else { 1.0 };
             return Some(low_bound + (bound - low_bound) * part);
         }
-        (low_bound, low_count) = (*bound, below);
+        low_bound = *bound;
+        low_count = below;
     }
     bounds.last().copied()
 }
@@ -192,7 +195,9 @@ pub(crate) fn seconds(value: Option<f64>) -> String {
 
 /// How long, in the two largest units.
 pub(crate) fn span(ms: u64) -> String {
-    let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
+    let seconds = ms / 1_000;
+    let minutes = ms / 60_000;
+    let hours = ms / 3_600_000;
     match hours / 24 {
         0 if hours > 0 => format!("{hours} h {} min", minutes % 60),
         0 if minutes > 0 => format!("{minutes} min {} s", seconds % 60),
@@ -209,7 +214,8 @@ mod tests {
     fn quantiles_are_those_of_prometheus() {
         let stage = |below: &[f64], count| StageCounts { below: below.to_vec(), count };
         let bounds = [0.001, 0.01, 0.1];
-        let (old, new) = (stage(&[1.0, 1.0, 1.0], 1.0), stage(&[1.0, 11.0, 11.0], 11.0));
+        let old = stage(&[1.0, 1.0, 1.0], 1.0);
+        let new = stage(&[1.0, 11.0, 11.0], 11.0);
         let close = |found: Option<f64>, wanted: f64| (found.unwrap() - wanted).abs() < 1e-9;
         assert!(close(quantile(&bounds, Some(&old), &new, 0.5), 0.0055));
         assert!(close(quantile(&bounds, None, &stage(&[0.0, 0.0, 0.0], 3.0), 0.5), 0.1));

@@ -58,7 +58,8 @@ mod tests {
     fn lines_come_whole_however_they_are_cut() {
         let text = b": hello\ndata: {\"a\":1}\r\n\nevent: x\ndata:{\"b\":2}\n\ndata: unfinished";
         for size in 1..text.len() {
-            let (mut reader, mut seen) = (LineReader::default(), Vec::new());
+            let mut reader = LineReader::default();
+            let mut seen = Vec::new();
             for piece in text.chunks(size) {
                 reader.push(piece, |line| seen.push(line.to_vec())).unwrap();
             }

@@ -37,7 +37,8 @@ impl Marks {
             if marks != 0 {
                 return block * BLOCK_BYTES + marks.trailing_zeros() as usize;
             }
-            (block, mask) = (block + 1, u64::MAX);
+            block += 1;
+            mask = u64::MAX;
         }
         text.len()
     }
@@ -145,7 +146,8 @@ mod tests {
             skip in 0..200_usize,
         ) {
             let text = [vec![b'a'; plain], rest].concat();
-            let (mut marks, mut at) = (Marks::default(), skip.min(text.len()));
+            let mut marks = Marks::default();
+            let mut at = skip.min(text.len());
             let is_mark = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
             while at < text.len() {
                 let slow = text[at..].iter().position(is_mark).map_or(text.len(), |run| at + run);

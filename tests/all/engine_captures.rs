@@ -212,7 +212,9 @@ fn check_requests(path: &Path) {
     let text = text_of(path);
     let mut requests = text.lines().map(asked).peekable();
     let mut index = empty(&recording);
-    let (mut hits, mut short, mut wrong) = (0, 0, Vec::new());
+    let mut hits = 0;
+    let mut short = 0;
+    let mut wrong = Vec::new();
     let mut check = |index: &Rebuilt, asked: &Asked| {
         let block_tokens = index.ranks().map(|(_, block_tokens)| block_tokens).max().unwrap();
         let found = overlap(index, block_tokens, &asked.space, &asked.tokens)[asked.rank];

@@ -113,7 +113,8 @@ async fn a_pair_answers_what_a_whole_engine_answers() {
             assert_eq!(status, 200, "{text}");
             serde_json::from_str::<Value>(&text).expect("JSON")
         };
-        let (p, d) = (parse(p.await.expect("task")), parse(d.await.expect("task")));
+        let p = parse(p.await.expect("task"));
+        let d = parse(d.await.expect("task"));
         assert_eq!((&d["text"], &d["output_ids"]), (&expected["text"], &expected["output_ids"]));
         assert_eq!(p["output_ids"], json!([d["output_ids"][0]]), "one token from the prefill");
         assert_eq!(d["meta_info"]["id"], format!("fb-{room:016x}"));
@@ -281,7 +282,8 @@ async fn the_registry_tells_when_the_engine_is_ready() {
 #[tokio::test]
 async fn a_room_follows_its_rank() {
     let two = |role| start(EngineConfig { ranks: 2, ..config(role) });
-    let (prefill, decode) = (two(EngineRole::Prefill), two(EngineRole::Decode));
+    let prefill = two(EngineRole::Prefill);
+    let decode = two(EngineRole::Decode);
     // Room 6 is rank 0's; rank 1 refuses it, unless both halves are told.
     let mut body = meeting(&prefill, 6);
     body["routed_dp_rank"] = 1.into();
@@ -313,7 +315,8 @@ async fn a_room_follows_its_rank() {
 #[tokio::test]
 async fn an_aborted_prefill_fails_its_decode() {
     let slow = EngineConfig { prefill_tokens_per_s: 1.0, ..config(EngineRole::Prefill) };
-    let (prefill, decode) = (start(slow), start(config(EngineRole::Decode)));
+    let prefill = start(slow);
+    let decode = start(config(EngineRole::Decode));
     for stream in [false, true] {
         let mut body = meeting(&prefill, 40 + i64::from(stream));
         body["stream"] = stream.into();
@@ -436,7 +439,8 @@ async fn the_file_of_times_makes_one_timeline_of_both_halves() {
     let folder = tempfile::tempdir().expect("folder");
     let log = |name: &str| Some(folder.path().join(name));
     let logged = |role, name| start(EngineConfig { log_times: log(name), ..config(role) });
-    let (prefill, decode) = (logged(EngineRole::Prefill, "p"), logged(EngineRole::Decode, "d"));
+    let prefill = logged(EngineRole::Prefill, "p");
+    let decode = logged(EngineRole::Decode, "d");
     let body = meeting(&prefill, 11);
     let p = send(&prefill, "/generate", &body);
     let d = send(&decode, "/generate", &body);

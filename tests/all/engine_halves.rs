@@ -201,7 +201,8 @@ async fn push_and_mooncake_meet_in_either_order() {
             } else {
                 (send(&prefill, &first, &id).await, send(&decode, &second, &id).await)
             };
-            let (p, d) = (p.expect("task"), d.expect("task"));
+            let p = p.expect("task");
+            let d = d.expect("task");
             assert_eq!((p.0, d.0), (200, 200), "{p:?} {d:?}");
             let told: Value = serde_json::from_str(&p.1).expect("JSON");
             assert_eq!(told["kv_transfer_params"].is_null(), kind == KvConnector::Mooncake);

@@ -178,7 +178,9 @@ async fn the_file_of_times_has_a_line_for_each_request() {
     for line in &lines {
         let words: Vec<_> = line.split(' ').collect();
         assert_eq!((words.len(), &words[4..]), (6, &["both", "-"][..]), "{line}");
-        let (received, ended, outcome) = (words[0], words[1], words[2]);
+        let received = words[0];
+        let ended = words[1];
+        let outcome = words[2];
         let number = |word: &str| word.parse::<u64>().expect("nanoseconds");
         let took = Duration::from_nanos(number(ended) - number(received));
         assert_eq!(took > Duration::from_millis(290), outcome == "finished", "{line}");

@@ -46,7 +46,8 @@ fn captured(name: &str) -> Answer {
 async fn answered(request: reqwest::RequestBuilder) -> Answer {
     let response = request.send().await.expect("answers");
     let kind = response.headers().get("content-type").map(|kind| kind.to_str().expect("text"));
-    let (status, kind) = (response.status().as_u16(), kind.unwrap_or_default().to_owned());
+    let status = response.status().as_u16();
+    let kind = kind.unwrap_or_default().to_owned();
     Answer { status, kind, body: response.text().await.expect("body") }
 }
 
@@ -91,7 +92,8 @@ async fn answers_have_the_names_and_kinds_that_sglang_sends() {
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({ "include_usage": true });
     let three = json!({ "max_new_tokens": 3 });
-    let (chats, completions) = ("/v1/chat/completions", "/v1/completions");
+    let chats = "/v1/chat/completions";
+    let completions = "/v1/completions";
     let cases = [
         ("chat", chats, chat),
         ("chat_stream_usage", chats, streamed),
@@ -110,13 +112,15 @@ async fn answers_have_the_names_and_kinds_that_sglang_sends() {
         ("tokenize", "/tokenize", json!({ "prompt": "hello fox" })),
     ];
     for (name, path, body) in cases {
-        let (wanted, answer) = (captured(name), post(&engine, path, &body).await);
+        let wanted = captured(name);
+        let answer = post(&engine, path, &body).await;
         assert_eq!((answer.status, &answer.kind), (wanted.status, &wanted.kind), "{name}");
         let known = |shapes: Vec<String>| -> Vec<String> {
             // Lists of ids are as long as the answer.
             shapes.into_iter().map(|shape| shape.replace(r#","number""#, "")).collect()
         };
-        let (mut ours, mut theirs) = (known(shapes(&answer.body)), known(shapes(&wanted.body)));
+        let mut ours = known(shapes(&answer.body));
+        let mut theirs = known(shapes(&wanted.body));
         ours.dedup();
         theirs.dedup();
         assert_eq!(ours, theirs, "{name}");

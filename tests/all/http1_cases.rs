@@ -54,7 +54,8 @@ fn bytes_of_text(text: &str) -> Vec<u8> {
 
 /// All bytes of a case, and whether the sender closes its side.
 fn stream(case: &Value) -> (Vec<u8>, bool) {
-    let (mut bytes, mut closed) = (Vec::new(), false);
+    let mut bytes = Vec::new();
+    let mut closed = false;
     for step in case["send"].as_array().unwrap() {
         match step {
             Value::String(text) => bytes.extend(bytes_of_text(text)),
@@ -87,7 +88,8 @@ struct Connection {
 /// time.
 fn serve(bytes: &[u8], step: usize) -> Connection {
     let mut done = Connection { kept: true, ..Connection::default() };
-    let (mut buffer, mut rest) = (Vec::new(), bytes);
+    let mut buffer = Vec::new();
+    let mut rest = bytes;
     let mut head = RequestHead::default();
     loop {
         // Head.
@@ -159,7 +161,8 @@ fn serve(bytes: &[u8], step: usize) -> Connection {
 fn unchunk(raw: &mut Vec<u8>, step: usize) -> Result<Option<Vec<u8>>, u16> {
     let mut decoder =
         ChunkedDecoder::new(&BodyLimits { body_bytes_max: 32 << 20, ..BodyLimits::default() });
-    let (mut body, mut at) = (Vec::new(), 0);
+    let mut body = Vec::new();
+    let mut at = 0;
     while at < raw.len() {
         let mut piece = raw[at..(at + step).min(raw.len())].to_vec();
         let decoded = decoder.decode(&mut piece).map_err(|error| error.status())?;

@@ -47,7 +47,8 @@ fn prompt(body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
 }
 
 fn prompt_of(endpoint: Endpoint, body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
-    let (mut request, mut body) = (ApiRequest::default(), body.as_bytes().to_vec());
+    let mut request = ApiRequest::default();
+    let mut body = body.as_bytes().to_vec();
     request.clear();
     scan(&body, endpoint, &mut request).unwrap();
     name_images(&mut request, &mut body, 0, Some(&ImageKey::new(SECRET)));
@@ -67,7 +68,8 @@ fn expected(index: &Rebuilt, body: &str, text: &ModelText) -> u32 {
 }
 
 fn check(path: &Path) {
-    let (recording, lines) = (recording_beside(path, ".chats.gz"), text_of(path));
+    let recording = recording_beside(path, ".chats.gz");
+    let lines = text_of(path);
     let text = vision();
     let vocabulary = TokenText::Vocabulary(Arc::clone(&text.vocabulary));
     let mut index = Rebuilt::new(KeySeed(7), &vocabulary, 1, MEMORY_BYTES_MAX);
@@ -78,7 +80,9 @@ fn check(path: &Path) {
             (columns[0].parse::<u64>().unwrap(), columns[2].parse::<u32>().unwrap(), columns[3])
         })
         .peekable();
-    let (mut count, mut behind_images, mut wrong) = (0, 0, Vec::new());
+    let mut count = 0;
+    let mut behind_images = 0;
+    let mut wrong = Vec::new();
     let mut compare = |index: &Rebuilt, (at_ns, found, body): (u64, u32, &str)| {
         let predicted = expected(index, body, &text);
         let (before, ..) = body.split_once("image_url").unwrap_or((body, ""));
@@ -172,7 +176,8 @@ fn images_of_other_paths_end_the_text() {
         part
     };
     let result = |part: &Value| {
-        let (kind, content) = ("tool_result", [part]);
+        let kind = "tool_result";
+        let content = [part];
         json!({ "type": kind, "tool_use_id": "t", "content": content, "uuid": "mine" })
     };
     let words = json!({ "type": "text", "text": question });
@@ -184,7 +189,8 @@ fn images_of_other_paths_end_the_text() {
     let input = json!({ "type": "input_text", "text": question });
     let input_image = json!({ "type": "input_image", "uuid": "mine", "detail": "auto",
         "image_url": "data:image/png;base64,AAAA" });
-    let (call, output) = ("function_call", "function_call_output");
+    let call = "function_call";
+    let output = "function_call_output";
     let of_tool = json!([
         { "role": "user", "content": question },
         { "type": call, "call_id": "t", "name": "see", "arguments": "{}" },

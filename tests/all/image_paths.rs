@@ -70,7 +70,8 @@ impl Tokens {
 
     /// The images in one block, with their places counted from it.
     fn keys(&self, block: usize) -> Vec<(&'static str, i64)> {
-        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+        let start = block * BLOCK;
+        let end = (block + 1) * BLOCK;
         let inside = self.images.iter().filter(|(name, at)| *at < end && at + RUNS[*name] > start);
         let number = |at: usize| i64::try_from(at).unwrap();
         inside.map(|(name, at)| (NAMES[*name], number(*at) - number(start))).collect()
@@ -78,7 +79,8 @@ impl Tokens {
 }
 
 fn text(parts: &[Part], vocabulary: &Vocabulary) -> Vec<u8> {
-    let (mut out, mut names) = (Vec::new(), Vec::new());
+    let mut out = Vec::new();
+    let mut names = Vec::new();
     for part in parts {
         match *part {
             Part::Letter(letter) => out.push(b'a' + u8::try_from(letter).unwrap()),
@@ -118,7 +120,8 @@ impl Cache {
 
     /// Computes a prompt: stores what is not held, in events of so many blocks.
     fn store(&mut self, tokens: &Tokens, blocks_max: usize) {
-        let (mut from, end) = (self.hits(tokens), tokens.ids.len() / BLOCK);
+        let mut from = self.hits(tokens);
+        let end = tokens.ids.len() / BLOCK;
         while from < end {
             let to = (from + blocks_max).min(end);
             let payload = self.stored(tokens, from, to);
@@ -252,7 +255,8 @@ proptest! {
             };
             all.push(more);
         }
-        let (vocabulary, mut cache) = (vocabulary(), Cache::new());
+        let vocabulary = vocabulary();
+        let mut cache = Cache::new();
         let tokens: Vec<Tokens> = all.iter().map(|parts| Tokens::of(parts)).collect();
         let texts: Vec<Vec<u8>> = all.iter().map(|parts| text(parts, &vocabulary)).collect();
         let distinct: HashSet<&Vec<u8>> = texts.iter().collect();

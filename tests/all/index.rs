@@ -253,10 +253,11 @@ proptest! {
         };
         for (rank, number, from, to, what) in steps {
             let rank = rank * 31 % rank_count;
-            let (from, to) = (from.min(to), from.max(to) + 1);
+            let longest = from.max(to) + 1;
+            let from = from.min(to);
             let mut lengths: Vec<usize> = match what {
-                0 | 1 => (1..=to).collect(),
-                _ => (from + 1..=to).collect(),
+                0 | 1 => (1..=longest).collect(),
+                _ => (from + 1..=longest).collect(),
             };
             if what == 3 {
                 lengths.reverse();
@@ -341,7 +342,8 @@ fn a_walk_that_may_cost_little_says_that_it_is_cut() {
     let path: Vec<Vec<u8>> = (0..1_000).map(|number| numbered(number, 8)).collect();
     let blocks: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
     (1..=blocks.len()).for_each(|end| index.apply(0, &blocks[..end], true));
-    let (text, mut overlaps) = (path.concat(), Overlaps::new(1));
+    let text = path.concat();
+    let mut overlaps = Overlaps::new(1);
     let mut found = |probes_max| {
         overlaps.clear();
         overlaps.limit(probes_max);
@@ -471,7 +473,8 @@ fn the_budget_holds() {
             }
         }
     }
-    let (evicted, kept) = (index.reader.evicted_count(), index.reader.entry_count());
+    let evicted = index.reader.evicted_count();
+    let kept = index.reader.entry_count();
     assert!(index.reader.memory_bytes() <= budget as u64);
     assert_eq!(index.reader.refused_count(), 0);
     assert_eq!(evicted + kept, 20_001, "one is the root");
@@ -555,10 +558,12 @@ fn readers_never_see_a_false_rank() {
     let done = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..2_usize)
         .map(|reader_number| {
-            let (reader, done) = (index.reader.clone(), Arc::clone(&done));
+            let reader = index.reader.clone();
+            let done = Arc::clone(&done);
             thread::spawn(move || {
                 let mut overlaps = Overlaps::new(usize::from(RANKS));
-                let (mut walks, mut partly) = (0_u64, 0_u64);
+                let mut walks = 0_u64;
+                let mut partly = 0_u64;
                 let mut conversation = reader_number;
                 while !done.load(Ordering::Relaxed) {
                     conversation = (conversation + 7) % 400;

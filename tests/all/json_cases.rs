@@ -16,7 +16,8 @@ use serde_json::Value;
 
 #[test]
 fn json_test_suite() {
-    let (mut accepted, mut refused) = (0, 0);
+    let mut accepted = 0;
+    let mut refused = 0;
     for entry in std::fs::read_dir("tests/data/json/test_parsing").unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();

@@ -284,7 +284,8 @@ pub(super) fn chosen(
         session: None,
         anchor: None,
     };
-    let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(1));
+    let mut turn = RoundRobin::default();
+    let mut random = fastrand::Rng::with_seed(1);
     pick(Policy::Kv, &request, &mut turn, &mut random).unwrap().0
 }
 
@@ -292,7 +293,8 @@ pub(super) fn chosen(
 fn a_long_prefix_on_the_host_beats_a_short_one_on_the_device_as_far_as_it_is_worth() {
     let mut rig = Rig::new(vec![Bytes, Bytes, Bytes]);
     let text = "one two three four five six seven eight "; // 40 bytes, 10 blocks
-    let (all, ids) = (hashes(text), tokens(text));
+    let all = hashes(text);
+    let ids = tokens(text);
     let stored = Event { hashes: &all, tokens: &ids, ..STORED };
     let start = Event { hashes: &all[..4], tokens: &ids[..16], ..STORED };
     rig.take(0, &[start]);
@@ -341,7 +343,8 @@ fn a_long_prefix_on_the_host_beats_a_short_one_on_the_device_as_far_as_it_is_wor
 fn a_chain_that_arrives_backwards_is_whole_in_the_end() {
     let mut rig = Rig::new(vec![Bytes]);
     let text = "abcdefghijklmnopqrst"; // 5 blocks
-    let (all, ids) = (hashes(text), tokens(text));
+    let all = hashes(text);
+    let ids = tokens(text);
     for position in (0..5).rev() {
         let event = Event {
             hashes: &all[position..=position],
@@ -363,7 +366,8 @@ fn a_chain_that_arrives_backwards_is_whole_in_the_end() {
 fn adapters_and_salts_share_no_blocks_with_their_model_or_each_other() {
     let mut rig = Rig::new(vec![Bytes, Bytes, Bytes]);
     let text = "the same text again.";
-    let (all, ids) = (hashes(text), tokens(text));
+    let all = hashes(text);
+    let ids = tokens(text);
     let plain = Event { hashes: &all, tokens: &ids, ..STORED };
     rig.take(0, &[plain]);
     rig.take(1, &[Event { lora: Some("tuned"), extra_keys: &["tuned"; 5], ..plain }]);
@@ -389,7 +393,8 @@ fn adapters_and_salts_share_no_blocks_with_their_model_or_each_other() {
 fn an_images_name_is_not_taken_for_a_salt_in_the_middle_of_a_chain() {
     let mut rig = Rig::new(vec![Bytes]);
     let text = "0123456789abcdef";
-    let (all, ids) = (hashes(text), tokens(text));
+    let all = hashes(text);
+    let ids = tokens(text);
     rig.take(0, &[Event { hashes: &all[..1], tokens: &ids[..4], ..STORED }]);
     rig.next();
     let with_image = Event {
@@ -439,10 +444,8 @@ fn no_prompt_with_an_image_matches_beyond_it() {
                 {{"role":"user","content":[{parts}]}}]}}"#
             )
         };
-        let (before, after) = (
-            r#"{"type":"text","text":"Look at this: "}"#,
-            r#"{"type":"text","text":"What is to be seen on it?"}"#,
-        );
+        let before = r#"{"type":"text","text":"Look at this: "}"#;
+        let after = r#"{"type":"text","text":"What is to be seen on it?"}"#;
         let words = prompt_of(&body(&format!("{before},{after}")), &text);
         let whole = &words[..words.len() / BLOCK * BLOCK];
         let mut rig = Rig::new(vec![Bytes]);

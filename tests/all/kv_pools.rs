@@ -92,7 +92,8 @@ impl Shared {
 #[test]
 fn what_one_rank_wrote_counts_for_each_rank_of_the_pool() {
     let mut shared = Shared::new();
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     let stored = Event { hashes: &all, tokens: &ids, ..STORED };
     let start = Event { hashes: &all[..4], tokens: &ids[..16], ..STORED };
     shared.take(0, stored);
@@ -113,7 +114,8 @@ fn what_one_rank_wrote_counts_for_each_rank_of_the_pool() {
 #[test]
 fn a_rank_that_clears_or_restarts_takes_nothing_out_of_the_pool() {
     let mut shared = Shared::new();
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     let stored = Event { hashes: &all, tokens: &ids, medium: "EXTERNAL", ..STORED };
     shared.take(0, stored);
     shared.take(0, Event { medium: "GPU", ..stored });
@@ -129,7 +131,8 @@ fn a_rank_that_clears_or_restarts_takes_nothing_out_of_the_pool() {
 #[test]
 fn several_writers_write_one_block_and_any_removal_removes_it() {
     let mut shared = Shared::new();
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     let stored = Event { hashes: &all, tokens: &ids, medium: "OBJ", is_remote: true, ..STORED };
     (0..2).for_each(|rank| shared.take(rank, stored));
     let removed = Event { hashes: &all[8..], medium: "OBJ", is_remote: true, ..REMOVED };
@@ -147,7 +150,8 @@ fn several_writers_write_one_block_and_any_removal_removes_it() {
 #[test]
 fn what_the_host_has_is_in_the_pool_too() {
     let mut shared = Shared::new();
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     for medium in ["CPU", "CPU_PINNED"] {
         shared.take(0, Event { hashes: &all, tokens: &ids, medium, ..STORED });
         assert_eq!([shared.held(0), shared.held(1)], [[0, 40, 40, 40], [0, 0, 0, 40]], "{medium}");
@@ -160,7 +164,8 @@ fn what_the_host_has_is_in_the_pool_too() {
 
 #[test]
 fn each_medium_has_its_place() {
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     let stored = Event { hashes: &all, tokens: &ids, ..STORED };
     // By medium and locality: what a rank of a pool has then, and a rank without one.
     for (medium, is_remote, with_pool, alone) in [
@@ -190,7 +195,8 @@ fn each_medium_has_its_place() {
 #[test]
 fn larger_chunks_of_the_pool_match_prompts_of_the_engines_blocks() {
     let mut shared = Shared::new();
-    let (all, ids) = (hashes(TEXT), tokens(TEXT));
+    let all = hashes(TEXT);
+    let ids = tokens(TEXT);
     shared.take(1, Event { hashes: &all[..1], tokens: &ids[..4], ..STORED });
     let size = u64::from(BLOCK_TOKENS) * 5;
     let chunks = Event { hashes: &[7, 8], tokens: &ids, block_size: size, medium: "CPU", ..STORED };

@@ -73,7 +73,8 @@ fn legs(
         rooms: rooms.draw(prefill.dp_size, prefill.dp_rank, wanted.rooms()),
         id: KvTransferId::new(0xf00d),
     };
-    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut second = Vec::new();
     prefill_body(&legs, &mut first);
     decode_body(&legs, handed, &mut second);
     (first, second)

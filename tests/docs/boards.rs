@@ -57,12 +57,14 @@ fn of_board(path: &str) -> Vec<Shown> {
             query.strip_prefix("label_values(").and_then(|it| it.strip_suffix(')'))
         {
             let (expression, label) = inside.rsplit_once(", ").unwrap();
-            let (expression, label) = (expression.to_owned(), format!("{{{{{label}}}}}"));
+            let expression = expression.to_owned();
+            let label = format!("{{{{{label}}}}}");
             shown.push(Shown { expression, labels_in: vec![label] });
         }
     }
     for target in list(&board, "/panels").iter().flat_map(|panel| list(panel, "/targets")) {
-        let (expression, legend) = (text(&target, "expr"), text(&target, "legendFormat"));
+        let expression = text(&target, "expr");
+        let legend = text(&target, "legendFormat");
         assert!(!expression.is_empty(), "{path}: a target without an expression: {target}");
         shown.push(Shown { expression, labels_in: vec![legend] });
     }
@@ -177,8 +179,10 @@ enum Role {
 fn tokens(expression: &str) -> Vec<(&str, Role)> {
     let mut tokens = Vec::new();
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let (mut rest, mut in_braces, mut in_list, mut list_is_next) =
-        (expression, false, false, false);
+    let mut rest = expression;
+    let mut in_braces = false;
+    let mut in_list = false;
+    let mut list_is_next = false;
     while let Some(c) = rest.chars().next() {
         match c {
             '"' => {
@@ -254,7 +258,8 @@ fn each_alert_has_a_summary_and_a_runbook() {
 #[test]
 fn names_that_do_not_exist_are_seen() {
     let faults_of = |expression: &str, legend: &str| {
-        let (expression, labels_in) = (expression.to_owned(), vec![legend.to_owned()]);
+        let expression = expression.to_owned();
+        let labels_in = vec![legend.to_owned()];
         faults(&Shown { expression, labels_in }).len()
     };
     let sum = "sum by (job, worker) (rate(forebay_in_flight{worker=~\"a{b}|(c)\"}[5m])) > 2 * 1e3";

@@ -46,8 +46,8 @@ fn reference_pages_say_what_the_code_says() {
 
 /// The page with the part between its two comments replaced.
 fn with_part(page: &str, name: &str, text: &str) -> Option<String> {
-    let (begin, end) =
-        (format!("<!-- {name}: written by {WRITE} -->\n"), format!("<!-- end of {name} -->\n"));
+    let begin = format!("<!-- {name}: written by {WRITE} -->\n");
+    let end = format!("<!-- end of {name} -->\n");
     let (head, rest) = page.split_once(&begin)?;
     let (_, tail) = rest.split_once(&end)?;
     Some(format!("{head}{begin}\n{}\n\n{end}{tail}", text.trim()))
@@ -244,7 +244,9 @@ fn metrics() -> String {
                 MetricKind::Histogram => "histogram",
             };
             let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-            let (name, labels, help) = (metric.name, labels.join(", "), cell(metric.help));
+            let name = metric.name;
+            let labels = labels.join(", ");
+            let help = cell(metric.help);
             writeln!(text, "| `forebay_{name}` | {kind} | {labels} | {help} |").unwrap();
             shown += 1;
         }
@@ -261,8 +263,10 @@ fn reasons() -> String {
     let mut text =
         "| status | `x-forebay-reason` | when | message |\n|---|---|---|---|\n".to_owned();
     for reason in reasons {
-        let (status, name) = (reason.status(), reason.as_str());
-        let (when, message) = (cell(reason.when()), cell(reason.message()));
+        let status = reason.status();
+        let name = reason.as_str();
+        let when = cell(reason.when());
+        let message = cell(reason.message());
         writeln!(text, "| {status} | `{name}` | {when} | {message} |").unwrap();
     }
     text
@@ -272,7 +276,9 @@ fn reasons() -> String {
 fn headers(fields: &[header::HeaderField]) -> String {
     let mut text = "| header | on | meaning |\n|---|---|---|\n".to_owned();
     for field in fields {
-        let (name, on, meaning) = (field.name, cell(field.on), cell(field.meaning));
+        let name = field.name;
+        let on = cell(field.on);
+        let meaning = cell(field.meaning);
         writeln!(text, "| `{name}` | {on} | {meaning} |").unwrap();
     }
     text
@@ -282,7 +288,8 @@ fn headers(fields: &[header::HeaderField]) -> String {
 #[test]
 fn fields_of_the_router_are_named_in_the_list_alone() {
     let src: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src"].iter().collect();
-    let (mut folders, mut named) = (vec![src], Vec::new());
+    let mut folders = vec![src];
+    let mut named = Vec::new();
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {

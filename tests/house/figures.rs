@@ -72,7 +72,9 @@ impl Sum {
 
 /// Lines of comments, tests aside, but for the blocks that a rule demands.
 fn why_comments(source: &Source) -> usize {
-    let (mut count, mut is_demanded, mut is_block) = (0, false, false);
+    let mut count = 0;
+    let mut is_demanded = false;
+    let mut is_block = false;
     for line in source.lines.iter().filter(|line| !line.is_test) {
         let Some(comment) = &line.comment else {
             is_block = false;
@@ -90,9 +92,11 @@ fn why_comments(source: &Source) -> usize {
 /// `| figure | value |`, line by line, then the lines by room.
 pub(crate) fn all(tree: &Tree, findings: &[Finding]) -> String {
     let mut rooms: BTreeMap<&str, Sum> = BTreeMap::new();
-    let (mut whole, mut core) = (Sum::default(), Sum::default());
+    let mut whole = Sum::default();
+    let mut core = Sum::default();
     for (file, source) in tree.sources.iter().enumerate() {
-        let (room, is_test) = (tree.room(file), tree.is_test[file]);
+        let room = tree.room(file);
+        let is_test = tree.is_test[file];
         rooms.entry(room).or_default().add(source, is_test);
         whole.add(source, is_test);
         if CORE.iter().any(|folder| source.path.starts_with(folder)) {
@@ -137,7 +141,9 @@ pub(crate) fn all(tree: &Tree, findings: &[Finding]) -> String {
     row("assertions in the core, per 1,000 lines of code", per_thousand(core.assertions));
     text.push_str("\n| room | lines | lines of tests | files |\n|---|---|---|---|\n");
     for (room, sum) in &rooms {
-        let (lines, tests, files) = (sum.lines, sum.test_lines, sum.files.len());
+        let lines = sum.lines;
+        let tests = sum.test_lines;
+        let files = sum.files.len();
         let _ = writeln!(text, "| {room} | {lines} | {tests} | {files} |");
     }
     text

@@ -118,6 +118,11 @@ fn shapes_are_held() {
     assert_eq!((of_tests(FILE_LINES_MAX), of_tests(TEST_LINES_MAX)), (0, 1));
     let bare = Source::parse("src/lib.rs", "fn f() {}").unwrap();
     assert_eq!(rules::faults(&Tree::new(vec![bare])), ["src/lib.rs: no module doc"]);
+    let tuple_let = "fn f() { let (a, b) = (1, 2); (a, b) = (b, a); }";
+    assert_eq!(faults("select/tuples.rs", tuple_let), 2);
+    assert_eq!(faults("select/tuples.rs", "fn f() { let (a, b) = pair(); (a, b) = pair(); }"), 0);
+    let refutable = "fn f() { let (Some(a), b) = (x, y) else { return }; }";
+    assert_eq!(faults("select/tuples.rs", refutable), 0);
     // No `mod` leads to it.
     assert_eq!(faults("select/deep/lost.rs", ""), 1);
 }
@@ -143,6 +148,13 @@ fn exceptions_are_counted() {
     assert_eq!(count("empty_words", "select/helpers.rs", ""), 1);
     assert_eq!(count("empty_words", "select/string_util.rs", ""), 1);
     assert_eq!(count("empty_words", "select/mod.rs", "struct KvManager; enum Cores {}"), 1);
+    for comment in ["// Who asks.", "/// Told to `one`.", "//! Of those."] {
+        let text = format!("{comment}\nstruct S;");
+        let sum = count("stand_ins", "select/a.rs", &text) + count("speech", "select/a.rs", &text);
+        assert_eq!(sum, 1, "{comment}");
+    }
+    assert_eq!(count("no_nouns", "select/a.rs", "struct BodyKept; enum Arrived {}"), 2);
+    assert_eq!(count("no_nouns", "select/a.rs", "struct KeptBody; struct Feed;"), 0);
     let tests = "#[cfg(test)]\nmod tests { fn f((a, b): (u8, u8)) { Instant::now(); } }";
     assert_eq!(count("tuple_parameters", "select/mod.rs", tests), 0);
     assert_eq!(count("clocks", "select/mod.rs", tests), 0);
@@ -179,7 +191,8 @@ fn wide_lines_are_found() {
 #[test]
 fn circles_are_found() {
     let circle = |files: &[(&str, &str)]| findings("circles", files).len();
-    let (a, b) = (("index/a.rs", "use super::b::B;\nstruct A;"), "use super::a::A;\nstruct B;");
+    let a = ("index/a.rs", "use super::b::B;\nstruct A;");
+    let b = "use super::a::A;\nstruct B;";
     assert_eq!(circle(&[a, ("index/b.rs", b)]), 2);
     assert_eq!(circle(&[a, ("index/b.rs", "struct B;")]), 0);
     assert_eq!(circle(&[a, ("index/b.rs", "use crate::index::a::A;\nstruct B;")]), 2);

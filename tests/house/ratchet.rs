@@ -4,6 +4,7 @@
 use super::rules::empty_word;
 use super::source::{Source, WIDTH_MAX};
 use super::tree::{Tree, circles};
+use super::words;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -17,6 +18,9 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("tuple_parameters", "parameters that are a tuple so that the argument lint passes"),
     ("large_structs", "structs of more than eight fields"),
     ("empty_words", "names with a word that says nothing"),
+    ("no_nouns", "type names that end with a participle, a verb or an adverb"),
+    ("stand_ins", "stand-ins in comments (who, one, nobody, those, others)"),
+    ("speech", "verbs of speech in comments (tell, say, hear)"),
     ("wide_lines", "lines over 100 columns"),
     ("wide_literals", "lines over 100 columns because of a literal"),
 ];
@@ -123,7 +127,14 @@ fn of_product(source: &Source, room: &str, found: &mut Vec<Finding>) {
         let key = format!("{path} {}", function.name);
         note("tuple_parameters", key, *function.lines.start(), &function.name);
     }
+    for found in words::private_words(source) {
+        let rule = if found.is_speech { "speech" } else { "stand_ins" };
+        note(rule, room.to_owned(), found.line, found.word);
+    }
     for one in &source.types {
+        if let Some(word) = words::no_noun(&one.name) {
+            note("no_nouns", room.to_owned(), one.line, &format!("`{word}` in {}", one.name));
+        }
         let key = format!("{path} {}", one.name);
         if one.field_count > FIELDS_MAX {
             let what = format!("{}: {} fields", one.name, one.field_count);
@@ -180,7 +191,8 @@ pub(crate) fn compare(findings: &[Finding], baseline: &Baseline) -> Vec<String> 
         let keys: std::collections::BTreeSet<&String> = now.keys().chain(then.keys()).collect();
         for key in keys {
             let figure = |counts: &BTreeMap<String, usize>| counts.get(key).copied().unwrap_or(0);
-            let (now, then) = (figure(now), figure(then));
+            let now = figure(now);
+            let then = figure(then);
             if now > then {
                 let of_key = findings.iter().filter(|one| one.rule == *rule && one.key == *key);
                 let places: Vec<&str> = of_key.map(|one| one.at.as_str()).take(SHOWN_MAX).collect();
@@ -199,7 +211,8 @@ pub(crate) fn compare(findings: &[Finding], baseline: &Baseline) -> Vec<String> 
 pub(crate) fn grown(counts: &Baseline, baseline: &Baseline) -> Vec<String> {
     let sum = |of: &Baseline, rule: &str| of.get(rule).map_or(0, |keys| keys.values().sum());
     let grown = RULES.iter().filter_map(|(rule, what)| {
-        let (now, then): (usize, usize) = (sum(counts, rule), sum(baseline, rule));
+        let now: usize = sum(counts, rule);
+        let then: usize = sum(baseline, rule);
         (now > then).then(|| format!("{what}: {now} in all, at most {then}"))
     });
     grown.collect()

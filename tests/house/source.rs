@@ -20,6 +20,8 @@ pub(crate) struct Source {
     pub types: Vec<Type>,
     pub functions: Vec<Function>,
     pub docs: Vec<Doc>,
+    /// Lines of `let (a, b) = (x, y)` and of such assignments.
+    pub tuple_bindings: Vec<usize>,
     pub has_module_doc: bool,
 }
 
@@ -87,6 +89,7 @@ pub(crate) struct Function {
 /// One doc comment, over all its lines.
 pub(crate) struct Doc {
     pub line: usize,
+    pub text: String,
     pub word_count: usize,
 }
 
@@ -125,6 +128,7 @@ impl Source {
             types: found.types,
             functions: found.functions,
             docs: found.docs,
+            tuple_bindings: found.tuple_bindings,
             has_module_doc: file.attrs.iter().any(|attribute| doc_text(attribute).is_some()),
         })
     }
@@ -143,6 +147,7 @@ struct Found {
     types: Vec<Type>,
     functions: Vec<Function>,
     docs: Vec<Doc>,
+    tuple_bindings: Vec<usize>,
     test_lines: Vec<RangeInclusive<usize>>,
     /// Inline modules and where they stand.
     inline: Vec<(RangeInclusive<usize>, Vec<String>)>,
@@ -249,7 +254,6 @@ impl<'ast> Visit<'ast> for Found {
         visit_field_value: FieldValue,
         visit_variant: Variant,
         visit_arm: Arm,
-        visit_local: Local,
         visit_stmt_macro: StmtMacro,
     );
 
@@ -260,10 +264,35 @@ impl<'ast> Visit<'ast> for Found {
         let word_count = text.split_whitespace().filter(is_word).count();
         let is_inner = matches!(attribute.style, syn::AttrStyle::Inner(_));
         match self.docs.last_mut() {
-            Some(doc) if self.doc_end == (line - 1, is_inner) => doc.word_count += word_count,
-            _ => self.docs.push(Doc { line, word_count }),
+            Some(doc) if self.doc_end == (line - 1, is_inner) => {
+                doc.word_count += word_count;
+                doc.text.push_str(&text);
+            }
+            _ => self.docs.push(Doc { line, text, word_count }),
         }
         self.doc_end = (line, is_inner);
+    }
+
+    fn visit_local(&mut self, node: &'ast syn::Local) {
+        self.mark(&node.attrs, node);
+        let pattern = match &node.pat {
+            syn::Pat::Type(typed) => &*typed.pat,
+            pattern => pattern,
+        };
+        let value = node.init.as_ref().filter(|init| init.diverge.is_none());
+        if matches!(pattern, syn::Pat::Tuple(_))
+            && value.is_some_and(|init| matches!(*init.expr, syn::Expr::Tuple(_)))
+        {
+            self.tuple_bindings.push(node.let_token.span.start().line);
+        }
+        visit::visit_local(self, node);
+    }
+
+    fn visit_expr_assign(&mut self, node: &'ast syn::ExprAssign) {
+        if matches!((&*node.left, &*node.right), (syn::Expr::Tuple(_), syn::Expr::Tuple(_))) {
+            self.tuple_bindings.push(node.eq_token.span.start().line);
+        }
+        visit::visit_expr_assign(self, node);
     }
 
     fn visit_item_use(&mut self, node: &'ast syn::ItemUse) {
@@ -436,7 +465,8 @@ impl<'a> Lexed<'a> {
     }
 
     fn mark_literal(&mut self, literal: &proc_macro2::Literal) {
-        let (start, end) = (literal.span().start(), literal.span().end());
+        let start = literal.span().start();
+        let end = literal.span().end();
         for line in start.line..end.line {
             self.ends[line - 1] = usize::MAX;
             self.has_wide_literal[line - 1] |= line > start.line || start.column < WIDTH_MAX;

@@ -173,7 +173,8 @@ impl Tree {
     }
 
     fn edges_of(&self, file: usize) -> BTreeMap<usize, Edge> {
-        let (source, module) = (&self.sources[file], &self.modules[file]);
+        let source = &self.sources[file];
+        let module = &self.modules[file];
         let mut edges = BTreeMap::new();
         if self.is_test[file] {
             return edges;
@@ -238,7 +239,8 @@ fn child_files(parent: &str, attribute: Option<&str>, name: &str) -> Vec<String>
 pub(crate) fn circles(edges: &[BTreeMap<usize, Edge>]) -> Vec<Vec<usize>> {
     let reach: Vec<BTreeSet<usize>> = (0..edges.len())
         .map(|from| {
-            let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+            let mut seen = BTreeSet::new();
+            let mut open = vec![from];
             while let Some(file) = open.pop() {
                 open.extend(edges[file].keys().filter(|next| seen.insert(**next)));
             }

@@ -55,7 +55,8 @@ pub(crate) fn faults(page: &str, sources: &[Source]) -> Vec<String> {
             }
         }
     }
-    let (marked, counted) = (walk.iter().filter(|visit| visit.is_return).count(), returns(page));
+    let marked = walk.iter().filter(|visit| visit.is_return).count();
+    let counted = returns(page);
     if marked != counted {
         faults.push(format!("{PAGE}: {marked} returns are marked, {counted} are there"));
     }

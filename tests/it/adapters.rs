@@ -25,7 +25,8 @@ impl Engine {
     fn start(status: u16) -> Self {
         let loaded: Arc<Mutex<Vec<String>>> = Arc::default();
         let calls: Arc<Mutex<Vec<Value>>> = Arc::default();
-        let (has, called) = (Arc::clone(&loaded), Arc::clone(&calls));
+        let has = Arc::clone(&loaded);
+        let called = Arc::clone(&calls);
         let is_well = Arc::new(AtomicBool::new(true));
         let well = Arc::clone(&is_well);
         let lists_late = Arc::new(AtomicBool::new(false));

@@ -43,8 +43,9 @@ const READ: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 #[test]
 fn callers_show_certificates_where_they_have_to() {
-    let (worker, certificates, others) =
-        (Worker::json("{}"), Certificates::new(), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
+    let others = Certificates::new();
     let own = certificates.sign("caller", &["caller"]);
     let wrong = others.sign("caller", &["caller"]);
     for (asks_callers, works) in [(true, [true, false, false]), (false, [true, true, true])] {
@@ -70,7 +71,8 @@ fn callers_show_certificates_where_they_have_to() {
 
 #[test]
 fn a_reload_reads_the_files_of_the_admin_port_again() {
-    let (worker, certificates) = (Worker::json("{}"), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
     let handle = start(&worker, &certificates, false);
     let shown = || {
         let client = Client::connect_tls(handle.admin, &certificates.client(), NAME);

@@ -128,7 +128,8 @@ fn a_key_with_models_is_not_shown_the_list_of_a_worker() {
 
 #[test]
 fn workers_see_their_own_key_and_never_the_clients() {
-    let (open, locked) = (Worker::json("{}"), Worker::json("{}"));
+    let open = Worker::json("{}");
+    let locked = Worker::json("{}");
     let mut config = keyed(&[&open, &locked]);
     config.workers[1].api_key = Some("of-the-worker".into());
     let router = router(config);
@@ -137,7 +138,8 @@ fn workers_see_their_own_key_and_never_the_clients() {
         assert_eq!(ask(router.listen, &both, "/v1/completions", ASK).status, 200);
     }
     let head = |worker: &Worker| worker.next().head.to_ascii_lowercase();
-    let (open, locked) = (head(&open), head(&locked));
+    let open = head(&open);
+    let locked = head(&locked);
     assert!(!open.contains("authorization") && !open.contains("-key"), "{open}");
     assert!(open.contains("x-other: kept"), "{open}");
     assert!(locked.contains("authorization: bearer of-the-worker\r\n"), "{locked}");
@@ -252,7 +254,8 @@ fn write_key(path: &Path, secret: &str) {
 fn keys_change_on_all_shards_while_requests_are_under_way() {
     let worker = Worker::json("{}");
     let folder = tempfile::tempdir().unwrap();
-    let (keys, file) = (folder.path().join("keys.toml"), folder.path().join("forebay.toml"));
+    let keys = folder.path().join("keys.toml");
+    let file = folder.path().join("forebay.toml");
     write_key(&keys, "first");
     let text = format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ncores = [0, 1]\napi_keys = \"{}\"\n\

@@ -172,7 +172,8 @@ fn turns_that_stay(change: impl FnOnce(&mut Config)) -> usize {
         .map(|number| Person::new(handle.listen, &format!("guest {number}"), plain))
         .collect();
     let mut homes: HashMap<usize, String> = HashMap::new();
-    let (mut stayed, mut order) = (0, fastrand::Rng::with_seed(1));
+    let mut stayed = 0;
+    let mut order = fastrand::Rng::with_seed(1);
     for turn in 0..6 {
         let mut turns: Vec<usize> = (0..people.len()).collect();
         order.shuffle(&mut turns);

@@ -321,7 +321,8 @@ fn a_queue_costs_nothing() {
 fn a_pair_costs_output_only_behind_its_prefill_leg() {
     for is_vllm in [true, false] {
         let pages = |mode| if is_vllm { Pages::vllm() } else { Pages::sglang(mode) };
-        let (prefill, decode) = (Stub::start(pages("prefill")), Stub::start(pages("decode")));
+        let prefill = Stub::start(pages("prefill"));
+        let decode = Stub::start(pages("decode"));
         let workers = if is_vllm {
             [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")]
         } else {

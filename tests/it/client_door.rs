@@ -13,7 +13,8 @@ const NAME: &str = "router.example";
 /// The call, with that token.
 fn request(line: &str, token: Option<&str>, body: &str) -> Vec<u8> {
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
-    let (token, length) = (token.unwrap_or_default(), body.len());
+    let token = token.unwrap_or_default();
+    let length = body.len();
     let body_fields = format!("content-type: application/json\r\ncontent-length: {length}\r\n");
     let body_fields = if body.is_empty() { "" } else { &body_fields };
     format!("{line} HTTP/1.1\r\nhost: {NAME}\r\n{token}{body_fields}\r\n{body}").into_bytes()
@@ -37,7 +38,8 @@ const TOKEN: Option<&str> = Some("only-for-tests");
 
 #[test]
 fn workers_come_and_go_by_the_port_of_clients() {
-    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let first = Worker::json("{}");
+    let second = Worker::json("{}");
     let router = router(open(&[&first]));
     let [old, new] = [&first, &second].map(Worker::url);
     let list = |urls: &[&str]| json!({ "urls": urls }).to_string();
@@ -94,10 +96,12 @@ fn the_door_is_closed_by_default() {
 
 #[test]
 fn it_goes_over_tls_too() {
-    let (worker, certificates) = (Worker::json("{}"), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
     let mut config = open(&[&worker]);
     let Pair { cert, key } = certificates.sign("router", &[NAME]);
-    (config.tls.cert, config.tls.key) = (Some(cert), Some(key));
+    config.tls.cert = Some(cert);
+    config.tls.key = Some(key);
     let router = router(config);
     let tls = certificates.client();
     let mut client = Client::connect_tls(router.listen, &tls, NAME);
@@ -123,7 +127,8 @@ fn who_has_no_token_takes_no_place() {
         .collect();
     assert_eq!(ask(&router, "GET /list_workers", TOKEN, "").status, 200);
     // They have their answers and do not close: the router does.
-    let (ended, all) = (|| metric(&router, "forebay_connections_closed_total "), without.len());
+    let ended = || metric(&router, "forebay_connections_closed_total ");
+    let all = without.len();
     until("no connection is held", || ended() > f64::from(u32::try_from(all).unwrap()));
     drop(without);
 }

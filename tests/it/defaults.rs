@@ -14,7 +14,8 @@ fn behind_defaults(engine: EngineConfig) -> (EngineHandle, ServerHandle) {
     let text = EngineText::load(None).expect("the built-in tokenizer");
     let engine = Engine::start_with(engine, text).expect("the engine starts");
     let worker = WorkerConfig { url: engine.url(), ..WorkerConfig::default() };
-    let (listen, admin) = (any_port(), any_port());
+    let listen = any_port();
+    let admin = any_port();
     let config =
         Config { listen, admin, cores: vec![0], workers: vec![worker], ..Config::default() };
     let handle = router(config);

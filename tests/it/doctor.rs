@@ -81,7 +81,8 @@ fn each_planted_fault_of_an_engine_is_found() {
         engine(|config| (config.kv_events, config.replay) = (None, None)),
         engine(|config| config.prefix_caching = false),
         engine(|config| {
-            (config.wire, config.prefix_caching) = (EngineWire::Sglang, false);
+            config.wire = EngineWire::Sglang;
+            config.prefix_caching = false;
         }),
         engine(|config| config.replay = None),
     ];
@@ -104,7 +105,8 @@ fn each_planted_fault_of_an_engine_is_found() {
 
 #[test]
 fn events_behind_a_closed_port_and_a_wrong_tokenizer_are_found() {
-    let (closed, other) = (port_for_later(), bytes_only());
+    let closed = port_for_later();
+    let other = bytes_only();
     let engine = engine(|_| {});
     let dir = other.path().display();
     let text = before(&[&engine], "")

@@ -122,8 +122,8 @@ fn a_router_is_unready_before_it_closes() {
     config.timeouts.drain_delay = Duration::from_secs(1);
     let handle = router(config);
     let address = handle.listen;
-    let (ready, health) =
-        (|| get(handle.admin, "/readyz").status, || get(address, "/health").status);
+    let ready = || get(handle.admin, "/readyz").status;
+    let health = || get(address, "/health").status;
     until("it serves", || (ready(), health()) == (200, 200));
     handle.stop();
     until("it is unready", || (ready(), health()) == (503, 503));
@@ -180,8 +180,8 @@ fn a_queue_serves_until_the_last_shard_is_done() {
 
 #[test]
 fn a_prefill_leg_is_sent_by_its_home_until_the_last_shard_is_done() {
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     let workers = [(&prefill, ""), (&decode, "")];
     let mut config = pair_config(&workers, "");
     config.cores = (0..SHARDS).map(|shard| shard % 2).collect();

@@ -27,8 +27,10 @@ struct Hangs {
 
 impl Hangs {
     fn start() -> Self {
-        let (hangs, drips) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-        let (is_hung, drip) = (Arc::clone(&hangs), Arc::clone(&drips));
+        let hangs = Arc::new(AtomicBool::new(false));
+        let drips = Arc::new(AtomicBool::new(true));
+        let is_hung = Arc::clone(&hangs);
+        let drip = Arc::clone(&drips);
         let worker = Worker::start(move |seen, stream| {
             if seen.head.starts_with("GET") {
                 let models = r#"{"data":[{"id":"m"}]}"#;

@@ -45,7 +45,8 @@ fn get(router: &ServerHandle, path: &str) -> (u16, Value) {
 
 #[test]
 fn a_call_reaches_all_engines_and_the_answer_says_what_each_said() {
-    let (first, second) = (engine(200, r#"{"ok":1}"#), engine(400, "no"));
+    let first = engine(200, r#"{"ok":1}"#);
+    let second = engine(400, "no");
     let router = in_front_of(&[&first, &second]);
     let (status, answer) = post(&router, "/engines/v1/load_lora_adapter?a=1&b=%20", br#"{"x":2}"#);
     let expected = json!({ "workers": [
@@ -99,7 +100,8 @@ fn an_engine_that_cannot_be_asked_is_named() {
     let mut config = config(&[&worker]);
     config.workers[0].name = Some("here".to_owned());
     let mut other = config.workers[0].clone();
-    (other.name, other.url) = (Some("gone".to_owned()), format!("http://{gone}"));
+    other.name = Some("gone".to_owned());
+    other.url = format!("http://{gone}");
     config.workers.insert(0, other);
     let router = router(config);
     let (status, answer) = get(&router, "/engines/metrics");

@@ -20,7 +20,8 @@ fn ordered(workers: &[&Worker], engine: EngineKind) -> Config {
 
 /// The number is that of the arrival alone.
 fn by_arrival(config: &mut Config) {
-    (config.flow.queue.engine_priority, config.flow.queue.overtaken_max) = (true, 0);
+    config.flow.queue.engine_priority = true;
+    config.flow.queue.overtaken_max = 0;
 }
 
 /// Quarters of a second since 2026-01-01.
@@ -100,7 +101,8 @@ fn a_prompt_that_takes_long_is_told_a_later_time() {
     for _ in 0..4 {
         steps_later(&long);
     }
-    let (long, short) = (steps_later(&long), steps_later("hi"));
+    let long = steps_later(&long);
+    let short = steps_later("hi");
     // 20 ms and more, 1,000 times.
     assert!(long >= 40 && short < long, "{long} {short}");
 }

@@ -121,7 +121,8 @@ fn one_that_is_slower_than_the_stream_is_given_up() {
 #[test]
 fn one_that_is_not_there_costs_nothing_that_is_known() {
     let mut publisher = Publisher::start(0, Replay::Topic);
-    let (live, nothing) = (format!("tcp://{}", publisher.live), "tcp://127.0.0.1:1".to_owned());
+    let live = format!("tcp://{}", publisher.live);
+    let nothing = "tcp://127.0.0.1:1".to_owned();
     let handle = timed_follower(&[live], &[nothing], FeedTimers::default().faster(10));
     until("subscribed", || publisher.subscribers() == 1);
     (0..50).for_each(|_| publisher.churn());

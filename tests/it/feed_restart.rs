@@ -15,7 +15,8 @@ use std::time::Duration;
 fn an_engine_that_has_counted_on_is_another_one() {
     for with_replay in [true, false] {
         let mut first = Publisher::start(0, Replay::Topic);
-        let (wire, history) = (Proxy::start(first.live), Proxy::start(first.replay));
+        let wire = Proxy::start(first.live);
+        let history = Proxy::start(first.replay);
         let replay = with_replay.then(|| history.endpoint());
         let handle = follower(&[wire.endpoint()], replay.as_slice());
         until("subscribed", || first.subscribers() == 1);

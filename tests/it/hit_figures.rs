@@ -28,7 +28,8 @@ fn tokens_and_reasons_agree_with_what_engines_and_answers_say() {
     let both: [&EngineHandle; 2] = [&engines[0], &engines[1]];
     let handle = kv_router(&both, vec![0]);
     let lost = follow(&handle, &both);
-    let (mut cached, mut turns) = (0, 0.0);
+    let mut cached = 0;
+    let mut turns = 0.0;
     let mut people = ["first", "second", "third"].map(|name| Person::new(handle.listen, name));
     for turn in 0..3 {
         for person in &mut people {

@@ -49,7 +49,8 @@ fn a_recording_of_requests_has_the_hits_that_engines_tell_and_no_text() {
         .expect("the program runs");
     let is_list = |note: &Vec<u8>| matches!(RequestNote::decode(note), Some(RequestNote::Ranks(_)));
     until("the router tells of its ranks", || notes(&path).iter().any(is_list));
-    let (mut cached, mut turns) = (0, 0);
+    let mut cached = 0;
+    let mut turns = 0;
     let mut people = ["first", "second"].map(|name| Person::new(handle.listen, name));
     for turn in 0..3 {
         for person in &mut people {

@@ -71,7 +71,8 @@ fn sent(client: &mut Client, worker: &Worker, body: &str) -> String {
 /// Small ones and large ones, which are scanned elsewhere.
 #[test]
 fn images_get_names_and_nothing_else_changes() {
-    let (worker, dir) = (Worker::json("{}"), vision());
+    let worker = Worker::json("{}");
+    let dir = vision();
     let handle = router(sees(&worker, &dir));
     let mut client = Client::connect(handle.listen);
     let words = json!({ "type": "text", "text": "what is this" });
@@ -107,7 +108,8 @@ fn images_get_names_and_nothing_else_changes() {
 
 #[test]
 fn without_the_secret_bodies_stay_as_they_are() {
-    let (worker, dir) = (Worker::json("{}"), vision());
+    let worker = Worker::json("{}");
+    let dir = vision();
     let mut config = sees(&worker, &dir);
     config.image_key_file = None;
     let handle = router(config);
@@ -118,8 +120,10 @@ fn without_the_secret_bodies_stay_as_they_are() {
 /// Another secret gives images other names; without a secret they get none.
 #[test]
 fn a_reload_reads_the_secret_again() {
-    let (worker, dir) = (Worker::json("{}"), vision());
-    let (path, secret) = (dir.path().join("forebay.toml"), dir.path().join("image_key"));
+    let worker = Worker::json("{}");
+    let dir = vision();
+    let path = dir.path().join("forebay.toml");
+    let secret = dir.path().join("image_key");
     let without = format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ncores = [0]\npolicy = \"kv\"\n\
          model_dir = \"{}\"\n[health]\nenabled = false\n[[worker]]\nurl = \"{}\"\n\
@@ -178,7 +182,8 @@ fn a_chat_is_found_behind_its_images() {
     let behind =
         |row: &&(u64, usize, &str)| row.1 >= 320 && row.2.matches("image_url\":{").count() > 2;
     let &(at_ns, found, body) = rows.iter().rev().find(behind).expect("a chat with images");
-    let (worker, dir) = (Worker::json("{}"), vision());
+    let worker = Worker::json("{}");
+    let dir = vision();
     let publisher = Publisher::start(0, Replay::Topic);
     let mut config = sees(&worker, &dir);
     config.workers[0].models = vec!["tiny".into()];

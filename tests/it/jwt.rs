@@ -48,7 +48,8 @@ fn replace(path: &Path, sets: &[&str]) {
 
 #[test]
 fn keys_rotate_under_load_and_no_valid_token_fails() {
-    let (worker, folder) = (Worker::json("{}"), tempfile::tempdir().unwrap());
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("jwks.json");
     replace(&path, &[FIRST]);
     let handle = start(&worker, path.to_str().unwrap());
@@ -57,11 +58,14 @@ fn keys_rotate_under_load_and_no_valid_token_fails() {
         ask(&mut client, TOKENS[token], ASK).status
     };
     assert_eq!((status(0), status(1)), (200, 401));
-    let (stop, token, served) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let token = AtomicUsize::new(0);
+    let served = AtomicUsize::new(0);
     let shared = Arc::new((stop, token, served));
     let clients: Vec<_> = (0..3)
         .map(|_| {
-            let (shared, address) = (Arc::clone(&shared), handle.listen);
+            let shared = Arc::clone(&shared);
+            let address = handle.listen;
             std::thread::spawn(move || {
                 let (stop, token, served) = &*shared;
                 let mut client = Client::connect(address);
@@ -96,7 +100,8 @@ fn keys_rotate_under_load_and_no_valid_token_fails() {
 
 #[test]
 fn a_set_is_fetched_and_a_token_stays_with_the_router() {
-    let (worker, issuer) = (Worker::json("{}"), Worker::json(FIRST));
+    let worker = Worker::json("{}");
+    let issuer = Worker::json(FIRST);
     let handle = start(&worker, &format!("{}/keys", issuer.url()));
     let mut client = Client::connect(handle.listen);
     assert_eq!(ask(&mut client, TOKENS[0], ASK).status, 200);

@@ -168,7 +168,8 @@ fn conversations_stay_where_their_prefix_is_and_the_prediction_is_exact() {
     let both = [&engines[0], &engines[1]];
     let lost = follow(&handle, &both);
     let mut used = HashSet::new();
-    let (mut exact, mut asked) = (0, 0);
+    let mut exact = 0;
+    let mut asked = 0;
     let mut people: Vec<Person> =
         (0..16).map(|n| Person::new(handle.listen, &format!("person {n}"))).collect();
     let mut homes = vec![String::new(); people.len()];
@@ -265,11 +266,9 @@ fn no_rank_is_claimed_where_the_engine_chooses_it() {
         reply
     };
     let input = "Tell me about ranks, please, and leave nothing out. ".repeat(20);
-    let (mut answers, chat) = (
-        json!({ "model": "sim", "input": input, "max_output_tokens": 4 }),
-        json!({ "model": "sim", "messages": [{ "role": "user", "content": input }],
-            "max_tokens": 4 }),
-    );
+    let mut answers = json!({ "model": "sim", "input": input, "max_output_tokens": 4 });
+    let chat = json!({ "model": "sim", "messages": [{ "role": "user", "content": input }],
+            "max_tokens": 4 });
     let booked = |rank: u32| {
         let labels = format!("{{worker=\"{worker}\",dp_rank=\"{rank}\"}}");
         metric(&handle, &format!("forebay_rank_ended_total{labels}")) > 0.5

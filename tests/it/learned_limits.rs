@@ -75,7 +75,8 @@ fn a_limit_that_an_engine_does_not_declare_is_learned() {
         waiting.push(load().waiting);
         sleep(Duration::from_millis(10));
     }
-    let (sum, most) = (waiting.iter().sum::<usize>(), waiting.iter().max().copied());
+    let sum = waiting.iter().sum::<usize>();
+    let most = waiting.iter().max().copied();
     assert!(waiting.len() > 20 && sum <= 2 * waiting.len(), "{sum} of {}", waiting.len());
     assert!(most <= Some(4), "{most:?} waited at one time");
     assert!((9.0..=12.0).contains(&places()), "{} places", places());

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 /// The first snapshot of the stream.
 fn first_snapshot(admin: SocketAddr) -> Value {
-    let (mut stream, mut seen) = (BufReader::new(watch(admin, "")), String::new());
+    let mut stream = BufReader::new(watch(admin, ""));
+    let mut seen = String::new();
     loop {
         let from = seen.len();
         assert!(stream.read_line(&mut seen).expect("the stream goes on") > 0, "ended: {seen}");
@@ -44,7 +45,8 @@ fn line(metrics: &str, name: &str) -> Option<f64> {
 
 #[test]
 fn what_the_stream_says_is_what_the_metrics_say() {
-    let (one, other) = (Worker::json("{}"), Worker::json("{}"));
+    let one = Worker::json("{}");
+    let other = Worker::json("{}");
     let handle = router(config(&[&one, &other]));
     for body in [ASK, ASK, b"{nope"] {
         let mut client = Client::connect(handle.listen);
@@ -70,7 +72,8 @@ fn what_the_stream_says_is_what_the_metrics_say() {
         assert_eq!(value.as_f64(), said, "{name}");
         compared += 1;
     }
-    let (workers, ranks) = (&shown["whole"]["workers"], &shown["ranks"]);
+    let workers = &shown["whole"]["workers"];
+    let ranks = &shown["ranks"];
     for (name, column) in ranks.as_object().expect("columns") {
         for (place, value) in column.as_array().expect("a place for each rank").iter().enumerate() {
             let worker = workers[place]["name"].as_str().expect("a name");

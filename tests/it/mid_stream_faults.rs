@@ -20,9 +20,11 @@ use std::time::{Duration, Instant};
 fn in_turn(
     second: impl Fn(&mut TcpStream) -> bool + Send + Sync + 'static,
 ) -> ([Engine; 3], Arc<AtomicUsize>) {
-    let (asked, second) = (Arc::new(AtomicUsize::new(0)), Arc::new(second));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let second = Arc::new(second);
     let engines = [(); 3].map(|()| {
-        let (asked, second) = (Arc::clone(&asked), Arc::clone(&second));
+        let asked = Arc::clone(&asked);
+        let second = Arc::clone(&second);
         let worker = Worker::start(move |seen, stream| {
             if seen.head.starts_with("POST ") {
                 let all = || events(&seen.head, &seen.body);
@@ -77,7 +79,8 @@ fn the_rest_leaves_a_rank_that_stands_still() {
         config.health.stall_timeout = Duration::from_millis(800);
         let handle = router(config);
         until("all are up", || usable(&handle) == 3);
-        let (body, start) = (body(TEXT, USAGE), Instant::now());
+        let body = body(TEXT, USAGE);
+        let start = Instant::now();
         assert_eq!(ask(&handle, TEXT, &body).text(), uncut(TEXT, &body));
         assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
         assert_eq!((continued(&handle), asked.load(Ordering::SeqCst)), (1.0, 3), "{head}");
@@ -131,7 +134,8 @@ fn the_rest_is_for_vllm_alone() {
     for (policy, is_queued) in policies.into_iter().flat_map(|one| [(one, true), (one, false)]) {
         // Of no text yet, and in the middle: the request again, and the rest.
         for event_count in [1, 4] {
-            let (first, last) = (Paced::start(), Engine::start([]));
+            let first = Paced::start();
+            let last = Engine::start([]);
             let others = [(); 3].map(|()| Engine::start([]));
             let mut config = keeping(&[&first.engine, &others[0], &others[1], &others[2], &last]);
             let kinds = config.workers[1..4].iter_mut().map(|worker| &mut worker.engine);
@@ -175,10 +179,11 @@ fn tell(handle: &ServerHandle, path: &str) {
 #[test]
 fn the_rest_is_never_split() {
     let (open, opened) = channel::<()>();
-    let (cuts, opened) =
-        (Arc::new(Mutex::new(VecDeque::from([900]))), Arc::new(Mutex::new(opened)));
+    let cuts = Arc::new(Mutex::new(VecDeque::from([900])));
+    let opened = Arc::new(Mutex::new(opened));
     let decode = || {
-        let (planned, opened) = (Arc::clone(&cuts), Arc::clone(&opened));
+        let planned = Arc::clone(&cuts);
+        let opened = Arc::clone(&opened);
         let worker = Worker::start(move |seen, stream| {
             let cut = planned.lock().unwrap().pop_front().unwrap_or(WHOLE);
             let is_whole = write_cut(stream, &events(&seen.head, &seen.body), cut);

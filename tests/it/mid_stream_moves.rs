@@ -55,7 +55,8 @@ fn moving(engines: &[&Engine]) -> Config {
 fn streams_leave_a_worker_that_is_emptied() {
     for (path, more) in [(CHAT, ""), (CHAT, USAGE), (TEXT, ""), (TEXT, USAGE)] {
         for count in [1, 2, 5] {
-            let (paced, other) = (Paced::start(), Engine::start([]));
+            let paced = Paced::start();
+            let other = Engine::start([]);
             let handle = router(moving(&[&paced.engine, &other]));
             let body = body(path, more);
             let mut client = begun(&handle, &paced, path, &body, count);
@@ -86,7 +87,8 @@ fn shown_of(handle: &ServerHandle, name: &str) -> Value {
 /// A chat without text is sent again, as after a failure.
 #[test]
 fn a_chat_that_has_said_nothing_is_sent_again() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let handle = router(moving(&[&paced.engine, &other]));
     let body = body(CHAT, USAGE);
     let mut client = Client::connect(handle.listen);
@@ -101,7 +103,8 @@ fn a_chat_that_has_said_nothing_is_sent_again() {
 
 #[test]
 fn a_drain_that_does_not_ask_leaves_streams_where_they_are() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let handle = router(moving(&[&paced.engine, &other]));
     let body = body(CHAT, "");
     let mut client = begun(&handle, &paced, CHAT, &body, 3);
@@ -117,7 +120,8 @@ fn a_drain_that_does_not_ask_leaves_streams_where_they_are() {
 /// The next order counts: the stream of a worker that is back stays.
 #[test]
 fn an_order_is_called_off() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let handle = router(moving(&[&paced.engine, &other]));
     let body = body(TEXT, "");
     let mut client = begun(&handle, &paced, TEXT, &body, 2);
@@ -134,7 +138,8 @@ fn an_order_is_called_off() {
 fn without_room_elsewhere_a_stream_stays() {
     let body = body(CHAT, USAGE);
     for is_other_engine in [true, false] {
-        let (paced, other) = (Paced::start(), Paced::start());
+        let paced = Paced::start();
+        let other = Paced::start();
         let mut config = moving(&[&paced.engine, &other.engine]);
         config.flow.rank_concurrency_max = Some(1);
         config.flow.queue.wait_max = Duration::from_millis(1);
@@ -169,7 +174,8 @@ fn without_room_elsewhere_a_stream_stays() {
 /// The time of a removal is over: what can go on elsewhere does.
 #[test]
 fn streams_leave_a_worker_that_is_gone() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let mut config = moving(&[&paced.engine, &other]);
     config.timeouts.drain = Duration::from_millis(200);
     let handle = router(config);
@@ -188,7 +194,8 @@ fn streams_leave_a_worker_that_is_gone() {
 
 #[test]
 fn without_the_key_no_stream_can_move() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let mut config = moving(&[&paced.engine, &other]);
     config.retry.mid_stream = false;
     let handle = router(config);
@@ -209,7 +216,9 @@ fn without_the_key_no_stream_can_move() {
 #[test]
 fn a_rest_that_hangs_goes_on_once_more() {
     for (path, has_third) in [(CHAT, true), (TEXT, true), (TEXT, false)] {
-        let (paced, hung, whole) = (Paced::start(), Gate::start(), Engine::start([]));
+        let paced = Paced::start();
+        let hung = Gate::start();
+        let whole = Engine::start([]);
         let silent = Engine { worker: hung.worker, cuts: Arc::default() };
         let mut config = moving(&[&paced.engine, &silent, &whole]);
         config.workers.truncate(if has_third { 3 } else { 2 });
@@ -242,7 +251,9 @@ fn a_rest_that_hangs_goes_on_once_more() {
 fn who_leaves_while_the_rest_waits_pays_for_what_has_come() {
     let mut prompts = Vec::new();
     for place in ["queue", "head", "event"] {
-        let (paced, slow, hung) = (Paced::start(), Paced::start(), Gate::start());
+        let paced = Paced::start();
+        let slow = Paced::start();
+        let hung = Gate::start();
         let silent = Engine { worker: hung.worker, cuts: Arc::default() };
         let other = if place == "head" { &silent } else { &slow.engine };
         let mut config = moving(&[&paced.engine, other]);
@@ -330,7 +341,8 @@ fn file(engines: [&Engine; 2]) -> String {
 /// The order stands, and counts again once the key is back.
 #[test]
 fn no_stream_moves_while_a_reload_has_the_key_off() {
-    let (paced, other) = (Paced::start(), Engine::start([]));
+    let paced = Paced::start();
+    let other = Engine::start([]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("forebay.toml");
     let addresses = "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
@@ -369,7 +381,8 @@ fn no_stream_moves_while_a_reload_has_the_key_off() {
 /// One record for a stream whose first worker breaks off, and one for a stream that is whole.
 #[test]
 fn the_record_says_how_often_another_worker_went_on() {
-    let (broken, whole) = (Engine::start([300]), Engine::start([]));
+    let broken = Engine::start([300]);
+    let whole = Engine::start([]);
     let process = RouterProcess::configured(&file([&broken, &whole]));
     until("it is ready", || truth::get(process.admin, "/readyz").status == 200);
     let body = body(CHAT, "");

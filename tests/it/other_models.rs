@@ -54,7 +54,8 @@ fn status(handle: &ServerHandle, model: &str) -> u16 {
 
 #[test]
 fn its_models_are_asked_again_when_its_feed_broke() {
-    let (listen, events) = (port_for_later(), port_for_later());
+    let listen = port_for_later();
+    let events = port_for_later();
     let (old, handle) = followed(listen, events);
     old.stop();
     let _new = engine(listen, "new", Some(events));
@@ -65,7 +66,8 @@ fn its_models_are_asked_again_when_its_feed_broke() {
 /// The sign that the old process has gone comes before the new process answers.
 #[test]
 fn its_models_are_asked_again_when_its_feed_is_back() {
-    let (listen, events) = (port_for_later(), port_for_later());
+    let listen = port_for_later();
+    let events = port_for_later();
     let (old, handle) = followed(listen, events);
     old.stop();
     let nothing = TcpListener::bind(listen).unwrap();

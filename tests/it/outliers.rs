@@ -44,7 +44,8 @@ fn watching(workers: &[&Worker]) -> Config {
     config.health.enabled = true;
     config.policy = forebay::config::Policy::Kv;
     for worker in &mut config.workers {
-        (worker.engine, worker.models) = (Some(EngineKind::Vllm), vec!["m".into()]);
+        worker.engine = Some(EngineKind::Vllm);
+        worker.models = vec!["m".into()];
     }
     config
 }
@@ -81,7 +82,8 @@ fn open_loop(handle: &ServerHandle, count: usize, gap: Duration) -> Vec<u16> {
 #[test]
 fn a_worker_that_fails_fast_is_avoided() {
     for status in [400, 401, 404, 500] {
-        let (bad, good) = (of_status(status, 0), of_status(200, 60));
+        let bad = of_status(status, 0);
+        let good = of_status(200, 60);
         let handle = ready(watching(&[&bad, &good]));
         let statuses = open_loop(&handle, 100, Duration::from_millis(20));
         let failed = statuses.iter().filter(|status| **status != 200).count();

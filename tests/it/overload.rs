@@ -83,7 +83,8 @@ fn no_engine_ever_has_more_than_its_places() {
             let peak = engine.stats()[0].requests.in_flight_peak;
             assert!((1..=2).contains(&peak), "{peak} at once, {mode:?}");
         }
-        let (served, refused) = (count(&replies, 200), count(&replies, 429));
+        let served = count(&replies, 200);
+        let refused = count(&replies, 429);
         assert_eq!(served + refused, 80, "everybody is answered, {mode:?}");
         assert!(served >= if mode == QueueMode::Off { 8 } else { 24 }, "{served} served, {mode:?}");
         assert!(replies.iter().all(|reply| reply.complete));

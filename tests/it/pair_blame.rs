@@ -25,8 +25,8 @@ struct Fleet {
 impl Fleet {
     fn start(prefills: usize, decodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let many = |count, mode| (0..count).map(|_| Stub::start(Pages::sglang(mode))).collect();
-        let (prefill, decode): (Vec<_>, Vec<_>) =
-            (many(prefills, "prefill"), many(decodes, "decode"));
+        let prefill: Vec<_> = many(prefills, "prefill");
+        let decode: Vec<_> = many(decodes, "decode");
         let workers: Vec<_> = prefill.iter().chain(&decode).map(|stub| (stub, "")).collect();
         let mut config = pair_config(&workers, "");
         change(&mut config);
@@ -200,7 +200,8 @@ fn after_a_hang_both_workers_are_left_out() {
 #[test]
 fn a_transfer_that_fails_is_laid_to_nobody() {
     let fleet = Fleet::start(1, 1, |_| {});
-    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let prefill = &fleet.prefill[0];
+    let decode = &fleet.decode[0];
     let dead =
         words("Prefill transfer", "Decode instance could be dead, remote session is not alive");
     let gone =
@@ -261,7 +262,8 @@ fn a_prefill_leg_that_comes_to_no_end_is_late() {
     assert_eq!((reply.status, reason(&reply)), (504, "upstream-timeout"), "{}", reply.text());
     fleet.decode[0].closed(0);
     // With vLLM's two phases it waits for nobody: its breaker hears of it.
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")];
     let mut config = pair_config(&workers, "fallback = \"reject\"");
     config.flow.disaggregation.prefill_timeout = Some(SILENCE);
@@ -313,7 +315,8 @@ fn a_fault_of_the_request_in_a_stream_is_nobodys() {
     const BAD: &str = r#"{"message":"bad grammar","code":400}"#;
     const TOO_LONG: &str = r#"{"message":"too long"}"#;
     let fleet = Fleet::start(1, 1, |_| {});
-    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let prefill = &fleet.prefill[0];
+    let decode = &fleet.decode[0];
     let stream = |error| vec![Step::Send(stream_of(&[&event(error), "data: [DONE]\n\n"]))];
     let aborted = br#"{"meta_info":{"finish_reason":{"type":"abort","message":"bad grammar","status_code":400}}}"#;
     for (steps, status, words) in [

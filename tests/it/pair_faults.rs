@@ -83,7 +83,8 @@ impl Flow {
 
     fn fleet(self, of_each: usize, lines: &str, change: impl FnOnce(&mut Config)) -> Fleet {
         let many = |side| (0..of_each).map(|_| self.stub(side)).collect::<Vec<_>>();
-        let (prefill, decode) = (many(Side::Prefill), many(Side::Decode));
+        let prefill = many(Side::Prefill);
+        let decode = many(Side::Decode);
         let mut workers = Vec::new();
         workers.extend(prefill.iter().map(|stub| (stub, self.lines(Side::Prefill))));
         workers.extend(decode.iter().map(|stub| (stub, self.lines(Side::Decode))));
@@ -178,7 +179,8 @@ impl Case {
     /// One request that meets the fault; how late the client's answer and the other leg's end were.
     fn meet(&self, fleet: &Fleet) -> (Duration, Duration) {
         fleet.forget();
-        let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+        let prefill = &fleet.prefill[0];
+        let decode = &fleet.decode[0];
         let both = self.flow == Flow::Bootstrap;
         let (hit, other) = match self.side {
             Side::Prefill => (prefill, decode),
@@ -425,7 +427,8 @@ fn a_success_stays_one_whatever_becomes_of_prefill() {
             continue;
         }
         let fleet = case.fleet();
-        let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+        let prefill = &fleet.prefill[0];
+        let decode = &fleet.decode[0];
         prefill.always(case.fault());
         decode.always(vec![
             Step::Send(STREAM_HEAD.to_vec()),
@@ -487,7 +490,8 @@ fn a_client_that_leaves_takes_both_legs_with_it() {
 
 fn leave(fleet: &Fleet, flow: Flow, when: &str) -> Duration {
     fleet.forget();
-    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let prefill = &fleet.prefill[0];
+    let decode = &fleet.decode[0];
     let waits_for_prefill = flow == Flow::TwoPhase && when == "nothing";
     let busy = flow == Flow::Bootstrap && when != "prefill is done" || waits_for_prefill;
     prefill.always(if busy { vec![Step::Word] } else { flow.done(true) });
@@ -526,7 +530,8 @@ fn what_an_engine_answers_is_what_the_client_hears() {
     const FAULT: &[u8] = br#"{"error":{"message":"too long","type":"BadRequest","code":400}}"#;
     for flow in [Flow::Bootstrap, Flow::TwoPhase] {
         let fleet = flow.fleet(1, "", |_| {});
-        let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+        let prefill = &fleet.prefill[0];
+        let decode = &fleet.decode[0];
         // Prefill refuses the request itself: nobody else would take it.
         prefill.always(vec![Step::Word, Step::Send(reply_bytes(400, "", FAULT))]);
         decode.always(vec![Step::Word]);
@@ -569,7 +574,8 @@ fn what_an_engine_answers_is_what_the_client_hears() {
 #[test]
 fn errors_inside_an_answer_are_errors() {
     let fleet = Flow::Bootstrap.fleet(1, "", |_| {});
-    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let prefill = &fleet.prefill[0];
+    let decode = &fleet.decode[0];
     let in_stream = "data: {\"error\":{\"message\":\"Prefill bootstrap failed\",\"code\":500}}\n\n";
     for (stream, steps) in [
         (true, vec![Step::Send(stream_of(&[in_stream, "data: [DONE]\n\n"]))]),
@@ -638,7 +644,8 @@ fn an_engine_without_room_is_no_failure() {
     for flow in [Flow::Bootstrap, Flow::TwoPhase] {
         for side in [Side::Prefill, Side::Decode] {
             let fleet = flow.fleet(1, "", |_| {});
-            let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+            let prefill = &fleet.prefill[0];
+            let decode = &fleet.decode[0];
             prefill.always(flow.done(true));
             decode.always([vec![Step::Pause(Duration::from_millis(100))], decoded(true)].concat());
             let busy = match side {
@@ -658,8 +665,8 @@ fn an_engine_without_room_is_no_failure() {
 /// the second, and those of other clients whose names begin with it.
 #[test]
 fn nothing_is_aborted_by_a_name_that_the_client_chose() {
-    let (broken, prefill) =
-        (Flow::Bootstrap.stub(Side::Prefill), Flow::Bootstrap.stub(Side::Prefill));
+    let broken = Flow::Bootstrap.stub(Side::Prefill);
+    let prefill = Flow::Bootstrap.stub(Side::Prefill);
     let decode = Flow::Bootstrap.stub(Side::Decode);
     let workers = [(&broken, ""), (&prefill, ""), (&decode, "")];
     let router = ready(pair_config(&workers, ""), &workers);
@@ -702,7 +709,8 @@ fn nothing_is_aborted_by_a_name_that_the_client_chose() {
 #[test]
 fn a_decode_rank_whose_kv_is_gone_takes_the_request_whole() {
     let fleet = Flow::TwoPhase.fleet(1, "", |config| config.breaker.failures = 1);
-    let (prefill, decode) = (&fleet.prefill[0], &fleet.decode[0]);
+    let prefill = &fleet.prefill[0];
+    let decode = &fleet.decode[0];
     for stream in [false, true] {
         fleet.forget();
         prefill.always(Flow::TwoPhase.done(stream));

@@ -32,7 +32,8 @@ fn listed<'a>(prefill: &'a [Stub], decode: &'a [Stub]) -> Vec<(&'a Stub, &'stati
 fn burst(router: &ServerHandle, count: usize) -> (usize, usize) {
     let mut clients: Vec<Client> =
         (0..count).map(|_| ask(router, "/v1/completions", ASK)).collect();
-    let (mut served, mut refused) = (0, 0);
+    let mut served = 0;
+    let mut refused = 0;
     for client in &mut clients {
         let reply = client.reply();
         match reply.status {
@@ -49,7 +50,8 @@ fn burst(router: &ServerHandle, count: usize) -> (usize, usize) {
 fn no_rank_has_more_than_its_places_whichever_leg_is_the_narrow_one() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
         for (prefills, decodes) in [(1, 3), (3, 1), (2, 2)] {
-            let (prefill, decode) = (many("prefill", prefills), many("decode", decodes));
+            let prefill = many("prefill", prefills);
+            let decode = many("decode", decodes);
             let workers = listed(&prefill, &decode);
             let config = narrow(pair_config(&workers, ""), mode, 2, 1_000);
             let router = ready(config, &workers);
@@ -206,7 +208,8 @@ fn a_wait_for_the_prefill_leg_ends_with_the_clients_deadline() {
 #[test]
 fn who_waits_for_a_prefill_rank_and_loses_its_decode_rank_is_routed_anew() {
     for mode in [QueueMode::Pool, QueueMode::Endpoint] {
-        let (prefill, decode) = (many("prefill", 1), many("decode", 2));
+        let prefill = many("prefill", 1);
+        let decode = many("decode", 2);
         let workers = listed(&prefill, &decode);
         let mut config = narrow(pair_config(&workers, ""), mode, 1, 8);
         config.cores = vec![0];

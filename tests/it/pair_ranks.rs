@@ -28,7 +28,8 @@ fn the_ranks_of_a_pair_are_told_in_the_body() {
     let decode = Stub::start(Pages::sglang("decode").ranks(3));
     let workers = [(&prefill, ""), (&decode, "")];
     let router = ready(pair_config(&workers, ""), &workers);
-    let (mut of_prefill, mut of_decode) = (BTreeSet::new(), BTreeSet::new());
+    let mut of_prefill = BTreeSet::new();
+    let mut of_decode = BTreeSet::new();
     for turn in 0..24 {
         prefill.forget();
         decode.forget();
@@ -96,7 +97,8 @@ fn vllm_ranks_are_told_by_the_header_of_each_leg() {
     let workers = [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")];
     let router = ready(pair_config(&workers, ""), &workers);
     prefill.always(crate::rig::stub::answer(handed));
-    let (mut of_prefill, mut of_decode) = (BTreeSet::new(), BTreeSet::new());
+    let mut of_prefill = BTreeSet::new();
+    let mut of_decode = BTreeSet::new();
     for _ in 0..16 {
         prefill.forget();
         decode.forget();
@@ -108,7 +110,8 @@ fn vllm_ranks_are_told_by_the_header_of_each_leg() {
             assert!(!leg.text().contains("dp_rank"), "{}", leg.text());
             told[0].to_owned()
         };
-        let (p, d) = (rank(&prefill.arrival(0)), rank(&decode.arrival(0)));
+        let p = rank(&prefill.arrival(0));
+        let d = rank(&decode.arrival(0));
         let shown = |name: &str| reply.field(name).unwrap().to_owned();
         assert_eq!(shown("x-forebay-worker"), format!("{}/{d}", decode.address));
         assert_eq!(shown("x-forebay-prefill-worker"), format!("{}/{p}", prefill.address));

@@ -28,7 +28,8 @@ fn is_refused(reply: &Reply) -> bool {
 fn a_prefill_worker_takes_no_traffic_before_it_has_registered() {
     let mut pages = Pages::sglang("prefill");
     pages.registered = false;
-    let (prefill, decode) = (Stub::start(pages), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(pages);
+    let decode = Stub::start(Pages::sglang("decode"));
     let workers = [(&prefill, ""), (&decode, "")];
     let router = router(watchful(pair_config(&workers, "fallback = \"reject\"")));
     until("decode is up", || usable(&router) >= 1);
@@ -48,8 +49,8 @@ fn a_prefill_worker_takes_no_traffic_before_it_has_registered() {
 
 #[test]
 fn the_engines_own_pages_say_what_its_registry_is() {
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     // As decode reaches it, where that differs from how the router does.
     let lines = "bootstrap_host = \"localhost\"";
     let workers = [(&prefill, lines), (&decode, "")];
@@ -79,7 +80,8 @@ fn decodes_alone_or_refuses(router: &ServerHandle, decode: &Stub, served: bool) 
 fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
     for (fallback, served) in [("decode_only", true), ("reject", false)] {
         // It listens nowhere: never known.
-        let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+        let prefill = Stub::start(Pages::vllm());
+        let decode = Stub::start(Pages::vllm());
         prefill.vanish();
         let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
         let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
@@ -92,7 +94,8 @@ fn without_prefill_workers_vllm_decodes_alone_unless_that_is_not_wanted() {
 #[test]
 fn workers_of_different_connectors_are_no_pair() {
     for (fallback, served) in [("decode_only", true), ("reject", false)] {
-        let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+        let prefill = Stub::start(Pages::vllm());
+        let decode = Stub::start(Pages::vllm());
         let pushed = format!("{DECODES}\nkv_flow = \"push\"");
         let workers = [(&prefill, PREFILLS), (&decode, &*pushed)];
         let router = router(pair_config(&workers, &format!("fallback = \"{fallback}\"")));
@@ -105,7 +108,8 @@ fn workers_of_different_connectors_are_no_pair() {
 /// The prefill worker was started with another connector than its table says: its answer tells.
 #[test]
 fn kv_of_another_mode_is_refused_before_decode_gets_it() {
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let pulls = format!("{DECODES}\nkv_flow = \"two_phase\"");
     let workers = [(&prefill, PREFILLS), (&decode, &*pulls)];
     let router = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
@@ -129,7 +133,8 @@ fn kv_of_another_mode_is_refused_before_decode_gets_it() {
 fn what_cannot_be_split_is_not_split_by_a_prefill_worker_that_comes_later() {
     let mut pages = Pages::sglang("prefill");
     pages.registered = false;
-    let (prefill, decode) = (Stub::start(pages), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(pages);
+    let decode = Stub::start(Pages::sglang("decode"));
     let whole = Stub::start(Pages::sglang("null"));
     let workers = [(&prefill, ""), (&decode, ""), (&whole, "")];
     let mut config = watchful(pair_config(&workers, "fallback = \"reject\""));
@@ -182,8 +187,8 @@ fn an_sglang_decode_worker_never_gets_a_request_without_a_room() {
 #[test]
 fn what_has_no_legs_goes_to_who_serves_it_whole() {
     let whole = Stub::start(Pages::sglang("null"));
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     let workers = [(&prefill, ""), (&decode, "")];
     let router_without = ready(pair_config(&workers, ""), &workers);
     let embed = r#"{"model":"m","input":"hi"}"#;
@@ -204,7 +209,8 @@ fn what_has_no_legs_goes_to_who_serves_it_whole() {
 
 #[test]
 fn when_the_last_prefill_worker_dies_decode_goes_on_alone() {
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
     let mut config = watchful(pair_config(&workers, "fallback = \"decode_only\""));
     config.health.unhealthy_after = 2;
@@ -237,7 +243,8 @@ const NO_TRANSFERS: [&str; 10] = [
 
 #[test]
 fn a_transfer_that_is_none_is_a_502_in_the_words_of_the_api() {
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
     let router = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
     let huge = format!(r#"{{"kv_transfer_params":{{"a":"{}"}}}}"#, "x".repeat(64 << 20));
@@ -292,7 +299,8 @@ fn a_transfer_that_is_none_is_a_502_in_the_words_of_the_api() {
 /// What can be served in one piece, but by nobody at the moment, is no fault of its client.
 #[test]
 fn what_cannot_be_split_is_refused_for_want_of_who_serves_it_whole() {
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, PREFILLS), (&decode, DECODES)];
     let router = ready(pair_config(&workers, ""), &workers);
     let several = r#"{"model":"m","prompt":["a","b"]}"#;
@@ -309,8 +317,8 @@ fn what_cannot_be_split_is_refused_for_want_of_who_serves_it_whole() {
 /// Each leg has a copy of the body.
 #[test]
 fn bodies_of_requests_that_may_be_split_count_three_times() {
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     let workers = [(&prefill, ""), (&decode, "")];
     let mut config = pair_config(&workers, "");
     config.limits.buffered_bytes_max = 4_096;

@@ -69,7 +69,8 @@ fn client(router: &ServerHandle, seed: u64) -> [usize; 3] {
 
 fn storm(engine: fn(bool) -> Pages, lines: [&str; 2], done: &[Step]) {
     let many = |prefill| (0..3).map(|_| Stub::start(engine(prefill))).collect::<Vec<_>>();
-    let (prefill, decode) = (many(true), many(false));
+    let prefill = many(true);
+    let decode = many(false);
     let mut workers: Vec<_> = prefill.iter().map(|stub| (stub, lines[0])).collect();
     workers.extend(decode.iter().map(|stub| (stub, lines[1])));
     let rules = format!("fallback = \"reject\"\nprefill_timeout = \"{SILENCE}\"");

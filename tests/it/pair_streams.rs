@@ -54,7 +54,8 @@ fn a_stream_without_a_token_ends_with_its_prefill_leg() {
 #[test]
 fn another_pair_answers_from_the_beginning() {
     let many = |mode| [0, 1].map(|_| Stub::start(Pages::sglang(mode)));
-    let (prefill, decode) = (many("prefill"), many("decode"));
+    let prefill = many("prefill");
+    let decode = many("decode");
     let stubs = || prefill.iter().chain(&decode);
     let workers: Vec<_> = stubs().map(|stub| (stub, "")).collect();
     let mut config = pair_config(&workers, "");

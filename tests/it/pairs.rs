@@ -173,7 +173,8 @@ fn every_request_has_a_room_of_its_own() {
     idle(&router);
     let rooms =
         |stub: &Stub| -> Vec<u64> { stub.arrivals().iter().map(|leg| room(leg.text())).collect() };
-    let (of_prefill, of_decode) = (rooms(&prefill), rooms(&decode));
+    let of_prefill = rooms(&prefill);
+    let of_decode = rooms(&decode);
     assert_eq!(of_prefill.iter().collect::<HashSet<_>>().len(), 60, "{of_prefill:?}");
     assert_eq!(of_prefill.iter().collect::<HashSet<_>>(), of_decode.iter().collect::<HashSet<_>>());
 }
@@ -365,7 +366,8 @@ fn pushed_kv_needs_no_answer_of_prefill() {
     let reply = ask_with(&router, "/v1/completions", "x-request-id: mine\r\n", body).reply();
     assert_eq!(reply.status, 200, "prefill has not answered, and need not: {}", reply.text());
     assert_eq!(reply.field("x-request-id"), Some("mine"));
-    let (first, second) = (prefill.arrival(0), decode.arrival(0));
+    let first = prefill.arrival(0);
+    let second = decode.arrival(0);
     prefill.let_go();
     let id = first.fields("x-request-id")[0];
     assert!(id.len() == 19 && id.starts_with("fb-"), "{id}");
@@ -448,7 +450,8 @@ fn mooncake_legs_meet_under_a_transfer_id() {
         decode.forget();
         let reply = ask(&router, "/v1/completions", body).reply();
         assert_eq!(reply.status, 200, "prefill has not answered, and need not: {}", reply.text());
-        let (first, second) = (prefill.arrival(0), decode.arrival(0));
+        let first = prefill.arrival(0);
+        let second = decode.arrival(0);
         prefill.let_go();
         let transfer = text(first.text(), "transfer_id").expect("an id").to_owned();
         assert!(transfer.starts_with("xfer-"), "{transfer}");

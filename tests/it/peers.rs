@@ -173,7 +173,8 @@ fn a_router_that_is_not_in_the_list_is_named_in_the_log() {
 
 #[test]
 fn peers_meet_over_tls_with_certificates() {
-    let (worker, certificates) = (Worker::json("{}"), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
     let pair = certificates.sign("router", &["127.0.0.1"]);
     let admins = [(); 2].map(|()| port_for_later());
     let routers = [0, 1].map(|at| {

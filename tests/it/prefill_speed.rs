@@ -24,8 +24,8 @@ fn speed(handle: &ServerHandle, worker: &str) -> f64 {
 
 #[test]
 fn the_end_of_a_prefill_leg_tells_the_speed_of_its_rank() {
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     let handle = ready_pair(&prefill, &decode, |_| {});
     let name = |stub: &Stub| stub.address.to_string();
     assert_eq!(pairs::ask(&handle, CHAT, &body(CHAT, "")).reply().status, 200);
@@ -135,7 +135,8 @@ fn a_slow_rank_gets_none_while_a_fast_one_is_free() {
     let handle = router(Config { policy: Policy::Kv, ..config(&[&fast, &slow]) });
     let mut client = Client::connect(handle.listen);
     // Long prompts tell a speed, and no cache has their beginning.
-    let (mut number, words) = (0, "word ".repeat(8_000));
+    let mut number = 0;
+    let words = "word ".repeat(8_000);
     let mut ask = |times| {
         for _ in 0..times {
             number += 1;

@@ -209,7 +209,8 @@ fn an_answer_that_is_no_stream_is_an_error() {
 
 #[test]
 fn a_broken_worker_is_replaced_before_its_first_byte() {
-    let (broken, good) = (Gate::answering(""), Gate::answering(TOKENS));
+    let broken = Gate::answering("");
+    let good = Gate::answering(TOKENS);
     let mut config = telling(&[&broken.worker, &good.worker]);
     config.retry.after_send = true;
     let handle = router(config);

@@ -67,7 +67,8 @@ fn requests_per_minute_hold_over_two_shards() {
     assert_eq!(refused.field("x-ratelimit-limit-requests"), Some("20"));
     assert_eq!(refused.field("x-ratelimit-remaining-requests"), Some("0"));
     assert_eq!(refused.field("x-ratelimit-limit-tokens"), None);
-    let (after_ms, after_s) = (number(refused, "retry-after-ms"), number(refused, "retry-after"));
+    let after_ms = number(refused, "retry-after-ms");
+    let after_s = number(refused, "retry-after");
     assert!((1..=3_000).contains(&after_ms) && after_s == after_ms.div_ceil(1_000), "{after_ms}");
     let error: Value = serde_json::from_slice(&refused.body).unwrap();
     assert_eq!(error["error"]["code"], "rate_limit_exceeded");
@@ -89,7 +90,8 @@ fn limits_hold_in_sum_over_two_replicas() {
         config.replicas.name = Some(name.to_owned());
         router(config)
     };
-    let (one, other) = (replica("one"), replica("other"));
+    let one = replica("one");
+    let other = replica("other");
     for handle in [&one, &other] {
         until("they know each other", || count(handle, "forebay_replicas") == 2);
     }
@@ -135,7 +137,8 @@ fn requests_in_flight_count_at_both_replicas() {
         config.replicas.name = Some(name.to_owned());
         router(config)
     };
-    let (one, other) = (replica("one"), replica("other"));
+    let one = replica("one");
+    let other = replica("other");
     for handle in [&one, &other] {
         until("they know each other", || count(handle, "forebay_replicas") == 2);
     }
@@ -311,11 +314,13 @@ fn counters_agree_with_the_engine_to_the_token() {
         let engine = EngineConfig { listen, wire, itl_ms: 0.2, ..EngineConfig::default() };
         let engine = Engine::start_with(engine, text).expect("the engine starts");
         let workers = vec![WorkerConfig { url: engine.url(), ..WorkerConfig::default() }];
-        let (listen, admin) = (any_port(), any_port());
+        let listen = any_port();
+        let admin = any_port();
         let config = Config { listen, admin, cores: vec![0, 1], workers, ..Config::default() };
         let router = router(keyed(config, vec![tenant("gold")]));
         until("the worker is up", || usable(&router) == 1);
-        let (mut prompt, mut output) = (0, 0);
+        let mut prompt = 0;
+        let mut output = 0;
         for (path, mut body) in (0..6).flat_map(|round| telling(wire, round)) {
             body["model"] = "sim".into();
             let body = body.to_string();
@@ -323,7 +328,8 @@ fn counters_agree_with_the_engine_to_the_token() {
             assert_eq!(reply.status, 200, "{path} {}", reply.text());
             let (of_prompt, of_output) = usage_of(&reply);
             assert!(of_prompt > 0 && of_output > 0, "{path}: {}", reply.text());
-            (prompt, output) = (prompt + of_prompt, output + of_output);
+            prompt += of_prompt;
+            output += of_output;
         }
         let tokens = |kind: &str| {
             let of = format!("tenant=\"gold\",model=\"sim\",kind=\"{kind}\"");
@@ -338,7 +344,8 @@ fn counters_agree_with_the_engine_to_the_token() {
         let mut client = sent(router.listen, "gold-key", "/v1/completions", silent.as_bytes());
         assert_eq!(client.reply().status, 200);
         until("it is counted too", || tokens("output") > output);
-        let (seen, of_prompt) = (tokens("output") - output, tokens("prompt") - prompt);
+        let seen = tokens("output") - output;
+        let of_prompt = tokens("prompt") - prompt;
         assert!((7..=9).contains(&seen) && of_prompt > 0, "{seen} of 8, {of_prompt}");
     }
 }

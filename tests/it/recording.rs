@@ -74,8 +74,9 @@ impl Tap {
     fn follow(endpoints: &[ZmqEndpoint]) -> Self {
         let tap = Self { index: Rc::new(RefCell::new(empty())), last: Default::default() };
         for (number, (endpoint, last)) in endpoints.iter().zip(&tap.last).enumerate() {
-            let (endpoint, last, index) =
-                (endpoint.clone(), Rc::clone(last), Rc::clone(&tap.index));
+            let endpoint = endpoint.clone();
+            let last = Rc::clone(last);
+            let index = Rc::clone(&tap.index);
             spawn_local(async move {
                 let mut connection =
                     ZmqSource::open(&endpoint).await.unwrap().subscribe("").await.unwrap();

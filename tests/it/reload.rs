@@ -167,7 +167,8 @@ fn a_router_in_a_program_has_nothing_to_read_again() {
 
 #[test]
 fn workers_of_the_file_join_and_leave() {
-    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let first = Worker::json("{}");
+    let second = Worker::json("{}");
     let named = |worker: &Worker, name: &str| {
         format!("[[worker]]\nname = \"{name}\"\nurl = \"{}\"\n", worker.url())
     };

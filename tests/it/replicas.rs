@@ -82,10 +82,12 @@ fn nobody_notices_that_nats_dies() {
     let worker = Worker::json("{}");
     let [first, second] = ["first", "second"].map(|name| replica(&worker, &nats, name));
     know_each_other(&[&first, &second]);
-    let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let done = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for address in [first.listen, second.listen] {
-            let (done, answered) = (&done, &answered);
+            let done = &done;
+            let answered = &answered;
             scope.spawn(move || {
                 let mut client = Client::connect(address);
                 while !done.load(Ordering::Relaxed) {
@@ -209,7 +211,8 @@ impl Process {
         let [listen, admin] = [0, 1].map(|_| port_for_later());
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("forebay.toml");
-        let (worker, nats) = (worker.url(), nats.url());
+        let worker = worker.url();
+        let nats = nats.url();
         let text = format!(
             "listen = \"{listen}\"\nadmin = \"{admin}\"\nnats = \"{nats}\"\n[health]\nenabled = false\n\
              [[worker]]\nurl = \"{worker}\"\n"

@@ -41,9 +41,11 @@ fn came(worker: &Worker) -> usize {
 /// S9: 7 of 640 requests were a 502 beside a healthy engine.
 #[test]
 fn refused_connections_are_no_attempts() {
-    let (bad, good) = ([dead(), dead(), dead(), dead()], Worker::json("{}"));
+    let bad = [dead(), dead(), dead(), dead()];
+    let good = Worker::json("{}");
     let mut config = config(&[&bad[0], &bad[1], &bad[2], &bad[3], &good]);
-    (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+    config.retry.attempts_max = 1;
+    config.retry.budget_percent = 0;
     let router = router(config);
     let mut client = Client::connect(router.listen);
     for _ in 0..40 {
@@ -53,10 +55,12 @@ fn refused_connections_are_no_attempts() {
 
 #[test]
 fn an_address_that_refuses_is_left_out_with_all_its_ranks() {
-    let (bad, good) = (dead(), Worker::json("{}"));
+    let bad = dead();
+    let good = Worker::json("{}");
     let mut config = config(&[&bad, &good]);
     config.workers[0].ranks = Some(8);
-    (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+    config.retry.attempts_max = 1;
+    config.retry.budget_percent = 0;
     let router = router(config);
     for _ in 0..9 {
         let before = metric(&router, "forebay_upstream_connects_total");
@@ -73,7 +77,8 @@ fn refused_legs_are_no_attempts() {
         let workers: Vec<_> =
             stubs.iter().enumerate().map(|(index, stub)| (stub, role(index))).collect();
         let mut config = pair_config(&workers, "");
-        (config.retry.attempts_max, config.retry.budget_percent) = (1, 0);
+        config.retry.attempts_max = 1;
+        config.retry.budget_percent = 0;
         let router = ready(config, &workers);
         for (index, stub) in stubs.iter().enumerate() {
             stub.always(answer(br#"{"kv_transfer_params":{"do_remote_prefill":true}}"#));
@@ -127,7 +132,8 @@ fn what_a_worker_has_begun_to_answer_is_not_sent_again() {
 
 #[test]
 fn a_key_sends_it_to_another_all_the_same() {
-    let (bad, good) = (Worker::start(|_, _| false), Worker::json("{}"));
+    let bad = Worker::start(|_, _| false);
+    let good = Worker::json("{}");
     let mut config = config(&[&bad, &good]);
     config.retry.after_send = true;
     let router = router(config);
@@ -165,7 +171,8 @@ fn with_the_key_the_head_of_a_stream_is_no_first_byte() {
 #[test]
 fn a_request_that_ends_its_worker_is_not_sent_on() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut bad, good) = (Worker::json("{}"), Worker::json("{}"));
+    let mut bad = Worker::json("{}");
+    let good = Worker::json("{}");
     bad.address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();

@@ -57,7 +57,8 @@ impl Stub {
 }
 
 fn answer(mut stream: TcpStream, known: &Mutex<HashMap<&'static str, (u16, String)>>) {
-    let (mut head, mut byte) = (Vec::new(), [0]);
+    let mut head = Vec::new();
+    let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut byte) {
             Ok(1) => head.push(byte[0]),
@@ -77,7 +78,8 @@ fn answer(mut stream: TcpStream, known: &Mutex<HashMap<&'static str, (u16, Strin
 
 fn asking(workers: Vec<WorkerConfig>) -> Config {
     let mut config = config(&[]);
-    (config.listen, config.admin) = (any_port(), any_port());
+    config.listen = any_port();
+    config.admin = any_port();
     config.workers = workers;
     config.health.enabled = true;
     config.health.interval = Duration::from_millis(50);

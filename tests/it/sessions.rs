@@ -11,7 +11,8 @@ const SESSIONS: usize = 10_000;
 /// A router on two shards in front of these workers, in this order.
 fn session_router(workers: &[&Worker]) -> ServerHandle {
     let mut config = config(workers);
-    (config.policy, config.cores) = (Policy::Session, vec![0, 0]);
+    config.policy = Policy::Session;
+    config.cores = vec![0, 0];
     let count = f64::from(u32::try_from(workers.len()).unwrap());
     let router = router(config);
     until("all are up", || (metric(&router, "forebay_worker_up") - count).abs() < 0.5);
@@ -52,7 +53,8 @@ fn anchors(router: &ServerHandle) -> Vec<String> {
 fn two_routers_send_ten_thousand_sessions_to_the_same_ranks() {
     let workers = [(); 4].map(|()| Worker::json("{}"));
     let [a, b, c, d] = &workers;
-    let (one, other) = (session_router(&[a, b, c, d]), session_router(&[d, b, a, c]));
+    let one = session_router(&[a, b, c, d]);
+    let other = session_router(&[d, b, a, c]);
     let (ours, theirs) = std::thread::scope(|scope| {
         let theirs = scope.spawn(|| anchors(&other));
         (anchors(&one), theirs.join().unwrap())
@@ -120,7 +122,8 @@ fn a_draining_anchor_moves_its_own_sessions_alone() {
 fn a_session_moves_where_the_wait_costs_more_than_its_prompt_elsewhere() {
     let gates = [Gate::start(), Gate::start()];
     let mut config = config(&[&gates[0].worker, &gates[1].worker]);
-    (config.policy, config.flow.queue.mode) = (Policy::Session, QueueMode::Off);
+    config.policy = Policy::Session;
+    config.flow.queue.mode = QueueMode::Off;
     let router = router(config);
     until("both are up", || (metric(&router, "forebay_worker_up") - 2.0).abs() < 0.5);
     let mut open = Vec::new();

@@ -180,7 +180,8 @@ fn a_router_that_starts_finds_an_engine_asleep() {
 /// A busy engine answers late whether it sleeps. The router does not wait for it, and asks once.
 #[test]
 fn an_engine_that_does_not_say_whether_it_sleeps_delays_no_start() {
-    let (silent, well) = (with_pages(None), with_pages(Some(r#"{"is_sleeping":false}"#)));
+    let silent = with_pages(None);
+    let well = with_pages(Some(r#"{"is_sleeping":false}"#));
     let mut config = config(&[&silent, &well]);
     config.health.enabled = true;
     config.health.timeout = PATIENCE;

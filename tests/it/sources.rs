@@ -46,7 +46,8 @@ fn what_is_no_regular_file_is_refused_and_the_next_file_is_read() {
     std::fs::write(&file, table(&first)).unwrap();
     let router = start(&format!("file = \"{}\"", file.display()), "");
     until("it serves", || get(router.admin, "/readyz").status == 200);
-    let (pipe, mode) = (file.with_extension("pipe"), Mode::RUSR | Mode::WUSR);
+    let pipe = file.with_extension("pipe");
+    let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
     std::fs::rename(&pipe, &file).unwrap();
     until("it is said", || router.logged("it is no regular file") == 1);

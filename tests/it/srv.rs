@@ -32,8 +32,10 @@ impl NameServer {
     fn start(zone: Zone) -> Self {
         let (udp, tcp) = both();
         let address = udp.local_addr().unwrap();
-        let (zone, asked) = (Arc::new(Mutex::new(zone)), Arc::new(Mutex::new(0)));
-        let (says, count) = (Arc::clone(&zone), Arc::clone(&asked));
+        let zone = Arc::new(Mutex::new(zone));
+        let asked = Arc::new(Mutex::new(0));
+        let says = Arc::clone(&zone);
+        let count = Arc::clone(&asked);
         std::thread::spawn(move || {
             let mut buffer = [0; 512];
             while let Ok((bytes, from)) = udp.recv_from(&mut buffer) {
@@ -154,19 +156,21 @@ fn srv_records_bring_workers_and_a_server_that_fails_takes_nobody() {
 
 #[test]
 fn records_names_and_a_file_bring_workers_with_tls() {
-    let (worker, certificates, others) =
-        (Worker::json("{}"), Certificates::new(), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
+    let others = Certificates::new();
     let front = |by: &Certificates, name: &str| {
         TlsFront::of(worker.address, &by.sign(&name.replace('.', "-"), &[name]))
     };
-    let (of_target, of_name) =
-        (front(&certificates, "127.0.0.1"), front(&certificates, "localhost"));
+    let of_target = front(&certificates, "127.0.0.1");
+    let of_name = front(&certificates, "localhost");
     let of_file = front(&others, "localhost");
     let server =
         NameServer::start(Zone { ports: vec![of_target.address.port()], ..Zone::default() });
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("workers.toml");
-    let (url, ca) = (of_file.url("localhost"), others.ca());
+    let url = of_file.url("localhost");
+    let ca = others.ca();
     let table = format!("[[worker]]\nurl = \"{url}\"\ntls_ca = \"{}\"\n", ca.display());
     std::fs::write(&file, table).unwrap();
     let router = RouterProcess::configured(&format!(

@@ -90,7 +90,8 @@ fn a_response_is_found_at_the_worker_that_made_it() {
     for round in 0..8 {
         let body = json!({ "model": "m", "input": "hi", "stream": round % 2 == 0 });
         let made = create(&mut clients[round], &body, "");
-        let (id, maker) = (id_of(&made), worker_of(&made).to_owned());
+        let id = id_of(&made);
+        let maker = worker_of(&made).to_owned();
         let other = &mut clients[(round + 3) % 8];
         for (method, path) in [
             ("GET", format!("/v1/responses/{id}?include=x")),
@@ -175,7 +176,8 @@ fn a_response_goes_with_its_worker() {
     let router = in_front_of(&workers.each_ref(), None);
     let mut client = Client::connect(router.listen);
     let made = create(&mut client, &json!({ "model": "m", "input": "hi" }), "");
-    let (id, maker) = (id_of(&made), worker_of(&made).to_owned());
+    let id = id_of(&made);
+    let maker = worker_of(&made).to_owned();
     let mut admin = Client::connect(router.admin);
     let request = String::from_utf8(admin_post(&format!("/workers/{maker}"), b"")).unwrap();
     admin.send(request.replacen("POST", "DELETE", 1).as_bytes());

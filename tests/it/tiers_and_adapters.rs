@@ -208,7 +208,8 @@ fn blocks_in_host_memory_draw_the_request() {
         (&second["overlap_bytes"], &second["cached_tokens_expected"]),
         (&json!(0), &json!(0))
     );
-    let (host, weighed) = (&second["host_overlap_bytes"], &second["weighed_overlap_bytes"]);
+    let host = &second["host_overlap_bytes"];
+    let weighed = &second["weighed_overlap_bytes"];
     assert_eq!(weighed.as_u64().unwrap(), host.as_u64().unwrap() * 80 / 100);
     assert!((metric(&handle, r#"forebay_kv_tier_blocks{tier="host"}"#) - 4.0).abs() < 0.1);
     for _ in 0..3 {

@@ -15,7 +15,8 @@ const NAME: &str = "router.example";
 fn tls_config(worker: &Worker, certificates: &Certificates) -> Config {
     let mut config = config(&[worker]);
     let Pair { cert, key } = certificates.sign("router", &[NAME]);
-    (config.tls.cert, config.tls.key) = (Some(cert), Some(key));
+    config.tls.cert = Some(cert);
+    config.tls.key = Some(key);
     config
 }
 
@@ -140,7 +141,8 @@ fn bytes_that_come_one_by_one_are_a_request() {
 
 #[test]
 fn the_name_picks_the_certificate_and_each_listener_has_its_kind() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let mut config = tls_config(&worker, &certificates);
     let Pair { cert, key } = certificates.sign("other", &["other.example", "*.wild.example"]);
     config.certificates = vec![CertificateConfig { cert, key }];
@@ -174,14 +176,17 @@ fn the_name_picks_the_certificate_and_each_listener_has_its_kind() {
 
 #[test]
 fn clients_show_certificates_where_they_have_to() {
-    let (worker, certificates, others) = (echo(), Certificates::new(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
+    let others = Certificates::new();
     let own = certificates.sign("client", &["client"]);
     let wrong = others.sign("client", &["client"]);
     for (client_auth, works) in
         [(ClientAuth::Required, [true, false, false]), (ClientAuth::Optional, [true, true, false])]
     {
         let mut config = tls_config(&worker, &certificates);
-        (config.tls.client_ca, config.tls.client_auth) = (Some(certificates.ca()), client_auth);
+        config.tls.client_ca = Some(certificates.ca());
+        config.tls.client_auth = client_auth;
         let handle = router(config);
         for (shown, works) in [Some(&own), None, Some(&wrong)].into_iter().zip(works) {
             for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -245,7 +250,8 @@ fn garbage_behind_the_handshake_ends_the_connection_with_an_alert() {
 
 #[test]
 fn a_proxy_says_who_its_client_is_before_the_handshake() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let mut config = tls_config(&worker, &certificates);
     config.client.trusted = vec!["127.0.0.1".to_owned()];
     config.client.proxy_protocol = true;
@@ -261,7 +267,8 @@ fn a_proxy_says_who_its_client_is_before_the_handshake() {
 
 #[test]
 fn silence_instead_of_a_handshake_ends() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let mut config = tls_config(&worker, &certificates);
     config.timeouts.handshake = Duration::from_millis(20);
     let handle = router(config);
@@ -297,7 +304,8 @@ fn an_end_on_purpose_is_told_and_an_accident_is_not() {
 
 #[test]
 fn an_idle_connection_ends_with_a_word() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let mut config = tls_config(&worker, &certificates);
     config.timeouts.idle = Duration::from_millis(20);
     let handle = router(config);

@@ -40,14 +40,18 @@ fn shown(handle: &ServerHandle, certificates: &Certificates) -> Vec<u8> {
 
 #[test]
 fn a_renewed_certificate_counts_for_new_connections_and_no_request_fails() {
-    let (worker, certificates) = (Worker::json("{}"), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
     let handle = start(&worker, &certificates);
     let mut kept = Client::connect_tls(handle.listen, &certificates.client(), NAME);
-    let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let served = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..3)
         .map(|_| {
-            let (tls, address) = (certificates.client(), handle.listen);
-            let (stop, served) = (Arc::clone(&stop), Arc::clone(&served));
+            let tls = certificates.client();
+            let address = handle.listen;
+            let stop = Arc::clone(&stop);
+            let served = Arc::clone(&served);
             std::thread::spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     let mut client = Client::connect_tls(address, &tls, NAME);
@@ -80,7 +84,8 @@ fn a_renewed_certificate_counts_for_new_connections_and_no_request_fails() {
 
 #[test]
 fn a_broken_file_leaves_the_old_certificate_in_use() {
-    let (worker, certificates) = (Worker::json("{}"), Certificates::new());
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
     let handle = start(&worker, &certificates);
     let first = shown(&handle, &certificates);
     certificates.sign("other", &[NAME]);

@@ -91,8 +91,10 @@ const CHECKED: &str = "[health]\ninterval = \"50ms\"\nunhealthy_after = 1\nhealt
 
 #[test]
 fn a_renewed_certificate_and_another_authority_count_for_new_connections() {
-    let (good, other) = (Certificates::new(), Certificates::new());
-    let (worker, ca) = (Worker::json("{}"), good.ca());
+    let good = Certificates::new();
+    let other = Certificates::new();
+    let worker = Worker::json("{}");
+    let ca = good.ca();
     let manners = Manners { clients: Some(&ca), ..Manners::default() };
     let front = TlsFront::with(worker.address, &good.sign("worker", &["localhost"]), manners);
     let files = Files::new(&other);
@@ -122,12 +124,16 @@ fn a_renewed_certificate_and_another_authority_count_for_new_connections() {
 
 #[test]
 fn health_goes_by_the_new_files_and_workers_join_and_leave() {
-    let (good, other) = (Certificates::new(), Certificates::new());
-    let (first, second, ca) = (engine(), engine(), good.ca());
+    let good = Certificates::new();
+    let other = Certificates::new();
+    let first = engine();
+    let second = engine();
+    let ca = good.ca();
     let manners = Manners { clients: Some(&ca), ..Manners::default() };
     let behind = second.url().strip_prefix("http://").unwrap().parse().unwrap();
     let front = TlsFront::with(behind, &good.sign("worker", &["localhost"]), manners);
-    let (plain, secure) = (first.url(), front.url("localhost"));
+    let plain = first.url();
+    let secure = front.url("localhost");
     let files = Files::new(&other);
     files.write(&[&plain], CHECKED);
     let handle = files.start();
@@ -165,8 +171,10 @@ fn add(handle: &ServerHandle, url: &str) -> (u16, Value) {
 
 #[test]
 fn a_call_adds_a_worker_over_tls_which_a_reload_renews_and_a_restart_keeps() {
-    let (good, other) = (Certificates::new(), Certificates::new());
-    let (engine, ca) = (engine(), good.ca());
+    let good = Certificates::new();
+    let other = Certificates::new();
+    let engine = engine();
+    let ca = good.ca();
     let manners = Manners { clients: Some(&ca), ..Manners::default() };
     let behind = engine.url().strip_prefix("http://").unwrap().parse().unwrap();
     let front = TlsFront::with(behind, &good.sign("worker", &["localhost"]), manners);
@@ -209,8 +217,10 @@ fn status_of(handle: &ServerHandle) -> u16 {
 
 #[test]
 fn keys_of_tokens_come_over_tls_from_a_believed_authority_only() {
-    let (good, other) = (Certificates::new(), Certificates::new());
-    let (worker, issuer) = (Worker::json("{}"), Worker::json(JWKS));
+    let good = Certificates::new();
+    let other = Certificates::new();
+    let worker = Worker::json("{}");
+    let issuer = Worker::json(JWKS);
     let front = TlsFront::of(issuer.address, &good.sign("issuer", &["localhost"]));
     let files = Files::new(&other);
     let more = format!(

@@ -113,7 +113,9 @@ fn a_stream_passes_event_by_event_and_a_cut_is_no_end() {
 
 #[test]
 fn only_the_right_name_of_the_right_authority_is_believed() {
-    let (worker, certificates, others) = (echo(), Certificates::new(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
+    let others = Certificates::new();
     let right = TlsFront::of(worker.address, &certificates.sign("right", &["w.example"]));
     let wrong = TlsFront::of(worker.address, &others.sign("wrong", &["localhost"]));
     let other_name = "its TLS certificate is for another name";
@@ -145,14 +147,17 @@ fn only_the_right_name_of_the_right_authority_is_believed() {
 
 #[test]
 fn a_worker_may_ask_for_a_certificate() {
-    let (worker, certificates) = (echo(), Certificates::new());
-    let (shown, ca) = (certificates.sign("worker", &["localhost"]), certificates.ca());
+    let worker = echo();
+    let certificates = Certificates::new();
+    let shown = certificates.sign("worker", &["localhost"]);
+    let ca = certificates.ca();
     let manners = Manners { clients: Some(&ca), ..Manners::default() };
     let front = TlsFront::with(worker.address, &shown, manners);
     let mut config = to(&[front.url("localhost")], &certificates);
     assert_eq!(ask(&router(config.clone())).status, 502);
     let own = certificates.sign("router", &["router"]);
-    (config.upstream_tls.cert, config.upstream_tls.key) = (Some(own.cert), Some(own.key));
+    config.upstream_tls.cert = Some(own.cert);
+    config.upstream_tls.key = Some(own.key);
     assert_eq!(ask(&router(config)).status, 200);
 }
 
@@ -180,7 +185,8 @@ fn health_discovery_and_load_reports_go_over_tls() {
 
 #[test]
 fn a_connection_that_ended_while_it_was_idle_costs_no_request() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let front = TlsFront::of(worker.address, &certificates.sign("worker", &["localhost"]));
     let handle = router(to(&[front.url("localhost")], &certificates));
     for _ in 0..20 {
@@ -192,7 +198,8 @@ fn a_connection_that_ended_while_it_was_idle_costs_no_request() {
 
 #[test]
 fn a_worker_that_shakes_no_hands_is_left_for_another() {
-    let (worker, certificates) = (echo(), Certificates::new());
+    let worker = echo();
+    let certificates = Certificates::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_url = format!("https://localhost:{}", silent.local_addr().unwrap().port());
     let plain_url = format!("https://localhost:{}", worker.address.port());

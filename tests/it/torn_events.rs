@@ -38,7 +38,9 @@ fn chunked(part: &[u8]) -> Vec<u8> {
 /// What a client reads: the data of each event, and what stands behind the last one.
 fn events(text: &str) -> (Vec<String>, String) {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    let (mut all, mut data, mut open) = (Vec::new(), String::new(), String::new());
+    let mut all = Vec::new();
+    let mut data = String::new();
+    let mut open = String::new();
     for line in text.split_inclusive('\n') {
         open.push_str(line);
         if line == "\n" {
@@ -100,7 +102,9 @@ fn what_is_not_cut_passes_byte_for_byte() {
         if turn == 0 {
             stream.push_str(&format!("data: {}\n\ndata: 1\n", "x".repeat(700_000)));
         }
-        let (sent, seed, is_chunked) = (stream.clone(), random.u64(..), random.bool());
+        let sent = stream.clone();
+        let seed = random.u64(..);
+        let is_chunked = random.bool();
         let worker = Worker::start(move |_, socket| {
             let mut random = fastrand::Rng::with_seed(seed);
             let head = HEAD.replace("transfer-encoding: chunked\r\n", "");

@@ -90,7 +90,8 @@ fn a_request_is_a_span_with_its_parts_and_the_worker_goes_on_with_it() {
 
 #[test]
 fn a_clients_trace_goes_on_and_its_word_counts() {
-    let (worker, collector) = (Worker::json("{}"), Collector::start());
+    let worker = Worker::json("{}");
+    let collector = Collector::start();
     // Nothing is sampled but what clients ask for.
     let handle = router(traced(&[&worker], &collector, 0));
     let not_sampled = format!("{}tracestate: a=1\r\n", sent("00"));
@@ -136,7 +137,8 @@ fn without_a_collector_nothing_is_added() {
 
 #[test]
 fn clients_cannot_have_more_sampled_than_is_configured() {
-    let (worker, collector) = (Worker::json("{}"), Collector::start());
+    let worker = Worker::json("{}");
+    let collector = Collector::start();
     let mut config = traced(&[&worker], &collector, 0);
     config.traces.asked_per_second_max = 0;
     let handle = router(config);
@@ -149,7 +151,8 @@ fn clients_cannot_have_more_sampled_than_is_configured() {
 
 #[test]
 fn a_wait_for_a_rank_is_a_span() {
-    let (gate, collector) = (Gate::start(), Collector::start());
+    let gate = Gate::start();
+    let collector = Collector::start();
     let mut config = traced(&[&gate.worker], &collector, MILLION);
     config.flow.rank_concurrency_max = Some(1);
     let handle = router(config);
@@ -188,7 +191,8 @@ fn a_stream_has_a_span_from_its_first_byte_on() {
     let handle = router(traced(&[&worker], &collector, MILLION));
     ask(&handle, "");
     let spans = collector.spans(SERVER, 1);
-    let (first, stream) = (named(&spans, "first_byte"), named(&spans, "stream"));
+    let first = named(&spans, "first_byte");
+    let stream = named(&spans, "stream");
     assert!(first.took() >= Duration::from_millis(60), "not its head, its first byte: {first:#?}");
     // Half of what the worker slept: the router may see the first byte late.
     assert!(stream.took() >= Duration::from_millis(60), "{stream:#?}");

@@ -48,8 +48,10 @@ fn talks(stream: &mut std::net::TcpStream, own: &[u8], other: &[u8]) {
 
 #[test]
 fn much_passes_in_both_directions_at_once() {
-    let (up, down) = (bytes(LONG, 1), bytes(LONG, 2));
-    let (sent, wanted) = (down.clone(), up.clone());
+    let up = bytes(LONG, 1);
+    let down = bytes(LONG, 2);
+    let sent = down.clone();
+    let wanted = up.clone();
     let worker = speaking(move |stream| talks(stream, &sent, &wanted));
     let handle = router(config(&[&worker]));
     let mut client = open(&handle);
@@ -92,7 +94,8 @@ fn much_passes_over_tls_on_both_sides() {
     config.upstream_tls =
         UpstreamTlsConfig { ca: Some(certificates.ca()), ..UpstreamTlsConfig::default() };
     let Pair { cert, key } = certificates.sign("router", &["router.example"]);
-    (config.tls.cert, config.tls.key) = (Some(cert), Some(key));
+    config.tls.cert = Some(cert);
+    config.tls.key = Some(key);
     let handle = router(config);
     let tls = certificates.client_with(rustls::ALL_VERSIONS, None);
     let mut client = Client::connect_tls(handle.listen, &tls, "router.example");
@@ -276,8 +279,10 @@ fn a_worker_that_is_removed_loses_it_after_the_drain() {
 
 /// Ends all connections of the worker without a word when told.
 fn breaking() -> (Worker, std::sync::mpsc::Sender<()>, Receiver<()>) {
-    let ((go, gone), (tell, told)) = (channel::<()>(), channel());
-    let (gone, tell) = (Mutex::new(gone), Mutex::new(tell));
+    let (go, gone) = channel::<()>();
+    let (tell, told) = channel();
+    let gone = Mutex::new(gone);
+    let tell = Mutex::new(tell);
     let worker = Worker::start(move |_, stream| {
         switch(stream);
         tell.lock().unwrap().send(()).unwrap();

@@ -196,7 +196,8 @@ fn a_worker_without_a_list_changes_nothing_for_others() {
 #[test]
 fn its_removal_by_a_source_or_the_file_restores_all() {
     let good = Odd::start(Behavior::Lists("good"));
-    let (found, configured) = (Odd::start(ODD[3]), Odd::start(ODD[5]));
+    let found = Odd::start(ODD[3]);
+    let configured = Odd::start(ODD[5]);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("workers.toml");
     std::fs::write(&file, found.table()).unwrap();
@@ -222,7 +223,8 @@ fn its_removal_by_a_source_or_the_file_restores_all() {
 /// An engine restarts behind a proxy that answers first.
 #[test]
 fn a_worker_that_lists_late_serves_its_model_again_and_no_other() {
-    let (good, late) = (Odd::start(Behavior::Lists("good")), Odd::start(Behavior::Lists("late")));
+    let good = Odd::start(Behavior::Lists("good"));
+    let late = Odd::start(Behavior::Lists("late"));
     let router = start(&format!("{}{}", good.table(), late.table()));
     until_up(&router, &good);
     until_up(&router, &late);
@@ -251,7 +253,8 @@ fn a_worker_that_lists_late_serves_its_model_again_and_no_other() {
 
 #[test]
 fn what_a_client_hears_does_not_depend_on_when_the_router_was_started() {
-    let (good, late) = (Odd::start(Behavior::Lists("good")), Odd::start(Behavior::Down));
+    let good = Odd::start(Behavior::Lists("good"));
+    let late = Odd::start(Behavior::Down);
     let folder = tempfile::tempdir().unwrap();
     let snapshot = folder.path().join("snapshot");
     let index = format!("[index]\nsnapshot = {snapshot:?}\n");
@@ -328,7 +331,8 @@ fn a_router_whose_workers_serve_nothing_is_not_ready() {
 
 #[test]
 fn a_configured_star_takes_what_no_worker_lists() {
-    let (good, gateway) = (Odd::start(Behavior::Lists("good")), Odd::start(ODD[3]));
+    let good = Odd::start(Behavior::Lists("good"));
+    let gateway = Odd::start(ODD[3]);
     let any = gateway.table() + "models = [\"*\"]\n";
     let router = start(&format!("{}{any}", good.table()));
     until_up(&router, &good);

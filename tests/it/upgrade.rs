@@ -76,7 +76,8 @@ fn a_second_start_takes_over_without_a_lost_request() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_ok()
     });
     let mut first = served_by(&worker);
-    let (listen, admin) = (first.listen, first.admin);
+    let listen = first.listen;
+    let admin = first.admin;
     let mut stream = Client::connect(listen);
     stream.send(&post("/v1/completions?hold", ASK));
     let mut kept = Client::connect(listen);

@@ -279,7 +279,8 @@ fn ask_and_open(handle: &ServerHandle, gate: &Gate) -> u16 {
 
 #[test]
 fn a_waiter_takes_whichever_place_is_free_first() {
-    let (one, two) = (Gate::start(), Gate::start());
+    let one = Gate::start();
+    let two = Gate::start();
     let handle = router(narrow(&[&one.worker, &two.worker], QueueMode::Pool));
     let mut busy = [ask(handle.listen, "a"), ask(handle.listen, "b")];
     one.holds(1);
@@ -297,7 +298,8 @@ fn a_waiter_takes_whichever_place_is_free_first() {
 
 #[test]
 fn who_waits_for_one_rank_too_long_finds_another() {
-    let (stuck, free) = (Gate::start(), Gate::start());
+    let stuck = Gate::start();
+    let free = Gate::start();
     let mut config = narrow(&[&stuck.worker, &free.worker], QueueMode::Endpoint);
     config.flow.queue.stale_after = Duration::from_millis(200);
     let handle = router(config);
@@ -349,7 +351,8 @@ fn a_wait_begins_when_the_request_has_come() {
 /// The request joined before its shard had heard of the rank that it gets.
 #[test]
 fn who_waits_is_served_by_a_worker_that_comes_later() {
-    let (busy, place) = (Stub::start(Pages::vllm()), port_for_later());
+    let busy = Stub::start(Pages::vllm());
+    let place = port_for_later();
     busy.always([vec![Step::Word], answer(b"{}")].concat());
     let mut config = narrow(&[], QueueMode::Pool);
     config.cores = vec![0, 1];

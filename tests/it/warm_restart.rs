@@ -155,8 +155,10 @@ fn ask_all(
 fn a_restarted_router_hits_at_once_without_a_single_event() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index.snapshot");
-    let ((one, at_one), (two, at_two)) = (new_engine(true), new_engine(true));
-    let (engines, workers) = ([&one, &two], [at_one, at_two]);
+    let (one, at_one) = new_engine(true);
+    let (two, at_two) = new_engine(true);
+    let engines = [&one, &two];
+    let workers = [at_one, at_two];
     let handle = start_router(&workers, &path, vec![0, 1, 0]);
     let mut regulars = people(&handle, 6);
     ask_all(&handle, &mut regulars, &engines, 0, "What is a router?");
@@ -227,7 +229,8 @@ fn of_an_engine_that_was_restarted_nothing_stays() {
             tell_engine(at, &"Something that each of them holds. ".repeat(40));
         }
         ask_all(&handle, &mut regulars, &[&kept, &engine], 0, "Hello?");
-        let (before, told) = (sent(&[&engine]), sent(&[&kept]));
+        let before = sent(&[&engine]);
+        let told = sent(&[&kept]);
         stop(handle);
         engine.stop();
         let engine = start_engine(&at);
@@ -256,8 +259,10 @@ fn of_an_engine_that_was_restarted_nothing_stays() {
 fn without_replay_a_snapshot_is_a_hint_until_the_stream_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let ((one, at_one), (two, at_two)) = (new_engine(false), new_engine(false));
-    let (engines, workers) = ([&one, &two], [at_one, at_two]);
+    let (one, at_one) = new_engine(false);
+    let (two, at_two) = new_engine(false);
+    let engines = [&one, &two];
+    let workers = [at_one, at_two];
     let handle = start_router(&workers, &path, vec![0]);
     until("both are followed", || near(live(&handle), 2.0));
     // A publisher drops what comes before it knows its subscriber.
@@ -383,7 +388,8 @@ fn snapshots_are_written_while_the_router_runs_and_survive_a_disk_that_fails() {
 fn a_worker_that_was_not_heard_of_is_not_forgotten_by_the_next_stop() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let ((one, at_one), (_two, at_two)) = (new_engine(true), new_engine(true));
+    let (one, at_one) = new_engine(true);
+    let (_two, at_two) = new_engine(true);
     let workers = [at_one.clone(), at_two];
     let handle = start_router(&workers, &path, vec![0]);
     let tracked = || metric(&handle, "forebay_kv_tracked_blocks");
@@ -500,7 +506,8 @@ fn requests_are_served_while_much_is_restored() {
     let handle = router(config);
     until("it is ready", || admin(&handle, "/readyz").status == 200);
     until("it is followed", || near(live(&handle), 1.0));
-    let (kept, left) = (restored(&handle), dropped(&handle, "limit"));
+    let kept = restored(&handle);
+    let left = dropped(&handle, "limit");
     assert!(kept > 10_000.0 && left > 10_000.0 && kept + left > 30_000.0, "{kept}, {left}");
     assert!(near(metric(&handle, "forebay_broken_invariants_total"), 0.0));
     stop(handle);

@@ -205,7 +205,8 @@ fn another_answer_is_passed_on_and_ends_the_clients_connection_alone() {
 fn early_bytes_wait_for_the_101_and_are_no_request() {
     let (tell, told) = std::sync::mpsc::channel();
     let (go, gone) = std::sync::mpsc::channel::<()>();
-    let (tell, gone) = (std::sync::Mutex::new(tell), std::sync::Mutex::new(gone));
+    let tell = std::sync::Mutex::new(tell);
+    let gone = std::sync::Mutex::new(gone);
     let worker = Worker::start(move |seen, stream| {
         if seen.head.contains("refused") {
             return stream.write_all(b"HTTP/1.1 400 X\r\ncontent-length: 0\r\n\r\n").is_ok();
@@ -251,7 +252,8 @@ fn early_bytes_wait_for_the_101_and_are_no_request() {
 
 #[test]
 fn the_model_is_in_the_query() {
-    let (base, other) = (echo(), echo());
+    let base = echo();
+    let other = echo();
     let mut config = config(&[&base, &other]);
     config.workers[0].models = vec!["org/base".into()];
     config.workers[1].models = vec!["other".into()];
@@ -289,7 +291,8 @@ fn a_key_counts_and_must_be_for_all_models_of_the_worker() {
         config.workers[0].models = models.iter().map(|model| (*model).to_owned()).collect();
         router(config)
     };
-    let (one, two) = (keyed(&["m"]), keyed(&["m", "n"]));
+    let one = keyed(&["m"]);
+    let two = keyed(&["m", "n"]);
     let asks = |handle, model: &str, key: &str| {
         let key = format!("authorization: Bearer {key}\r\n");
         ask(handle, &upgrade(&format!("{PATH}?model={model}"), &key)).status
@@ -324,15 +327,16 @@ fn one_that_is_open_is_a_request_in_flight() {
 
 #[test]
 fn a_pair_serves_none_but_a_rank_that_can_compute_prompts_does() {
-    let (prefill, decode) =
-        (Stub::start(Pages::sglang("prefill")), Stub::start(Pages::sglang("decode")));
+    let prefill = Stub::start(Pages::sglang("prefill"));
+    let decode = Stub::start(Pages::sglang("decode"));
     let workers = [(&prefill, ""), (&decode, "")];
     let handle = ready(pair_config(&workers, "fallback = \"reject\""), &workers);
     let reply = ask(&handle, &upgrade(PATH, ""));
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert!(reply.text().contains("cannot be split"), "{}", reply.text());
     assert!(prefill.arrivals().is_empty() && decode.arrivals().is_empty());
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")];
     let handle = ready(pair_config(&workers, ""), &workers);
     let reply = ask(&handle, &upgrade(PATH, ""));
@@ -343,7 +347,8 @@ fn a_pair_serves_none_but_a_rank_that_can_compute_prompts_does() {
 
 #[test]
 fn a_worker_that_is_taken_out_gets_none() {
-    let (out, left) = (echo(), echo());
+    let out = echo();
+    let left = echo();
     let handle = router(config(&[&out, &left]));
     let mut client = Client::connect(handle.admin);
     client.send(&admin_post(&format!("/workers/{}/drain", out.address), b""));

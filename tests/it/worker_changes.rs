@@ -47,12 +47,14 @@ fn shares(router: &ServerHandle, names: [&str; 2]) -> [usize; 2] {
 
 #[test]
 fn a_worker_is_added_serves_and_is_removed() {
-    let (first, second) = (Worker::json("{}"), Gate::start());
+    let first = Worker::json("{}");
+    let second = Gate::start();
     let mut config = config(&[&first]);
     config.workers[0].name = Some("w0".into());
     let router = router(config);
     assert_eq!(worker_of(&complete(&router)), "w0");
-    let (url, address) = (second.worker.url(), second.worker.address);
+    let url = second.worker.url();
+    let address = second.worker.address;
     let (status, shown) = add(&router, &format!(r#"{{"url":"{url}","name":"w1"}}"#));
     assert_eq!((status, &shown["name"], &shown["in_flight"]), (201, &"w1".into(), &0.into()));
     until("it is up", || metric(&router, "forebay_worker_up{worker=\"w1\"") == 1.0);
@@ -93,7 +95,8 @@ fn a_worker_is_added_serves_and_is_removed() {
 
 #[test]
 fn a_worker_is_gone_after_the_drain_time_and_late_requests_still_end() {
-    let (held, other) = (Gate::start(), Worker::json("{}"));
+    let held = Gate::start();
+    let other = Worker::json("{}");
     let mut config = config(&[&held.worker, &other]);
     config.workers[0].name = Some("w0".into());
     config.workers[1].name = Some("w1".into());
@@ -196,7 +199,8 @@ fn what_calls_have_changed_outlives_a_restart() {
 fn what_cannot_be_kept_is_no_success() {
     let workers: Vec<Worker> = (0..3).map(|_| Worker::json("{}")).collect();
     let folder = tempfile::tempdir().unwrap();
-    let (place, file) = (folder.path().join("state"), folder.path().join("state/workers"));
+    let place = folder.path().join("state");
+    let file = folder.path().join("state/workers");
     let mut config = config(&workers.iter().take(2).collect::<Vec<_>>());
     config.workers[0].name = Some("w0".into());
     config.workers[1].name = Some("w1".into());
@@ -276,7 +280,8 @@ fn call(router: &ServerHandle, method: &str, path: &str) -> (u16, String) {
 
 #[test]
 fn the_calls_of_vllm_router_answer_as_there() {
-    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let first = Worker::json("{}");
+    let second = Worker::json("{}");
     let router = router(config(&[&first]));
     assert_eq!(worker_of(&complete(&router)), first.address.to_string());
     let [old, new] = [&first, &second].map(Worker::url);
@@ -304,7 +309,8 @@ fn the_calls_of_vllm_router_answer_as_there() {
 
 #[test]
 fn adding_a_worker_can_wait_until_it_serves() {
-    let (first, second) = (Worker::json("{}"), Worker::json("{}"));
+    let first = Worker::json("{}");
+    let second = Worker::json("{}");
     let router = router(config(&[&first]));
     let (status, worker) = add(&router, &format!(r#"{{"url":"{}","wait":"30s"}}"#, second.url()));
     assert_eq!((status, &worker["state"]), (201, &"up".into()), "{worker}");

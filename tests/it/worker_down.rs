@@ -24,8 +24,10 @@ struct Ill {
 
 impl Ill {
     fn start() -> Self {
-        let (is_ill, drips) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-        let (ill, drip) = (Arc::clone(&is_ill), Arc::clone(&drips));
+        let is_ill = Arc::new(AtomicBool::new(false));
+        let drips = Arc::new(AtomicBool::new(true));
+        let ill = Arc::clone(&is_ill);
+        let drip = Arc::clone(&drips);
         let worker = Worker::start(move |seen, stream| {
             let body = String::from_utf8_lossy(&seen.body);
             if seen.head.starts_with("GET") {
@@ -145,7 +147,8 @@ fn a_busy_worker_that_is_too_slow_for_its_checks_stays_up() {
 fn a_worker_whose_reports_come_stays_up() {
     let is_ill = Arc::new(AtomicBool::new(false));
     let reports = Arc::new(AtomicBool::new(true));
-    let (ill, tells) = (Arc::clone(&is_ill), Arc::clone(&reports));
+    let ill = Arc::clone(&is_ill);
+    let tells = Arc::clone(&reports);
     let worker = Worker::start(move |seen, stream| {
         let page = match seen.head.split(' ').nth(1) {
             Some("/v1/models") => r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#,
@@ -213,7 +216,8 @@ fn a_worker_that_comes_back_starts_slowly() {
 
 #[test]
 fn a_prefill_worker_that_hangs_ends_its_legs() {
-    let (prefill, decode) = (Stub::start(Pages::vllm()), Stub::start(Pages::vllm()));
+    let prefill = Stub::start(Pages::vllm());
+    let decode = Stub::start(Pages::vllm());
     let workers = [(&prefill, "role = \"prefill\""), (&decode, "role = \"decode\"")];
     let mut config = pair_config(&workers, "");
     quick(&mut config);

@@ -49,7 +49,8 @@ fn two(workers: &[&Worker], policy: Policy) -> ServerHandle {
 
 #[test]
 fn a_draining_worker_finishes_its_requests_and_gets_no_new_one() {
-    let (held, other) = (Gate::start(), Worker::json("{}"));
+    let held = Gate::start();
+    let other = Worker::json("{}");
     let router = two(&[&held.worker, &other], Policy::LeastLoaded);
     say(&router, "w1", "drain");
     let mut kept = Client::connect(router.listen);
@@ -108,7 +109,8 @@ fn when_all_drain_requests_are_refused_as_if_none_were_usable() {
 
 #[test]
 fn who_waits_goes_to_a_worker_that_does_not_drain() {
-    let (first, second) = (Gate::start(), Gate::start());
+    let first = Gate::start();
+    let second = Gate::start();
     let mut config = config(&[&first.worker, &second.worker]);
     for (number, worker) in config.workers.iter_mut().enumerate() {
         worker.name = Some(format!("w{number}"));

@@ -19,7 +19,8 @@ fn dead() -> Worker {
 
 #[test]
 fn a_refused_connection_is_retried_on_another_worker() {
-    let (bad, good) = (dead(), Worker::json(r#"{"ok":true}"#));
+    let bad = dead();
+    let good = Worker::json(r#"{"ok":true}"#);
     let router = router(config(&[&bad, &good]));
     let mut client = Client::connect(router.listen);
     for _ in 0..4 {
@@ -263,11 +264,13 @@ fn a_server_without_room_is_left_alone_with_all_its_ranks() {
             let ranks = workers["workers"][0]["ranks"].as_array().unwrap().clone();
             ranks.iter().filter(|rank| rank["busy_ms"] != 0).count()
         };
-        let (mut seen, mut most) = (0, 0);
+        let mut seen = 0;
+        let mut most = 0;
         until("the full server is asked", || {
             client.send(&post("/v1/completions", ASK));
             assert_eq!(client.reply().status, 200);
-            (seen, most) = (seen + full.seen.try_iter().count(), most.max(held()));
+            seen += full.seen.try_iter().count();
+            most = most.max(held());
             seen >= asked
         });
         assert!(engine != EngineKind::Vllm || most == 4, "{most} ranks are held");

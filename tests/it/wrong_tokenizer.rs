@@ -72,7 +72,8 @@ fn ask_until(router: &RouterProcess, text: &str) -> usize {
 
 #[test]
 fn a_tokenizer_that_is_not_the_engines_is_reported_once() {
-    let (engine, other) = (engine("m"), bytes_only());
+    let engine = engine("m");
+    let other = bytes_only();
     let router = router(other.path(), &[&engine]);
     assert!(feed(router.admin, 0)["text"].is_null(), "nothing has come yet");
     let asked = ask_until(&router, "mismatch");
@@ -106,7 +107,8 @@ fn the_engines_own_tokenizer_and_none_are_no_mismatch() {
 
 #[test]
 fn one_model_dir_for_several_models_is_reported() {
-    let (first, second) = (engine("m"), engine("n"));
+    let first = engine("m");
+    let second = engine("n");
     let router = router(Path::new(OWN), &[&first, &second]);
     until("the log has it", || router.logged(SHARED) == 1);
     let log = router.log();

@@ -129,7 +129,8 @@ mod ring_models {
             let limits = QueueLimits { depth_max: 1, bytes_max: 0, tokens_max: 0 };
             let cell = Arc::new(QueueCell::default());
             let place_taken = Arc::new(AtomicU32::new(1));
-            let (queue, place) = (Arc::clone(&cell), Arc::clone(&place_taken));
+            let queue = Arc::clone(&cell);
+            let place = Arc::clone(&place_taken);
             let ending = thread::spawn(move || {
                 place.fetch_sub(1, Ordering::Relaxed);
                 queue.room_made()
@@ -225,7 +226,8 @@ mod ring_models {
             let pushed = Arc::new(AtomicUsize::new(0));
             let sending: Vec<_> = (0..2)
                 .map(|_| {
-                    let (bell, pushed) = (Arc::clone(&bell), Arc::clone(&pushed));
+                    let bell = Arc::clone(&bell);
+                    let pushed = Arc::clone(&pushed);
                     thread::spawn(move || {
                         pushed.fetch_add(1, Ordering::Release);
                         bell.ring();
@@ -268,7 +270,8 @@ mod ring_models {
             let parked = Arc::new(AtomicBool::new(false));
             let rung = Arc::new(AtomicBool::new(false));
             let (mut producer, consumer) = spsc(2);
-            let (their_parked, their_rung) = (Arc::clone(&parked), Arc::clone(&rung));
+            let their_parked = Arc::clone(&parked);
+            let their_rung = Arc::clone(&rung);
             let sending = thread::spawn(move || {
                 producer.push(7).unwrap();
                 if sender_fence {
@@ -421,7 +424,8 @@ mod room_models {
             let prefixes = Arc::new(PinnedPrefixes::default());
             // Loom does not know `OnceLock`, which has the slots.
             run(&load, &prefixes, &marks);
-            let (their_load, their_prefixes) = (Arc::clone(&load), Arc::clone(&prefixes));
+            let their_load = Arc::clone(&load);
+            let their_prefixes = Arc::clone(&prefixes);
             let theirs = marks.clone();
             let other = thread::spawn(move || run(&their_load, &their_prefixes, &theirs));
             run(&load, &prefixes, &marks);
@@ -440,7 +444,8 @@ mod room_models {
         loom::model(|| {
             let load = Arc::new(RankLoad::default());
             let prompts = Arc::new(UnstreamedPrompts::default());
-            let (their_load, their_prompts) = (Arc::clone(&load), Arc::clone(&prompts));
+            let their_load = Arc::clone(&load);
+            let their_prompts = Arc::clone(&prompts);
             let passing = thread::spawn(move || {
                 let passed = their_prompts.pass(PromptNumber::new(1), 1);
                 if passed.count > 0 {
@@ -465,7 +470,8 @@ mod room_models {
     fn two_that_open_a_window_are_one_opening() {
         loom::model(|| {
             let windows = Arc::new(Windows::new());
-            let (pool, now) = (PoolIndex(0), NanosSinceStart(10));
+            let pool = PoolIndex(0);
+            let now = NanosSinceStart(10);
             let theirs = Arc::clone(&windows);
             let opening =
                 thread::spawn(move || theirs.open(pool, OpenedBy::Here, now, NanosSinceStart(90)));
@@ -482,7 +488,9 @@ mod room_models {
     fn openings_and_closings_alternate() {
         loom::model(|| {
             let windows = Arc::new(Windows::new());
-            let (pool, now, until) = (PoolIndex(0), NanosSinceStart(10), NanosSinceStart(90));
+            let pool = PoolIndex(0);
+            let now = NanosSinceStart(10);
+            let until = NanosSinceStart(90);
             assert!(windows.open(pool, OpenedBy::Here, now, until));
             let theirs = Arc::clone(&windows);
             let closing = thread::spawn(move || theirs.close(pool, OpenedBy::Here, now));
@@ -579,7 +587,8 @@ mod index_models {
     }
 
     fn apply(writer: &mut SliceWriter, rank: u16, block: &[u8], store: bool) {
-        let (parent, key) = (root(), root().child(SEED, block));
+        let parent = root();
+        let key = root().child(SEED, block);
         let block_bytes = u16::try_from(block.len()).unwrap();
         let op = match store {
             true => KvOp::Store { parent, key, block_bytes },
@@ -751,7 +760,8 @@ mod index_models {
         for block in blocks {
             keys.push(keys.last().unwrap().child(SEED, block));
         }
-        let (parent, key) = (keys[keys.len() - 2], keys[keys.len() - 1]);
+        let parent = keys[keys.len() - 2];
+        let key = keys[keys.len() - 1];
         let op = match store {
             true => KvOp::Store { parent, key, block_bytes: BLOCK_BYTES },
             false => KvOp::Remove { key },
@@ -862,7 +872,8 @@ mod tenant_models {
         take: impl Fn(&TenantCell) -> T + Clone + Send + 'static,
     ) -> (Arc<TenantCell>, T, T) {
         let cell = Arc::new(TenantCell::default());
-        let (other, taking) = (Arc::clone(&cell), take.clone());
+        let other = Arc::clone(&cell);
+        let taking = take.clone();
         let other = thread::spawn(move || taking(&other));
         let here = take(&cell);
         (cell, here, other.join().unwrap())

@@ -69,7 +69,8 @@ impl World {
     /// Limits are exact at the moment that a lease is taken.
     fn check_room(&self, fleet: &FleetSnapshot, rank: RankIndex, model: ModelIndex) -> Checked {
         let model = Some(model);
-        let (limits, load) = (fleet.room(rank), self.board.rank(rank).unwrap());
+        let limits = fleet.room(rank);
+        let load = self.board.rank(rank).unwrap();
         let taken = load.in_flight() + load.places_elsewhere();
         if limits.places_max > 0 && taken > limits.places_max {
             return Err(format!("{rank:?}: {taken} in flight, limit {}", limits.places_max));
@@ -98,7 +99,8 @@ impl World {
         lease: &Lease,
         (leg, near): (Leg, Option<RankIndex>),
     ) -> Checked {
-        let (rank, flow) = (lease.rank(), self.requests[id].flow.as_ref().unwrap());
+        let rank = lease.rank();
+        let flow = self.requests[id].flow.as_ref().unwrap();
         self.check_room(fleet, rank, lease.requester().model)?;
         let RequestFacts { model, pin, tried, .. } = flow.facts();
         let way = Way { model: model.index(), leg, near, pin: *pin, tried };
@@ -164,7 +166,8 @@ impl World {
         queue: QueueIndex,
         tenant: u64,
     ) -> Checked {
-        let (limits, cell) = (&fleet.config.flow.queue, self.board.queue(queue).unwrap());
+        let limits = &fleet.config.flow.queue;
+        let cell = self.board.queue(queue).unwrap();
         let bytes_max = u64::try_from(limits.bytes_max).unwrap();
         let waiting = |tenant: &u64| self.books.of_tenant.get(&(queue, *tenant)).copied();
         let own = waiting(&tenant).unwrap();
@@ -174,7 +177,8 @@ impl World {
         let exceeds = |all: u64, held: u64, max: u64| {
             all > max && own.requests > 1 && held * weights > max * weight_of(tenant)
         };
-        let (places, depth_max) = (u64::from(own.requests), u64::from(limits.depth_max));
+        let places = u64::from(own.requests);
+        let depth_max = u64::from(limits.depth_max);
         if exceeds(cell.waiting().into(), places, depth_max)
             || exceeds(cell.waiting_bytes(), own.bytes, bytes_max)
         {
@@ -282,7 +286,8 @@ impl World {
         let is_refused =
             model != waiter.facts.model && load.refuses_one_model(Some(model), self.now);
         // First fit: what is larger found no room. What no cache can hold takes what is left.
-        let (wants, wanted) = (wanted(left).kv_tokens, wanted(waiter).kv_tokens);
+        let wants = wanted(left).kv_tokens;
+        let wanted = wanted(waiter).kv_tokens;
         let most = fleet.room(rank).kv_tokens_max;
         let fits = most == 0 || wants <= wanted && wanted <= most;
         !is_refused
@@ -415,7 +420,8 @@ impl World {
                 if !self.shards.iter().all(is_its) {
                     continue;
                 }
-                let (load, limits) = (self.board.rank(rank).unwrap(), self.limits(fleet, rank));
+                let load = self.board.rank(rank).unwrap();
+                let limits = self.limits(fleet, rank);
                 // Others may have had the last place here since.
                 let is_short = !self.waits_for(at, waiter, rank)
                     || load.has_room(limits, RoomWanted::default())
@@ -536,8 +542,8 @@ impl World {
         };
         // Who goes by older limits closes it when it hears of these.
         let is_known = self.shards.iter().all(|shard| shard.fleet.generation == fleet.generation);
-        let (flow, percent) =
-            (&fleet.config.flow, u64::from(fleet.config.flow.rejection.low_water_percent));
+        let flow = &fleet.config.flow;
+        let percent = u64::from(fleet.config.flow.rejection.low_water_percent);
         if flow.queue.mode == QueueMode::Off || !is_known {
             return Ok(());
         }
@@ -606,7 +612,8 @@ impl World {
 
     /// Is the rank not paused for the request? One that has failed elsewhere is no trial.
     fn is_open_to(&self, waiter: &Waiter, rank: RankIndex) -> bool {
-        let (load, requester) = (self.board.rank(rank).unwrap(), waiter.facts.requester());
+        let load = self.board.rank(rank).unwrap();
+        let requester = waiter.facts.requester();
         load.breaker_admits(self.now, Some(requester))
             && (waiter.facts.tried.is_empty() || !load.is_open_for(requester))
     }
@@ -626,7 +633,8 @@ impl World {
     }
 
     fn has_room(&self, fleet: &FleetSnapshot, waiter: &Waiter, rank: RankIndex) -> bool {
-        let (load, limits) = (self.board.rank(rank).unwrap(), self.limits(fleet, rank));
+        let load = self.board.rank(rank).unwrap();
+        let limits = self.limits(fleet, rank);
         let model = Some(waiter.facts.model);
         load.has_room(load.room_at(limits, model, self.now), wanted(waiter))
             && load.busy_until(model) <= self.now
@@ -772,6 +780,7 @@ fn makes_a_pair(fleet: &FleetSnapshot, prefill: RankIndex, decode: RankIndex) ->
         let (rank, worker): (&Rank, _) = fleet.rank(rank).unwrap();
         (worker.dialect == Dialect::Sglang, rank.topology.as_deref())
     };
-    let ((a, prefill), (b, decode)) = (of(prefill), of(decode));
+    let (a, prefill) = of(prefill);
+    let (b, decode) = of(decode);
     a == b && (prefill.is_none() || decode.is_none() || prefill == decode)
 }

@@ -47,8 +47,10 @@ impl Duty {
         if random.bool() {
             return vec![Self::WHOLE; workers];
         }
-        let (is_sglang, is_mixed) = (random.bool(), random.u32(..8) == 0);
-        let (has_labels, has_whole) = (random.bool(), random.bool());
+        let is_sglang = random.bool();
+        let is_mixed = random.u32(..8) == 0;
+        let has_labels = random.bool();
+        let has_whole = random.bool();
         let draw = |_| Self {
             role: Self::draw_role(random, has_whole),
             is_sglang: if is_mixed { random.bool() } else { is_sglang },

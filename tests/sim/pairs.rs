@@ -16,8 +16,10 @@ const PREFILL_TIMEOUT_NS: u64 = 80 * MS;
 impl World {
     pub(crate) fn start_pair(&mut self, id: usize, decode: Lease, prefill: Lease) -> Checked {
         self.stats.pairs += 1;
-        let (d, p) = (decode.rank(), prefill.rank());
-        let (mut fate, prefill_fate) = (self.fate(d), self.fate(p));
+        let d = decode.rank();
+        let p = prefill.rank();
+        let mut fate = self.fate(d);
+        let prefill_fate = self.fate(p);
         let hangs = |world: &mut Self| world.random.u32(..100) < world.plan.failers;
         if fate.is_none() && hangs(self) {
             fate = Some(RelayError::FirstByteTimedOut);
@@ -99,7 +101,8 @@ impl World {
     fn pair_failed(&mut self, id: usize, paired: Paired, error: RelayError) -> Checked {
         self.note(|| format!("request {id}: its pair fails with {error:?}"));
         let leg = &self.legs[paired.leg];
-        let (prefill, decode) = (leg.rank, paired.decode.rank());
+        let prefill = leg.rank;
+        let decode = paired.decode.rank();
         let ended = leg.is_told.then(|| leg.ended.clone());
         let known = FailedPair {
             error,
@@ -137,7 +140,8 @@ impl World {
     pub(crate) fn go_on_with_leg(&mut self, number: usize) {
         let now = self.now;
         let leg = &mut self.legs[number];
-        let (id, end_at) = (leg.request, leg.end_at);
+        let id = leg.request;
+        let end_at = leg.end_at;
         if leg.cancelled_at.is_some_and(|at| at <= now) {
             if let Some(lease) = leg.lease.take() {
                 self.end_lease(id, lease, None);
@@ -146,7 +150,8 @@ impl World {
         }
         let Some(lease) = leg.lease.take_if(|_| end_at <= now) else { return };
         leg.is_told = true;
-        let (rank, ended) = (leg.rank, leg.ended.clone());
+        let rank = leg.rank;
+        let ended = leg.ended.clone();
         self.note(|| format!("the prefill of request {id} on {rank:?}: {ended:?}"));
         self.end_lease(id, lease, Judgement::of_leg(&ended, true));
         let heard_at = NanosSinceStart(now.0 + self.random.u64(..MS));

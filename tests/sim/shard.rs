@@ -163,7 +163,8 @@ impl World {
                 None => shard.phase = Phase::Flush,
             },
             Phase::Flush => {
-                let (sender, bells) = (&mut shard.sender, &self.bells);
+                let sender = &mut shard.sender;
+                let bells = &self.bells;
                 shard
                     .outbox
                     .flush(|to, message| sender.send(to, message), |to| bells[to.index()].ring());

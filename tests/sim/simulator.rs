@@ -86,7 +86,8 @@ fn a_seed_is_always_the_same_run() {
 /// The sums of all runs, and the first seed that failed.
 fn run_all(base: u64, runs: u64) -> (Stats, Option<u64>) {
     let threads = thread::available_parallelism().map_or(2, |count| count.get().min(8));
-    let (next, failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let next = AtomicU64::new(0);
+    let failed = AtomicU64::new(u64::MAX);
     let work = || {
         let mut sum = Stats::default();
         loop {
@@ -163,6 +164,8 @@ fn run(seed: u64, tracing: bool) -> Result<Stats, String> {
 fn told(world: &World, fault: &str) -> String {
     let trace = world.trace.as_deref().unwrap_or_default();
     let last = trace[trace.len().saturating_sub(STEPS_SHOWN)..].join("\n");
-    let (at, mode, plan) = (world.now.0 / 1_000, world.truth.mode, &world.plan);
+    let at = world.now.0 / 1_000;
+    let mode = world.truth.mode;
+    let plan = &world.plan;
     format!("{last}\n{fault}\nat {at} us; {mode:?}, {plan:?}")
 }

@@ -52,12 +52,14 @@ impl World {
     }
 
     fn arrive(&mut self, id: usize) -> Checked {
-        let (now, request) = (self.now, &mut self.requests[id]);
+        let now = self.now;
+        let request = &mut self.requests[id];
         let shard = &mut self.shards[request.shard];
         if shard.draining {
             return self.answer(id, Answer::Draining);
         }
-        let (fleet, stages) = (Arc::clone(&shard.fleet), &mut shard.stages);
+        let fleet = Arc::clone(&shard.fleet);
+        let stages = &mut shard.stages;
         let mut facts = request.facts.clone();
         let Caller { tenant, weight, .. } = facts.caller;
         let mut newcomer = Newcomer::of(TenantPart { tenant, weight, is_only: false });
@@ -114,7 +116,8 @@ impl World {
                 Action::Send(chosen) => Some(chosen.lease.rank()),
                 _ => flow.decode_rank(),
             };
-            (step.is_granted, step.had) = (false, step.had.filter(|had| Some(*had) == has));
+            step.is_granted = false;
+            step.had = step.had.filter(|had| Some(*had) == has);
         }
         // What it held, and what it holds now.
         let decode = flow.decode_rank();
@@ -181,7 +184,9 @@ impl World {
     ) -> Checked {
         self.stats.waited += 1;
         let decode = self.requests[id].flow.as_ref().unwrap().decode_rank();
-        let (ticket, queue, leg) = (waiter.ticket, waiter.queue, waiter.leg);
+        let ticket = waiter.ticket;
+        let queue = waiter.queue;
+        let leg = waiter.leg;
         self.note(|| format!("request {id} waits in {queue:?} as {ticket:?}, {leg:?}"));
         match leg {
             Leg::Whole => {}
@@ -233,8 +238,8 @@ impl World {
 
     fn wait(&mut self, id: usize, wait: Wait) -> Checked {
         let request = &self.requests[id];
-        let (gone, waker) =
-            (self.now >= request.leaves_at, Waker::from(Arc::clone(&request.woken)));
+        let gone = self.now >= request.leaves_at;
+        let waker = Waker::from(Arc::clone(&request.woken));
         let shard = &mut self.shards[request.shard];
         // A connection that is torn down does not look for its verdict first.
         let looks = !gone || self.random.bool();

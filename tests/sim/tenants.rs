@@ -132,7 +132,8 @@ impl Scene {
         match action {
             Action::Send(chosen) => self.serve(tenant, chosen.lease, 0),
             Action::Wait(..) => {
-                let (waits, now) = (self.stage.join((flow, action)), self.stage.now);
+                let waits = self.stage.join((flow, action));
+                let now = self.stage.now;
                 self.waiting.insert(waits.ticket, (tenant, waits, now));
             }
             Action::End(_) => self.refused(tenant),

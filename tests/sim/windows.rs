@@ -126,7 +126,8 @@ fn a_window_is_open_to_a_tenant_below_its_share() {
         let other = Ask { tenant: 1, ..stage.any() };
         let _others: Vec<_> = (0..2).map(|_| stage.wait(&other)).collect();
         assert!(!stage.lets_in(1, false) && stage.lets_in(2, false), "{mode:?}");
-        let (now, until) = (stage.now, stage.now.plus(Duration::from_secs(1)));
+        let now = stage.now;
+        let until = stage.now.plus(Duration::from_secs(1));
         stage.board.windows().open(PoolIndex(0), OpenedBy::Hand, now, until);
         assert!(!stage.lets_in(2, false), "{mode:?}: what an operator closes is closed");
     }
@@ -137,7 +138,8 @@ fn a_window_is_open_to_a_tenant_below_its_share() {
 fn a_window_of_another_replica_leaves_each_tenant_half_of_the_queue() {
     let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
     stage.flow(|flow| flow.queue.depth_max = 4);
-    let (now, until) = (stage.now, stage.now.plus(Duration::from_secs(1)));
+    let now = stage.now;
+    let until = stage.now.plus(Duration::from_secs(1));
     stage.board.windows().open(PoolIndex(0), OpenedBy::Elsewhere, now, until);
     assert!(!stage.lets_in(0, true));
     let ask = stage.any();

@@ -76,7 +76,8 @@ impl World {
         let shard =
             |(index, port)| SimShard::new(index, port, &fleet, &plan, &board, random.fork());
         let shards = ports.into_iter().enumerate().map(shard).collect();
-        let (models, ranks) = (truth.models.len(), truth.ranks.len());
+        let models = truth.models.len();
+        let ranks = truth.ranks.len();
         let requests: Vec<_> =
             (0..plan.requests).map(|_| Request::draw(&mut random, &plan, models, ranks)).collect();
         let mut world = Self {
@@ -103,8 +104,8 @@ impl World {
 
     fn plan_events(&mut self) {
         for id in 0..self.requests.len() {
-            let (arrives, leaves) =
-                (self.requests[id].facts.arrived_at, self.requests[id].leaves_at);
+            let arrives = self.requests[id].facts.arrived_at;
+            let leaves = self.requests[id].leaves_at;
             self.at(arrives, Event::Task(id));
             if leaves.0 != u64::MAX {
                 self.at(leaves, Event::Task(id));
@@ -121,7 +122,8 @@ impl World {
             self.at(at, if elsewhere { Event::Elsewhere } else { Event::Report });
         }
         for _ in 0..self.plan.stalls {
-            let (at, shard) = (self.random.u64(..span), self.random.usize(..self.shards.len()));
+            let at = self.random.u64(..span);
+            let shard = self.random.usize(..self.shards.len());
             let time_ns = self.random.u64(..30 * MS);
             self.at(NanosSinceStart(at), Event::Stall(shard, time_ns));
         }
@@ -264,7 +266,8 @@ impl World {
                 State::Coming | State::Waiting(_) | State::Done => continue,
             };
             if !self.truth.is_up(rank) {
-                (*end.0, *end.1) = (soon, Some(RelayError::ClosedInHead));
+                *end.0 = soon;
+                *end.1 = Some(RelayError::ClosedInHead);
                 self.at(soon, Event::Task(id));
             }
         }
@@ -272,7 +275,8 @@ impl World {
             let soon = NanosSinceStart(self.now.0 + self.random.u64(..MS));
             let leg = &mut self.legs[id];
             if leg.lease.as_ref().is_some_and(|lease| !self.truth.is_up(lease.rank())) {
-                (leg.end_at, leg.ended) = (soon, broken());
+                leg.end_at = soon;
+                leg.ended = broken();
                 self.at(soon, Event::Leg(id));
             }
         }

@@ -100,7 +100,8 @@ impl TextEncoder {
     fn encode_segments(&mut self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut failed = None;
-        let (tokenizer, kept) = (&self.tokenizer, &mut self.kept);
+        let tokenizer = &self.tokenizer;
+        let kept = &mut self.kept;
         tokenizer.segments(text, |segment| match segment {
             TextSegment::Token(id) => ids.push(id),
             TextSegment::Text(part) => match kept.ids_of(part, || tokenizer.encode(part, false)) {

@@ -60,7 +60,9 @@ impl Faults {
     /// Replaces what was planned.
     pub(super) fn plan(&self, at: FaultAt, count: u64, body_bytes: usize) {
         self.0.send_modify(|plan| {
-            (plan.at, plan.count, plan.body_bytes) = (at, count, body_bytes);
+            plan.at = at;
+            plan.count = count;
+            plan.body_bytes = body_bytes;
         });
     }
 

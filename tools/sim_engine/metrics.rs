@@ -114,7 +114,8 @@ impl Page<'_> {
     }
 
     fn open_requests(&mut self, state: &EngineState) {
-        let (offers, counts) = (state.transfer.offers.counts(), state.requests.tally.counts());
+        let offers = state.transfer.offers.counts();
+        let counts = state.requests.tally.counts();
         let help = "Requests being served, also while they wait for their other half.";
         self.single("gauge", "forebay_engine_open", help, counts.open as f64);
         let help = "Rooms or transfers that are open and not done.";

@@ -96,7 +96,8 @@ impl Engine {
         let ended = || Err(EngineError::Start(std::io::Error::other("its thread ended")));
         let Bound { addr, registry_port, kv_sources, ranks } =
             answer.recv().unwrap_or_else(|_| ended())?;
-        let (stop, thread) = (Some(stop), Some(thread));
+        let stop = Some(stop);
+        let thread = Some(thread);
         Ok(EngineHandle { addr, registry_port, kv_sources, ranks, stop, thread })
     }
 }
@@ -195,7 +196,8 @@ fn run_until(
             None => addr.port(),
         };
         let state = start_parts(config, text, addr.port(), registry_port).await?;
-        let (kv_sources, ranks) = (state.place.kv_sources.to_vec(), state.ranks.clone());
+        let kv_sources = state.place.kv_sources.to_vec();
+        let ranks = state.ranks.clone();
         ready(Bound { addr, registry_port, kv_sources, ranks });
         let known = RegistryState::new(
             state.config.clone(),
@@ -318,7 +320,8 @@ async fn bind_publishers(
     loop {
         tries -= 1;
         let mut bound = Vec::new();
-        let (mut live, mut old) = (endpoint.clone(), replay.map(str::to_owned));
+        let mut live = endpoint.clone();
+        let mut old = replay.map(str::to_owned);
         let mut failed = None;
         for rank in 0..config.ranks {
             match bind(rank, live.clone(), old.clone()).await {

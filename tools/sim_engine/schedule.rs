@@ -531,7 +531,8 @@ mod tests {
         let mut steps = Vec::new();
         for id in 0..20_u32 {
             let prompt = (id * 100..id * 100 + 13).collect();
-            let (salt, part) = (String::new(), LegPart::Whole);
+            let salt = String::new();
+            let part = LegPart::Whole;
             let work = Work { prompt, output: vec![7; 9], salt, part };
             rank.submit(at(u64::from(id) * 5), RequestId(id.into()), work, &mut steps);
         }

@@ -42,8 +42,11 @@ impl TimesLog {
 
     /// A request is here.
     pub(super) fn received(&self, role: EngineRole) -> Timed {
-        let (log, received_ns) = (self.clone(), self.now_ns());
-        let (first_ns, ended, meeting) = (None, None, None);
+        let log = self.clone();
+        let received_ns = self.now_ns();
+        let first_ns = None;
+        let ended = None;
+        let meeting = None;
         Timed(Some(TimedLine { log, received_ns, first_ns, ended, role, meeting }))
     }
 

@@ -283,7 +283,8 @@ mod tests {
             "<|im_start|><|im_end|>x",
             "a<b <|im_start|>user\n héllo <|im_<|im_end|>\n<|im_start|>assistant\n",
         ] {
-            let (mut ids, mut joined) = (Vec::new(), String::new());
+            let mut ids = Vec::new();
+            let mut joined = String::new();
             tokenizer.segments(text, |segment| match segment {
                 TextSegment::Token(id) => {
                     ids.push(id);

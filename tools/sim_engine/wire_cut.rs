@@ -250,7 +250,8 @@ mod tests {
             (FaultAt::MidBody, "HTTP/1.1 200 OK\r\nx: y\r\n\r\nabc"),
         ] {
             for step in 1..=ANSWER.len() {
-                let (mut progress, mut written) = (CutProgress::default(), Vec::new());
+                let mut progress = CutProgress::default();
+                let mut written = Vec::new();
                 for part in ANSWER.chunks(step) {
                     let allowed = progress.allowed(&plan(at), part);
                     part[..allowed].iter().for_each(|byte| progress.written(*byte));

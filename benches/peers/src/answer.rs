@@ -163,7 +163,9 @@ mod tests {
         2;x=1\r\nhe\r\n3\r\nllo\r\n0\r\nt: 1\r\n\r\n";
 
     fn read(parts: &[&[u8]]) -> (bool, u16, Vec<u8>) {
-        let (mut reader, mut body, mut done) = (Reader::default(), Vec::new(), false);
+        let mut reader = Reader::default();
+        let mut body = Vec::new();
+        let mut done = false;
         for part in parts {
             assert!(!done, "ended too early");
             done = reader.feed(part, |data| body.extend_from_slice(data)).unwrap();

@@ -223,7 +223,8 @@ impl<'a> Load<'a> {
         };
         let now = rig.now_ns();
         self.progress_ns = now;
-        let (Client { reader, seen, .. }, sample) = (&mut *client, &mut self.sample);
+        let Client { reader, seen, .. } = &mut *client;
+        let sample = &mut self.sample;
         let expect = &self.expect;
         let is_done =
             reader.feed(&rig.scratch[..count], |part| seen.take(part, expect, now, sample))?;

@@ -172,7 +172,8 @@ mod tests {
     fn distinct_chats_share_the_system_message_alone() {
         let mut pools = Pools::default();
         let pool = pools.pool(Kind { bytes: 8_192, prompts: 2, is_stream: false }).unwrap();
-        let (one, other) = (pools.distinct(&pool, 0), pools.distinct(&pool, 0));
+        let one = pools.distinct(&pool, 0);
+        let other = pools.distinct(&pool, 0);
         let differ = one.iter().zip(other.iter()).position(|(a, b)| a != b).unwrap();
         let turn = pool.turns[0][0];
         assert!((turn..turn + DIGITS).contains(&differ), "{differ} is not in the first turn");

@@ -59,7 +59,9 @@ impl Sample {
 
 /// `answers` are those of the measured part, `answers_all` those of the whole run.
 pub(crate) fn report(sample: &Sample, counts: Counts) -> Value {
-    let (spent, answers, events) = (sample.spent, sample.latency.len(), sample.delay.len());
+    let spent = sample.spent;
+    let answers = sample.latency.len();
+    let events = sample.delay.len();
     let seconds = to_f64(sample.run_ns) / 1e9;
     let statuses: Map<String, Value> =
         sample.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();

@@ -85,7 +85,8 @@ mod tests {
         let wire = b"POST /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody\
             GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
         for cut in 0..=wire.len() {
-            let (mut reader, mut found) = (Reader::default(), Vec::new());
+            let mut reader = Reader::default();
+            let mut found = Vec::new();
             for part in [&wire[..cut], &wire[cut..]] {
                 let mut rest = part;
                 while let Some((request, after)) = reader.next(rest).unwrap() {

@@ -125,7 +125,8 @@ impl Stub {
                         let number = u32::try_from(self.conns.len()).map_err(io::Error::other)?;
                         let token = Token::Worker(number);
                         poller.add(&stream, token)?;
-                        let (reader, pending) = (Reader::default(), Vec::new());
+                        let reader = Reader::default();
+                        let pending = Vec::new();
                         self.conns.push(Some(Conn { stream, reader, pending, token }));
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -285,7 +286,8 @@ impl Event {
 
     /// When the event was due; `None` where it is not the event that was sent.
     pub(crate) fn due_ns(&self, event: &[u8]) -> Option<u64> {
-        let (start, end) = (self.digits.start - self.text.start, self.digits.end - self.text.start);
+        let start = self.digits.start - self.text.start;
+        let end = self.digits.end - self.text.start;
         let is_same = event.len() == self.len()
             && event[..start] == self.chunk[self.text.start..self.digits.start]
             && event[end..] == self.chunk[self.digits.end..self.text.end];

@@ -223,7 +223,8 @@ impl FlatTable {
 
 impl Bitset {
     fn add(&mut self, rank: u16) {
-        let (word, bit) = (&mut self.bits[usize::from(rank) / 64], 1 << (rank % 64));
+        let word = &mut self.bits[usize::from(rank) / 64];
+        let bit = 1 << (rank % 64);
         self.count += usize::from(*word & bit == 0);
         *word |= bit;
     }

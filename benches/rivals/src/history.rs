@@ -53,7 +53,8 @@ struct Held(Vec<HashSet<u64, ahash::RandomState>>);
 
 impl Prompt {
     fn new(text: Vec<u8>, tokens: Vec<u32>, words: &Words) -> Self {
-        let (mut end, mut hash) = (0, 0);
+        let mut end = 0;
+        let mut hash = 0;
         let mut prompt =
             Self { text, tokens, ends: Vec::new(), hashes: Vec::new(), locals: Vec::new() };
         for block in prompt.tokens.chunks_exact(BLOCK_TOKENS) {
@@ -160,14 +161,16 @@ const CHURN: usize = 2_000;
 /// branched off another. All ranks hold all system prompts.
 pub(crate) fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
     let mut rng = Rng::with_seed(u64::from(ranks));
-    let (mut history, mut held) = (History::default(), Held::default());
+    let mut history = History::default();
+    let mut held = Held::default();
     let mut of_depth = Vec::new();
     let mut turns = Vec::new();
     for (depth, sessions, system_blocks) in DEPTHS {
         let sessions = ((sessions as f64 * scale) as usize).max(SYSTEM_PROMPTS);
         let systems: Vec<(Vec<u8>, Vec<u32>)> = (0..SYSTEM_PROMPTS)
             .map(|_| {
-                let (mut text, mut ids) = (Vec::new(), Vec::new());
+                let mut text = Vec::new();
+                let mut ids = Vec::new();
                 words.write(&mut rng, system_blocks * BLOCK_TOKENS + 5, &mut text, &mut ids);
                 (text, ids)
             })
@@ -216,7 +219,8 @@ pub(crate) fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
         history.serve(&mut held, rank, prompt, until, until / 10);
     }
     // Behind a system prompt that every rank holds.
-    let (system, system_blocks) = (&history.prompts[of_depth[1].start], DEPTHS[1].2);
+    let system = &history.prompts[of_depth[1].start];
+    let system_blocks = DEPTHS[1].2;
     let system = (
         system.text_of(system_blocks).to_vec(),
         system.tokens[..system_blocks * BLOCK_TOKENS].to_vec(),
@@ -236,8 +240,10 @@ pub(crate) fn fleet(words: &Words, ranks: u16, scale: f64) -> Fleet {
 /// `sharing` ranks of 64.
 pub(crate) fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize) -> History {
     let mut rng = Rng::with_seed(u64::from(sharing) + 77);
-    let (mut history, mut held) = (History::default(), Held::default());
-    let (system_blocks, blocks) = (40, 120);
+    let mut history = History::default();
+    let mut held = Held::default();
+    let system_blocks = 40;
+    let blocks = 120;
     let mut systems = Vec::new();
     let mut turns = Vec::new();
     for session in 0..unique / (blocks - system_blocks) {
@@ -245,7 +251,8 @@ pub(crate) fn shared(words: &Words, unique: usize, sharing: u16, prefill: usize)
         // are.
         let group = session % 64;
         if systems.len() <= group {
-            let (mut text, mut ids) = (Vec::new(), Vec::new());
+            let mut text = Vec::new();
+            let mut ids = Vec::new();
             words.write(&mut rng, system_blocks * BLOCK_TOKENS + 5, &mut text, &mut ids);
             systems.push((text, ids));
         }

@@ -38,7 +38,8 @@ const USAGE: &str = "usage: rivals [--quick] [--rounds N] [memory] [apply] [look
 
 fn main() -> ExitCode {
     let mut parts = Vec::new();
-    let (mut quick, mut rounds) = (false, 5);
+    let mut quick = false;
+    let mut rounds = 5;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {

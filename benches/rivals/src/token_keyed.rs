@@ -99,7 +99,8 @@ impl TokenReader {
                 self.blocks[usize::from(rank)] = last as u32 + 1;
                 self.held.push(rank);
             });
-            (from, set) = (last + 1, next);
+            from = last + 1;
+            set = next;
         }
         &self.held
     }
@@ -116,7 +117,8 @@ impl TokenReader {
 
 /// The last path that as many ranks hold as hold `paths[from]`.
 fn last_with(table: &FlatTable, paths: &[u64], from: usize, count: usize) -> usize {
-    let (mut low, mut high) = (from, paths.len());
+    let mut low = from;
+    let mut high = paths.len();
     while high - low > 1 {
         let step = (high - low).div_ceil(PROBES + 1);
         let first = low + step;

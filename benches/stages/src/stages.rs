@@ -102,7 +102,8 @@ fn scanned(body: &[u8]) -> ApiRequest {
 
 /// The head of a request, and what API its path is.
 fn head() -> Box<dyn Operation> {
-    let (bytes, limits) = (request_head(8_192), HeadLimits::default());
+    let bytes = request_head(8_192);
+    let limits = HeadLimits::default();
     let run = move |head: &mut RequestHead| {
         let parsed = parse_request(black_box(&bytes), &limits, head);
         assert_eq!(parsed.ok(), Some(Progress::Complete));
@@ -123,7 +124,8 @@ fn scan_of(body_bytes: usize) -> Box<dyn Operation> {
 
 /// Messages to the prompt's text.
 fn render_of(body_bytes: usize) -> Box<dyn Operation> {
-    let (body, text) = (chat_body(body_bytes), model_text());
+    let body = chat_body(body_bytes);
+    let text = model_text();
     let request = scanned(&body);
     let run = move |out: &mut Vec<u8>| {
         let rendered = render_at(RenderThread::Shard, black_box(&request), &body, &text, out);
@@ -167,7 +169,8 @@ impl Choice {
         let world = World::new(8_192);
         let (board, reports, leases) = loads(&world.fleet);
         let (matched, prompt) = world.matched();
-        let (best, marks) = (Some(HOLDER), prompt.marks().clone());
+        let best = Some(HOLDER);
+        let marks = prompt.marks().clone();
         Self { world, board, reports, matched, marks, held_nowhere: None, best, _leases: leases }
     }
 
@@ -211,10 +214,12 @@ impl Choice {
 /// Candidates, their costs, the choice.
 fn select_of(choice: Choice) -> Box<dyn Operation> {
     let state = (choice, Candidates::default());
-    let (mut turn, mut random) = (RoundRobin::default(), fastrand::Rng::with_seed(4));
+    let mut turn = RoundRobin::default();
+    let mut random = fastrand::Rng::with_seed(4);
     let run = move |(choice, candidates): &mut (Choice, Candidates)| {
         let choice = black_box(&*choice);
-        let (fleet, request) = (&choice.world.fleet, choice.request());
+        let fleet = &choice.world.fleet;
+        let request = choice.request();
         let mut binder = Binder {
             fleet,
             board: &choice.board,
@@ -258,7 +263,8 @@ fn lease() -> Box<dyn Operation> {
 
 /// The plan of a rank, and the request as it is sent there.
 fn encode() -> Box<dyn Operation> {
-    let (fleet, body) = (fleet(None), chat_body(8_192));
+    let fleet = fleet(None);
+    let body = chat_body(8_192);
     let bytes = request_head(body.len());
     let head = parsed_head(&bytes);
     let content_length = u64::try_from(body.len()).ok();
@@ -325,7 +331,8 @@ fn body_of(sent: Vec<Vec<u8>>) -> Box<dyn Operation> {
 /// One step of the machine: from a matched prompt to the rank that it is sent to, and the end of
 /// its lease.
 fn flow() -> Box<dyn Operation> {
-    let (world, config) = (World::new(8_192), Config::default());
+    let world = World::new(8_192);
+    let config = Config::default();
     let (board, reports, leases) = loads(&world.fleet);
     let (matched, prompt) = world.matched();
     let mut stages = Stages::new(

@@ -203,7 +203,8 @@ pub(crate) fn filled_index(text: &[u8]) -> IndexReader {
 /// Blocks as tokens cut a text: 64 bytes, give or take a third.
 fn cut(text: &[u8]) -> Vec<&[u8]> {
     let mut random = fastrand::Rng::with_seed(3);
-    let (mut blocks, mut rest) = (Vec::new(), text);
+    let mut blocks = Vec::new();
+    let mut rest = text;
     while rest.len() > 84 {
         let (block, after) = rest.split_at(random.usize(44..=84));
         blocks.push(block);
@@ -213,7 +214,8 @@ fn cut(text: &[u8]) -> Vec<&[u8]> {
 }
 
 fn store<'a>(writers: &mut [SliceWriter], rank: RankIndex, blocks: impl Iterator<Item = &'a [u8]>) {
-    let (mut parent, mut slice) = (root(), None);
+    let mut parent = root();
+    let mut slice = None;
     for block in blocks {
         let key = parent.child(SEED, block);
         let slice = *slice.get_or_insert_with(|| slice_of(key, SHARD_COUNT).index());
@@ -272,7 +274,8 @@ impl World {
 
     /// What is found of the prompt.
     pub(crate) fn matched(&self) -> (Matched, Prompt) {
-        let (mut matched, mut prompt) = (Matched::new(RANKS_MAX), Prompt::default());
+        let mut matched = Matched::new(RANKS_MAX);
+        let mut prompt = Prompt::default();
         self.render(&mut prompt);
         self.walk(&mut matched, &mut prompt);
         let found = |rank| matched.overlaps().get(rank).bytes;

@@ -52,7 +52,8 @@ impl Events {
         if self.kept.len() >= LIVE_EVENTS_MAX {
             self.kept.pop_front();
         }
-        let (id, number) = (self.pushed_count, self.pushed_count);
+        let id = self.pushed_count;
+        let number = self.pushed_count;
         self.kept.push_back(LiveEvent { id, number, ranks: None, at, kind, text });
     }
 
@@ -122,7 +123,8 @@ impl Events {
         worker: WorkerIndex,
         now: NanosSinceStart,
     ) {
-        let (mut found, mut lost) = (0_usize, 0_usize);
+        let mut found = 0_usize;
+        let mut lost = 0_usize;
         for (position, rank) in after.ranks.iter().enumerate() {
             if rank.worker == worker {
                 let was = before.ranks.get(position).is_some_and(|rank| rank.kv_feed_live);
@@ -157,7 +159,8 @@ impl Events {
                         .iter()
                         .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some());
                     let by: Vec<&str> = by.map(|(_, word)| *word).collect();
-                    let (name, by) = (pool_name(fleet, pool), by.join(", "));
+                    let name = pool_name(fleet, pool);
+                    let by = by.join(", ");
                     self.push("opened", format!("{name}: rejection window opened ({by})"), now);
                 }
                 Some(place) if !is_open => {
@@ -229,7 +232,8 @@ mod tests {
             fleet.ranks[1].kv_feed_live = kv_feed_live;
             fleet
         };
-        let (up, down) = (WorkerState::Up, WorkerState::Down);
+        let up = WorkerState::Up;
+        let down = WorkerState::Down;
         let steps = [
             (up, false),
             (down, false),
@@ -241,7 +245,8 @@ mod tests {
             (WorkerState::Gone, false),
             (WorkerState::Gone, false),
         ];
-        let (mut events, mut before) = (Events::default(), FleetSnapshot::default());
+        let mut events = Events::default();
+        let mut before = FleetSnapshot::default();
         for (state, kv_feed_live) in steps {
             let after = fleet(state, kv_feed_live);
             events.compare(&before, &after, NOW);
@@ -254,7 +259,8 @@ mod tests {
 
     #[test]
     fn ranks_that_come_one_after_the_other_are_one_event() {
-        let (mut events, mut before) = (Events::default(), two_pools());
+        let mut events = Events::default();
+        let mut before = two_pools();
         for (rank, seconds) in [(0, 0), (1, 1), (2, 30)] {
             let mut after = two_pools();
             after.ranks.iter_mut().take(rank + 1).for_each(|rank| rank.kv_feed_live = true);
@@ -263,14 +269,16 @@ mod tests {
         }
         let told: Vec<(u64, u64, &str)> =
             events.kept.iter().map(|one| (one.id, one.number, &*one.text)).collect();
-        let (two, one) =
-            ("w: follows the KV events of 2 ranks", "w: follows the KV events of 1 rank");
+        let two = "w: follows the KV events of 2 ranks";
+        let one = "w: follows the KV events of 1 rank";
         assert_eq!(told, [(1, 2, two), (3, 3, one)]);
     }
 
     #[test]
     fn windows_are_told_once_and_old_events_go() {
-        let (fleet, windows, mut events) = (two_pools(), Windows::new(), Events::default());
+        let fleet = two_pools();
+        let windows = Windows::new();
+        let mut events = Events::default();
         let later = |seconds| NOW.plus(Duration::from_secs(seconds));
         windows.open(PoolIndex(0), OpenedBy::Hand, NOW, later(2));
         for seconds in [0, 1, 2, 3] {

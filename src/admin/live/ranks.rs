@@ -16,7 +16,9 @@ use serde_json::{Map, Value, json};
 
 /// Figures of all ranks; null where a rank has no such figure.
 pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
-    let (fleet, board, now) = (sources.fleet.fleet, sources.fleet.board, sources.fleet.now);
+    let fleet = sources.fleet.fleet;
+    let board = sources.fleet.board;
+    let now = sources.fleet.now;
     let ranks: Vec<(RankIndex, &Rank)> =
         fleet.present().map(|(index, rank, _)| (index, rank)).collect();
     let mut columns = Map::new();

@@ -127,7 +127,9 @@ fn stages(sources: &ScrapeSources<'_>) -> Value {
 
 /// Each pool with its window and its queue.
 fn pools(sources: &ScrapeSources<'_>) -> Value {
-    let (fleet, board, now) = (sources.fleet.fleet, sources.fleet.board, sources.fleet.now);
+    let fleet = sources.fleet.fleet;
+    let board = sources.fleet.board;
+    let now = sources.fleet.now;
     let shown = fleet.used_pools().map(|(pool, ranks)| {
         let mut shown = windows::shown((pool, ranks), fleet, board.windows(), now);
         let queues: Vec<QueueIndex> = match fleet.config.flow.queue.mode {

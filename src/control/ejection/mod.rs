@@ -181,7 +181,8 @@ impl Ejection {
         let is_out = |one: &WatchedRank| one.place != EjectionPlace::In;
         let mut models = fleet.models.iter().filter(|model| model.ranks.contains(&rank));
         models.all(|model| {
-            let (mut all, mut out) = (0_usize, 0_usize);
+            let mut all = 0_usize;
+            let mut out = 0_usize;
             for other in &model.ranks {
                 let Some(watched) = self.ranks.get(other) else { continue };
                 all += usize::from(!watched.is_failing);
@@ -256,7 +257,8 @@ impl WatchedRank {
         }
         let until = now.plus(rules.pause(reason, self.row));
         self.row = self.row.saturating_add(1);
-        (self.silence, self.speed) = (Silence::default(), FirstByteSpeed::default());
+        self.silence = Silence::default();
+        self.speed = FirstByteSpeed::default();
         self.place = EjectionPlace::Out { reason, until };
         EjectionStep::Eject { reason, until }
     }

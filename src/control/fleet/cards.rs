@@ -55,7 +55,8 @@ impl Fleet {
 
 fn unequal(model: &Arc<str>, lengths: BTreeMap<u64, Vec<Arc<str>>>) -> Option<UnequalLengths> {
     let mut lengths = lengths.into_iter().map(|(tokens, workers)| ModelLength { tokens, workers });
-    let (shortest, longest) = (lengths.next()?, lengths.next_back()?);
+    let shortest = lengths.next()?;
+    let longest = lengths.next_back()?;
     Some(UnequalLengths { model: Arc::clone(model), shortest, longest })
 }
 

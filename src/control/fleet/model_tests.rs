@@ -241,7 +241,8 @@ fn the_names_of_a_worker_do_not_depend_on_others() {
         // Its removal restores all.
         both.happens(1, Happens::Leaves);
         for name in ["a", "b", "x", ""] {
-            let (found, wanted) = (asked(&both.snapshot(), name), asked(&alone.snapshot(), name));
+            let found = asked(&both.snapshot(), name);
+            let wanted = asked(&alone.snapshot(), name);
             assert_eq!(found, wanted, "{name:?} {sequence:?}");
         }
         // It recovers as soon as it lists.

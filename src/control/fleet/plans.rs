@@ -49,7 +49,9 @@ impl FeedPlan {
 impl KnownRank {
     /// No feed tells of it any more.
     pub(super) fn lose_feed(&mut self) {
-        (self.feed_live, self.block_size_seen, self.tiers) = (false, 0, TierRanks::default());
+        self.feed_live = false;
+        self.block_size_seen = 0;
+        self.tiers = TierRanks::default();
     }
 }
 

@@ -74,7 +74,8 @@ impl Fleet {
                 keys.into_iter().for_each(|key| holders.entry(key).or_default().push(place));
             }
             if let Some(known) = self.workers.get_mut(place) {
-                (known.engine.used_by, known.engine.is_used) = (used_by, is_used);
+                known.engine.used_by = used_by;
+                known.engine.is_used = is_used;
             }
         }
     }
@@ -98,7 +99,8 @@ impl Fleet {
             };
             for (place, known) in workers.iter().filter(|(place, _)| place != first) {
                 let likeness = user.likeness(known);
-                let (earlier, later) = (*first.min(place), *first.max(place));
+                let earlier = *first.min(place);
+                let later = *first.max(place);
                 let Some(earlier) = WorkerIndex::try_from_index(earlier) else { continue };
                 let has_named = |seat: &EngineSeat| seat.named_with.contains(&earlier);
                 let is_named = self.workers.get(later).is_some_and(|k| has_named(&k.engine));

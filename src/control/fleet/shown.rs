@@ -190,7 +190,8 @@ impl Fleet {
     /// How much a rank may be given. The limit of an engine that declares nothing is learned from
     /// its load reports; an engine without reports queues by itself, as it does without a router.
     fn room(&self, role: Role, places: PlacesLimit, kv_tokens: u64) -> RoomLimits {
-        let (queue, split) = (&self.config.flow.queue, &self.config.flow.disaggregation);
+        let queue = &self.config.flow.queue;
+        let split = &self.config.flow.disaggregation;
         let (prefill_tokens, kv_use_percent) = match role {
             Role::Both => (None, None),
             Role::Prefill => (split.prefill_tokens_max, split.prefill_kv_use_percent),

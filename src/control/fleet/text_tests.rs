@@ -47,7 +47,8 @@ fn loaded(note: &str) -> FoundText {
 #[test]
 fn a_model_of_two_engines_has_the_text_of_the_first_worker() {
     let mut fleet = fleet();
-    let (of_first, of_second) = (loaded("n"), loaded("n"));
+    let of_first = loaded("n");
+    let of_second = loaded("n");
     let shown = |fleet: &mut Fleet| fleet.snapshot().model("m").unwrap().1.text.clone();
     let is = |shown: Option<Arc<ModelText>>, wanted: &FoundText| {
         Arc::ptr_eq(&shown.unwrap(), wanted.text.as_ref().unwrap())

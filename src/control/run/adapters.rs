@@ -18,7 +18,8 @@ impl Control {
         // Their next description may have the adapter.
         let unlisted = self.probes.adapters.wanted.unlisted(now);
         unlisted.into_iter().for_each(|worker| self.probes.doubt(worker));
-        let (config, board) = (&self.setup.config, &self.setup.board);
+        let config = &self.setup.config;
+        let board = &self.setup.board;
         for load in self.probes.adapters.wanted.due(config, &self.snapshot, board, now) {
             let asked_as = self.fleet.asked_as(load.worker);
             let clients = self.probes.clients().clone();

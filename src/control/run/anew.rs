@@ -31,7 +31,8 @@ impl Control {
 
     fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
         let Parts { config, reloader, tls, admin_rules, .. } = &mut self.setup;
-        let (reloader, tls) = (reloader.as_mut(), tls.server.as_mut());
+        let reloader = reloader.as_mut();
+        let tls = tls.server.as_mut();
         let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;
         for key in admin_rules.read_again(config) {
             done.changes.also_applied(key);

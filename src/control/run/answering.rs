@@ -62,7 +62,8 @@ impl Control {
                 let _ = answer.send(self.windows());
             }
             Question::SetWindow(asked, answer) => {
-                let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
+                let windows = self.setup.board.windows();
+                let now = self.setup.clock.now();
                 let set = asked.apply(&self.snapshot, windows, now);
                 let _ = answer.send(set.map(|()| self.windows()));
             }

@@ -89,7 +89,8 @@ impl Control {
         let SourceNews { joined, left } = self.sources.news(listed, serves);
         let ends_wait = is_start && !self.sources.are_awaited();
         let changes = !joined.is_empty() || !left.is_empty();
-        let (mut refused, mut known) = (Vec::new(), KnownConnectors::new());
+        let mut refused = Vec::new();
+        let mut known = KnownConnectors::new();
         for worker in joined {
             let url = worker.url.clone();
             if let Err(reason) = self.join(&listed.source, worker, is_start, &mut known) {

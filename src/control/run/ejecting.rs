@@ -59,7 +59,8 @@ impl Control {
 
     fn say_ejection(&mut self, rank: RankIndex, step: EjectionStep, now: NanosSinceStart) {
         let Some((shown, worker)) = self.snapshot.rank(rank) else { return };
-        let (name, dp_rank) = (&*worker.name, shown.dp_rank.0);
+        let name = &*worker.name;
+        let dp_rank = shown.dp_rank.0;
         let (kind, words) = match step {
             EjectionStep::LetTry => return,
             EjectionStep::Readmit => {

@@ -80,7 +80,8 @@ impl Control {
             drain.cut(now)
         } else {
             let timeouts = &self.setup.config.timeouts;
-            let (delay, patience) = (timeouts.drain_delay, timeouts.drain);
+            let delay = timeouts.drain_delay;
+            let patience = timeouts.drain;
             info!(?delay, ?patience, "draining: no new connections; again to cut");
             Drain::new(now, timeouts, self.handover.has_heir())
         };

@@ -60,7 +60,9 @@ fn asked(
 ) -> impl Future<Output = Vec<CallAnswer>> + use<> {
     let bytes_max = ENGINE_ANSWERS_BYTES_MAX / engines.len().max(1);
     join_all(engines.into_iter().map(|CalledEngine { worker, authority, api_key }| {
-        let (clients, turns, call) = (clients.clone(), Rc::clone(turns), call.clone());
+        let clients = clients.clone();
+        let turns = Rc::clone(turns);
+        let call = call.clone();
         async move {
             let _turn = turns.acquire().await;
             let EngineCall { target, post, .. } = call;

@@ -35,7 +35,8 @@ impl Control {
 
     /// Takes the names that the workers listed in the process before.
     fn recall_models(&mut self) {
-        let (handed, index) = (self.handover.take_models(), &self.setup.config.index);
+        let handed = self.handover.take_models();
+        let index = &self.setup.config.index;
         let (memory, remembered) = ModelMemory::open(handed, index.snapshot.as_deref());
         self.snapshots.models = memory;
         self.fleet.remember(remembered);
@@ -91,7 +92,8 @@ impl Control {
     /// Has the file say what is now, if it has to say anything else. A process that has handed over
     /// leaves the file to the next one.
     pub(super) fn keep_workers(&mut self) {
-        let (generation, now) = (self.snapshot.generation, self.setup.clock.now());
+        let generation = self.snapshot.generation;
+        let now = self.setup.clock.now();
         let handed_over = self.is_handed_over();
         let state = self.setup.workers_state.as_mut();
         if !handed_over && state.is_some_and(|state| state.is_due(generation, now)) {

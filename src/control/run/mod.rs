@@ -174,7 +174,8 @@ impl Control {
         let feeds = Feeds::new(feeds, &ports, &snapshots);
         let to_shards = Rc::clone(&ports);
         let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
-        let (load, timeout) = (config.load, config.health.timeout);
+        let load = config.load;
+        let timeout = config.health.timeout;
         let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
         let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config, clock, &board)?;
@@ -348,7 +349,8 @@ impl Control {
             return;
         }
         let name = self.logged_name(worker);
-        let (before, models) = (text_log::named(before), text_log::named(&now));
+        let before = text_log::named(before);
+        let models = text_log::named(&now);
         info!(worker = name, before, models, "worker serves other models now");
     }
 
@@ -401,7 +403,8 @@ impl Control {
     }
 
     fn fleet_view(&self) -> FleetView<'_> {
-        let (fleet, board) = (&*self.snapshot, &*self.setup.board);
+        let fleet = &*self.snapshot;
+        let board = &*self.setup.board;
         FleetView { fleet, board, loads: &self.reporter, now: self.setup.clock.now() }
     }
 
@@ -432,7 +435,8 @@ impl Control {
     }
 
     fn windows(&self) -> serde_json::Value {
-        let (windows, now) = (self.setup.board.windows(), self.setup.clock.now());
+        let windows = self.setup.board.windows();
+        let now = self.setup.clock.now();
         forebay_admin::list_windows(&self.snapshot, windows, now)
     }
 

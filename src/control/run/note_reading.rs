@@ -24,8 +24,10 @@ pub(super) struct NoteReading {
 impl NoteReading {
     /// A way for notes of all shards, and the body that a client reads.
     pub(super) fn new(shards_lost: u64) -> (Self, NotesReader) {
-        let ((sink, notes), (pieces, reader)) = (NoteSink::new(), NotesReader::new());
-        let (told_generation, lost) = (0, 0);
+        let (sink, notes) = NoteSink::new();
+        let (pieces, reader) = NotesReader::new();
+        let told_generation = 0;
+        let lost = 0;
         (Self { sink, notes, pieces, told_generation, shards_lost, lost }, reader)
     }
 
@@ -59,7 +61,8 @@ impl NoteReading {
             return;
         }
         if self.pieces.put(piece) {
-            (self.told_generation, self.lost) = (fleet.generation, 0);
+            self.told_generation = fleet.generation;
+            self.lost = 0;
         } else {
             self.lost += count;
         }

@@ -15,7 +15,8 @@ impl Control {
         named.retain(|&rank| snapshot.has(rank));
         for (index, rank, worker) in snapshot.present() {
             let Some(load) = setup.board.rank(index) else { continue };
-            let (held, dp_rank) = (load.held(), rank.dp_rank.0);
+            let held = load.held();
+            let dp_rank = rank.dp_rank.0;
             match held.filter(|held| held.pauses >= PAUSES_NAMED) {
                 Some(held) if named.insert(index) => {
                     let HeldFailures { status, pauses, .. } = held;

@@ -26,7 +26,8 @@ impl Control {
 
     /// Tells engines that are due, and takes what they have said.
     pub(super) fn turn_sleepers(&mut self, now: NanosSinceStart) {
-        let (board, snapshot) = (&self.setup.board, &self.snapshot);
+        let board = &self.setup.board;
+        let snapshot = &self.snapshot;
         let is_idle = |worker| {
             let of_worker = snapshot.ranks.iter().enumerate().filter(|(_, r)| r.worker == worker);
             let mut ranks = of_worker.filter_map(|(rank, _)| RankIndex::try_from_index(rank));

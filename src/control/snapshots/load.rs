@@ -188,7 +188,8 @@ impl SnapshotReading {
                 let written = Duration::from_nanos(self.file.header().written_unix_ns);
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let age_s = since_1970.saturating_sub(written).as_secs();
-                let (ranks, blocks) = (contents.ranks.len(), contents.paths.len());
+                let ranks = contents.ranks.len();
+                let blocks = contents.paths.len();
                 info!(ranks, blocks, age_s, path = %self.path.display(), "snapshot read");
                 self.contents = contents;
             }
@@ -233,7 +234,8 @@ impl SnapshotReading {
             head.trees,
             claim.entries_max,
         );
-        let (whole, forgetful) = (head.whole_groups.clone(), head.forgetful_groups.clone());
+        let whole = head.whole_groups.clone();
+        let forgetful = head.forgetful_groups.clone();
         restoring.groups(Groups { whole, forgetful });
         let mut entries = Vec::new();
         if let Err(error) = self.file.entries(&place, |entry| entries.push(entry)) {

@@ -205,7 +205,8 @@ fn write(
     let start = clock.now();
     let mut saved = SavedSnapshot::default();
     let mut writer = SnapshotWriter::create(path, header)?;
-    let (mut fingerprints, mut recent) = (Fingerprints::default(), Vec::new());
+    let mut fingerprints = Fingerprints::default();
+    let mut recent = Vec::new();
     loop {
         match parts.blocking_recv() {
             Some(ToWrite::Rank(rank)) => {

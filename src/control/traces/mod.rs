@@ -128,7 +128,8 @@ impl Traces {
         let bytes: usize = spans.iter().map(String::len).sum();
         self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
         let body = envelope(&config.service, &spans);
-        let (export, patience) = (Rc::clone(&self.export), config.timeout);
+        let export = Rc::clone(&self.export);
+        let patience = config.timeout;
         let client = self.client(patience);
         export.is_sending.set(true);
         let count = u64::try_from(count).unwrap_or(u64::MAX);

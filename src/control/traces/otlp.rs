@@ -126,7 +126,8 @@ impl SpanMaker<'_> {
     }
 
     fn of_server(&self, request: &RequestTrace) -> String {
-        let (asked, answer) = (&request.asked, &request.answer);
+        let asked = &request.asked;
+        let answer = &request.answer;
         let name = format!("{} {}", asked.method, asked.path);
         let is_fault = answer.status >= 500;
         let frame = SpanFrame {

@@ -360,7 +360,8 @@ mod tests {
     fn tokens_are_counted_by_tenant_and_model() {
         let counters = ShardCounters::new();
         let usage = TokenUsage { prompt: 10, cached: 4, output: 3 };
-        let (last, past) = (TENANTS_MAX - 1, MODELS_MAX + 9);
+        let last = TENANTS_MAX - 1;
+        let past = MODELS_MAX + 9;
         let last = TenantIndex::try_from_index(last).unwrap();
         counters.tokens_used(TenantIndex(1), 0, usage);
         counters.tokens_used(TenantIndex(1), 0, usage);

@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn prompts_pass_by_time_where_some_first_tokens_show() {
-        let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
+        let board = ShardBoard::from(LoadBoard::new());
+        let tokens = FirstTokens::default();
         let kind = |shows| FirstTokenKind { shows, is_stream: shows };
         let time = |shows, ms| tokens.time_unseen(kind(shows), &mut lease(&board, ms), at(ms));
         let one_in = |n: u32| (1..=2_000).filter(|at| time(at % n == 0, 1_000).is_some()).count();
@@ -94,7 +95,8 @@ mod tests {
     /// A prompt whose first token never shows would stand in the limit until its answer ends.
     #[test]
     fn prompts_without_a_time_are_counted_as_unseen() {
-        let (board, tokens) = (ShardBoard::from(LoadBoard::new()), FirstTokens::default());
+        let board = ShardBoard::from(LoadBoard::new());
+        let tokens = FirstTokens::default();
         let load = board.rank(RankIndex(0)).unwrap();
         let limits = RoomLimits { prefill_tokens_max: 50, ..RoomLimits::default() };
         let mut shown = lease(&board, 0);

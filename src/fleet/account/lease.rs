@@ -122,7 +122,8 @@ impl Lease {
         now: NanosSinceStart,
     ) -> Option<Self> {
         let LeaseWanted { rank, requester, cost, limits, prefixes } = wanted;
-        let (cell, past) = (board.rank(rank)?, board.past(rank)?);
+        let cell = board.rank(rank)?;
+        let past = board.past(rank)?;
         let reused_tokens = cost.reused_tokens();
         let model = Some(requester.model);
         let room = if cell.has_refused() { cell.room_at(limits, model, now) } else { limits };
@@ -196,7 +197,8 @@ impl Lease {
     /// Called with each, so the time is asked for once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
         let Some(since) = self.prefill.since else { return };
-        let (tokens, left_tokens) = (self.prefill.tokens, self.end_prefill());
+        let tokens = self.prefill.tokens;
+        let left_tokens = self.end_prefill();
         let before = self.pass_before();
         if let (Some(left_tokens), Some(past)) = (left_tokens, self.board.past(self.rank))
             && tokens > 0
@@ -451,7 +453,8 @@ mod tests {
             status: 500,
             is_trial: true,
         };
-        let (siblings, rules) = (std::iter::once(RankIndex(1)), BreakerRules { failures: 1, open });
+        let siblings = std::iter::once(RankIndex(1));
+        let rules = BreakerRules { failures: 1, open };
         board.hold_against(failure, siblings, rules, NanosSinceStart(0));
     }
 
@@ -484,7 +487,8 @@ mod tests {
         let left = |ms| past.prefill_left(state(&board).1, at(ms));
         // 100 tokens in 100 ms.
         take(1_000).prefill_done(|| at(1_100));
-        let (mut first, second) = (take(2_000), take(2_000));
+        let mut first = take(2_000);
+        let second = take(2_000);
         assert_eq!((left(2_000), left(2_100)), (200, 140), "what came later counts in full");
         first.prefill_done(|| at(2_100));
         assert_eq!((left(2_100), left(2_200)), (100, 40));
@@ -602,7 +606,8 @@ mod tests {
     #[test]
     fn a_lease_that_takes_what_is_left_shares_nothing() {
         let board = ShardBoard::from(LoadBoard::new());
-        let (prompt, pinned) = (marks(&[1; 1_024]), board.pinned(RankIndex(0)).unwrap());
+        let prompt = marks(&[1; 1_024]);
+        let pinned = board.pinned(RankIndex(0)).unwrap();
         let take = |decode_tokens, limits| {
             let cost = LeaseCost { decode_tokens, ..COST };
             take_of(&board, cost, limits, &prompt, NanosSinceStart(0)).unwrap()
@@ -633,7 +638,8 @@ mod tests {
         let load = board.rank(RankIndex(0)).unwrap();
         let limits = RoomLimits { prefill_tokens_max: 150, ..NONE };
         let take = || take_with(&board, COST, limits, NanosSinceStart(0));
-        let (mut first, mut second) = (take().unwrap(), take().unwrap());
+        let mut first = take().unwrap();
+        let mut second = take().unwrap();
         assert!(take().is_none(), "200 tokens are to be computed");
         first.set_unseen();
         first.set_unseen();
@@ -697,7 +703,9 @@ mod tests {
         let board = ShardBoard::from(LoadBoard::new());
         let scope = |scope, weight| {
             let mut lease = take_with(&board, COST, NONE, NanosSinceStart(0)).unwrap();
-            let (rank, requester, status) = (lease.rank(), REQUESTER, 0);
+            let rank = lease.rank();
+            let requester = REQUESTER;
+            let status = 0;
             let failure = RankFailure { rank, requester, scope, weight, status, is_trial: false };
             let failure = lease.judge_open(failure).served_elsewhere();
             assert!(failure.is_trial);

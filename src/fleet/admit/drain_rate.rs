@@ -70,7 +70,8 @@ impl DrainRate {
         if passed < SAMPLE_STEP {
             return;
         }
-        let (ends, passed_s) = ((ended_total - last.ended_total) as f64, passed.as_secs_f64());
+        let ends = (ended_total - last.ended_total) as f64;
+        let passed_s = passed.as_secs_f64();
         // The first ends after a lull: how long it was tells nothing about how fast they come.
         if ends > 0.0 && self.memories.last().is_some_and(|longest| longest.ends < ENDS_IN_A_LULL) {
             self.memories = Default::default();
@@ -113,7 +114,8 @@ impl DrainRate {
     /// since: it and the longer ones start anew with what the next shorter one knows. So the
     /// longest memory is always one that nothing contradicts.
     fn forget_what_changed(&mut self) {
-        let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+        let mut low = f64::NEG_INFINITY;
+        let mut high = f64::INFINITY;
         let mut undisputed: Option<Memory> = None;
         for memory in &mut self.memories {
             let slack = AGREEMENT_DEVIATIONS * memory.deviation();

@@ -93,7 +93,8 @@ fn the_error_of_the_estimate() {
         let runs: Vec<(f64, f64)> =
             (0..SEEDS).map(|seed| errors(before, after, at_once, seed)).collect();
         let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / SEEDS as f64;
-        let (error, late_s) = (mean(|run| run.0), mean(|run| run.1));
+        let error = mean(|run| run.0);
+        let late_s = mean(|run| run.1);
         println!("{before:>6} -> {after:>5}, {at_once}: {error:>4.1} %, {late_s:.2} s");
         assert!(error <= error_max, "{before} -> {after}: {error} % off");
         assert!(late_s <= late_max_s, "{before} -> {after}: {late_s} s late");
@@ -182,14 +183,16 @@ fn clients_come_back_spread_and_within_a_minute() {
     for tenth in 0..50 {
         rate.observe(NanosSinceStart(tenth * 100 * MS), 10 * tenth);
     }
-    let (now, mut random) = (NanosSinceStart(5 * SECOND), fastrand::Rng::with_seed(1));
+    let now = NanosSinceStart(5 * SECOND);
+    let mut random = fastrand::Rng::with_seed(1);
     for (ahead, low_ms, high_ms) in
         [(0, 100, 150), (200, 1_980, 3_050), (1_000_000, 40_000, 60_000)]
     {
         let waits: Vec<u128> = (0..500)
             .map(|_| rate.retry_after(now, ahead, &mut random).unwrap().as_millis())
             .collect();
-        let (first, last) = (*waits.iter().min().unwrap(), *waits.iter().max().unwrap());
+        let first = *waits.iter().min().unwrap();
+        let last = *waits.iter().max().unwrap();
         assert!(first >= low_ms && last <= high_ms, "{ahead}: {first} to {last} ms");
         assert!(last - first > (high_ms - low_ms) / 2, "{ahead}: spread");
     }
@@ -202,7 +205,8 @@ proptest! {
         ahead: u64,
     ) {
         let mut rate = DrainRate::default();
-        let (mut now, mut random) = (0_u64, fastrand::Rng::with_seed(1));
+        let mut now = 0_u64;
+        let mut random = fastrand::Rng::with_seed(1);
         for (step, ended) in samples {
             now += step;
             rate.observe(NanosSinceStart(now), u64::from(ended));
@@ -236,7 +240,8 @@ fn who_is_refused_together_does_not_come_back_together() {
     for (after_s, latest_s) in [(1, 1.5), (30, 45.0), (50, 60.0), (60, 60.0), (80, 80.0)] {
         let after = Duration::from_secs(after_s);
         let drawn: Vec<_> = (0..100).map(|_| later_by_chance(after, &mut random)).collect();
-        let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        let least = drawn.iter().min().unwrap();
+        let most = drawn.iter().max().unwrap();
         assert!(*least >= after && most.as_secs_f64() <= latest_s, "{least:?} to {most:?}");
         let spread = most.saturating_sub(*least).as_secs_f64();
         assert!(spread >= 0.8 * (latest_s - after.as_secs_f64()), "{after_s}: {spread}");

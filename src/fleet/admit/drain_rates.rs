@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn each_pool_has_its_own_and_ranks_that_join_are_no_ends() {
-        let (mut fleet, board) = (two_pools(), LoadBoard::new());
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
         let mut rates = DrainRates::default();
         let end = |rank: u16, count: usize| {
             for _ in 0..count {

@@ -108,7 +108,8 @@ impl InFlight {
     pub fn has_share(&self, tenant: TenantPart, requests_max: usize) -> bool {
         let Some(held) = self.held(tenant).filter(|_| !tenant.is_only) else { return false };
         let wide = |count: usize| u128::try_from(count).unwrap_or(u128::MAX);
-        let (next, weight) = (wide(held.requests.get()) + 1, u128::from(held.weight.get()));
+        let next = wide(held.requests.get()) + 1;
+        let weight = u128::from(held.weight.get());
         let share = wide(requests_max).saturating_mul(weight);
         next == 1 || next.saturating_mul(self.weights.get().into()) <= share
     }
@@ -137,7 +138,8 @@ impl Admitted {
     /// Could the request hold a body of so many bytes now? Nothing is counted.
     #[must_use]
     pub fn has_room_for(&self, body_bytes: usize) -> bool {
-        let (wanted, most) = (self.wanted(body_bytes), self.limits.body_bytes_max.get());
+        let wanted = self.wanted(body_bytes);
+        let most = self.limits.body_bytes_max.get();
         // Kept for tenants that hold little: all could not go past the limit, as requests may.
         let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
         let has_much = |held: &TenantHeld| {
@@ -177,12 +179,14 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let (requests, bytes) = (self.limits.requests.get(), self.limits.body_bytes.get());
+        let requests = self.limits.requests.get();
+        let bytes = self.limits.body_bytes.get();
         debug_assert!(requests > 0 && bytes >= self.body_bytes, "given back twice");
         self.limits.requests.set(requests.saturating_sub(1));
         self.limits.body_bytes.set(bytes.saturating_sub(self.body_bytes));
         let Some(held) = self.limits.held(self.tenant) else { return };
-        let (requests, bytes) = (held.requests.get(), held.body_bytes.get());
+        let requests = held.requests.get();
+        let bytes = held.body_bytes.get();
         debug_assert!(requests > 0 && bytes >= self.body_bytes, "a tenant gave back twice");
         held.requests.set(requests.saturating_sub(1));
         held.body_bytes.set(bytes.saturating_sub(self.body_bytes));

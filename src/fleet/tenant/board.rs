@@ -89,7 +89,9 @@ impl TenantCell {
 
     /// `used` tokens were used in the end, of `taken` ones.
     pub fn correct_tokens(&self, taken: TakenUnits, now: NanosSinceStart, used: u64) {
-        let (rate, used, taken) = (taken.rate, taken.spent(now, used), taken.units);
+        let rate = taken.rate;
+        let used = taken.spent(now, used);
+        let taken = taken.units;
         let correct = |full_at| Some(rate.corrected(full_at, now, taken, used));
         // ordering: as in `take`; pairs with it on the same word only.
         let _ = self.tokens_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, correct);
@@ -199,7 +201,8 @@ fn take(
     now: NanosSinceStart,
     units: u64,
 ) -> Result<u64, RateRefusal> {
-    let (mut refused, mut refilled_at) = (RateRefusal::Never, 0);
+    let mut refused = RateRefusal::Never;
+    let mut refilled_at = 0;
     let taken = |full_at| {
         let taken = rate.take(full_at, now, units).map_err(|why| refused = why);
         refilled_at = taken.unwrap_or_default();

@@ -203,7 +203,9 @@ mod tests {
             asks in prop::collection::vec((0_u64..30 * SECOND, 1_u64..2_000), 1..200),
         ) {
             let rate = rate(per_minute);
-            let (mut full_at, mut now, mut passed) = (0, NanosSinceStart(SECOND), 0_u128);
+            let mut full_at = 0;
+            let mut now = NanosSinceStart(SECOND);
+            let mut passed = 0_u128;
             for (gap, units) in asks {
                 now = NanosSinceStart(now.0 + gap);
                 match rate.take(full_at, now, units) {
@@ -229,7 +231,8 @@ mod tests {
 
         #[test]
         fn a_burst_gets_the_limit_and_not_one_more(per_minute in 1_u32..3_000) {
-            let (rate, now) = (rate(per_minute), at(7));
+            let rate = rate(per_minute);
+            let now = at(7);
             let mut full_at = 0;
             for _ in 0..per_minute {
                 full_at = rate.take(full_at, now, 1).unwrap();

@@ -279,7 +279,8 @@ impl Tenant {
 
 impl Default for Tenants {
     fn default() -> Self {
-        let (list, numbers) = (vec![Tenant::named(ANY_TENANT.into())], Arc::default());
+        let list = vec![Tenant::named(ANY_TENANT.into())];
+        let numbers = Arc::default();
         Self { list, numbers, keys: None, tokens: None, are_counted: false, are_several: false }
     }
 }
@@ -342,7 +343,8 @@ mod tests {
         let tenants = Tenants::new(&Tenants::default(), &[], ring(&keys));
         assert_eq!(tenants.all().len(), TENANTS_MAX);
         assert_eq!(of_key(&tenants, "0"), Some(1));
-        let (last, over) = (TENANTS_MAX - 2, TENANTS_MAX - 1);
+        let last = TENANTS_MAX - 2;
+        let over = TENANTS_MAX - 1;
         assert_eq!(of_key(&tenants, &last.to_string()), u16::try_from(TENANTS_MAX - 1).ok());
         assert_eq!(of_key(&tenants, &over.to_string()), Some(0));
         // A table that comes too late is one of `*` too.

@@ -230,10 +230,10 @@ impl RankLoad {
         // ordering: the swap picks one winner; nothing else is published through it.
         let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
         if (won || self.trial_is_long(now)) && self.ejected().is_none() {
-            // The time of the trial. Of two that find a trial too long, one is the next.
-            // ordering: as above.
-            let (order, at) = (Ordering::Relaxed, now.0.max(1));
-            let next = self.open_until_ns.compare_exchange(open_until, at, order, order);
+            let at = now.0.max(1);
+            // ordering: as above. Time of the trial: of two that find it too long, one swap wins.
+            let relaxed = Ordering::Relaxed;
+            let next = self.open_until_ns.compare_exchange(open_until, at, relaxed, relaxed);
             return (won || next.is_ok()).then_some(BreakerClaim::Trial);
         }
         won.then_some(BreakerClaim::Trial)
@@ -266,7 +266,9 @@ impl RankLoad {
         let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
         // ordering: independent words, each a hint; of two successes at once the later one counts.
         self.failures.store(left, Ordering::Relaxed);
-        let (level, mut streak, mut share) = (self.level(), 0, 0);
+        let level = self.level();
+        let mut streak = 0;
+        let mut share = 0;
         self.change_history(|word| {
             streak = (word & STREAK_MASK) + 1;
             share = (word & SHARE_MASK) >> SHARE_BIT;
@@ -340,7 +342,8 @@ impl RankLoad {
             FailureScope::Model => (Tag::SEVERAL, Tag::of_model(model)),
             FailureScope::Rank => (Tag::SEVERAL, Tag::SEVERAL),
         };
-        let (before, seen) = (self.failures(), self.witness());
+        let before = self.failures();
+        let seen = self.witness();
         // What a paused rank was blamed for stays until the rank has served for a while.
         let is_first = before == 0 && self.level() == 0 && self.share() == 0;
         let (caller, model) = match is_first {
@@ -348,18 +351,17 @@ impl RankLoad {
             false => (seen.caller.with(caller), seen.model.with(model)),
         };
         let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
-        // Most 4xx are the callers' own: of another model they widen nothing that 5xx and broken
-        // answers have shown.
+        // Most 4xx are caused by the request: they widen no evidence of 5xx and broken answers.
         let is_refused = |status| (300..500).contains(&status);
         let is_other_model = !is_first && model != seen.model;
         if is_other_model && is_refused(failure.status) && !is_refused(seen.status) {
             return;
         }
         // What one caller or one model has failed is no evidence for the others.
+        let score = if is_widened { before.min(SCORE_WIDENED) } else { before };
         let weight = failure.weight as u32;
-        let kept = if is_widened { before.min(SCORE_WIDENED) } else { before };
         // ordering: independent words, each a hint; of two failures at once one may be lost.
-        self.failures.store(kept.saturating_add(weight), Ordering::Relaxed);
+        self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
         let witness = Witness { caller, model, status: failure.status };
         // ordering: one word, a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);

@@ -94,7 +94,8 @@ fn failures_of_one_caller_concern_that_caller_alone() {
 
 #[test]
 fn failures_of_one_model_concern_that_model_alone() {
-    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    let fleet = Fleet::new(2);
+    let other = Requester { model: ModelIndex(1), ..Y };
     for requester in [X, Y, X] {
         fleet.fail(0, failure(requester, 500), 0);
     }
@@ -160,7 +161,8 @@ fn the_best_rank_is_opened_when_another_turns_out_to_be_worse() {
 /// What a sibling fails of another model is no measure.
 #[test]
 fn failures_of_another_model_do_not_excuse_a_rank() {
-    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    let fleet = Fleet::new(2);
+    let other = Requester { model: ModelIndex(1), ..Y };
     (0..1_000).for_each(|ms| fleet.fail(1, failure(other, 500), ms));
     (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
     assert!(!fleet.is_free(0, X));
@@ -180,7 +182,8 @@ fn a_flood_of_one_caller_is_no_evidence_for_others() {
 /// One caller's 400s of a model that the rank serves opened the rank for a model that it fails.
 #[test]
 fn a_refused_request_widens_nothing_that_failures_have_shown() {
-    let (fleet, other) = (Fleet::new(2), Requester { model: ModelIndex(1), ..Y });
+    let fleet = Fleet::new(2);
+    let other = Requester { model: ModelIndex(1), ..Y };
     (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
     fleet.fail_trial(0, failure(X, 500), 3);
     fleet.fail(0, failure(other, 400), 4);
@@ -316,7 +319,8 @@ fn send(
     ms: u64,
     random: &mut fastrand::Rng,
 ) -> bool {
-    let (mut tried, mut trial) = (Vec::new(), None);
+    let mut tried = Vec::new();
+    let mut trial = None;
     loop {
         // A request that has failed is no trial.
         let may = |rank: &u16| match tried.is_empty() {

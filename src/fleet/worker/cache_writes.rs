@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn what_was_written_long_ago_has_faded() {
-        let (fleet, board) = (two_workers(), LoadBoard::new());
+        let fleet = two_workers();
+        let board = LoadBoard::new();
         let mut writes = CacheWrites::default();
         let mut at_second = |second: u64| {
             writes.fade(&fleet, &board, NanosSinceStart(second * 1_000_000_000));
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn an_empty_cache_has_seen_no_writes() {
-        let (mut fleet, board) = (two_workers(), LoadBoard::new());
+        let mut fleet = two_workers();
+        let board = LoadBoard::new();
         let mut writes = CacheWrites::default();
         writes.fade(&fleet, &board, NanosSinceStart(2_000_000_000));
         board.past(RANK).unwrap().add(5_000, 6_000);
@@ -105,7 +107,8 @@ mod tests {
 
     #[test]
     fn what_came_before_the_first_look_is_kept() {
-        let (fleet, board) = (two_workers(), LoadBoard::new());
+        let fleet = two_workers();
+        let board = LoadBoard::new();
         let past = board.past(RANK).unwrap();
         past.add(5_000, 6_000);
         past.prefill_began(1_000, NanosSinceStart(0));

@@ -24,7 +24,8 @@ impl LoadBoard {
     #[must_use]
     pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<Suspect> {
         let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
-        let (of_first, of_second) = (doubted(first)?, doubted(second)?);
+        let of_first = doubted(first)?;
+        let of_second = doubted(second)?;
         let (rank, is_shown) = match of_first.cmp(&of_second) {
             Less => (second, true),
             Greater => (first, true),

@@ -178,7 +178,8 @@ mod tests {
             self.engine.0 += first_tokens;
             self.engine.1 += first_tokens * 500;
             self.second += 1;
-            let (own, before) = (OwnLoad::of(self.board.rank(RANK).unwrap()), self.pending());
+            let own = OwnLoad::of(self.board.rank(RANK).unwrap());
+            let before = self.pending();
             let reading = LoadReading {
                 running,
                 waiting,
@@ -220,8 +221,9 @@ mod tests {
     #[test]
     fn a_stream_shows_that_those_before_it_are_computed() {
         let mut scene = Scene::new();
-        let (_before, mut stream, _behind) =
-            (scene.send(false), scene.send(true), scene.send(false));
+        let _before = scene.send(false);
+        let mut stream = scene.send(true);
+        let _behind = scene.send(false);
         stream.prefill_done(|| NanosSinceStart(200_000_000_000));
         assert_eq!(scene.pending(), 1);
         assert_eq!(scene.report(2, 3, 0), 0, "they are counted, and known");
@@ -265,7 +267,8 @@ mod tests {
         assert_eq!(scene.report(0, 1, 2), 0);
         assert_eq!(scene.report(1, 1, 2), 1);
         // A report without the count is a new beginning.
-        let (own, board) = (OwnLoad::default(), &scene.board);
+        let own = OwnLoad::default();
+        let board = &scene.board;
         scene.counts.observe(RANK, &LoadReading::default(), own, board, scene.now());
         assert_eq!(scene.report(1, 2, 1), 0);
         assert_eq!(scene.report(1, 2, 0), 1);

@@ -52,7 +52,8 @@ impl KvTransfer {
             }
             Self::TwoPhase => Self::TwoPhase,
             Self::Push(source) => {
-                let (engine_id, host) = (copied(&source.engine_id), copied(&source.host));
+                let engine_id = copied(&source.engine_id);
+                let host = copied(&source.host);
                 Self::Push(PushSource { engine_id, host, ..source.clone() })
             }
             Self::Mooncake(source) => Self::Mooncake(MooncakeSource {

@@ -221,11 +221,14 @@ mod tests {
 
     #[test]
     fn two_routers_share_an_engine() {
-        let (mut one, mut other) = (Reports::default(), Reports::default());
-        let (mut ours, mut theirs) = (600, 300);
+        let mut one = Reports::default();
+        let mut other = Reports::default();
+        let mut ours = 600;
+        let mut theirs = 300;
         for _ in 0..60 {
             let all: u32 = ours + theirs;
-            let (running, waiting) = (all.min(64), all.saturating_sub(64));
+            let running = all.min(64);
+            let waiting = all.saturating_sub(64);
             let done = |there: u32| there - there * 64 / all;
             let limit = one.take(running, waiting, ours);
             ours = done(ours).max(limit.unwrap_or(600).min(600));
@@ -280,7 +283,8 @@ mod tests {
         /// Ten times as many requests as an engine runs.
         #[test]
         fn the_limit_of_any_engine_is_found(places in 1_u32..600) {
-            let (mut reports, mut there) = (Reports::default(), 0);
+            let mut reports = Reports::default();
+            let mut there = 0;
             let wanted = places * 10 + 200;
             for _ in 0..250 {
                 reports.serve(places, wanted, &mut there);

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn leases_obey_what_was_learned_until_the_engine_starts_anew() {
-        let (mut limits, board) = (LearnedLimits::default(), LoadBoard::new());
+        let mut limits = LearnedLimits::default();
+        let board = LoadBoard::new();
         let mut fleet = FleetSnapshot { workers: vec![worker()], ..FleetSnapshot::default() };
         fleet.ranks.push(Rank { limit_source: LimitSource::Learned, ..rank(0) });
         limits.follow(&fleet, &board);

@@ -118,7 +118,8 @@ impl RankLoad {
         // ordering: written by one thread, read as a limit; pairs with the store in
         // `set_elsewhere`.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
-        let (limits, wanted) = (self.limited(limits), wanted.kv_tokens.min(TOKENS_MASK));
+        let limits = self.limited(limits);
+        let wanted = wanted.kv_tokens.min(TOKENS_MASK);
         let mut taken = 0;
         let take = |held: u64| {
             // What is counted fits the word, whatever is wanted: the same number is taken off
@@ -144,7 +145,8 @@ impl RankLoad {
         let held = self.held.load(Ordering::Relaxed);
         // ordering: as above.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
-        let (limits, tokens) = (self.limited(limits), wanted.kv_tokens.min(TOKENS_MASK));
+        let limits = self.limited(limits);
+        let tokens = wanted.kv_tokens.min(TOKENS_MASK);
         self.takes_prefill(limits)
             && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
@@ -439,7 +441,8 @@ fn places(word: u64) -> u32 {
 /// that wants more than the rank may ever hold needs a place, and takes what is left: to wait for
 /// an empty rank would not help it.
 fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
-    let (taken, most) = (places(held), limits.kv_tokens_max);
+    let taken = places(held);
+    let most = limits.kv_tokens_max;
     // Signed: a closed room has fewer places than none.
     if limits.places_max > 0 && taken.cast_signed() >= limits.places_max.cast_signed() {
         return None;
@@ -596,7 +599,9 @@ mod tests {
     fn a_refusal_speaks_of_its_model_until_another_model_is_refused() {
         let board = LoadBoard::new();
         let load = board.rank(RANK).unwrap();
-        let (loading, served, at) = (ModelIndex(1), ModelIndex(2), NanosSinceStart(1_000_000));
+        let loading = ModelIndex(1);
+        let served = ModelIndex(2);
+        let at = NanosSinceStart(1_000_000);
         let is_held = |model| (load.busy_until(Some(model)) > at, load.places_now(Some(model), at));
         assert!(load.try_acquire(RoomLimits::default(), wanted(0)).is_some());
         load.refused(loading, at);

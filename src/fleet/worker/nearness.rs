@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn ranks_of_different_connectors_are_no_pair() {
-        let (pull, push) = (Some(KvFlow::TwoPhase), Some(KvFlow::Push));
+        let pull = Some(KvFlow::TwoPhase);
+        let push = Some(KvFlow::Push);
         for (one, other, wanted) in [
             ((pull, None), (pull, None), true),
             ((pull, None), (push, None), false),
@@ -93,7 +94,8 @@ mod tests {
             ((push, Some("a")), (pull, Some("a")), false),
         ] {
             let fleet = fleet(&[one, other]);
-            let (first, second) = (RankIndex(0), RankIndex(1));
+            let first = RankIndex(0);
+            let second = RankIndex(1);
             assert_eq!(fleet.are_near(first, second), wanted, "{one:?} {other:?}");
             assert_eq!(fleet.are_near(second, first), wanted, "{other:?} {one:?}");
             assert_eq!(fleet.are_alike(first, second), one == other);

@@ -139,7 +139,8 @@ impl RankPast {
         let since = self.prefill_since.swap(steps(now), Ordering::Relaxed);
         // ordering: as above.
         self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
-        let (tokens, took_ns) = (float(tokens), float(ns_since(since, now)));
+        let tokens = float(tokens);
+        let took_ns = float(ns_since(since, now));
         let learn = |bits: u32| {
             let speed = f32::from_bits(bits);
             let is_first = speed == 0.0 || took_ns >= SPEED_NS;
@@ -156,11 +157,13 @@ impl RankPast {
 
     /// The first token of a prompt came so long after the request was sent.
     pub fn waited(&self, tokens: u64, took_ns: u64) {
-        let (tokens, took_ns) = (float(tokens).max(1.0), float(took_ns).max(1.0));
+        let tokens = float(tokens).max(1.0);
+        let took_ns = float(took_ns).max(1.0);
         // Of two waits that end together one may be lost.
         // ordering: hints; pair with nothing.
         let word = self.waits.load(Ordering::Relaxed);
-        let (count, fixed_ns) = (word >> COUNT_BIT, fixed_ns(word));
+        let count = word >> COUNT_BIT;
+        let fixed_ns = fixed_ns(word);
         let token_ns = 1.0 / self.wait_speed();
         let size = tokens / SHORT_TOKENS;
         let speed_share = size * size / (1.0 + size * size);
@@ -179,9 +182,15 @@ impl RankPast {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a part of one wait, and a time; too large is the largest"
+            reason = "a part of one wait"
         )]
-        let (more, fixed) = ((speed_share * ONE_WAIT as f32) as u32, (fixed_ns / STEP_NS) as u32);
+        let more = (speed_share * ONE_WAIT as f32) as u32;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a time; too large is the largest"
+        )]
+        let fixed = (fixed_ns / STEP_NS) as u32;
         let count = count.saturating_add(more).min(WAITS_MAX * ONE_WAIT);
         // ordering: as above.
         self.waits.store(count << COUNT_BIT | fixed.min(FIXED_MASK), Ordering::Relaxed);
@@ -327,7 +336,8 @@ impl RankPast {
         let then = self.prefill_tokens_then.load(Ordering::Relaxed).min(short(tokens));
         // ordering: as above.
         let since = self.prefill_since.load(Ordering::Relaxed);
-        let (queue, done) = (float(u64::from(then)), speed * float(ns_since(since, now)));
+        let queue = float(u64::from(then));
+        let done = speed * float(ns_since(since, now));
         if queue < 1.0 || done < 1.0 {
             return tokens;
         }
@@ -513,7 +523,8 @@ mod tests {
             }
             past
         };
-        let (short, long) = (rank(200), rank(2_000));
+        let short = rank(200);
+        let long = rank(2_000);
         let speeds = [&short, &long].map(|past| past.wait_tokens_per_s().unwrap());
         assert!(speeds.iter().all(|speed| (8_500..11_500).contains(speed)), "{speeds:?}");
         let millis = short.prefill_time(1).unwrap().as_millis();

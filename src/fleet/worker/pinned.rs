@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn a_common_prefix_counts_from_the_first_start_to_the_last_end() {
         let pinned = PinnedPrefixes::default();
-        let (one, other) = (marks(&[1, 2, 3]), marks(&[1, 2, 9, 9]));
+        let one = marks(&[1, 2, 3]);
+        let other = marks(&[1, 2, 9, 9]);
         assert_eq!(pinned.shared_tokens(&one), 0);
         let first = pinned.pin(&one, tokens);
         assert_eq!((first.tokens, first.new_tokens), (303, 303));
@@ -259,7 +260,8 @@ mod tests {
 
     #[test]
     fn a_full_count_shares_no_further() {
-        let (pinned, one) = (PinnedPrefixes::default(), marks(&[1]));
+        let pinned = PinnedPrefixes::default();
+        let one = marks(&[1]);
         let held: Vec<Pinned> = (0..=COUNT_MAX).map(|_| pinned.pin(&one, tokens)).collect();
         assert_eq!(held.iter().map(|pinned| pinned.new_tokens).sum::<u64>(), 100);
         assert_eq!(held.iter().filter(|pinned| pinned.tokens == 0).count(), 1);
@@ -270,7 +272,8 @@ mod tests {
 
     #[test]
     fn a_step_that_no_slot_can_count_is_counted_as_the_longest() {
-        let (pinned, one) = (PinnedPrefixes::default(), marks(&[1]));
+        let pinned = PinnedPrefixes::default();
+        let one = marks(&[1]);
         let held = pinned.pin(&one, |_| u64::MAX);
         assert_eq!((held.tokens, pinned.unpin(&one, held)), (TOKENS_MAX, TOKENS_MAX));
     }

@@ -157,7 +157,8 @@ impl QueueTenants {
     fn beside(&self, is_counted: bool, weight: u64) -> QueueShare {
         // ordering: a sum; a read while a tenant comes or goes may be from before or after that.
         let present = self.present.load(Ordering::Relaxed);
-        let (count, sum) = (present / ONE_TENANT, present % ONE_TENANT);
+        let count = present / ONE_TENANT;
+        let sum = present % ONE_TENANT;
         let (own_count, own_sum) = if is_counted { (1, 0) } else { (0, weight) };
         QueueShare {
             others: count.saturating_sub(own_count),

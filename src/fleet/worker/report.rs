@@ -273,7 +273,8 @@ impl LoadReports {
     pub fn weight_of(&self, report: &LoadReport, now: NanosSinceStart) -> ReportWeight {
         let left_ns = self.age_max_ns.saturating_sub(now.since(report.at));
         // Both to 2^20 ns first, about a millisecond: the product then fits for ages of centuries.
-        let (left, whole) = (left_ns >> 20, (self.age_max_ns >> 20).max(1));
+        let left = left_ns >> 20;
+        let whole = (self.age_max_ns >> 20).max(1);
         let weight = left.min(whole).saturating_mul(ReportWeight::FULL.0) / whole;
         debug_assert!(weight <= ReportWeight::FULL.0, "a report that counts more than once");
         ReportWeight(weight)
@@ -352,7 +353,8 @@ mod tests {
             let mut reports = LoadReports::new(Duration::from_millis(age_max_ms));
             reports.take(LoadReport::new(RANK, NanosSinceStart(0), &reading(1, 1), own(0)));
             let weight = |age| reports.counting(RANK, NanosSinceStart(age)).map_or(0, |(_, w)| w.0);
-            let (young, old) = (ages[0].min(ages[1]), ages[0].max(ages[1]));
+            let young = ages[0].min(ages[1]);
+            let old = ages[0].max(ages[1]);
             prop_assert!(weight(old) <= weight(young));
             prop_assert!(weight(young) <= ReportWeight::FULL.0);
             if old >= age_max_ms * 1_000_000 {

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn a_closed_room_takes_nobody_and_the_widest_takes_all() {
-        let (load, wanted) = (RankLoad::default(), RoomWanted::default());
+        let load = RankLoad::default();
+        let wanted = RoomWanted::default();
         assert!(!load.has_room(RoomLimits::CLOSED, wanted));
         assert_eq!(load.try_acquire(RoomLimits::CLOSED, wanted), None);
         load.refused(ModelIndex(0), NanosSinceStart(0));

@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn threads_pass_each_prompt_once() {
-        let (prompts, count) = (UnstreamedPrompts::default(), 20_000_u64);
+        let prompts = UnstreamedPrompts::default();
+        let count = 20_000_u64;
         let passed: u64 = std::thread::scope(|scope| {
             let pass = |_| {
                 scope.spawn(|| (0..count).map(|at| prompts.pass(number(at), 3).tokens).sum::<u64>())

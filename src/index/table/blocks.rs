@@ -116,7 +116,8 @@ impl TableWriter {
 
     /// Extends a run for which [`TableWriter::may_append`] holds. False: refused.
     pub(in super::super) fn append(&mut self, end: Location, key: BlockKey, bytes: u16) -> bool {
-        let (id, offset) = (end.run, end.offset + 1);
+        let id = end.run;
+        let offset = end.offset + 1;
         debug_assert_eq!(offset, self.block_count(id), "{id:?} ends elsewhere");
         debug_assert!((1..RUN_BLOCKS_MAX).contains(&offset), "{id:?} is full, or not in use");
         debug_assert!(!self.has_children(id), "children of {id:?} would follow another block");
@@ -205,7 +206,8 @@ impl TableWriter {
         debug_assert!((1..count).contains(&at), "{id:?} of {count} split at {at}");
         // The head is made whole before a key leads to it, so that no reader sees half of it.
         let head = self.take_run()?;
-        let (front, back) = (self.copy_cells(id, 0, at), self.copy_cells(id, at, count - at));
+        let front = self.copy_cells(id, 0, at);
+        let back = self.copy_cells(id, at, count - at);
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, at));
         let listed = self.key(id, at);
         let whole = front.len() == at.div_ceil(CELL_PAIRS)
@@ -249,7 +251,8 @@ impl TableWriter {
     fn move_blocks(&self, from: RunId, to: RunId, at: usize, count: usize) {
         for offset in 0..at.min(count) {
             if let Some(key) = self.key(from, offset) {
-                let (from, to) = (Location { run: from, offset }, Location { run: to, offset });
+                let from = Location { run: from, offset };
+                let to = Location { run: to, offset };
                 self.relocate(key, from, to);
             }
         }
@@ -261,7 +264,8 @@ impl TableWriter {
         let keys: Vec<_> = (at..count).filter_map(|offset| self.key(id, offset)).collect();
         debug_assert_eq!(keys.len(), count - at, "a block without a key");
         let moved = |offset: usize| {
-            let (from, to) = (offset, offset - at);
+            let from = offset;
+            let to = offset - at;
             (Location { run: id, offset: from }, Location { run: id, offset: to })
         };
         self.begin(id);
@@ -291,8 +295,8 @@ impl TableWriter {
             let Some(run) = self.run(id) else { break };
             for index in 0..CELL_PAIRS.min(count - start) {
                 let offset = first + start + index;
-                let (key, length) =
-                    (self.table.key_at(run, offset), self.table.length_at(run, offset));
+                let key = self.table.key_at(run, offset);
+                let length = self.table.length_at(run, offset);
                 self.table.cells.set_pair(cell, index, key, length);
             }
         }

@@ -17,7 +17,8 @@ const SAMPLE_PERIOD: u64 = if cfg!(test) { 1 } else { 64 };
 impl TableWriter {
     /// What holds of the sizes, whatever the last call was.
     pub(in super::super) fn check_invariants(&self) {
-        let (taken, free) = (self.run_count, self.free_runs.len());
+        let taken = self.run_count;
+        let free = self.free_runs.len();
         let unused = usize::from(!self.owned.is_empty());
         debug_assert_eq!(taken + free + unused, self.owned.len(), "a run is lost, or there twice");
         debug_assert!(self.entry_count >= taken, "a run without a block");
@@ -105,7 +106,8 @@ impl TableWriter {
     /// What a walk would learn of that child.
     pub(super) fn may_have_child(&self, parent: RunId, child: RunId) -> bool {
         let (Some(parent), Some(child)) = (self.run(parent), self.run(child)) else { return false };
-        let (bytes, key) = (self.table.length_at(child, 0), self.table.key_at(child, 0));
+        let bytes = self.table.length_at(child, 0);
+        let key = self.table.key_at(child, 0);
         let Some(list) = cell_of(parent.lengths()) else { return true };
         let Some(pair) = self.find_listed(list, bytes).0 else { return false };
         let mut tags = SeenTags::default();

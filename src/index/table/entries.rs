@@ -120,7 +120,8 @@ impl TableWriter {
         let tag = tag_of(key);
         let segment = self.table.locator.directory.segment_of(tag);
         let Some(part) = self.parts.get(segment) else { return };
-        let (filled, depth) = (part.filled, part.depth);
+        let filled = part.filled;
+        let depth = part.depth;
         debug_assert!(depth <= self.table.locator.directory.depth(), "deeper than its directory");
         // Before it is full: at the limit a store would have to be refused.
         if filled >= split_at(self.shape.segment_slots)

@@ -169,11 +169,13 @@ impl TableWriter {
 
     /// Adds a pair; false when there is no cell for it.
     pub(super) fn push_listed(&mut self, first: CellId, word: u64, half: u16) -> bool {
-        let (mut last, mut index) = (first, 0);
+        let mut last = first;
+        let mut index = 0;
         let mut cell_count = 1;
         for listed in self.listed(first) {
             cell_count += usize::from(listed.cell != last);
-            (last, index) = (listed.cell, listed.index + 1);
+            last = listed.cell;
+            index = listed.index + 1;
         }
         if index < CELL_PAIRS {
             self.table.cells.set_pair(last, index, word, half);
@@ -192,7 +194,8 @@ impl TableWriter {
     /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is
     /// empty then; its first cell is still there.
     pub(super) fn take_out(&mut self, first: CellId, listed: ListedPair) -> bool {
-        let (mut before, mut last) = (first, listed);
+        let mut before = first;
+        let mut last = listed;
         for next in self.listed(first) {
             if next.index == 0 && next.cell != first {
                 before = last.cell;

@@ -62,7 +62,8 @@ impl Default for Seen {
 impl Seen {
     /// Another walk begins, with so many words of ranks.
     pub(in super::super) fn begin(&mut self, rank_words: usize) {
-        (self.rank_words, self.next) = (rank_words, None);
+        self.rank_words = rank_words;
+        self.next = None;
     }
 
     /// What is found with all blocks that were matched.
@@ -120,7 +121,8 @@ impl Table {
         let next = seen.next.take().map(|run| Location { run, offset: 0 });
         let mut look = |at| {
             self.look(at, |run, stamp| {
-                (seen.id, seen.stamp) = (at.run, stamp);
+                seen.id = at.run;
+                seen.stamp = stamp;
                 self.copy(run, at, arrival, seen)
             })
         };
@@ -180,7 +182,8 @@ impl Table {
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
-        let (first, count) = (at.offset, run.block_count());
+        let first = at.offset;
+        let count = run.block_count();
         self.fetch_cells(run, first);
         if first >= count || self.key_at(run, first) != arrival.at.word {
             return false;

@@ -229,7 +229,9 @@ impl TableWriter {
 
     /// The leaf that a tag belongs to.
     fn place(&self, id: RunId, tag: u32) -> Option<LeafPlace> {
-        let (mut twig, mut node, mut above) = (self.tags(id), None, None);
+        let mut twig = self.tags(id);
+        let mut node = None;
+        let mut above = None;
         for level in 0..=NODES_MAX {
             match twig.kind() {
                 TwigKind::None => return None,
@@ -359,7 +361,8 @@ mod tests {
         let root = BlockKey::root(KeySeed(1), &RootName::default());
         let top = writer.create(None, root, 0).unwrap();
         let mut random = fastrand::Rng::with_seed(7);
-        let (mut there, mut gone) = (Vec::new(), Vec::new());
+        let mut there = Vec::new();
+        let mut gone = Vec::new();
         for (goal, steps) in [(20_000, 20_000), (10, 40_000), (3_000, 10_000), (0, 10_000)] {
             for _ in 0..steps {
                 if there.len() < goal || (there.len() < 2 * goal && random.bool()) {

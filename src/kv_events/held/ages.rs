@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn ids_leave_at_the_end_of_their_time_unless_stored_again() {
-        let (mut ages, start) = (Ages::default(), Instant::now());
+        let mut ages = Ages::default();
+        let start = Instant::now();
         assert_eq!(ages.due(TTL), None);
         (1..=3).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty());
@@ -177,7 +178,8 @@ mod tests {
 
     #[test]
     fn one_turn_takes_so_many_and_an_id_may_come_back_meanwhile() {
-        let (mut ages, start) = (Ages::default(), Instant::now());
+        let mut ages = Ages::default();
+        let start = Instant::now();
         (0..10).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty());
         let first = ages.take_old(start + TTL, TTL, 4);
@@ -189,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_trusted_tier_remembers_nothing() {
-        let (mut ages, start) = (Ages::default(), Instant::now());
+        let mut ages = Ages::default();
+        let start = Instant::now();
         (0..10).for_each(|id| ages.add(id));
         assert!(leaving(&mut ages, start, 0).is_empty() && ages.bytes() > 0);
         ages.trust();
@@ -200,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_pool_is_never_trusted() {
-        let (mut ages, start) = (Ages::of_pool(100), Instant::now());
+        let mut ages = Ages::of_pool(100);
+        let start = Instant::now();
         ages.add(1);
         ages.trust();
         ages.add(2);
@@ -237,7 +241,8 @@ mod tests {
 
     #[test]
     fn a_time_without_end_overflows_nothing() {
-        let (mut ages, start) = (Ages::default(), Instant::now());
+        let mut ages = Ages::default();
+        let start = Instant::now();
         ages.add(1);
         assert!(ages.take_old(start, Duration::MAX, 10).is_empty());
         assert_eq!(ages.due(Duration::MAX), None);

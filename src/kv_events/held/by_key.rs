@@ -51,7 +51,8 @@ impl ByKey {
         if (self.len + 1).saturating_mul(8) > self.slots.len().saturating_mul(7) {
             return false;
         }
-        let (mut place, mut word) = (self.home(key), word(id, key));
+        let mut place = self.home(key);
+        let mut word = word(id, key);
         loop {
             word += 1;
             let Some(slot) = self.slots.get_mut(place) else { return false };
@@ -105,7 +106,8 @@ impl ByKey {
 
     /// Slots of entries that have the key's home, with their places.
     fn run(&self, key: BlockKey) -> impl Iterator<Item = (usize, u32)> + '_ {
-        let (mut place, mut away) = (self.home(key), 0);
+        let mut place = self.home(key);
+        let mut away = 0;
         let run = std::iter::from_fn(move || {
             let slot = self.slots.get(place).copied()?;
             away += 1;

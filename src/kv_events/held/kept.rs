@@ -39,7 +39,8 @@ impl Kept {
     /// The entries, ascending by id.
     pub fn entries(&self) -> impl Iterator<Item = SnapshotEntry> + '_ {
         self.table.iter().filter_map(|OrderedEntry { id, word, state: bits }| {
-            let (key, state) = (BlockKey::from_word(word)?, HeldState::from_bits(bits));
+            let key = BlockKey::from_word(word)?;
+            let state = HeldState::from_bits(bits);
             let stores = Tier::ALL.map(|tier| {
                 let more = self.more.get(&(id, tier)).copied().unwrap_or(0);
                 u32::from(state.count(tier)).saturating_add(more)

@@ -143,7 +143,8 @@ impl HeldBlocks {
         if self.table.find(entry.id).is_some() {
             return false;
         }
-        let (id, trees) = (entry.id, entry.state.trees());
+        let id = entry.id;
+        let trees = entry.state.trees();
         if !self.insert(entry, first) {
             return false;
         }
@@ -391,7 +392,8 @@ mod tests {
             let mut held = HeldBlocks::default();
             let mut model: BTreeMap<u64, (u64, [u32; TIERS])> = BTreeMap::new();
             for (step, number, tier_index) in steps {
-                let (id, tier) = (spread(number % 8) | number << 20, tiers[tier_index]);
+                let id = spread(number % 8) | number << 20;
+                let tier = tiers[tier_index];
                 // Keys are shared by five ids each.
                 let key_of = key(spread(number % 8 + 1));
                 match (step, model.get_mut(&id)) {

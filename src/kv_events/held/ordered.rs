@@ -50,7 +50,8 @@ impl Ordered {
     /// The entry at a place; `None` for a free slot.
     pub(super) fn at(&self, place: usize) -> Option<OrderedEntry> {
         let id = self.id(place)?;
-        let (word, state) = (self.words.get(place).copied()?, self.states.get(place).copied()?);
+        let word = self.words.get(place).copied()?;
+        let state = self.states.get(place).copied()?;
         Some(OrderedEntry { id, word, state })
     }
 
@@ -137,7 +138,9 @@ impl Ordered {
         let slots =
             (self.ids.get_mut(place), self.words.get_mut(place), self.states.get_mut(place));
         if let (Some(to_id), Some(to_word), Some(to_state)) = slots {
-            (*to_id, *to_word, *to_state) = (id, word, state);
+            *to_id = id;
+            *to_word = word;
+            *to_state = state;
         }
     }
 

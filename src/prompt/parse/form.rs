@@ -135,7 +135,8 @@ struct PartHead<'a> {
 
 impl<'a> PartHead<'a> {
     fn read(head: &'a [u8]) -> Result<Self, ScanError> {
-        let (mut found, mut is_utf8) = (None, true);
+        let mut found = None;
+        let mut is_utf8 = true;
         for line in lines(head) {
             let (field, value) = line
                 .iter()
@@ -177,7 +178,9 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
     if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return Err(form("a part is no form data"));
     }
-    let (mut name, mut file_names, mut has_escape) = (None, 0, false);
+    let mut name = None;
+    let mut file_names = 0;
+    let mut has_escape = false;
     for (parameter, value) in Parameters::behind(value) {
         // To a parser without escapes, the name may stand in quotes behind one.
         let value = value.filter(|_| !has_escape || name.is_some());
@@ -214,7 +217,8 @@ fn is_plain_name(name: &[u8]) -> bool {
     if name.iter().all(is_plain) {
         return true;
     }
-    let (mut rest, mut pieces) = (name, vec![Vec::new()]);
+    let mut rest = name;
+    let mut pieces = vec![Vec::new()];
     while let [first, behind @ ..] = rest {
         let escape = NAME_ESCAPES.iter().find(|escape| {
             rest.get(..escape.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(escape))

@@ -124,9 +124,10 @@ fn what_parsers_may_read_in_two_ways_is_refused() {
 /// Issue 35: quotes, escapes and charsets that readers take apart in different ways.
 #[test]
 fn quotes_that_hide_a_name_are_refused() {
-    let (model, file) = (field("model"), field("file"));
-    let (unread, not_plain) =
-        ("the name of a part cannot be read", "a part has a name that is not plain");
+    let model = field("model");
+    let file = field("file");
+    let unread = "the name of a part cannot be read";
+    let not_plain = "a part has a name that is not plain";
     for (head, what) in [
         (field("mod\\el"), not_plain),
         (field("%22model"), not_plain),
@@ -227,9 +228,11 @@ fn the_forms_of_clients_are_read() {
         let mut head = RequestHead::default();
         parse_request(message.as_bytes(), &HeadLimits::default(), &mut head).unwrap();
         let kind = form_type(&head, message.as_bytes()).unwrap().unwrap();
-        let (text, file) = (part("text "), part("file "));
+        let text = part("text ");
+        let file = part("file ");
         for (preamble, epilogue) in [("", ""), ("\r\n", "\r\n"), ("\r\n\r\n", " \t\r\n")] {
-            let (text, file) = ((&*text, "whisper"), (&*file, "RIFF"));
+            let text = (&*text, "whisper");
+            let file = (&*file, "RIFF");
             for parts in [[text, file], [file, text]] {
                 let form = [preamble, &body(&parts), epilogue].concat();
                 let mut request = ApiRequest::default();

@@ -66,7 +66,8 @@ fn kind(value: &[u8]) -> TypeKind {
 /// Reads the parameters of the type. Others than `boundary` and `charset` are left alone, as by all
 /// parsers: none finds another boundary in them.
 fn read(value: &[u8]) -> Result<FormType<'_>, ScanError> {
-    let (mut boundary, mut charset) = (None, None);
+    let mut boundary = None;
+    let mut charset = None;
     for (name, value) in Parameters::behind(value) {
         let value = value.filter(|value| !value.iter().any(|byte| b"\\;".contains(byte)));
         let value = value.ok_or(form("its type cannot be read"))?;

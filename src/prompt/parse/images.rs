@@ -33,7 +33,8 @@ impl ApiRequest {
         let body = message.get(start..).unwrap_or_default();
         let Ok(images) = unnamed(body) else { return };
         let bytes = |range: &Range<usize>| body.get(range.clone()).unwrap_or_default();
-        let (mut inserts, mut named_bytes) = (Vec::new(), 0_usize);
+        let mut inserts = Vec::new();
+        let mut named_bytes = 0_usize;
         for Unnamed { at, url, detail } in images.into_iter().take(NAMED_IMAGES_MAX) {
             named_bytes = named_bytes.saturating_add(url.len());
             if named_bytes > NAMED_IMAGE_BYTES_MAX {
@@ -61,7 +62,8 @@ impl ApiRequest {
 /// once.
 fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
     let added: usize = inserts.iter().map(|(_, text)| text.len()).sum();
-    let (mut end, mut to) = (message.len(), message.len() + added);
+    let mut end = message.len();
+    let mut to = message.len() + added;
     message.resize(to, 0);
     for (at, text) in inserts.iter().rev() {
         let from = start + at;
@@ -78,13 +80,15 @@ fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
 
 /// The images of a body without a name, in order; none where the body says more of them.
 fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, ScanError> {
-    let (mut cursor, mut found) = (Cursor::new(body)?, Vec::new());
+    let mut cursor = Cursor::new(body)?;
+    let mut found = Vec::new();
     cursor.blanks();
     if cursor.peek() != Some(b'{') {
         return Ok(found);
     }
     cursor.open();
-    let (mut first, mut is_changed) = (true, false);
+    let mut first = true;
+    let mut is_changed = false;
     while let Some(key) = cursor.next_key(&mut first)? {
         match cursor.slice(&key.span) {
             // The last of two members of a name is the one that counts.
@@ -114,7 +118,8 @@ fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), Scan
         return cursor.skip_value(2);
     }
     cursor.open();
-    let (mut first, before) = (true, found.len());
+    let mut first = true;
+    let before = found.len();
     while let Some(key) = cursor.next_key(&mut first)? {
         if cursor.slice(&key.span) != "content" {
             cursor.skip_value(3)?;
@@ -140,8 +145,11 @@ fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, ScanError> {
         return cursor.skip_value(4).map(|()| None);
     }
     cursor.open();
-    let (at, mut first) = (cursor.at(), true);
-    let (mut is_image, mut is_plain, mut source) = (false, true, None);
+    let at = cursor.at();
+    let mut first = true;
+    let mut is_image = false;
+    let mut is_plain = true;
+    let mut source = None;
     while let Some(key) = cursor.next_key(&mut first)? {
         // A name written with escapes may be any of these.
         is_plain &= !key.escaped;
@@ -167,7 +175,10 @@ fn image_url(cursor: &mut Cursor<'_>) -> Result<Option<ImageSource>, ScanError> 
         return cursor.skip_value(5).map(|()| None);
     }
     cursor.open();
-    let (mut first, mut is_plain, mut url, mut detail) = (true, true, None, 0..0);
+    let mut first = true;
+    let mut is_plain = true;
+    let mut url = None;
+    let mut detail = 0..0;
     while let Some(key) = cursor.next_key(&mut first)? {
         is_plain &= !key.escaped;
         let is_text = cursor.peek() == Some(b'"');

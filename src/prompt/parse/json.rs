@@ -130,7 +130,8 @@ impl<'a> Cursor<'a> {
         }
         let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
-        let (marks, data) = (Marks::default(), Data::default());
+        let marks = Marks::default();
+        let data = Data::default();
         // Each step takes a byte, and there are fewer bytes.
         let steps_left = u32::MAX;
         Ok(Self { text, at: 0, marks, steps_left, key: 0..0, all_is_data: false, data })
@@ -373,7 +374,8 @@ impl<'a> Cursor<'a> {
     /// Skips the value the cursor stands on; `depth` containers are open around it.
     pub fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
         // One bit for each container opened here: 1 is an object.
-        let (mut open, mut level) = (0_u128, 0_usize);
+        let mut open = 0_u128;
+        let mut level = 0_usize;
         loop {
             self.blanks();
             let container = match self.peek() {
@@ -391,11 +393,13 @@ impl<'a> Cursor<'a> {
                     return Err(ScanError::Depth { at: self.at });
                 }
                 self.open();
-                (open, level) = (open << 1 | kind, level + 1);
+                open = open << 1 | kind;
+                level += 1;
                 if self.inner_item(kind, &mut true)? {
                     continue;
                 }
-                (open, level) = (open >> 1, level - 1);
+                open >>= 1;
+                level -= 1;
             }
             // A value has ended: close what ends here, or go on to the next one.
             loop {
@@ -405,7 +409,8 @@ impl<'a> Cursor<'a> {
                 if self.inner_item(open & 1, &mut false)? {
                     break;
                 }
-                (open, level) = (open >> 1, level - 1);
+                open >>= 1;
+                level -= 1;
             }
         }
     }

@@ -29,7 +29,9 @@ pub(super) fn message_list(
         return Ok(MessageList::None);
     }
     cursor.open();
-    let (mut first, mut plain, mut count) = (true, true, 0_usize);
+    let mut first = true;
+    let mut plain = true;
+    let mut count = 0_usize;
     while cursor.next_element(&mut first)? {
         count += 1;
         plain = plain && count <= MESSAGES_MAX;
@@ -59,7 +61,10 @@ fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageS
         return Ok(None);
     }
     cursor.open();
-    let (mut first, mut plain, mut role, mut content) = (true, true, None, None);
+    let mut first = true;
+    let mut plain = true;
+    let mut role = None;
+    let mut content = None;
     while let Some(key) = cursor.next_key(&mut first)? {
         let is_text = cursor.peek() == Some(b'"');
         match cursor.slice(&key.span) {

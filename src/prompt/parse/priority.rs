@@ -7,7 +7,8 @@ use super::json::{Cursor, ScanError, unescaped};
 /// `priority` of a body; the cursor stands on the value and leaves it. `None` for what engines
 /// refuse, and for `null`.
 pub(super) fn of_body(cursor: &mut Cursor<'_>) -> Result<Option<i64>, ScanError> {
-    let (first, start) = (cursor.peek(), cursor.at());
+    let first = cursor.peek();
+    let start = cursor.at();
     cursor.skip_value(1)?;
     let value = cursor.slice(&(start..cursor.at()));
     Ok(match first {

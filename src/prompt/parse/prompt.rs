@@ -74,7 +74,8 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanE
 
 /// Leaves the list; returns how many elements were left.
 fn skip_rest(cursor: &mut Cursor<'_>) -> Result<u32, ScanError> {
-    let (mut first, mut count) = (false, 0_u32);
+    let mut first = false;
+    let mut count = 0_u32;
     while cursor.next_element(&mut first)? {
         cursor.skip_value(2)?;
         count = count.saturating_add(1);

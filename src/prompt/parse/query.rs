@@ -38,7 +38,8 @@ pub(super) fn unescaped(raw: &[u8], plus: u8) -> Option<Cow<'_, [u8]>> {
         return Some(Cow::Borrowed(raw));
     }
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (mut text, mut rest) = (Vec::with_capacity(raw.len()), raw);
+    let mut text = Vec::with_capacity(raw.len());
+    let mut rest = raw;
     loop {
         match rest {
             [] => return Some(Cow::Owned(text)),

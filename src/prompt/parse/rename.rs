@@ -58,7 +58,8 @@ impl ApiRequest {
         }
         for text in &mut self.texts {
             let place = |span: &Range<u32>| moved(span.start)..moved(span.end);
-            (text.name, text.value) = (place(&text.name), place(&text.value));
+            text.name = place(&text.name);
+            text.value = place(&text.value);
         }
     }
 }

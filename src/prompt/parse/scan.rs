@@ -1,7 +1,6 @@
 //! One pass over a request body: what routing needs, as spans; everything else is only checked.
 //!
-//! Duplicate keys: the last one counts, in whatever spelling (`"mod\u0065l"`), because that is what
-//! the engines' parsers do; a body must never mean one thing here and another there.
+//! The last of duplicate keys counts, in any spelling (`"mod\u0065l"`), as in the engines' parsers.
 
 use super::json::{Cursor, ScanError, Text, unescaped};
 use super::lengths::{lengths_of, own_lengths_of};
@@ -133,7 +132,8 @@ fn read(
         }
     }
     cursor.end()?;
-    (request.data_count, request.data_bytes) = (cursor.data.count, cursor.data.bytes);
+    request.data_count = cursor.data.count;
+    request.data_bytes = cursor.data.bytes;
     found.finish(endpoint, cursor, request)
 }
 
@@ -231,7 +231,8 @@ impl ScannedKeys {
                 let (source, count) = prompt(cursor)?;
                 // Vectors and counts have no answers.
                 let is_answered = matches!(endpoint, Endpoint::Completions | Endpoint::Generate);
-                (self.prompt, self.prompt_count) = (source, if is_answered { count } else { 1 });
+                self.prompt_count = if is_answered { count } else { 1 };
+                self.prompt = source;
             }
             ("input_ids", Endpoint::Generate) => {
                 (self.input_ids, self.prompt_count) = prompt(cursor)?;
@@ -442,13 +443,13 @@ impl ScannedKeys {
 
 /// A member that means nothing to the scan. Short text is noted: it may name a session.
 fn unread(cursor: &mut Cursor<'_>, request: &mut ApiRequest) -> Result<(), ScanError> {
-    let (name, start) = (cursor.key_span(), cursor.at());
+    let name = cursor.key_span();
+    let start = cursor.at();
     let is_text = cursor.peek() == Some(b'"');
     cursor.skip_value(1)?;
     let value = start + 1..cursor.at().saturating_sub(1);
     if is_text && value.len() <= SESSION_NAME_BYTES_MAX && request.texts.len() < TEXTS_MAX {
-        let (name, value) = (narrow(&name), narrow(&value));
-        request.texts.push(TextMember { name, value });
+        request.texts.push(TextMember { name: narrow(&name), value: narrow(&value) });
     }
     Ok(())
 }
@@ -479,7 +480,8 @@ fn count(cursor: &mut Cursor<'_>) -> Result<Option<u32>, ScanError> {
 
 /// `max_new_tokens` and `n` of `/generate`'s sampling parameters.
 fn sampling(cursor: &mut Cursor<'_>) -> Result<(Option<u32>, Option<u32>), ScanError> {
-    let (mut tokens, mut samples) = (None, None);
+    let mut tokens = None;
+    let mut samples = None;
     if cursor.peek() != Some(b'{') {
         cursor.skip_value(1)?;
         return Ok((tokens, samples));

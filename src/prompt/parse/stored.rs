@@ -20,7 +20,9 @@ impl StoredCall {
     #[must_use]
     pub fn of(path: &[u8]) -> Option<Self> {
         let mut parts = path.strip_prefix(b"/v1/responses/")?.split(|byte| *byte == b'/');
-        let (id, call, rest) = (parts.next()?, parts.next(), parts.next());
+        let id = parts.next()?;
+        let call = parts.next();
+        let rest = parts.next();
         let allow = match call {
             None => "GET, DELETE",
             Some(b"cancel") => "POST",

@@ -90,7 +90,8 @@ impl Whom {
         let verifier = verifier.ok_or_else(unknown_key)?;
         let grant = tokens.cache.borrow_mut().grant(verifier, shown, (tokens.now_s)());
         let grant = grant.ok_or_else(refused_token)?;
-        let (tenant, class_best) = (tenants.named(&grant.key.tenant), grant.key.class_best);
+        let tenant = tenants.named(&grant.key.tenant);
+        let class_best = grant.key.class_best;
         Ok(Self { tenant, class_best, key: Some(grant.key.digest), token: Some(grant) })
     }
 
@@ -144,7 +145,8 @@ impl Whom {
         }
         let lists = |name: &str| listed.iter().any(|model| model == name);
         let resolved = resolved.filter(|name| *name != ANY_MODEL && lists(name));
-        let (model, lora) = (request.asked_model(), &*request.lora);
+        let model = request.asked_model();
+        let lora = &*request.lora;
         // Engines differ in whether `model` or `lora_path` counts: both have to be allowed. Only
         // `base:adapter` is known by its resolved name alone.
         let is_model = match model {
@@ -251,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_key_says_who_calls_and_nothing_else_does() {
-        let (tenants, queue) = (keyed(), QueueConfig::default());
+        let tenants = keyed();
+        let queue = QueueConfig::default();
         let with_header = QueueConfig { tenant_header: "x-team".to_owned(), ..queue };
         for queue in [&QueueConfig::default(), &with_header] {
             for fields in [
@@ -271,7 +274,8 @@ mod tests {
 
     #[test]
     fn without_a_known_key_a_request_is_refused() {
-        let (tenants, queue) = (keyed(), QueueConfig::default());
+        let tenants = keyed();
+        let queue = QueueConfig::default();
         let long = format!("x-api-key: {}\r\n", "x".repeat(4_000));
         for (fields, is_unknown) in [
             ("", false),
@@ -313,7 +317,8 @@ mod tests {
 
     #[test]
     fn a_key_with_models_uses_these_and_no_others() {
-        let (tenants, queue) = (keyed(), QueueConfig::default());
+        let tenants = keyed();
+        let queue = QueueConfig::default();
         let gold = ask(&tenants, &queue, "x-api-key: gold-key\r\n").unwrap();
         let some = ask(&tenants, &queue, "x-api-key: some-key\r\n").unwrap();
         assert!(gold.may_see(&tenants, "x") && some.may_see(&tenants, "m"));
@@ -357,7 +362,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_credential_is_taken(value in "[ -~]{0,80}") {
-            let (tenants, queue) = (keyed(), QueueConfig::default());
+            let tenants = keyed();
+            let queue = QueueConfig::default();
             let fields = format!("authorization: {value}\r\nx-api-key: {value}\r\n");
             let known = ["gold-key", "some-key"].iter().any(|key| value.trim().ends_with(key));
             prop_assert!(known || ask(&tenants, &queue, &fields).is_err());

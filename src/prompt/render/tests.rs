@@ -63,7 +63,8 @@ fn special_tokens_come_once_unless_the_request_says_otherwise() {
     let sglang = ModelText { rules: EngineRules::Sglang, ..model(Some(&template)) };
     let chat = r#""messages":[{"role":"user","content":"hi"}]"#;
     let rich = r#""messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]"#;
-    let (once, twice) = (format!("{bos}hi"), format!("{bos}{bos}hi"));
+    let once = format!("{bos}hi");
+    let twice = format!("{bos}{bos}hi");
     for (endpoint, prompt, sent, by_vllm, by_sglang) in [
         (Endpoint::Completions, r#""prompt":"hi""#, "null", &once, &once),
         (Endpoint::Completions, r#""prompt":"hi""#, "true", &once, &once),

@@ -8,7 +8,8 @@ const PART: u64 = NOTED_PART_BYTES as u64;
 fn asked(id: u64, rank: u32, keys: &[u64], cached_parts: u64) -> [RequestNote; 2] {
     let prompt_bytes = keys.len() as u64 * PART + 64;
     let sent = NotedRequest { id, rank, prompt_bytes, keys: keys.to_vec(), ..Default::default() };
-    let (prompt, cached) = (prompt_bytes / 4, cached_parts * PART / 4);
+    let prompt = prompt_bytes / 4;
+    let cached = cached_parts * PART / 4;
     let told = Some(NotedUsage { prompt, cached, output: 1 });
     [RequestNote::Sent(sent), RequestNote::Ended(NotedEnd { id, rank, told })]
 }
@@ -44,7 +45,9 @@ fn ladder(notes: &[RequestNote]) -> HitLadder {
 /// rank that B was on.
 #[test]
 fn a_recording_by_hand_has_the_ladder_that_is_known_and_its_steps_add_up() {
-    let (a, b, c) = ([1, 2, 3, 4], [11, 12, 13, 14], [21, 22, 23, 24, 25, 26]);
+    let a = [1, 2, 3, 4];
+    let b = [11, 12, 13, 14];
+    let c = [21, 22, 23, 24, 25, 26];
     let mut notes = vec![ranks(&[4, 4])];
     notes.extend(asked(1, 0, &a, 0));
     notes.extend(asked(2, 1, &b, 0));

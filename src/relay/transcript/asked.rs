@@ -93,7 +93,8 @@ impl RestAsked {
             return Ok(None);
         }
         cursor.open();
-        let (mut first, mut found) = (true, Found::default());
+        let mut first = true;
+        let mut found = Found::default();
         while let Some(key) = cursor.next_key(&mut first)? {
             let name = cursor.slice(&key.span);
             let is_known = match (name, self.is_chat) {
@@ -168,7 +169,8 @@ fn usage_wanted(options: &str) -> Option<bool> {
         return None;
     }
     cursor.open();
-    let (mut first, mut wanted) = (true, false);
+    let mut first = true;
+    let mut wanted = false;
     while let Some(key) = cursor.next_key(&mut first).ok()? {
         let start = cursor.at();
         cursor.skip_value(2).ok()?;
@@ -189,7 +191,9 @@ fn is_one_prompt(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
         return cursor.skip_value(1).map(|()| is_text);
     }
     cursor.open();
-    let (mut first, mut are_ids, mut any) = (true, true, false);
+    let mut first = true;
+    let mut are_ids = true;
+    let mut any = false;
     while cursor.next_element(&mut first)? {
         cursor.skip_ids();
         are_ids &= cursor.peek().is_some_and(|byte| byte.is_ascii_digit());
@@ -205,7 +209,8 @@ fn is_text_alone(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
         return cursor.skip_value(1).map(|()| false);
     }
     cursor.open();
-    let (mut first, mut is_text) = (true, true);
+    let mut first = true;
+    let mut is_text = true;
     while cursor.next_element(&mut first)? {
         is_text &= is_text_message(cursor)?;
     }
@@ -217,7 +222,8 @@ fn is_text_message(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
         return cursor.skip_value(2).map(|()| false);
     }
     cursor.open();
-    let (mut first, mut is_text) = (true, true);
+    let mut first = true;
+    let mut is_text = true;
     while let Some(key) = cursor.next_key(&mut first)? {
         match cursor.slice(&key.span) {
             "content" if cursor.peek() == Some(b'[') => is_text &= are_text_parts(cursor)?,
@@ -237,7 +243,8 @@ fn is_text_message(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
 
 fn are_text_parts(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     cursor.open();
-    let (mut first, mut are_text) = (true, true);
+    let mut first = true;
+    let mut are_text = true;
     while cursor.next_element(&mut first)? {
         if cursor.peek() != Some(b'{') {
             are_text &= cursor.peek() == Some(b'"');

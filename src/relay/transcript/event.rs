@@ -116,7 +116,8 @@ impl TokenEvent {
 
     fn choice(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
         cursor.open();
-        let (mut first, mut choice) = (true, StreamChoice::default());
+        let mut first = true;
+        let mut choice = StreamChoice::default();
         while let Some(key) = cursor.next_key(&mut first)? {
             let name = cursor.slice(&key.span);
             if name == "delta" {
@@ -154,7 +155,8 @@ fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, ScanEr
         return cursor.skip_value(3).map(|()| false);
     }
     cursor.open();
-    let (mut first, mut is_text) = (true, true);
+    let mut first = true;
+    let mut is_text = true;
     while let Some(key) = cursor.next_key(&mut first)? {
         let place = place(cursor, 4)?;
         match cursor.slice(&key.span) {

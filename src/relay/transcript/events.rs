@@ -29,7 +29,8 @@ impl EventCutter {
             let event = self.held.get(from..end).unwrap_or_default();
             let is_part = std::mem::take(&mut self.is_overlong);
             each(if is_part { CutPart::Part(event) } else { CutPart::Event(event) });
-            (from, self.searched) = (end, end);
+            from = end;
+            self.searched = end;
         }
         self.held.drain(..from);
         // The end of an event may begin with the last bytes.
@@ -39,7 +40,8 @@ impl EventCutter {
             let part = self.held.get(..self.searched).unwrap_or_default();
             each(CutPart::Part(part));
             self.held.drain(..self.searched);
-            (self.is_overlong, self.searched) = (true, 0);
+            self.is_overlong = true;
+            self.searched = 0;
         }
         if self.held.is_empty() {
             // A stream that waits for its next event holds no buffer.
@@ -118,7 +120,8 @@ fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
 
 /// What stands before the data of an event that has one line of it, and the data.
 pub(super) fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (mut at, mut found) = (0_usize, None);
+    let mut at = 0_usize;
+    let mut found = None;
     for line in event.split_inclusive(|byte| *byte == b'\n') {
         let rest = line.trim_ascii_start();
         if let Some(data) = rest.strip_prefix(b"data:") {

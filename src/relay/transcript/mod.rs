@@ -324,7 +324,8 @@ impl Transcript {
         *behind_count = sent_count.saturating_sub(*prompt_count);
         self.told.is_continued = true;
         let output = u64::try_from(*behind_count).unwrap_or(u64::MAX);
-        let (left, least) = (self.tokens_left(), self.asked.tokens_min.saturating_sub(output));
+        let left = self.tokens_left();
+        let least = self.asked.tokens_min.saturating_sub(output);
         out.extend_from_slice(ASKS_IDS);
         out.extend_from_slice(b"\"stream\":true,");
         out.extend_from_slice(&self.asked.members);

@@ -18,7 +18,8 @@ fn an_event_that_is_too_long_passes_without_ids() {
     {
         let body = br#"{"model":"m","prompt":"hi","stream":true}"#;
         let mut transcript = Transcript::of(Endpoint::Completions, body).unwrap();
-        let (mut out, long) = (Vec::new(), event(&format!("[{many}]")));
+        let mut out = Vec::new();
+        let long = event(&format!("[{many}]"));
         let sent = [&long, &event("[1,2]"), &long, end].concat();
         for part in sent.as_bytes().chunks(read_bytes) {
             transcript.feed(part, &mut out);

@@ -218,15 +218,20 @@ fn numbers(object: &[u8]) -> Option<Vec<(&str, MemberPlace, u64)>> {
         return None;
     }
     cursor.open();
-    let (mut found, mut is_inner) = (Vec::new(), false);
+    let mut found = Vec::new();
+    let mut is_inner = false;
     let mut first = true;
     loop {
         match cursor.next_key(&mut first).ok()? {
-            None if is_inner => (is_inner, first) = (false, false),
+            None if is_inner => {
+                is_inner = false;
+                first = false;
+            }
             None => return Some(found),
             Some(_) if cursor.peek() == Some(b'{') && !is_inner => {
                 cursor.open();
-                (is_inner, first) = (true, true);
+                is_inner = true;
+                first = true;
             }
             Some(key) => {
                 let start = cursor.at();

@@ -44,7 +44,8 @@ fn events(body: &[u8], is_chat: bool, name: &str) -> Vec<String> {
         out.push(event(json!([role]), more));
     }
     for at in from..from + max {
-        let ((id, text), is_last) = (word(at), at + 1 == from + max);
+        let (id, text) = word(at);
+        let is_last = at + 1 == from + max;
         let mut choice = match is_chat {
             true => json!({ "index": 0, "delta": { "content": text } }),
             false => json!({ "index": 0, "text": text }),
@@ -94,7 +95,8 @@ fn first_body(body: &[u8]) -> Vec<u8> {
 fn cut_at(is_chat: bool, cuts: &[usize], piece: usize) -> String {
     let body = body_of(is_chat, "");
     let mut transcript = transcript(is_chat, &body).unwrap();
-    let (mut out, mut sent) = (Vec::new(), first_body(&body));
+    let mut out = Vec::new();
+    let mut sent = first_body(&body);
     for (leg, cut) in cuts.iter().copied().chain([usize::MAX]).enumerate() {
         let is_first = !transcript.goes_on_by_ids();
         let is_again = transcript.has_begun();
@@ -124,7 +126,9 @@ fn cut_at(is_chat: bool, cuts: &[usize], piece: usize) -> String {
 
 /// Text, last finish reason and usage of a stream.
 fn told(stream: &str) -> (String, String, Value) {
-    let (mut text, mut finish, mut usage) = (String::new(), String::new(), Value::Null);
+    let mut text = String::new();
+    let mut finish = String::new();
+    let mut usage = Value::Null;
     for line in stream.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(line) else {
             assert_eq!(line, "[DONE]");
@@ -156,7 +160,8 @@ fn an_uncut_stream_is_as_without_ids() {
 
 /// Lists of ids replaced by null, by hand.
 fn regex_free(stream: &str) -> String {
-    let (mut out, mut rest) = (String::new(), stream);
+    let mut out = String::new();
+    let mut rest = stream;
     while let Some(at) = rest.find("token_ids\":[") {
         let at = at + "token_ids\":".len();
         out.push_str(&rest[..at]);
@@ -285,7 +290,8 @@ fn a_chat_without_text_is_sent_again() {
     let role = |name| event(name, r#""delta":{"role":"assistant"}"#, r#","prompt_token_ids":[1]"#);
     let think = |name| event(name, r#""delta":{},"token_ids":[9]"#, "");
     let text = |name| event(name, r#""delta":{"reasoning":"a"},"token_ids":[5]"#, "");
-    let (mut transcript, mut out) = (transcript(true, &body_of(true, "")).unwrap(), Vec::new());
+    let mut transcript = transcript(true, &body_of(true, "")).unwrap();
+    let mut out = Vec::new();
     for name in ["n", "nx", "nxx"] {
         transcript.feed((role(name) + &think(name)).as_bytes(), &mut out);
         transcript.break_off();
@@ -439,7 +445,8 @@ fn null_is_no_list_of_ids() {
     let event = |more: &str, whole: &str| {
         format!(r#"{{"choices":[{{"index":0,"text":"a","token_ids":[5]{more}}}]{whole}}}"#)
     };
-    let (list, null) = (r#","prompt_token_ids":[1]"#, r#","prompt_token_ids":null"#);
+    let list = r#","prompt_token_ids":[1]"#;
+    let null = r#","prompt_token_ids":null"#;
     for (more, whole, wanted) in [
         (list, null, Ok(())),
         (null, list, Ok(())),

@@ -109,7 +109,8 @@ pub(crate) fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
 }
 
 fn has_free_places(fleet: &FleetSnapshot, board: &LoadBoard, pool: &Pool) -> bool {
-    let (mut taken, mut places) = (0_u64, 0_u64);
+    let mut taken = 0_u64;
+    let mut places = 0_u64;
     for &rank in &pool.ranks {
         let load = board.rank(rank);
         let room = fleet.room(rank);

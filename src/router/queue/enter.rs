@@ -46,7 +46,8 @@ pub(crate) struct QueuePlace {
 impl Applicant<'_> {
     fn seeking(&self) -> Seeking<'_> {
         let RequestFacts { pin, tried, .. } = self.facts;
-        let (requester, leg) = (self.facts.requester(), self.request.leg);
+        let requester = self.facts.requester();
+        let leg = self.request.leg;
         Seeking { requester, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
     }
 
@@ -132,7 +133,8 @@ pub(super) fn enter(
     projected: impl Fn(u64) -> Option<Duration>,
 ) -> Entry {
     let fleet = binder.fleet;
-    let (model, seeking) = (applicant.model, applicant.seeking());
+    let model = applicant.model;
+    let seeking = applicant.seeking();
     let leg = applicant.request.leg;
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
         return Entry::Turned(leg, Turned::NoWorker);
@@ -186,7 +188,9 @@ fn bind_beside(
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
 ) -> Option<Lease> {
-    let (fleet, board, now) = (binder.fleet, binder.board, binder.now);
+    let fleet = binder.fleet;
+    let board = binder.board;
+    let now = binder.now;
     candidates.collect(fleet, applicant.model, board, applicant.seeking(), now).ok()?;
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     candidates.retain(|rank| !binder.is_awaited(rank));
@@ -205,14 +209,16 @@ fn line_up(
     projected: &impl Fn(u64) -> Option<Duration>,
 ) -> Result<(QueueIndex, QueueWanted), Turned> {
     let fleet = binder.fleet;
-    let (model, seeking) = (applicant.model, applicant.seeking());
+    let model = applicant.model;
+    let seeking = applicant.seeking();
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
         return Err(Turned::NoWorker);
     }
     let pool = model.pool_of(applicant.request.leg);
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     binder.weigh(&applicant.request, applicant.facts.output_tokens, candidates);
-    let (mut full, mut first) = (QueueFull::Depth, None);
+    let mut full = QueueFull::Depth;
+    let mut first = None;
     while let Some(rank) = shortest(binder, candidates, applicant) {
         let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
         let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
@@ -222,8 +228,8 @@ fn line_up(
         let cost = lease_cost(&applicant.request, rank, applicant.facts.output_tokens);
         let most = fleet.room(rank).kv_tokens_max;
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
-        let (bytes, Caller { class, tenant, weight, .. }) =
-            (applicant.body_bytes, applicant.facts.caller);
+        let bytes = applicant.body_bytes;
+        let Caller { class, tenant, weight, .. } = applicant.facts.caller;
         // What no cache could hold takes what is left of one, so it wants no more than that here.
         let wanted = QueueWanted { bytes, tokens, class, tenant, weight };
         let bounds = bounds(fleet, binder.board, pool, queue);
@@ -312,7 +318,8 @@ fn waiter(
     ticket: Ticket,
 ) -> Waiter {
     let PickRequest { prompt, overlaps, .. } = applicant.request;
-    let (bytes, bytes_per_token) = (prompt.bytes(), prompt.bytes_per_token());
+    let bytes = prompt.bytes();
+    let bytes_per_token = prompt.bytes_per_token();
     Waiter {
         ticket,
         queue,

@@ -355,7 +355,8 @@ impl Flows {
     ) -> Option<QueuedRequest> {
         let row = self.rows.get_mut(&key.tenant)?;
         let served = row.leave(key.part, order, order.tokens)?;
-        let (tag, group) = (row.tag, row.group);
+        let tag = row.tag;
+        let group = row.group;
         // By what it costs, not by requests: a tenant with long prompts would get more.
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
         row.tag = tag.saturating_add(cost / u64::from(served.weight().max(1)));
@@ -408,7 +409,8 @@ impl Flows {
         };
         if best != row.group {
             // As far ahead, or behind, as it was.
-            let (before, after) = (clock_of(groups, row.group), clock_of(groups, best));
+            let before = clock_of(groups, row.group);
+            let after = clock_of(groups, best);
             let ahead = row.tag.saturating_sub(before);
             row.tag = after.saturating_add(ahead).saturating_sub(before.saturating_sub(row.tag));
             row.group = best;

@@ -159,7 +159,8 @@ impl Queue {
             return;
         }
         // Before the look at the ranks: room that is made during the turn is news for the next.
-        (self.seen, self.fresh) = (cell.look(), false);
+        self.seen = cell.look();
+        self.fresh = false;
         self.recheck_at = NanosSinceStart(u64::MAX);
         let flow = &binder.fleet.config.flow.queue;
         let rules = Rules {

@@ -186,7 +186,8 @@ impl<P: RankPlaces> Looks for OpenWays<'_, P> {
 
 impl TurnLooks {
     fn begin_rest(&mut self) {
-        (self.is_rest, self.count) = (true, 0);
+        self.is_rest = true;
+        self.count = 0;
     }
 
     fn miss(&mut self, way: Way, order: Order) {
@@ -242,7 +243,8 @@ impl Line {
         };
         self.next_number += 1;
         let flow = FlowKey::of(&waiter);
-        let (ticket, joined_at) = (waiter.ticket, waiter.joined_at);
+        let ticket = waiter.ticket;
+        let joined_at = waiter.joined_at;
         let waiting = waiting(&waiter);
         let standing = Standing { flow, order, waiting, joined_at, looked: 0 };
         // A ticket names one wait; were it to come twice, the later one counts.
@@ -356,7 +358,8 @@ impl Line {
         if standing.target() == target {
             return;
         }
-        let (from, to) = (standing.flow, standing.flow.aimed(target));
+        let from = standing.flow;
+        let to = standing.flow.aimed(target);
         if let Some(rank) = standing.target() {
             backlog.sub(rank, standing.waiting);
         }

@@ -94,7 +94,8 @@ impl RankPlaces for Fleet {
 }
 
 fn turn(line: &mut Line, fleet: &mut Fleet, overtaken_max: u32) {
-    let (now, ranks) = (NanosSinceStart(0), fleet.places.len());
+    let now = NanosSinceStart(0);
+    let ranks = fleet.places.len();
     fleet.held_back.clear();
     line.serve(Rules { now, promote_after: Duration::ZERO, overtaken_max, ranks }, fleet);
 }
@@ -116,9 +117,13 @@ proptest! {
         tokens in prop::collection::vec(1..400_u64, 2..60),
         joins in prop::collection::vec(0..3_usize, 1..60),
     ) {
-        let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(1));
-        let (mut coming, mut joins) = ((0_u32..).zip(&tokens), joins.into_iter());
-        let (mut waits, mut given, mut oldest) = (BTreeSet::new(), 0, None);
+        let mut line = Line::new(AFTER);
+        let mut fleet = Fleet::new(1);
+        let mut coming = (0_u32..).zip(&tokens);
+        let mut joins = joins.into_iter();
+        let mut waits = BTreeSet::new();
+        let mut given = 0;
+        let mut oldest = None;
         let mut all = 0;
         loop {
             let many = joins.next().unwrap_or(usize::MAX).min(tokens.len());
@@ -130,7 +135,8 @@ proptest! {
                 break;
             }
             if oldest != waits.first().copied() {
-                (oldest, given) = (waits.first().copied(), 0);
+                oldest = waits.first().copied();
+                given = 0;
             }
             fleet.places[0] = 1;
             turn(&mut line, &mut fleet, overtaken_max);
@@ -155,7 +161,8 @@ proptest! {
         asks in prop::collection::vec((1..5_u64, 0..4_u16), 1..40),
         places in [0..6_u32, 0..6, 0..6, 0..6],
     ) {
-        let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(4));
+        let mut line = Line::new(AFTER);
+        let mut fleet = Fleet::new(4);
         fleet.places = places.to_vec();
         let ask = |(slot, ask): (u32, &(u64, u16))| (ask.0, slot, ask.1);
         let mut expected: Vec<_> = (0..).zip(&asks).map(ask).collect();
@@ -176,7 +183,8 @@ proptest! {
 
 #[test]
 fn an_overdue_request_has_its_target_held_back_and_the_others_go_on() {
-    let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(2));
+    let mut line = Line::new(AFTER);
+    let mut fleet = Fleet::new(2);
     join(&mut line, 0, 100, 0);
     (1..=3).for_each(|slot| join(&mut line, slot, 100, 1));
     fleet.places[1] = 1;
@@ -198,8 +206,10 @@ fn an_overdue_request_has_its_target_held_back_and_the_others_go_on() {
 /// Room that no request has for its target goes to the first in order that choose it now.
 #[test]
 fn room_that_is_left_goes_to_the_first_that_choose_it() {
-    let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(2));
-    (fleet.has_rest, fleet.places[1]) = (true, 3);
+    let mut line = Line::new(AFTER);
+    let mut fleet = Fleet::new(2);
+    fleet.has_rest = true;
+    fleet.places[1] = 3;
     (0..20).for_each(|slot| join(&mut line, slot, u64::from(100 - slot), 0));
     turn(&mut line, &mut fleet, 1_000);
     assert_eq!(fleet.slots(), [19, 18, 17]);
@@ -213,7 +223,8 @@ fn room_that_is_left_goes_to_the_first_that_choose_it() {
 #[test]
 fn a_rank_with_room_is_found_behind_ranks_that_are_short() {
     for ranks in [4_u16, 8, 64] {
-        let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(usize::from(ranks)));
+        let mut line = Line::new(AFTER);
+        let mut fleet = Fleet::new(usize::from(ranks));
         fleet.short = true;
         for slot in 0..u32::from(ranks) * 16 {
             let rank = u16::try_from(slot).unwrap() % ranks;
@@ -232,7 +243,8 @@ fn a_rank_with_room_is_found_behind_ranks_that_are_short() {
 
 #[test]
 fn requests_leave_a_target_that_is_gone() {
-    let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(3));
+    let mut line = Line::new(AFTER);
+    let mut fleet = Fleet::new(3);
     (0..40).for_each(|slot| join(&mut line, slot, 10, 0));
     fleet.gone = Some(RankIndex(0));
     for turns in 1..=5 {
@@ -289,7 +301,8 @@ fn a_turn_is_short() {
         (1_000, 1, true),
         (1_000, 500, true),
     ] {
-        let (mut line, mut fleet) = (Line::new(AFTER), Fleet::new(ranks));
+        let mut line = Line::new(AFTER);
+        let mut fleet = Fleet::new(ranks);
         fleet.short = short;
         let of_ranks = u32::try_from(ranks).unwrap();
         let mut ways = BTreeSet::new();
@@ -308,7 +321,8 @@ fn a_turn_is_short() {
         for event in 0..TURNS {
             let at = (event * 389 % of_ranks) as usize;
             fleet.places[at] = u32::from(!short);
-            (fleet.place_calls, fleet.aim_calls) = (0, 0);
+            fleet.place_calls = 0;
+            fleet.aim_calls = 0;
             fleet.open_calls.set(0);
             fleet.served.clear();
             #[expect(clippy::disallowed_methods, reason = "a measurement")]

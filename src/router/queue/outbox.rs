@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn order_is_kept_while_a_ring_is_full_and_after() {
-        let (mut outbox, mut ring) = (Outbox::new(2), Vec::new());
+        let mut outbox = Outbox::new(2);
+        let mut ring = Vec::new();
         let to = ShardIndex(1);
         assert!(outbox.post(to, 1, |message| {
             ring.push(message);

@@ -61,7 +61,9 @@ impl PoolPace {
     pub(super) fn of(binder: &Binder<'_>, rates: &DrainRates, queue: QueueIndex) -> Self {
         let Some(pool) = binder.fleet.pool_of(queue) else { return Self::default() };
         let ranks = binder.fleet.pool(pool).map_or(&[][..], |pool| &pool.ranks);
-        let (mut running, mut speed, mut known) = (0_u32, 0.0, 0.0);
+        let mut running = 0_u32;
+        let mut speed = 0.0;
+        let mut known = 0.0;
         for &rank in ranks {
             running += binder.board.rank(rank).map_or(0, |load| load.in_flight());
             let past = binder.board.past(rank);
@@ -177,7 +179,9 @@ impl Placement<'_, '_> {
     /// Collects the ranks of this queue that could ever take the request; false: there is none.
     fn collect(&mut self, waiter: &Waiter, model: &Model, request: &PickRequest<'_>) -> bool {
         let Self { queue, binder, memory, .. } = self;
-        let (fleet, facts, candidates) = (binder.fleet, &waiter.facts, &mut memory.candidates);
+        let fleet = binder.fleet;
+        let facts = &waiter.facts;
+        let candidates = &mut memory.candidates;
         let seeking = Seeking {
             requester: facts.requester(),
             leg: waiter.leg,
@@ -204,12 +208,14 @@ impl Placement<'_, '_> {
         let PlacementMemory { candidates, held_back, .. } = &**memory;
         let own = waiting(waiter);
         let cost = |rank| lease_cost(request, rank, waiter.facts.output_tokens);
-        let (board, fleet) = (binder.board, binder.fleet);
+        let board = binder.board;
+        let fleet = binder.fleet;
         let short = |rank: RankIndex, before: WaitingSum| {
             let Some(load) = board.rank(rank) else { return 0.0 };
             let limits = fleet.room(rank);
             let running = f64::from(load.in_flight().max(1));
-            let (held, wanted) = (load.kv_tokens(), cost(rank).room_wanted().kv_tokens);
+            let held = load.kv_tokens();
+            let wanted = cost(rank).room_wanted().kv_tokens;
             let most = limits.kv_tokens_max;
             let is_short = most > 0 && wanted <= most && held.saturating_add(wanted) > most;
             let is_full = limits.places_max > 0 && load.in_flight() >= limits.places_max;

@@ -51,7 +51,8 @@ proptest! {
         served_before in 0..40_usize,
         waits in 0..500_u64,
     ) {
-        let (mut tenants, now) = (Tenants::new(), 5_000);
+        let mut tenants = Tenants::new();
+        let now = 5_000;
         for (tenant, &(count, worse, age)) in (1_u64..).zip(&backlogs) {
             let worse = (class + worse).min(3);
             for turn in 0..count as u64 {
@@ -84,7 +85,8 @@ proptest! {
         own in 0..4_usize,
     ) {
         let mut tenants = Tenants::new();
-        let (mut served_after, mut is_served) = (0, false);
+        let mut served_after = 0;
+        let mut is_served = false;
         for now in 1_000.. {
             for (tenant, &(better, count)) in (1_u64..).zip(&floods) {
                 while tenants.waiting(tenant) < count {

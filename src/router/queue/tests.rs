@@ -274,7 +274,8 @@ impl Naive {
             row.0 = row.0.max(self.clocks[row.1]);
         }
         let risen = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        let (number, target) = (self.next_number, waiter.prompt.target);
+        let number = self.next_number;
+        let target = waiter.prompt.target;
         self.standing.push(Naively { waiter, number, risen, target, looked: 0 });
         self.next_number += 1;
         self.regroup(tenant);
@@ -321,7 +322,8 @@ impl Naive {
         self.looks += 1;
         let looks = self.looks;
         let one = self.standing.iter_mut().find(|one| one.waiter.ticket.slot == slot).unwrap();
-        (one.looked, one.target) = (looks, target);
+        one.looked = looks;
+        one.target = target;
     }
 
     fn oldest(&self, tenant: u64) -> Option<&Naively> {
@@ -369,8 +371,9 @@ impl Naive {
             let one = self.standing.iter().find(of).unwrap();
             self.look(ticket.slot, ranks.aimed(&one.waiter, one.target));
         }
-        let (levels, mut misses) = (self.levels(), Misses::default());
-        misses.passed_over = std::mem::take(&mut self.passed_over);
+        let levels = self.levels();
+        let passed_over = std::mem::take(&mut self.passed_over);
+        let mut misses = Misses { passed_over, ..Misses::default() };
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
             while misses.requests.len() < 32 {
                 let takes_part = |one: &Naively| levels[one.asked()] <= level;
@@ -399,7 +402,8 @@ impl Naive {
         misses: &mut Misses,
         (rules, ranks): (Rules, &mut Ranks),
     ) {
-        let (waiter, slot) = (&first.waiter, first.waiter.ticket.slot);
+        let waiter = &first.waiter;
+        let slot = first.waiter.ticket.slot;
         if waiter.facts.deadline <= rules.now {
             self.remove(slot);
             return;
@@ -502,8 +506,10 @@ fn joining(op: &Op, slot: u32, now: u64) -> Option<Waiter> {
 proptest! {
     #[test]
     fn a_line_serves_as_its_rules_say(ops in prop::collection::vec(any_op(), 1..160)) {
-        let (mut line, mut naive) = (Line::new(AFTER), Naive::default());
-        let (mut now, mut slot) = (1_000_u64, 0);
+        let mut line = Line::new(AFTER);
+        let mut naive = Naive::default();
+        let mut now = 1_000_u64;
+        let mut slot = 0;
         for op in ops {
             match &op {
                 Op::Join { .. } => {
@@ -593,8 +599,8 @@ proptest! {
             let (tenant, tokens) = cost_of[&served[0]];
             got[usize::try_from(tenant).unwrap()] += tokens;
             left[usize::try_from(tenant).unwrap()] -= 1;
-            let (a, b) =
-                (got[0] * 1_000 / u64::from(weights.0), got[1] * 1_000 / u64::from(weights.1));
+            let a = got[0] * 1_000 / u64::from(weights.0);
+            let b = got[1] * 1_000 / u64::from(weights.1);
             let one_each = 1_000_000 / u64::from(weights.0) + 1_000_000 / u64::from(weights.1);
             prop_assert!(a.abs_diff(b) <= one_each + 2, "{got:?} by {weights:?}");
         }
@@ -608,22 +614,26 @@ proptest! {
         for slot in 0..400 {
             line.push(Box::new(waiter(slot)));
         }
-        let (mut slot, mut waits) = (1_000, false);
-        let (mut steady, mut visits) = (0_usize, 0_usize);
+        let mut slot = 1_000;
+        let mut waits = false;
+        let mut steady = 0_usize;
+        let mut visits = 0_usize;
         let mut since = (0, 0);
         for comes in present {
             if comes && !waits {
                 line.push(Box::new(waiter_with(slot, |waiter| {
                     waiter.facts.caller.tenant = 1;
                 })));
-                (slot, waits) = (slot + 1, true);
+                slot += 1;
+                waits = true;
                 // What it gets from here on is measured from here on: the time before earns
                 // nothing.
                 since = (steady, visits);
             }
             for served in serve_some(&mut line, 0, 1) {
                 if served >= 1_000 {
-                    (visits, waits) = (visits + 1, false);
+                    visits += 1;
+                    waits = false;
                 } else {
                     steady += 1;
                 }
@@ -791,7 +801,9 @@ fn the_cursor_finds_a_row_that_did_not_move() {
     }
     let turn = flows.turn(1, &flows.levels(), OVERTAKEN_MAX);
     let first = flows.next(&turn, TurnPosition::START, &All).unwrap();
-    let (at, key, order) = (first.at, first.key, first.order);
+    let at = first.at;
+    let key = first.key;
+    let order = first.order;
     assert!(flows.serve(&turn, key, order).is_some());
     assert!(flows.next(&turn, at, &All).is_some());
     assert_eq!(serve_some(&mut line, 0, 9), [0, 1, 2]);

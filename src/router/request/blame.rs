@@ -346,10 +346,12 @@ mod tests {
         let decode_failed = known(RelayError::EngineFailed, LegEnd::Done);
         let failed = FailedPair { prefill_waits: false, is_concurrent: false, ..decode_failed };
         for ill in 0..4 {
-            let (board, mut blamed) = (LoadBoard::new(), [0; 4]);
+            let board = LoadBoard::new();
+            let mut blamed = [0; 4];
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
             for round in 0..40_u16 {
-                let (prefill, decode) = (RankIndex(round % 2), RankIndex(2 + round / 2 % 2));
+                let prefill = RankIndex(round % 2);
+                let decode = RankIndex(2 + round / 2 % 2);
                 if [prefill, decode].contains(&RankIndex(ill)) {
                     if let Some(blame) = failed.judged(&board, prefill, decode) {
                         assert!(blame.is_shown);

@@ -20,7 +20,9 @@ impl RequestFlow {
         failed: Failed,
         scene: &mut Scene<'_>,
     ) -> Action {
-        let (rank, with, error) = (failed.rank, failed.with, failed.error);
+        let rank = failed.rank;
+        let with = failed.with;
+        let error = failed.error;
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
         if matches!(error, RelayError::CallerLimited | RelayError::TrialFailed) {
             return self.answered_with_error(now, failed, scene);
@@ -89,7 +91,8 @@ impl RequestFlow {
     /// What a worker may have read goes to another one only if that is configured, or it is the
     /// rest of a stream; the legs of a pair make no answer of their own.
     fn may_retry(&self, failed: &Failed, scene: &mut Scene<'_>) -> bool {
-        let (error, has_rest) = (failed.error, failed.has_rest);
+        let error = failed.error;
+        let has_rest = failed.has_rest;
         let attempts = self.tries.failed_count.saturating_add(1);
         let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;

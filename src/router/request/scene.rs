@@ -70,7 +70,8 @@ impl Scene<'_> {
         self.split.look(self.body, endpoint);
         let Stages { rules, loads: Loads { board, reports }, matching, .. } = &mut *self.stages;
         let Matching { matched, candidates, ratios } = matching;
-        let (policy, ratio) = (rules.policy, ratios.of(facts.model));
+        let policy = rules.policy;
+        let ratio = ratios.of(facts.model);
         let view = LoadView { fleet, model, policy, board, reports, matched, ratio, facts };
         let request = view.request(self.prompt, self.text_bytes, now);
         let rules = RouteRules::of(&fleet.config.flow.disaggregation);
@@ -112,7 +113,9 @@ impl Scene<'_> {
         sought: Sought,
         seeker: &Seeker<'_>,
     ) -> Entry {
-        let (fleet, facts, model) = (self.fleet, seeker.facts, seeker.model);
+        let fleet = self.fleet;
+        let facts = seeker.facts;
+        let model = seeker.model;
         self.stages.matching.matched.recall(self.prompt);
         let ratio = self.stages.matching.ratios.of(facts.model);
         let Stages {

@@ -101,7 +101,8 @@ impl Stages {
         retry: RetryBudget,
         random: fastrand::Rng,
     ) -> Self {
-        let (candidates, ratios) = (Candidates::default(), Ratios::default());
+        let candidates = Candidates::default();
+        let ratios = Ratios::default();
         Self {
             rules,
             loads,

@@ -83,8 +83,9 @@ impl Moment {
 
     /// False when the directive is not known.
     fn write(&self, directive: Option<char>, padded: bool, out: &mut String) -> bool {
-        let (hour, minute) = (self.second_of_day / 3600, self.second_of_day / 60 % 60);
-        let hour_of_12 = if hour % 12 == 0 { 12 } else { hour % 12 };
+        let hour = self.second_of_day / 3600;
+        let minute = self.second_of_day / 60 % 60;
+        let hour_of_12 = if hour.is_multiple_of(12) { 12 } else { hour % 12 };
         let month_number = u64::try_from(self.month).unwrap_or_default() + 1;
         let number = match directive {
             Some('d') => (self.day, 2),

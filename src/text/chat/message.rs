@@ -48,7 +48,8 @@ impl MessageSpan {
 
     /// The bytes of the span, still escaped.
     pub(super) fn sent<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
-        let (start, end) = (self.content.start, self.content.end);
+        let start = self.content.start;
+        let end = self.content.end;
         body.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 }

@@ -24,10 +24,12 @@ pub(super) fn push(text: &str, out: &mut Vec<u8>) -> bool {
 
 /// The text before the first character with more than [`MARKS_MAX`] marks.
 fn safe_prefix(text: &str) -> &str {
-    let (mut start, mut marks) = (0, 0);
+    let mut start = 0;
+    let mut marks = 0;
     for (at, character) in text.char_indices() {
         if is_settled(character) || canonical_combining_class(character) == 0 {
-            (start, marks) = (at, 0);
+            start = at;
+            marks = 0;
         } else {
             marks += 1;
             if marks > MARKS_MAX {

@@ -60,7 +60,8 @@ impl Vocabulary {
         out: &mut Vec<u8>,
     ) -> bool {
         let Some(image) = self.media.image() else { return false };
-        let (mut at, mut next) = (0, images.next());
+        let mut at = 0;
+        let mut next = images.next();
         if next.is_some_and(|(_, begins)| begins < 0) {
             next = images.next();
             let end = run_end(ids, 0, image, next);
@@ -191,7 +192,8 @@ mod tests {
         }
         // More images than a block may have bytes.
         let many: Vec<(&str, i32)> = (0..3_000).map(|begins| ("x", begins)).collect();
-        let (ids, mut out) = (vec![IMAGE; many.len()], Vec::new());
+        let ids = vec![IMAGE; many.len()];
+        let mut out = Vec::new();
         let vocabulary_of_images = vocabulary().with_images(IMAGE, &[START, 8]);
         let is_read = vocabulary_of_images.decode_images(&ids, &mut many.into_iter(), &mut out);
         assert!(!is_read && out.len() < 2 * BLOCK_BYTES_MAX, "{}", out.len());
@@ -221,7 +223,9 @@ mod tests {
             parts in proptest::collection::vec((0..3_u32, 1..40_usize, 0..3_usize), 1..12),
             block in 1..9_usize,
         ) {
-            let (mut ids, mut images, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+            let mut ids = Vec::new();
+            let mut images = Vec::new();
+            let mut wanted = Vec::new();
             let names = ["one", "two", "three"];
             for (token, run, name) in parts {
                 ids.extend([token, START]);

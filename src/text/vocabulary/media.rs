@@ -34,7 +34,8 @@ impl MediaTokens {
         if let Err(place) = ids.binary_search(&image) {
             ids.insert(place, image);
         }
-        (self.ids, self.image) = (ids.into(), Some(image));
+        self.ids = ids.into();
+        self.image = Some(image);
     }
 
     /// What stands for a part of an image, if images are followed.

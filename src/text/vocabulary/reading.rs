@@ -96,7 +96,8 @@ impl TextReading {
         if from >= end {
             return true;
         }
-        let (mut position, mut whole) = (from, true);
+        let mut position = from;
+        let mut whole = true;
         while position < end {
             let (start, found) = self.find(text.get(..end).unwrap_or_default(), position);
             let run_end = match found {

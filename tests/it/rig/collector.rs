@@ -57,7 +57,8 @@ impl Collector {
 
     /// The spans of the next exports, until there are as many of that name.
     pub(crate) fn spans(&self, name: &str, count: usize) -> Vec<Span> {
-        let (start, mut spans) = (Instant::now(), Vec::new());
+        let start = Instant::now();
+        let mut spans = Vec::new();
         while spans.iter().filter(|span: &&Span| span.name == name).count() < count {
             let left = PATIENCE.saturating_sub(start.elapsed());
             let seen = self.worker.seen.recv_timeout(left);

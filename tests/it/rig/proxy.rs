@@ -112,8 +112,10 @@ impl Wire {
             stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
             self.open.lock().unwrap().push(stream.try_clone().unwrap());
         }
-        let (up, down) = (Arc::clone(self), Arc::clone(self));
-        let (from, to) = (client.try_clone().unwrap(), engine.try_clone().unwrap());
+        let up = Arc::clone(self);
+        let down = Arc::clone(self);
+        let from = client.try_clone().unwrap();
+        let to = engine.try_clone().unwrap();
         self.carrying.fetch_add(2, Ordering::SeqCst);
         std::thread::spawn(move || up.carry(number, from, to, false));
         std::thread::spawn(move || down.carry(number, engine, client, true));

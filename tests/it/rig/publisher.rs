@@ -166,7 +166,8 @@ impl Publisher {
     /// stay, as behind a forwarder.
     pub(crate) fn restart_behind_its_connections(&mut self) {
         let mut state = self.shared.state.lock().unwrap();
-        (state.next, state.buffer) = (0, VecDeque::new());
+        state.next = 0;
+        state.buffer = VecDeque::new();
         self.held.clear();
         self.born += 1e6;
     }

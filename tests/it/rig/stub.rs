@@ -87,7 +87,8 @@ impl Stub {
             forgotten: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let (accepting, for_all) = (listener.try_clone().unwrap(), Arc::clone(&shared));
+        let accepting = listener.try_clone().unwrap();
+        let for_all = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in accepting.incoming() {
                 let Ok(stream) = stream else { return };
@@ -179,7 +180,9 @@ impl Stub {
         state.forgotten += state.arrivals.len();
         state.arrivals.clear();
         state.aborts.clear();
-        (state.words, state.in_flight, state.in_flight_peak) = (0, 0, 0);
+        state.words = 0;
+        state.in_flight = 0;
+        state.in_flight_peak = 0;
     }
 
     /// Refuses connections from now on, and closes those that are open.
@@ -207,7 +210,8 @@ impl Shared {
         stream.set_nodelay(true).unwrap();
         self.lock().connections.push(stream.try_clone().unwrap());
         let (sender, asked) = channel();
-        let (answering, shared) = (stream.try_clone().unwrap(), Arc::clone(self));
+        let answering = stream.try_clone().unwrap();
+        let shared = Arc::clone(self);
         std::thread::spawn(move || shared.answer(answering, &asked));
         let mut last = None;
         self.read(&mut stream, &sender, &mut last);
@@ -341,7 +345,8 @@ impl State {
         last: &mut Option<usize>,
     ) -> Asked {
         let mut words = head.split(' ');
-        let (method, path) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+        let method = words.next().unwrap().to_owned();
+        let path = words.next().unwrap().to_owned();
         if method == "GET" {
             let (status, text) = self.pages.get(&path);
             return Asked { number: None, steps: answer_with(status, text.as_bytes()) };
@@ -352,7 +357,9 @@ impl State {
         }
         let number = self.forgotten + self.arrivals.len();
         *last = Some(number);
-        let (answered, cut, closed) = (None, None, None);
+        let answered = None;
+        let cut = None;
+        let closed = None;
         self.arrivals.push(Arrival { at, path, head, body, answered, cut, closed });
         self.in_flight += 1;
         self.in_flight_peak = self.in_flight_peak.max(self.in_flight);

@@ -52,7 +52,8 @@ impl TlsFront {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let (cuts, cut) = watch::channel(0);
         let accepted = Arc::new(AtomicUsize::new(0));
-        let (told, count) = (channel(), Arc::clone(&accepted));
+        let told = channel();
+        let count = Arc::clone(&accepted);
         let (tell, address) = told;
         std::thread::spawn(move || {
             let runtime =

@@ -95,7 +95,8 @@ pub(crate) fn write_cut(stream: &mut TcpStream, events: &[String], cut: usize) -
 /// As vLLM 0.32 writes them.
 pub(crate) fn events(head: &str, body: &[u8]) -> Vec<String> {
     let body: Value = serde_json::from_slice(body).unwrap();
-    let (is_chat, has_ids) = (head.contains("/v1/chat/"), body["return_token_ids"] == true);
+    let is_chat = head.contains("/v1/chat/");
+    let has_ids = body["return_token_ids"] == true;
     let prompt = match body["prompt"].as_array() {
         Some(ids) => ids.iter().map(|id| id.as_u64().unwrap()).collect(),
         None => PROMPT.to_vec(),
@@ -123,7 +124,8 @@ pub(crate) fn events(head: &str, body: &[u8]) -> Vec<String> {
         out.push(event(json!([role]), more));
     }
     for at in from..until {
-        let (is_last, text) = (at + 1 == until, format!(" \"w{at}\u{e9}"));
+        let is_last = at + 1 == until;
+        let text = format!(" \"w{at}\u{e9}");
         let mut choice = match is_chat {
             true => json!({ "index": 0, "delta": { "content": text } }),
             false => json!({ "index": 0, "text": text }),
@@ -141,7 +143,8 @@ pub(crate) fn events(head: &str, body: &[u8]) -> Vec<String> {
         out.push(event(json!([choice]), json!({})));
     }
     if body["stream_options"]["include_usage"] == true {
-        let (prompt, output) = (prompt.len(), until - from);
+        let prompt = prompt.len();
+        let output = until - from;
         let usage = json!({
             "prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output,
         });

@@ -32,7 +32,8 @@ impl Worker {
         let script: Arc<Script> = Arc::new(script);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (script, sender) = (Arc::clone(&script), sender.clone());
+                let script = Arc::clone(&script);
+                let sender = sender.clone();
                 std::thread::spawn(move || serve(stream, &*script, &sender));
             }
         });

@@ -283,7 +283,8 @@ impl SglangAnswer {
         let prompt: usize = counted().map(|report| report.prompt_tokens).sum();
         let cached: usize = counted().map(|report| report.tokens.cached).sum();
         let completion: usize = self.reports.iter().map(|report| report.tokens.ids.len()).sum();
-        let (total, details) = (prompt + completion, json!({ "cached_tokens": cached }));
+        let total = prompt + completion;
+        let details = json!({ "cached_tokens": cached });
         match self.form.api {
             SglangApi::Completion => json!({
                 "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total,

@@ -52,7 +52,8 @@ pub(super) struct SglangRequest {
 impl SglangRequest {
     /// The pieces of work of the request, checked.
     pub(super) fn items(&self, state: &EngineState) -> Result<Vec<SglangItem>, Failure> {
-        let (prompts, answers) = (self.prompts.as_slice(), self.answers);
+        let prompts = self.prompts.as_slice();
+        let answers = self.answers;
         let is_batch = self.prompts.is_list();
         let spread = Spread { prompts: prompts.len(), answers, is_batch };
         self.routing.check(spread)?;
@@ -67,7 +68,8 @@ impl SglangRequest {
             let prompt: Arc<[u32]> = prompt.as_slice().into();
             for choice in 0..answers {
                 let index = items.len();
-                let (rid, room) = (self.routing.rid(spread, index), self.routing.room(index)?);
+                let rid = self.routing.rid(spread, index);
+                let room = self.routing.room(index)?;
                 check_room(state.config.role, room.as_ref(), &rid)?;
                 items.push(SglangItem {
                     rid,
@@ -100,7 +102,8 @@ pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>
 
 /// Checks a prompt; returns the length of the answer, cut to what the context allows.
 fn checked_length(state: &EngineState, prompt: &[u32], output: usize) -> Result<usize, Failure> {
-    let (prompt_tokens, tokens_max) = (prompt.len(), state.config.model_tokens_max());
+    let prompt_tokens = prompt.len();
+    let tokens_max = state.config.model_tokens_max();
     if prompt_tokens == 0 {
         return Err(Failure::bad_request("validation failed: the prompt is empty"));
     }

@@ -38,7 +38,8 @@ pub(super) async fn model_info(State(state): State<EngineState>) -> Json<Value> 
 /// the Python server does, which says nothing of a frontend.
 pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value> {
     let config = &state.config;
-    let (path, tokens) = (model_path(&state), config.model_tokens_max());
+    let path = model_path(&state);
+    let tokens = config.model_tokens_max();
     let mut info = json!({
         "model_path": path, "served_model_name": config.model_name(),
         "disaggregation_mode": mode(config.role),
@@ -71,7 +72,8 @@ pub(super) async fn tokenize(State(state): State<EngineState>, bytes: Bytes) -> 
         Ok(ids) => ids,
         Err(failure) => return failure.response(ErrorShape::Openai),
     };
-    let (count, limit) = (ids.len(), state.config.model_tokens_max());
+    let count = ids.len();
+    let limit = state.config.model_tokens_max();
     Json(json!({ "tokens": ids, "count": count, "max_model_len": limit })).into_response()
 }
 

@@ -129,8 +129,8 @@ async fn prefill(
         submit(state, item, LegPart::Prefill, 1, Some(dp_rank)).await?;
     let step = steps.recv().await.ok_or_else(stopping)?;
     let TokenStep { token_id, cached_tokens, .. } = step;
-    let (prompt_tokens, prompt_digest) =
-        (item.prompt.len(), prompt_digest(&item.prompt, &item.salt));
+    let prompt_tokens = item.prompt.len();
+    let prompt_digest = prompt_digest(&item.prompt, &item.salt);
     offer.ready(HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank });
     let taken = tokio::time::timeout(settings.waiting_timeout, offer.taken()).await;
     let late = "Request timed out waiting for the decode instance";
@@ -266,7 +266,8 @@ async fn forward(
     while let Some(step) = steps.recv().await {
         submitted.guard.finished = step.last;
         let cached_tokens = cached_tokens.unwrap_or(step.cached_tokens);
-        let (token_id, last) = (step.token_id, step.last);
+        let token_id = step.token_id;
+        let last = step.last;
         sink.send(ItemProgress::Token { token_id, cached_tokens, dp_rank, last });
         if last {
             return Ok(());

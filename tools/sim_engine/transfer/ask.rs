@@ -70,15 +70,20 @@ impl KvSeeker {
 
     async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
         let patience = wanted.patience;
-        let (mut reached, mut silent_since) = (false, self.clock.now());
+        let mut reached = false;
+        let mut silent_since = self.clock.now();
         loop {
             match self.ask(wanted).await {
                 Ok(Answered::Kv(kv)) => return Ok(kv),
                 Ok(Answered::Failed(why)) => return Err(AskFailed::Prefill(why)),
-                Ok(Answered::NotYet) => (reached, silent_since) = (true, self.clock.now()),
+                Ok(Answered::NotYet) => {
+                    reached = true;
+                    silent_since = self.clock.now();
+                }
                 // It was there until now: the connection stood and broke.
                 Err(error) if !error.is_connect() && !error.is_status() && !error.is_timeout() => {
-                    (reached, silent_since) = (true, self.clock.now());
+                    reached = true;
+                    silent_since = self.clock.now();
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 Err(_unreachable) => {
@@ -104,7 +109,8 @@ impl KvSeeker {
             host.clone()
         };
         let wait_ms = u64::try_from(ASK_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
-        let (key, engine_id) = (wanted.key.clone(), wanted.engine_id.clone());
+        let key = wanted.key.clone();
+        let engine_id = wanted.engine_id.clone();
         let question = TransferQuestion { key, wait_ms, engine_id };
         let asked = self.client.post(format!("http://{host}:{port}{TAKE_PATH}"));
         let asked = asked.timeout(ASK_TIME_MAX * 2).json(&question).send().await?;

@@ -158,7 +158,8 @@ impl TransferOffer {
 
 impl Drop for TransferOffer {
     fn drop(&mut self) {
-        let (key, why) = (std::mem::take(&mut self.key), std::mem::take(&mut self.why));
+        let key = std::mem::take(&mut self.key);
+        let why = std::mem::take(&mut self.why);
         let _stopping = self.notes.send(Note::Closed { key, id: self.id, why });
     }
 }

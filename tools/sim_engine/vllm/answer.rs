@@ -131,8 +131,10 @@ impl OpenAiAnswer {
         let (Some(guard), Some(token_id)) = (choice.guard.take(), choice.tokens.ids.first()) else {
             return;
         };
-        let (token_id, dp_rank) = (*token_id, choice.dp_rank);
-        let (prompt, cached_tokens) = (&choice.prompt, choice.tokens.cached);
+        let token_id = *token_id;
+        let dp_rank = choice.dp_rank;
+        let prompt = &choice.prompt;
+        let cached_tokens = choice.tokens.cached;
         let done = Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank };
         self.kv = OwnKv::Held(giving.hold(done).await);
     }
@@ -298,8 +300,8 @@ impl OpenAiAnswer {
             OpenAiApi::Chat | OpenAiApi::Responses => "chat.completion.chunk",
             OpenAiApi::Completion => "text_completion",
         };
-        let (id, model) =
-            (Value::from(self.full_id()), Value::from(self.asked.form.model.as_str()));
+        let id = Value::from(self.full_id());
+        let model = Value::from(self.asked.form.model.as_str());
         let created = self.created_s;
         let _infallible = write!(
             out,

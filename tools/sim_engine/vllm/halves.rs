@@ -166,7 +166,8 @@ impl Giving {
         } else {
             Value::Null
         };
-        let (prompt_tokens, prompt_digest) = (prompt.len(), prompt_digest(prompt, salt));
+        let prompt_tokens = prompt.len();
+        let prompt_digest = prompt_digest(prompt, salt);
         let kv = HandedKv { token_id, cached_tokens, prompt_tokens, prompt_digest, dp_rank };
         if let Some(mut offer) = offer {
             tokio::spawn(async move {

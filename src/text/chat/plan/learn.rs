@@ -104,7 +104,8 @@ fn take_trims(
     let mut rights = Vec::with_capacity(roles.len());
     let mut lefts = Vec::with_capacity(roles.len());
     for index in 0..=roles.len() {
-        let (gap, padded) = (gaps.get(index)?, padded.get(index)?);
+        let gap = gaps.get(index)?;
+        let padded = padded.get(index)?;
         let after = if index == 0 { &EDGES[..1] } else { &EDGES };
         let before = if index == roles.len() { &EDGES[..1] } else { &EDGES };
         let fits = |right: &super::trim::Edge, left: &super::trim::Edge| {

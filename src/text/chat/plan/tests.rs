@@ -146,7 +146,8 @@ proptest! {
         let (body, spans) = body_of(&messages);
         TEMPLATES.with(|templates| {
             for template in templates {
-                let (mut fast, mut full) = (Vec::new(), Vec::new());
+                let mut fast = Vec::new();
+                let mut full = Vec::new();
                 if template.render_plain(&spans, &body, generates, &mut fast) {
                     template.render_messages(&spans, &body, generates, &mut full).unwrap();
                     prop_assert_eq!(String::from_utf8(fast), String::from_utf8(full));

@@ -65,7 +65,9 @@ fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
         messages.push(message);
         return;
     };
-    let (mut parts, mut calls, mut reasoning) = (Vec::new(), Vec::new(), String::new());
+    let mut parts = Vec::new();
+    let mut calls = Vec::new();
+    let mut reasoning = String::new();
     for block in blocks {
         match kind(block) {
             "tool_use" => {

@@ -164,7 +164,8 @@ fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
 /// Deepest nesting of brackets outside of strings. The scan of the body checks it too; this keeps
 /// the recursion below bounded for every caller.
 fn depth(body: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut deepest = 0;
     let mut rest = body;
     while let Some((byte, tail)) = rest.split_first() {
         rest = tail;
