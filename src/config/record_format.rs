@@ -18,7 +18,6 @@ macro_rules! fields {
     ($($field:ident = $name:literal,)+) => {
         /// What a record can say of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "each is its name")]
         pub enum RecordField {
             $($field,)+
         }
