@@ -8,17 +8,18 @@
 //!
 //! # The path of a request
 //! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called
-//! in this order by `shard/request.rs`, the file to open first. From select on it does what the
-//! machine of [`request`] says.
+//! in this order by `dataplane/request/serve.rs`, the file to open first. From select on it does
+//! what the machine of [`request`] says.
 //!
 //! # Rooms
 //! A room that must not know of others is a crate of this workspace: its manifest names what it may
-//! use. The rooms here do I/O. The list of them *is* their import order: a module may use only what
+//! use. The list of them *is* their import order: a module may use only what
 //! stands above it (`tests/house` keeps this true).
 
 pub use forebay_admin as admin;
 pub use forebay_base as base;
 pub use forebay_config as config;
+pub use forebay_dataplane::{ingress, relay, runtime};
 pub use forebay_disagg as disagg;
 pub use forebay_discovery as discovery;
 pub use forebay_fleet::{account, admit, mailbox, worker};
@@ -41,10 +42,6 @@ pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
 pub mod log;
-pub mod ingress;
-pub mod runtime;
-pub mod relay;
-pub mod shard;
 pub mod control;
 pub mod server;
 #[cfg(feature = "engine")]

@@ -4,14 +4,14 @@
 use crate::control::{
     self, ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
 };
-use crate::ingress::{self, BoundListener, Inherited};
-use crate::runtime::{Driver, wake_pair};
-use crate::shard::{self, ShardSetup, ShardThread};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
 use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
-use forebay_fleet::mailbox::wire;
+use forebay_dataplane::ingress::{self, BoundListener, Inherited};
+use forebay_dataplane::runtime::{Driver, wake_pair};
+use forebay_dataplane::{ShardSetup, ShardThread};
+use forebay_fleet::mailbox::{ClientDoor, wire};
 use forebay_fleet::worker::LoadBoard;
 use forebay_handover::{MeetingPlace, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
@@ -376,6 +376,7 @@ fn launch(
     let bells = end.shards.iter().map(|port| Arc::clone(&port.bell)).collect();
     let board = Arc::new(LoadBoard::with_bells(bells));
     let (door, callers) = config.admin_on_client_port.then(forebay_admin::client_door).unzip();
+    let door = door.map(|door| Arc::new(door) as Arc<dyn ClientDoor>);
     let mut shards = Vec::new();
     let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
     for ((((end, listeners), wake), slice), core) in parts {
@@ -450,7 +451,7 @@ fn handed_index(file: File) -> Option<SnapshotFile> {
 fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {
     let ShardIndex(number) = setup.end.index;
     std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
-        if let Err(error) = shard::run(setup) {
+        if let Err(error) = forebay_dataplane::run(setup) {
             tracing::error!(shard = number, %error, "a shard ended: its runtime failed");
         }
     })

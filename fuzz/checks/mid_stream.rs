@@ -7,7 +7,7 @@ use forebay_prompt::parse::Endpoint;
 use serde_json::Value;
 use transcript::{Transcript, ask_for_ids};
 
-#[path = "../../src/relay/transcript/mod.rs"]
+#[path = "../../src/dataplane/relay/transcript/mod.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod transcript;
 

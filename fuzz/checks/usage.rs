@@ -7,19 +7,19 @@ use forebay_fleet::tenant::TokenUsage;
 use serde_json::Value;
 use token_usage::{UsageForm, UsageScan};
 
-#[path = "../../src/relay/event_lines.rs"]
+#[path = "../../src/dataplane/relay/event_lines.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod event_lines;
-#[path = "../../src/relay/token_usage.rs"]
+#[path = "../../src/dataplane/relay/token_usage.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod token_usage;
-#[path = "../../src/relay/usage_object.rs"]
+#[path = "../../src/dataplane/relay/usage_object.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod usage_object;
-#[path = "../../src/relay/usage_path.rs"]
+#[path = "../../src/dataplane/relay/usage_path.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod usage_path;
-#[path = "../../src/relay/usage_text.rs"]
+#[path = "../../src/dataplane/relay/usage_text.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
 mod usage_text;
 

@@ -7,6 +7,7 @@ use super::access::Access;
 use axum::http::request::Parts;
 use axum::response::Response;
 use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
+use forebay_fleet::mailbox::{ClientDoor, DoorClosed};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
@@ -20,13 +21,9 @@ use tracing::warn;
 
 /// Between two lines of the log about refused calls.
 const REFUSAL_LOG_PERIOD: Duration = Duration::from_secs(10);
-/// Each names workers. `{id}` is one part.
-const PATHS: [&[u8]; 4] = [b"/add_worker", b"/remove_worker", b"/list_workers", b"/workers"];
-const ONE_WORKER: &[u8] = b"/workers/";
-
 /// The side that shards have.
-#[derive(Clone, Debug)]
-pub struct ClientDoor {
+#[derive(Debug)]
+pub struct ClientPortDoor {
     callers: mpsc::Sender<ClientCaller>,
     places: Arc<Semaphore>,
 }
@@ -42,15 +39,6 @@ pub(crate) struct ClientCaller {
     pub(crate) peer: SocketAddr,
     /// Free again when the call has ended.
     pub(crate) place: OwnedSemaphorePermit,
-}
-
-/// Why a call is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorClosed {
-    /// `CLIENT_DOOR_CALLS_MAX` calls are under way, or there is no socket.
-    Full,
-    /// This process does not answer the admin API any more.
-    Over,
 }
 
 /// Looks at each call before its body is read.
@@ -84,25 +72,14 @@ impl ClientGate {
 
 /// Makes both sides of the door.
 #[must_use]
-pub fn client_door() -> (ClientDoor, ClientCallers) {
+pub fn client_door() -> (ClientPortDoor, ClientCallers) {
     let (callers, called) = mpsc::channel(CLIENT_DOOR_CALLS_MAX);
     let places = Arc::new(Semaphore::new(CLIENT_DOOR_CALLS_MAX));
-    (ClientDoor { callers, places }, ClientCallers(called))
+    (ClientPortDoor { callers, places }, ClientCallers(called))
 }
 
-impl ClientDoor {
-    /// May this path be called here?
-    #[must_use]
-    pub fn takes(path: &[u8]) -> bool {
-        let one = path.strip_prefix(ONE_WORKER);
-        PATHS.contains(&path) || one.is_some_and(|id| !id.is_empty() && !id.contains(&b'/'))
-    }
-
-    /// A socket to write one call to and to read its answer from.
-    ///
-    /// # Errors
-    /// [`DoorClosed`].
-    pub fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorClosed> {
+impl ClientDoor for ClientPortDoor {
+    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorClosed> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DoorClosed::Full)?;
         let (near, stream) = pair().map_err(|_| DoorClosed::Full)?;
         let sent = self.callers.try_send(ClientCaller { stream, peer, place });
@@ -131,25 +108,6 @@ impl ClientCallers {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-
-    #[test]
-    fn only_workers_are_called_by_the_port_of_clients() {
-        for path in ["/add_worker", "/remove_worker", "/list_workers", "/workers", "/workers/a:1"] {
-            assert!(ClientDoor::takes(path.as_bytes()), "{path}");
-        }
-        for path in [
-            "/workers/",
-            "/workers/a/drain",
-            "/workers/a/engine/metrics",
-            "/admin/reload",
-            "/engines/flush_cache",
-            "/metrics",
-            "/v1/models",
-            "/add_worker/",
-        ] {
-            assert!(!ClientDoor::takes(path.as_bytes()), "{path}");
-        }
-    }
 
     #[test]
     fn calls_under_way_are_bounded() {

@@ -48,7 +48,7 @@ mod workers;
 pub use access::{Access, AdminTokens};
 pub use adding::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
-pub use client_door::{ClientCallers, ClientDoor, DoorClosed, client_door};
+pub use client_door::{ClientCallers, ClientPortDoor, client_door};
 pub use draining::{StreamsStay, WorkerDrain};
 pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
 pub use explain::ExplainRequest;

@@ -4,6 +4,7 @@
 
 mod boards;
 mod reference;
+mod rooms;
 
 use forebay::admin::all_metrics;
 use forebay::config::{Config, FlowConfig, all_keys};

@@ -1,5 +1,6 @@
 //! The generated parts of the reference pages. Each part stands between two comments of its page.
 
+use super::rooms;
 use clap::{Arg, Command};
 use forebay::account::{Count, MetricKind};
 use forebay::admin::{admin_routes, all_metrics};
@@ -13,24 +14,26 @@ use std::{env, fs};
 /// Writes the parts instead of comparing them.
 const WRITE: &str = "FOREBAY_WRITE_DOCS=1 cargo test --test docs";
 
-/// Page of `docs/reference`, name of the part, and what the code says.
+/// Page of `docs`, name of the part, and what the code says.
 fn parts() -> Vec<(&'static str, &'static str, String)> {
     vec![
-        ("configuration.md", "keys", keys()),
-        ("cli.md", "commands", commands()),
-        ("metrics.md", "metrics", metrics()),
-        ("errors.md", "reasons", reasons()),
-        ("admin-api.md", "calls", calls()),
-        ("api.md", "endpoints", endpoints()),
-        ("api.md", "engine calls", engine_calls()),
-        ("headers.md", "answers", headers(header::OF_ANSWERS)),
-        ("headers.md", "requests", headers(header::OF_REQUESTS)),
+        ("internals/architecture.md", "crates", rooms::crates()),
+        ("internals/architecture.md", "dataplane", rooms::modules("src/dataplane")),
+        ("reference/configuration.md", "keys", keys()),
+        ("reference/cli.md", "commands", commands()),
+        ("reference/metrics.md", "metrics", metrics()),
+        ("reference/errors.md", "reasons", reasons()),
+        ("reference/admin-api.md", "calls", calls()),
+        ("reference/api.md", "endpoints", endpoints()),
+        ("reference/api.md", "engine calls", engine_calls()),
+        ("reference/headers.md", "answers", headers(header::OF_ANSWERS)),
+        ("reference/headers.md", "requests", headers(header::OF_REQUESTS)),
     ]
 }
 
 #[test]
 fn reference_pages_say_what_the_code_says() {
-    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "docs", "reference"].iter().collect();
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "docs"].iter().collect();
     for (page, name, text) in parts() {
         let path = folder.join(page);
         let before = fs::read_to_string(&path).unwrap();

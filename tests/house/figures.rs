@@ -13,7 +13,7 @@ const CORE: &[&str] = &[
     "src/index/",
     "src/router/",
     "src/select/",
-    "src/shard/",
+    "src/dataplane/",
 ];
 const ASSERTIONS: &[&str] = &[
     "assert",

@@ -1,7 +1,7 @@
 //! Rules without exceptions: import order, planes, atomics, unsafe code, clocks, chance, shape.
 
 use super::source::{Name, Source};
-use super::tree::{ROOT, Tree, first, scope};
+use super::tree::{Tree, first, scope};
 
 /// Lines of a file, its unit tests aside.
 pub(crate) const FILE_LINES_MAX: usize = 500;
@@ -51,8 +51,6 @@ const ATOMICS: &[&str] = &[
     "log.rs",
 ];
 const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
-/// Pairs (user, used) that the order alone would allow.
-const NEVER: &[(&str, &str)] = &[("shard", "control"), ("control", "shard")];
 /// STYLE: words that say nothing about what is in a module or type.
 const EMPTY_WORDS: &[&str] = &[
     "manager", "handler", "helper", "util", "common", "misc", "core", "service", "context", "desk",
@@ -105,16 +103,16 @@ fn import(tree: &Tree, file: usize, path: &str, inside: &[String]) -> Option<Str
     if !path.contains("::") && tree.modules[file].len() > 2 {
         return None;
     }
-    let user = tree.room(file);
+    let [user_crate, user, ..] = tree.modules[file].as_slice() else { return None };
     let there = tree.absolute(&scope(&tree.modules[file], inside), path)?;
     let [used_crate, used, ..] = there.as_slice() else { return None };
     // Between crates the compiler holds the order.
-    if tree.modules[file][0] != ROOT || used_crate != ROOT {
+    if user_crate != used_crate {
         return None;
     }
-    let place = |room: &str| tree.order.iter().position(|declared| declared == room);
-    let is_wrong = place(used)? > place(user)? || NEVER.contains(&(user, used));
-    is_wrong.then(|| format!("{user} may not use {used}"))
+    let order = tree.orders.get(user_crate)?;
+    let place = |room: &str| order.iter().position(|declared| declared == room);
+    (place(used)? > place(user)?).then(|| format!("{user} may not use {used}"))
 }
 
 fn plane(room: &str, path: &str) -> Option<String> {

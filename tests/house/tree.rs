@@ -9,6 +9,8 @@ const ALIASES_MAX: usize = 16;
 
 /// The crate at the root, by its name in Rust.
 pub(crate) const ROOT: &str = "forebay";
+/// Crates whose `lib.rs` lists their modules in import order.
+const ORDERED: &[&str] = &[ROOT, "forebay_dataplane"];
 
 /// The workspace. Files are named by their place in `sources`.
 pub(crate) struct Tree {
@@ -20,8 +22,8 @@ pub(crate) struct Tree {
     pub is_test: Vec<bool>,
     /// Files that no module names.
     pub lost: Vec<Source>,
-    /// Modules of the crate at the root, in the order of `src/lib.rs`.
-    pub order: Vec<String>,
+    /// Modules of each crate with an import order, as its `lib.rs` lists them.
+    pub orders: HashMap<String, Vec<String>>,
     file_of: HashMap<Vec<String>, usize>,
     /// By module and alias: the path, as it is written there.
     aliases: HashMap<(Vec<String>, String), String>,
@@ -42,7 +44,7 @@ impl Tree {
             modules: Vec::new(),
             is_test: Vec::new(),
             lost: Vec::new(),
-            order: Vec::new(),
+            orders: HashMap::new(),
             file_of: HashMap::new(),
             aliases: HashMap::new(),
         };
@@ -51,9 +53,10 @@ impl Tree {
         for path in roots {
             let Some(root) = rest.remove(&path) else { continue };
             let name = crate_name(&path);
-            if name == ROOT {
+            if ORDERED.contains(&name.as_str()) {
                 let declared = root.modules.iter().filter(|module| module.inside.is_empty());
-                tree.order = declared.map(|module| module.name.clone()).collect();
+                let order = declared.map(|module| module.name.clone()).collect();
+                tree.orders.insert(name.clone(), order);
             }
             tree.add(root, vec![name], false, &mut rest);
         }

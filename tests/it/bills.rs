@@ -1,5 +1,5 @@
 //! I5: what an engine has computed is billed, however its request ends, and the usage that the
-//! client reads is the usage that is billed. The rows are those of `src/shard/bill.rs`.
+//! client reads is the usage that is billed. The rows are those of `src/dataplane/story/bill.rs`.
 
 use crate::rig::pairs::{pair_config, ready};
 use crate::rig::stub::{Step, Stub, answer as stub_answer};

@@ -1,5 +1,5 @@
-//! Both legs of a pair on their way: the schedule in place of `shard/pair.rs` and
-//! `shard/prefill.rs`.
+//! Both legs of a pair on their way: the schedule in place of `dataplane/pair/begin.rs` and
+//! `dataplane/thread/prefill_leg.rs`.
 
 use super::plan::MS;
 use super::request::{Answer, Paired, PrefillLeg, State};

@@ -1,6 +1,6 @@
-//! One shard: the inbox's turn as `shard/inbox.rs` and `shard/queues.rs` run it, cut into steps
-//! that the steps of the other shards come between. Tasks of requests run between two turns only: a
-//! shard is one thread.
+//! One shard: the inbox's turn as `dataplane/thread/inbox.rs` and `dataplane/thread/queues.rs` run
+//! it, cut into steps that the steps of other shards come between. Tasks of requests run between
+//! two turns only: a shard is a thread.
 
 use super::check::Before;
 use super::plan::Plan;

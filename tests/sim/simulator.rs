@@ -2,8 +2,8 @@
 //! clients and a control plane in virtual time, one step at a time, all drawn from one seed.
 //! `RequestFlow`, `Stages`, `Home`, `WaitTable`, `Outbox`, `LoadBoard`, `QueueCell`, `Windows`,
 //! `Lease`, the rings and the bells are what ships. The turns of a shard follow
-//! `shard/inbox.rs` and `shard/queues.rs`. The simulator is a test of the crate `router`: it can
-//! name no code that does I/O.
+//! `dataplane/thread/inbox.rs` and `dataplane/thread/queues.rs`. The simulator is a test of the
+//! crate `router`: it can name no code that does I/O.
 //!
 //! `cargo test -p forebay-router --test sim` runs [`SEEDS`] seeds. `FOREBAY_SIM_SEED=n` runs one
 //! and prints its last steps if it fails; `FOREBAY_SIM_BASE=n` starts elsewhere and

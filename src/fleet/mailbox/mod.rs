@@ -3,6 +3,7 @@
 //! building the rings.
 
 mod adapter;
+mod client_door;
 mod command;
 mod facts;
 mod kept;
@@ -12,6 +13,7 @@ mod waiting;
 mod wiring;
 
 pub use adapter::{AdapterAsk, AdapterRefused};
+pub use client_door::{ClientDoor, DoorClosed, is_on_client_port};
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};

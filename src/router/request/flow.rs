@@ -1,7 +1,7 @@
 //! The state machine of one request, from the matched prompt to the rank that serves it, or to the
 //! refusal. [`RequestFlow::step`] takes what has happened and returns what to do. The machine knows
-//! no socket, no clock and no shard: `shard/request.rs` feeds it from sockets, `tests/sim` from a
-//! schedule.
+//! no socket, no clock and no shard: `dataplane/request/serve.rs` feeds it from sockets,
+//! `tests/sim` from a schedule.
 //!
 //! | event | the machine | actions |
 //! |---|---|---|

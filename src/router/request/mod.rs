@@ -1,6 +1,6 @@
 //! What becomes of one request, without any I/O: [`RequestFlow`] takes events and returns actions.
-//! `shard/request.rs` performs them on sockets, `tests/sim` on a schedule. Time, chance and what a
-//! step may touch are arguments ([`Scene`]).
+//! `dataplane/request/serve.rs` performs them on sockets, `tests/sim` on a schedule. Time, chance
+//! and what a step may touch are arguments ([`Scene`]).
 
 mod blame;
 mod event;

@@ -1,6 +1,6 @@
 //! What one shard does for the queues: it takes their messages, serves the queues that it owns,
-//! goes over to a new fleet, and ends the waits of its own requests. `shard/queues.rs` puts rings
-//! and tasks around it, `tests/sim` a schedule.
+//! goes over to a new fleet, and ends the waits of its own requests. `dataplane/thread/queues.rs`
+//! puts rings and tasks around it, `tests/sim` a schedule.
 
 use super::event::{RequestEvent, WaitEnd};
 use super::pressure::Newcomer;

@@ -1,0 +1,115 @@
+//! Calls of the admin API that come by the port of clients. Their bytes go to the control plane as
+//! they come, and its answer comes back the same way: the shard understands neither. The connection
+//! ends with the answer.
+
+use crate::exchange::labels::Labels;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::Conn;
+use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
+use crate::reply::refusal;
+use crate::state::env::Env;
+use crate::state::shard::Shard;
+use forebay_fleet::mailbox::{ClientDoor, DoorClosed, is_on_client_port};
+use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
+use forebay_link::link;
+use forebay_net::Socket;
+use forebay_prompt::parse::{Reason, Refusal};
+use forebay_router::dispatch::RelayError;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// A worker that is added is waited for, up to 10 minutes.
+const ANSWER_MAX: Duration = Duration::from_secs(660);
+/// A client that has its answer has so long to close.
+const AFTER_ANSWER_MAX: Duration = Duration::from_secs(1);
+const TOO_MANY: &str = "\
+Too many calls of the admin API are under way by this port. Try again later, or call its own.";
+
+/// The way to the admin API, if the request whose head stands in the slot is such a call.
+pub(crate) fn door<'a>(shard: &'a Shard, conn: &Conn, slot: &Slot) -> Option<&'a dyn ClientDoor> {
+    let door = shard.links.doors.admin.as_deref()?;
+    is_on_client_port(slot.head.path(&conn.input)).then_some(door)
+}
+
+/// Passes on the call and its answer.
+pub(crate) async fn pass(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    door: &dyn ClientDoor,
+) -> After {
+    let opened = door.open(conn.client.peer).map_err(|closed| match closed {
+        DoorClosed::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
+        DoorClosed::Over => Refusal::new(Reason::Draining),
+    });
+    let socket = opened.and_then(|stream| {
+        // Any connected socket of bytes will do.
+        let socket = Socket::from_std(TcpStream::from(OwnedFd::from(stream)));
+        socket.map_err(|_| Refusal::new(Reason::OutOfSockets))
+    });
+    let socket = match socket {
+        Ok(socket) => socket,
+        Err(refusal) => {
+            slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
+            let labels = Labels::default();
+            return refusal::and_close(&shard.env, conn, slot, &refusal, &labels).await;
+        }
+    };
+    let call = call(&slot.head, &conn.input);
+    conn.consume(slot.head.head_bytes);
+    conn.input.splice(..0, call);
+    let (mut reader, mut writer) = link(socket, None);
+    let far = Halves { reader: &mut reader, writer: &mut writer };
+    let write_max = shard.env.config().timeouts.write;
+    let limits = TunnelLimits {
+        idle_max: ANSWER_MAX,
+        half_closed_max: AFTER_ANSWER_MAX,
+        client_write_max: write_max,
+        worker_write_max: write_max,
+    };
+    let first = conn.buffer();
+    match tunnel(conn, far, first, limits, &mut UntilDrained(&shard.env)).await {
+        Ok(TunnelEnd::Over) => After::Linger,
+        Ok(TunnelEnd::Closed) | Err(_) => After::Drop,
+    }
+}
+
+/// The head anew: whatever else the client sends behind this call is no call.
+fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
+    let host = head.value_of(FieldKind::Host, input).unwrap_or_default();
+    let mut fields = vec![("connection", &b"close"[..])];
+    let mut content_length = None;
+    match head.body {
+        BodyFraming::Length(bytes) => content_length = Some(bytes),
+        BodyFraming::Chunked => fields.push(("transfer-encoding", b"chunked")),
+        BodyFraming::None | BodyFraming::UntilClose => {}
+    }
+    if head.expect_continue {
+        fields.push(("expect", b"100-continue"));
+    }
+    let upstream = UpstreamHead {
+        authority: str::from_utf8(host).unwrap_or_default(),
+        // Not by its id: the admin API would take the call for one of a worker that leads here.
+        via: b"forebay",
+        content_length,
+        request_id: b"",
+        authorization: None,
+        extra: &fields,
+    };
+    let mut call = Vec::with_capacity(head.head_bytes + 64);
+    encode_request(head, input, &upstream, &mut call);
+    call
+}
+
+/// Ends with the shard. Nothing is counted: no worker sees these bytes.
+struct UntilDrained<'a>(&'a Env);
+
+impl TunnelWatch for UntilDrained<'_> {
+    fn passes(&mut self, _: Toward, _: usize) {}
+
+    fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>> {
+        let over = self.0.drain_until().is_some_and(|until| self.0.now() >= until);
+        over.then_some(Ok(TunnelEnd::Over))
+    }
+}

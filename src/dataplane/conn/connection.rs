@@ -1,0 +1,137 @@
+//! The life of one client connection: the handshake where there is TLS, the head of a request, then
+//! the request, again until either side has had enough.
+
+use super::admin_call;
+use super::handshake;
+use crate::exchange::labels::Labels;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::{Conn, NewConnection, ReadEnd};
+use crate::intake::body::NoRequest;
+use crate::intake::client_identity;
+use crate::intake::first_byte::first_byte;
+use crate::reply::discard;
+use crate::reply::refusal;
+use crate::request::serve;
+use crate::runtime;
+use crate::state::env::Env;
+use crate::state::shard::Shard;
+use forebay_fleet::account::Count;
+use forebay_http1::{HeadDue, Progress, parse_request};
+use forebay_prompt::parse::{Reason, Refusal};
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+/// Serves a connection, which has been counted, to its end. A panic ends this connection only.
+pub(crate) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
+    let served = AssertUnwindSafe(conversation(&shard, arrival)).catch_unwind();
+    let number = shard.env.number;
+    let least_us = shard.intake.holds_least_us;
+    let served = runtime::watched(number, least_us, "connection", served).await;
+    if served.is_err() {
+        shard.env.panicked("a connection's task panicked; its connection was closed");
+    }
+    shard.intake.connections.set(shard.intake.connections.get().saturating_sub(1));
+    shard.env.count(Count::ConnectionsClosed);
+}
+
+async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
+    let NewConnection { socket, peer, is_tls } = arrival;
+    let mut conn = Conn::new(socket, peer, shard.env.clock);
+    if !client_identity::connected(shard, &mut conn).await {
+        return;
+    }
+    let mut slot = Slot::default();
+    if is_tls && !handshake::shake(shard, &mut conn).await {
+        return handshake::refuse(shard, conn, &mut slot).await;
+    }
+    if requests(shard, &mut conn, &mut slot).await == After::Linger {
+        conn.linger(discard::bounds(&shard.env)).await;
+    }
+}
+
+/// Serves one request after the other; how the connection ends. Borrows: what an async function
+/// takes lies twice in its future.
+async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After {
+    let mut reused = false;
+    loop {
+        let after = match head(&shard.env, conn, slot, reused).await {
+            Ok(()) => match admin_call::door(shard, conn, slot) {
+                Some(door) => Box::pin(admin_call::pass(shard, conn, slot, door)).await,
+                None => serve::serve(shard, conn, slot).await,
+            },
+            Err(NoRequest::Silent) => {
+                conn.say_end();
+                After::Drop
+            }
+            Err(NoRequest::Refused(refusal)) => {
+                slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
+                refusal::and_close(&shard.env, conn, slot, &refusal, &Labels::default()).await
+            }
+        };
+        client_identity::answered(conn);
+        // Before the wait for the next request: an idle connection must not hold megabytes.
+        shard.io.recycle_large(&mut slot.message);
+        let text = slot.prompt.drop_text();
+        if text.capacity() > 0 {
+            shard.routing.text.give(&shard.io, text);
+        }
+        match after {
+            After::KeepAlive => reused = true,
+            end => {
+                shard.io.recycle_large(&mut slot.pair.leg_body);
+                shard.io.free_refused(&mut conn.input);
+                shard.routing.text.give(&shard.io, slot.prompt.end());
+                return end;
+            }
+        }
+    }
+}
+
+/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
+/// this connection, so that its idle time counts.
+async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Result<(), NoRequest> {
+    let timeouts = env.config().timeouts;
+    let limits = env.head_limits();
+    // A client that has just connected has something to ask. A kept connection may stay idle.
+    conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
+    while conn.input.is_empty() {
+        first_byte(env, conn).await?;
+    }
+    conn.wait_at_most(timeouts.head);
+    let mut due = HeadDue::default();
+    loop {
+        if due.is_due(&conn.input, &limits) {
+            match parse_request(&conn.input, &limits, &mut slot.head) {
+                Ok(Progress::Complete) => return Ok(()),
+                Ok(Progress::Partial) => {}
+                Err(error) => return Err(NoRequest::Refused(error.into())),
+            }
+        }
+        match conn.fill().await {
+            Ok(()) => {}
+            Err(ReadEnd::Closed) => return Err(NoRequest::Silent),
+            Err(ReadEnd::TimedOut) => {
+                return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::serve;
+
+    /// Of the future that a call returns.
+    const fn future_bytes<A, B, F>(_: &impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each open stream holds one. What an async function takes by value, or a future that is
+    /// handed over, lies in it twice: on the way to 9 KB it was that.
+    #[test]
+    fn a_connection_is_small() {
+        let bytes = future_bytes(&serve);
+        assert!(bytes <= 5_888, "the future of a connection has {bytes} bytes");
+    }
+}

@@ -1,0 +1,146 @@
+//! The trace of one request while it is served: what is kept of it, and what workers are told.
+
+use forebay_base::limits::{RECORDED_TEXT_BYTES_MAX, TRACE_STEPS_MAX};
+use forebay_base::{NanosSinceStart, RankIndex, TRACEPARENT_BYTES, TraceParent};
+use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep};
+use forebay_fleet::tenant::TokenUsage;
+use forebay_http1::Method;
+use forebay_http1::header::{TRACEPARENT, TRACESTATE};
+use std::cell::Cell;
+
+/// Spreads the numbers of spans; odd, so that no two of a request are the same.
+const SPAN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The trace of one request.
+#[derive(Debug)]
+pub(crate) struct OpenTrace {
+    /// The request's own span.
+    pub(crate) context: TraceParent,
+    /// `traceparent` for the worker.
+    pub(crate) told: [u8; TRACEPARENT_BYTES],
+    /// The client's `tracestate` belongs to no trace.
+    pub(crate) drops_state: bool,
+    /// Spans that have a number.
+    pub(crate) span_count: u64,
+    /// What is recorded; `None` if the request is not sampled.
+    pub(crate) recorded: Option<Box<RequestTrace>>,
+    /// First byte of the answer's body.
+    pub(crate) first_at: Cell<Option<NanosSinceStart>>,
+    /// What the engine tells of its tokens.
+    pub(crate) usage: Cell<Option<TokenUsage>>,
+}
+
+impl OpenTrace {
+    /// Its number, as logs show it.
+    pub(crate) const fn trace(&self) -> u128 {
+        self.context.trace
+    }
+
+    /// `traceparent`, and an empty `tracestate` where the client's is not passed on.
+    pub(crate) fn fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        let dropped = self.drops_state.then_some((TRACESTATE, &b""[..]));
+        [Some((TRACEPARENT, &self.told[..])), dropped]
+    }
+
+    pub(crate) const fn next_span(&mut self) -> u64 {
+        self.span_count += 1;
+        // Never 0, and never the request's own: it is odd, and a request has few spans.
+        self.context.span.wrapping_add(self.span_count.wrapping_mul(SPAN_STRIDE)) | 1
+    }
+
+    /// It has waited in a queue.
+    pub(crate) fn queued(&mut self, from: NanosSinceStart, until: NanosSinceStart) {
+        self.step(StepKind::Queue, from, until, None);
+    }
+
+    /// It is on its way to a rank: what the worker is told is of this attempt from now on.
+    pub(crate) fn leaves(&mut self, rank: RankIndex, now: NanosSinceStart) {
+        // A pooled connection had died under the attempt before.
+        self.failed("the connection was closed before an answer came", now);
+        if let Some(span) = self.step(StepKind::FirstByte, now, now, Some(rank)) {
+            self.told = TraceParent { span, ..self.context }.write();
+        }
+    }
+
+    /// The attempt has failed before its answer began.
+    pub(crate) fn failed(&mut self, fault: &'static str, now: NanosSinceStart) {
+        let last = self.recorded.as_mut().and_then(|recorded| recorded.steps.last_mut());
+        let is_open = |step: &&mut TraceStep| {
+            step.kind == StepKind::FirstByte
+                && step.fault.is_none()
+                && self.first_at.get().is_none()
+        };
+        if let Some(step) = last.filter(is_open) {
+            step.until = now;
+            step.fault = Some(fault);
+        }
+    }
+
+    fn step(
+        &mut self,
+        kind: StepKind,
+        from: NanosSinceStart,
+        until: NanosSinceStart,
+        rank: Option<RankIndex>,
+    ) -> Option<u64> {
+        let span = self.next_span();
+        let steps = &mut self.recorded.as_mut()?.steps;
+        if steps.len() >= TRACE_STEPS_MAX {
+            return None;
+        }
+        steps.push(TraceStep { kind, span, from, until, rank, fault: None });
+        Some(span)
+    }
+
+    /// Its prefill leg leaves for this rank; what the worker is told is of this leg from now on.
+    pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
+        self.recorded.as_ref()?;
+        let context = TraceParent { span: self.next_span(), ..self.context };
+        self.told = context.write();
+        let from = NanosSinceStart::default();
+        let until = NanosSinceStart::default();
+        let parent = self.context.span;
+        Some(Box::new(LegTrace { context, parent, rank, from, until, fault: None }))
+    }
+
+    /// What the chosen rank held of the prompt.
+    pub(crate) fn held(&mut self, bytes: u32, tokens: Option<u32>) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.answer.hit_bytes = Some(bytes);
+            recorded.answer.hit_tokens = tokens;
+        }
+    }
+
+    /// Is anything of it recorded?
+    pub(crate) const fn is_recorded(&self) -> bool {
+        self.recorded.is_some()
+    }
+
+    /// The answer has come to its end, or broken off.
+    pub(crate) fn passed(&self, first_at: Option<NanosSinceStart>, usage: Option<TokenUsage>) {
+        self.first_at.set(first_at);
+        self.usage.set(usage);
+    }
+}
+
+/// A text of a client, of bounded length.
+pub(crate) fn cut(text: &[u8]) -> String {
+    let end = text.len().min(RECORDED_TEXT_BYTES_MAX);
+    String::from_utf8_lossy(text.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// As the semantic conventions of OpenTelemetry have it.
+pub(crate) const fn method_name(method: Method) -> &'static str {
+    match method {
+        Method::Get => "GET",
+        Method::Head => "HEAD",
+        Method::Post => "POST",
+        Method::Put => "PUT",
+        Method::Delete => "DELETE",
+        Method::Options => "OPTIONS",
+        Method::Patch => "PATCH",
+        Method::Connect => "CONNECT",
+        Method::Trace => "TRACE",
+        Method::Other => "_OTHER",
+    }
+}

@@ -1,0 +1,151 @@
+//! The `x-ratelimit-*` fields, as OpenAI writes them: what a client may use in a minute, what is
+//! left, and when all of it is there again.
+
+use forebay_fleet::tenant::RateStanding;
+use forebay_http1::{Digits, decimal, header};
+use std::time::Duration;
+
+/// Names of the fields: of requests, then of tokens, each limit, remaining and reset.
+const NAMES: [&str; RATE_FIELDS] = [
+    header::LIMIT_REQUESTS,
+    header::REMAINING_REQUESTS,
+    header::RESET_REQUESTS,
+    header::LIMIT_TOKENS,
+    header::REMAINING_TOKENS,
+    header::RESET_TOKENS,
+];
+/// Fields that an answer may have.
+pub(crate) const RATE_FIELDS: usize = 6;
+
+/// The fields of one answer, ready to be sent. Keeps its memory from request to request.
+#[derive(Debug, Default)]
+pub(crate) struct RateFields {
+    text: Vec<u8>,
+    /// Where each value ends; a value that is empty is not sent.
+    ends: [usize; RATE_FIELDS],
+}
+
+impl RateFields {
+    /// Forgets all, so that nothing is told.
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        self.ends = [0; RATE_FIELDS];
+    }
+
+    /// Tells of both limits, as far as there are any.
+    pub(crate) fn set(&mut self, requests: Option<RateStanding>, tokens: Option<RateStanding>) {
+        self.clear();
+        let mut ends = self.ends.iter_mut();
+        for standing in [requests, tokens] {
+            for part in 0..3 {
+                if let Some(standing) = standing {
+                    push(part, standing, &mut self.text);
+                }
+                if let Some(end) = ends.next() {
+                    *end = self.text.len();
+                }
+            }
+        }
+    }
+
+    /// The fields with their values; those without a value are not sent.
+    pub(crate) fn fields(&self) -> [(&'static str, &[u8]); RATE_FIELDS] {
+        let mut start = 0;
+        let mut ends = self.ends.iter();
+        NAMES.map(|name| {
+            let end = ends.next().copied().unwrap_or(start);
+            let value = self.text.get(start..end).unwrap_or_default();
+            start = end;
+            if value.is_empty() { ("", value) } else { (name, value) }
+        })
+    }
+}
+
+fn push(part: usize, standing: RateStanding, out: &mut Vec<u8>) {
+    let mut digits: Digits = [0; 20];
+    match part {
+        0 => out.extend_from_slice(decimal(standing.limit, &mut digits)),
+        1 => out.extend_from_slice(decimal(standing.remaining, &mut digits)),
+        _ => push_time(standing.reset_ns, out),
+    }
+}
+
+/// `120ms`, `1s`, `8.64s`, `6m0s`: rounded up to milliseconds, and to seconds from a minute on.
+fn push_time(nanos: u64, out: &mut Vec<u8>) {
+    let mut digits: Digits = [0; 20];
+    let millis = Duration::from_nanos(nanos).as_nanos().div_ceil(1_000_000);
+    let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+    if (1..1_000).contains(&millis) {
+        out.extend_from_slice(decimal(millis, &mut digits));
+        out.extend_from_slice(b"ms");
+        return;
+    }
+    let mut seconds = millis / 1_000;
+    let mut rest = millis % 1_000;
+    if seconds >= 60 {
+        seconds += u64::from(rest > 0);
+        rest = 0;
+        out.extend_from_slice(decimal(seconds / 60, &mut digits));
+        out.push(b'm');
+        seconds %= 60;
+    }
+    out.extend_from_slice(decimal(seconds, &mut digits));
+    if rest > 0 {
+        out.push(b'.');
+        let mut place = 100;
+        while rest > 0 {
+            out.push(b'0' + u8::try_from(rest / place).unwrap_or(0));
+            rest %= place;
+            place /= 10;
+        }
+    }
+    out.push(b's');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_openai_writes_them() {
+        for (nanos, wanted) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (119_000_001, "120ms"),
+            (999_000_001, "1s"),
+            (1_000_000_000, "1s"),
+            (8_640_000_000, "8.64s"),
+            (20_001_000_000, "20.001s"),
+            (59_999_999_999, "1m0s"),
+            (60_000_000_001, "1m1s"),
+            (360_000_000_000, "6m0s"),
+        ] {
+            let mut out = Vec::new();
+            push_time(nanos, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), wanted, "{nanos}");
+        }
+    }
+
+    #[test]
+    fn only_limits_that_there_are_are_told() {
+        let mut fields = RateFields::default();
+        let told = |fields: &RateFields| -> Vec<(&'static str, String)> {
+            let sent = fields.fields().into_iter().filter(|(name, _)| !name.is_empty());
+            sent.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
+        };
+        assert_eq!(told(&fields), []);
+        let requests = RateStanding { limit: 60, remaining: 0, reset_ns: 1_000_000_000 };
+        let tokens = RateStanding { limit: 1_000, remaining: 12, reset_ns: 360_000_000_000 };
+        fields.set(Some(requests), Some(tokens));
+        let all = told(&fields);
+        assert_eq!(all.len(), 6);
+        assert_eq!(all[1], ("x-ratelimit-remaining-requests", "0".to_owned()));
+        assert_eq!(all[5], ("x-ratelimit-reset-tokens", "6m0s".to_owned()));
+        fields.set(None, Some(tokens));
+        let some = told(&fields);
+        assert_eq!(some.len(), 3);
+        assert_eq!(some[0], ("x-ratelimit-limit-tokens", "1000".to_owned()));
+        fields.clear();
+        assert_eq!(told(&fields), []);
+    }
+}

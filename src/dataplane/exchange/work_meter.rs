@@ -1,0 +1,180 @@
+//! What engines compute for one request before an answer reports its usage. Held by a slot, on the
+//! shard's thread. The time is an argument. `bill` decides what of it counts.
+
+use forebay_base::limits::USAGE_TOKENS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::tenant::TokenUsage;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// The attempts of one request, where its tenant is counted.
+#[derive(Debug, Default)]
+pub(crate) struct WorkMeter {
+    attempt: Cell<Option<MeteredAttempt>>,
+    /// Computed in attempts that gave no answer.
+    lost: Cell<Option<TokenUsage>>,
+}
+
+/// A request at a rank, or at a pair of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MeteredAttempt {
+    /// How long the prompt should take.
+    prefill_ns: u64,
+    /// When the request left; `None`: not yet.
+    sent_at: Option<NanosSinceStart>,
+    /// The rank that computes the answer, and when it should begin with that.
+    pub(crate) decodes: Option<(RankIndex, NanosSinceStart)>,
+}
+
+impl WorkMeter {
+    /// An attempt begins. Its prompt should take so long.
+    pub(crate) fn begin(&self, prefill_ns: u64) {
+        let attempt = MeteredAttempt { prefill_ns, sent_at: None, decodes: None };
+        self.attempt.set(Some(attempt));
+    }
+
+    /// The request leaves for the rank that computes the prompt.
+    pub(crate) fn sent(&self, now: NanosSinceStart) {
+        if let Some(attempt) = self.attempt.get() {
+            let sent_at = Some(attempt.sent_at.unwrap_or(now));
+            self.attempt.set(Some(MeteredAttempt { sent_at, ..attempt }));
+        }
+    }
+
+    /// The request leaves for the rank that computes the answer. `is_prefilled`: its
+    /// prompt is computed.
+    pub(crate) fn decodes(&self, rank: RankIndex, now: NanosSinceStart, is_prefilled: bool) {
+        self.sent(now);
+        if let Some(attempt) = self.attempt.get() {
+            let sent_at = attempt.sent_at.unwrap_or(now);
+            let at = if is_prefilled { now } else { after(sent_at, attempt.prefill_ns) };
+            self.attempt.set(Some(MeteredAttempt { decodes: Some((rank, at)), ..attempt }));
+        }
+    }
+
+    /// No rank computes the answer: the prompt was not computed.
+    pub(crate) fn decodes_nothing(&self) {
+        if let Some(attempt) = self.attempt.get() {
+            self.attempt.set(Some(MeteredAttempt { decodes: None, ..attempt }));
+        }
+    }
+
+    /// The attempt ends. `None` where nothing left.
+    pub(crate) fn end(&self) -> Option<MeteredAttempt> {
+        self.attempt.take().filter(|attempt| attempt.sent_at.is_some())
+    }
+
+    /// Such an attempt has computed so much for nothing.
+    pub(crate) fn lose(&self, usage: TokenUsage) {
+        let before = self.lost.get().unwrap_or_default();
+        self.lost.set(Some(TokenUsage {
+            prompt: before.prompt.max(usage.prompt),
+            cached: 0,
+            output: before.output.saturating_add(usage.output),
+        }));
+    }
+
+    /// The client has an answer that is whole.
+    pub(crate) fn settle(&self) {
+        self.lost.set(None);
+    }
+
+    /// What the request has cost: an answer so much, and what was computed for nothing. The output
+    /// of the latter is at most what is left of `output_max`.
+    pub(crate) fn total(&self, answer: Option<TokenUsage>, output_max: u64) -> Option<TokenUsage> {
+        let Some(lost) = self.lost.get() else { return answer };
+        let prompt = answer.map_or(lost.prompt, |answer| answer.prompt);
+        let answer = answer.unwrap_or_default();
+        let output = answer.output.saturating_add(lost.output).min(output_max);
+        Some(TokenUsage {
+            prompt,
+            cached: answer.cached,
+            output: output.max(answer.output).min(USAGE_TOKENS_MAX),
+        })
+    }
+}
+
+impl MeteredAttempt {
+    /// Since the request left.
+    pub(crate) fn passed(&self, now: NanosSinceStart) -> Duration {
+        Duration::from_nanos(self.sent_at.map_or(0, |sent_at| now.since(sent_at)))
+    }
+
+    /// Of a prompt with so many tokens, those that should be computed by now.
+    pub(crate) fn prompt_computed(&self, prompt: u64, now: NanosSinceStart) -> u64 {
+        let passed = self.passed(now).as_nanos();
+        let part = u128::from(prompt).saturating_mul(passed) / u128::from(self.prefill_ns.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX).min(prompt)
+    }
+}
+
+fn after(at: NanosSinceStart, ns: u64) -> NanosSinceStart {
+    NanosSinceStart(at.0.saturating_add(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANK: RankIndex = RankIndex(3);
+
+    fn at(ns: u64) -> NanosSinceStart {
+        NanosSinceStart(ns)
+    }
+
+    fn usage(prompt: u64, output: u64) -> TokenUsage {
+        TokenUsage { prompt, cached: 0, output }
+    }
+
+    #[test]
+    fn nothing_is_computed_before_the_request_leaves() {
+        let meter = WorkMeter::default();
+        meter.sent(at(1));
+        assert_eq!(meter.end(), None, "a tenant that is not counted");
+        meter.begin(100);
+        assert_eq!(meter.end(), None, "no connection");
+        meter.begin(100);
+        meter.sent(at(1_000));
+        let prefill_leg = meter.end().unwrap();
+        assert_eq!(prefill_leg.decodes, None);
+        let computed = [900, 1_000, 1_050, 1_100, 9_000].map(|now| {
+            let computed = prefill_leg.prompt_computed(80, at(now));
+            assert!(computed <= 80);
+            computed
+        });
+        assert_eq!(computed, [0, 0, 40, 80, 80]);
+    }
+
+    #[test]
+    fn the_answer_begins_behind_the_prompt() {
+        let meter = WorkMeter::default();
+        let begins = |is_prefilled| {
+            meter.begin(100);
+            meter.sent(at(1_000));
+            meter.decodes(RANK, at(1_040), is_prefilled);
+            meter.end().unwrap().decodes
+        };
+        assert_eq!(begins(false), Some((RANK, at(1_100))), "sent again, or both legs at once");
+        assert_eq!(begins(true), Some((RANK, at(1_040))), "a decode leg behind its prefill leg");
+        assert_eq!(meter.end(), None, "once");
+        meter.begin(100);
+        meter.decodes(RANK, at(1_000), false);
+        meter.decodes_nothing();
+        assert_eq!(meter.end().unwrap().decodes, None, "the prefill leg was not done");
+    }
+
+    #[test]
+    fn the_prompt_counts_once_and_the_output_of_each_attempt() {
+        let meter = WorkMeter::default();
+        assert_eq!(meter.total(None, 10), None);
+        assert_eq!(meter.total(Some(usage(5, 70)), 10), Some(usage(5, 70)), "as reported");
+        meter.lose(usage(20, 4));
+        meter.lose(usage(20, 5));
+        assert_eq!(meter.total(None, 100), Some(usage(20, 9)));
+        assert_eq!(meter.total(None, 8), Some(usage(20, 8)), "no more than asked for");
+        assert_eq!(meter.total(Some(usage(7, 3)), 100), Some(usage(7, 12)), "the answer knows");
+        assert_eq!(meter.total(Some(usage(21, 30)), 8), Some(usage(21, 30)), "what was counted");
+        meter.settle();
+        assert_eq!(meter.total(Some(usage(21, 3)), 100), Some(usage(21, 3)));
+    }
+}

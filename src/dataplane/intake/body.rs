@@ -1,0 +1,276 @@
+//! Reads the body of one request from a connection, with limits and deadlines at every wait, and
+//! scans it.
+
+use crate::exchange::slot::Slot;
+use crate::ingress::{BodyPace, Conn, ReadEnd, Turn};
+use crate::runtime::offloaded;
+use crate::state::env::Env;
+use crate::state::io::Io;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
+use forebay_fleet::account::Stage;
+use forebay_fleet::admit::Admitted;
+use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, RequestHead};
+use forebay_prompt::parse::{
+    Endpoint, FormType, Reason, Refusal, form_type, rank_pin, scan, scan_briefly, scan_form,
+};
+use forebay_router::request;
+use std::mem::take;
+use std::time::Duration;
+
+/// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
+const BODY_TIMEOUTS_MAX: u32 = 10;
+
+/// A body up to this length gets room for all of it.
+const ROOM_BYTES: usize = 1024 * 1024;
+/// A longer one gets it when it has come so far.
+const ROOM_AT_BYTES: usize = 512 * 1024;
+
+/// A body in chunks of a byte takes as long as a plain one that is so many times longer.
+const CHUNKS_COST: usize = 3;
+
+/// Why there is no request to serve.
+#[derive(Debug)]
+pub(crate) enum NoRequest {
+    /// The connection is over and nobody waits for an answer.
+    Silent,
+    /// The client gets this answer, then the connection ends.
+    Refused(Refusal),
+}
+
+/// Reads the body so that it stands right after the head in `conn.input`, without its framing.
+/// Returns its length.
+pub(crate) async fn body(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    endpoint: Endpoint,
+    admitted: &mut Admitted,
+) -> Result<usize, NoRequest> {
+    let start = slot.head.head_bytes;
+    if let BodyFraming::Length(length) = slot.head.body
+        && wide(length) > env.config().limits.body_bytes_max
+    {
+        return Err(NoRequest::Refused(too_large(env)));
+    }
+    if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
+    {
+        let is_taken = taken_by_head(&slot.head, &conn.input, endpoint, admitted);
+        is_taken.map_err(NoRequest::Refused)?;
+        conn.wait_at_most(env.config().timeouts.write);
+        if conn.write(CONTINUE.to_vec()).await.is_err() {
+            return Err(NoRequest::Silent);
+        }
+    }
+    let now = env.now();
+    let mut reading = BodyReading {
+        env,
+        give_up_at: now.plus(env.config().timeouts.body * BODY_TIMEOUTS_MAX),
+        pace: BodyPace::new(now, env.config().timeouts.body, env.config().limits.body_rate_min),
+        received_bytes: conn.input.len().saturating_sub(start),
+        admitted,
+        turn: Turn::default(),
+    };
+    match slot.head.body {
+        BodyFraming::None | BodyFraming::UntilClose => Ok(0),
+        BodyFraming::Length(length) => {
+            let length = wide(length);
+            conn.expect_body(length);
+            // What has come is counted, not what was announced: an announcement costs its sender
+            // nothing.
+            loop {
+                let received = conn.input.len().saturating_sub(start).min(length);
+                reading.hold(received)?;
+                if received == length {
+                    return Ok(length);
+                }
+                reading.more(conn, start.saturating_add(length)).await?;
+            }
+        }
+        BodyFraming::Chunked => reading.chunked(conn, start).await,
+    }
+}
+
+/// Would the body be read, as far as the head alone says? A client that waits for `100 Continue`
+/// must not be asked for a body that is refused by its head (RFC 9110 section 10.1.1). Others have
+/// sent it.
+fn taken_by_head(
+    head: &RequestHead,
+    input: &[u8],
+    endpoint: Endpoint,
+    admitted: &Admitted,
+) -> Result<(), Refusal> {
+    let announced = match head.body {
+        BodyFraming::Length(length) => wide(length),
+        BodyFraming::None | BodyFraming::Chunked | BodyFraming::UntilClose => 1,
+    };
+    if !admitted.has_room_for(announced) {
+        return Err(request::in_flight_full());
+    }
+    match endpoint {
+        Endpoint::Other => form_type(head, input).map(|_| ()).map_err(Into::into),
+        // The body may name a response that is kept somewhere: then the rank does not count.
+        Endpoint::Responses | Endpoint::StoredResponse | Endpoint::Models => Ok(()),
+        _ => rank_pin(head, input).map(|_| ()),
+    }
+}
+
+fn too_large(env: &Env) -> Refusal {
+    request::body_too_large(env.config().limits.body_bytes_max)
+}
+
+fn wide(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+struct BodyReading<'a> {
+    env: &'a Env,
+    give_up_at: NanosSinceStart,
+    pace: BodyPace,
+    received_bytes: usize,
+    admitted: &'a mut Admitted,
+    turn: Turn,
+}
+
+impl BodyReading<'_> {
+    async fn chunked(&mut self, conn: &mut Conn, start: usize) -> Result<usize, NoRequest> {
+        let limits = BodyLimits {
+            body_bytes_max: u64::try_from(self.env.config().limits.body_bytes_max)
+                .unwrap_or(u64::MAX),
+            ..BodyLimits::default()
+        };
+        let mut decoder = ChunkedDecoder::new(&limits);
+        // input[start..decoded] is data, input[raw..] is still framed.
+        let mut decoded = start;
+        loop {
+            let mut raw = decoded;
+            if let Some(framed) = conn.input.get_mut(raw..) {
+                // Reading is cheap here, decoding is not: the turn ends before it.
+                self.turn.spend(framed.len().saturating_mul(CHUNKS_COST)).await;
+                let step = decoder.decode(framed).map_err(|e| NoRequest::Refused(e.into()))?;
+                decoded += step.data_bytes;
+                raw += step.consumed_bytes;
+                self.hold(decoded - start)?;
+                // What follows the consumed bytes belongs to the next request; it moves up to the
+                // data.
+                conn.input.drain(decoded..raw.max(decoded));
+                if step.done {
+                    return Ok(decoded - start);
+                }
+            }
+            let whole_bytes = start.saturating_add(self.env.config().limits.body_bytes_max);
+            self.more(conn, whole_bytes).await?;
+        }
+    }
+
+    fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
+        self.admitted
+            .hold_body(body_bytes)
+            .map_err(|_| NoRequest::Refused(request::in_flight_full()))
+    }
+
+    /// Reads on. `whole_bytes`: what head and body come to at most.
+    async fn more(&mut self, conn: &mut Conn, whole_bytes: usize) -> Result<(), NoRequest> {
+        let late = self.wait(conn)?;
+        let before = conn.input.len();
+        // A long body is believed as it comes: its announcement alone gets no room.
+        let gets_all = before > 0 && whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
+        if gets_all && conn.input.capacity() < whole_bytes {
+            // Room for all of it, which costs nothing before it is written to. Without, growing by
+            // halves would copy 16 MiB at once. Where memory may not be promised, it does.
+            let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
+        }
+        conn.fill().await.map_err(|end| match end {
+            ReadEnd::Closed => NoRequest::Silent,
+            ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(late)),
+        })?;
+        let came_bytes = conn.input.len().saturating_sub(before);
+        self.received_bytes = self.received_bytes.saturating_add(came_bytes);
+        // A body that comes as fast as it is read would hold the shard until its end.
+        self.turn.copied(came_bytes).await;
+        Ok(())
+    }
+
+    /// Says how long the next bytes may take, and what it is called when none come until then.
+    fn wait(&self, conn: &mut Conn) -> Result<Reason, NoRequest> {
+        let now = self.env.now();
+        let silence_max = self.env.config().timeouts.body;
+        let due_at = self.pace.due_at(self.received_bytes);
+        if now >= self.give_up_at {
+            return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
+        }
+        // One that sends nothing at all is silent, not slow.
+        if due_at >= now.plus(silence_max) || self.received_bytes == 0 {
+            conn.wait_at_most(silence_max);
+            return Ok(Reason::RequestTimeout);
+        }
+        if now >= due_at {
+            return Err(NoRequest::Refused(Refusal::new(Reason::BodyTooSlow)));
+        }
+        conn.wait_at_most(Duration::from_nanos(due_at.since(now)));
+        Ok(Reason::BodyTooSlow)
+    }
+}
+
+/// Scans the body, which stands in the slot. Returns when the request had been read: before the
+/// scan.
+pub(crate) async fn parse(
+    env: &Env,
+    io: &Io,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    endpoint: Endpoint,
+) -> Result<NanosSinceStart, request::Stop> {
+    // Places in queues count from here. The time that a client takes to send its body is no wait.
+    let read_at = env.now();
+    // Calls about a stored response need no body. The guards read one all the same.
+    let is_bare = endpoint == Endpoint::StoredResponse && slot.body().is_empty();
+    if endpoint == Endpoint::WebSocket {
+        slot.note_model().map_err(request::Stop::Refused)?;
+        return Ok(read_at);
+    }
+    if endpoint == Endpoint::Models || is_bare {
+        return Ok(read_at);
+    }
+    let head_bytes = slot.head.head_bytes;
+    let body_bytes = slot.body().len();
+    let body = slot.message.get(head_bytes..).unwrap_or_default();
+    let form = match endpoint {
+        Endpoint::Other => form_type(&slot.head, &slot.message),
+        _ => Ok(None),
+    };
+    let form = form.map_err(|error| request::Stop::Refused(error.into()))?;
+    let request = &mut slot.request;
+    let scanned_here = match form {
+        _ if body_bytes > INLINE_SCAN_BYTES_MAX => None,
+        Some(form) => Some(scan_form(body, form, endpoint, request)),
+        None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, request),
+        None => Some(scan(body, endpoint, request)),
+    };
+    slot.request.is_brief = scanned_here.is_some();
+    let scanned = if let Some(scanned) = scanned_here {
+        scanned
+    } else {
+        let form = form.map(|form| (form.boundary.to_vec(), form.is_utf8));
+        let message = take(&mut slot.message);
+        let mut request = take(&mut slot.request);
+        let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            let scanned = match &form {
+                Some((boundary, is_utf8)) => {
+                    let form = FormType { boundary, is_utf8: *is_utf8 };
+                    scan_form(body, form, endpoint, &mut request)
+                }
+                None => scan(body, endpoint, &mut request),
+            };
+            (message, request, scanned)
+        });
+        let scanned = scanned.await?;
+        slot.message = scanned.0;
+        slot.request = scanned.1;
+        scanned.2
+    };
+    scanned.map_err(|error| request::Stop::Refused(error.into()))?;
+    env.time(Stage::Parse, read_at);
+    Ok(read_at)
+}

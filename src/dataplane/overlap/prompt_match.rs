@@ -1,0 +1,246 @@
+//! render, index: what each rank holds of one prompt ([`forebay_select::Matched`]), once a request,
+//! counted and timed. Small prompts are matched on the shard, without an await; others on its
+//! offload thread.
+
+use crate::exchange::slot::Slot;
+use crate::ingress::Conn;
+use crate::runtime::{Tools, offloaded};
+use crate::state::env::Env;
+use crate::state::io::Io;
+use crate::state::routing::RoutingState;
+use crate::state::workers::ShardFleet;
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
+use forebay_base::{ModelIndex, RankIndex};
+use forebay_config::Policy;
+use forebay_disagg::{Wanted, inspect};
+use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_index::IndexReader;
+use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
+use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
+use forebay_router::request::{Split, Stop};
+use forebay_select::{MatchRequest, Prompt};
+use std::mem::take;
+use std::time::Duration;
+
+/// A request's model, in the fleet of the moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) fleet: &'a ShardFleet,
+    pub(crate) model_index: ModelIndex,
+    pub(crate) model: &'a Model,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn request(
+        self,
+        index: &'a IndexReader,
+        request: &'a ApiRequest,
+        body: &'a [u8],
+    ) -> MatchRequest<'a> {
+        let Self { fleet, model, .. } = self;
+        let place = RenderThread::Shard;
+        MatchRequest { index, fleet, model, request, body, place }
+    }
+}
+
+/// Renders the prompt and walks the index for all ranks of the model. What is found stays in the
+/// slot until the answer has begun. What cannot be matched is left without overlap.
+///
+/// # Errors
+/// How the request ends while it waits for the offload thread.
+pub(crate) async fn match_prompt(
+    env: &Env,
+    io: &Io,
+    routing: &RoutingState,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    asked: Asked<'_>,
+) -> Result<(), Stop> {
+    routing.text.give(io, slot.prompt.end());
+    let has_prompt = !matches!(
+        asked.endpoint,
+        Endpoint::Models | Endpoint::StoredResponse | Endpoint::WebSocket
+    );
+    let matches = env.config().policy == Policy::Kv && has_prompt;
+    let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
+    let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
+    let inspects = is_large && is_split();
+    let is_here = || slot.request.is_brief && !inspects && is_mostly_ascii(slot.body());
+    if matches && (!is_large || is_here()) && here(env, io, routing, slot, asked) {
+        return Ok(());
+    }
+    if !matches && !inspects || io.offload.is_full() {
+        env.counters.add(Count::Unrenderable, u64::from(matches));
+        return Ok(());
+    }
+    let bytes_per_token = routing.stages.borrow().matching.ratios.of(asked.model_index);
+    let wanting = Wanting { matches, inspects, bytes_per_token };
+    elsewhere(env, io, conn, slot, asked, wanting).await
+}
+
+/// Bytes that are not ASCII, in a long body that a shard renders itself.
+const OTHERS_MAX: usize = 24 * 1024;
+
+/// Other text may have to be composed, which takes longer than all else.
+fn is_mostly_ascii(body: &[u8]) -> bool {
+    // Sums of bytes are vector code, a count of bytes is not.
+    let others = |part: &[u8]| usize::from(part.iter().map(|byte| byte >> 7).sum::<u8>());
+    body.chunks(128).map(others).sum::<usize>() <= OTHERS_MAX
+}
+
+/// On the shard. False if that takes too long, and the offload thread may do it.
+fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Asked<'_>) -> bool {
+    let mut stages = routing.stages.borrow_mut();
+    let start = env.now();
+    let ratio = stages.matching.ratios.of(asked.model_index);
+    slot.prompt.begin(routing.text.take(io, slot.body().len()));
+    let Slot { prompt, request, message, head, .. } = slot;
+    let body = message.get(head.head_bytes..).unwrap_or_default();
+    let ask = asked.request(&routing.index, request, body);
+    let rendered = prompt.write_text(&ask);
+    // Templates run on no shard: a body of 0.7 MB held one for seconds.
+    if rendered == Some(Err(Unrenderable::NotHere)) {
+        return false;
+    }
+    let is_large = body.len() > INLINE_BODY_BYTES_MAX;
+    if prompt.prompt_bytes() > 0 {
+        let rendered_at = env.now();
+        let matched = &mut stages.matching.matched;
+        matched.walk(&ask, prompt, &asked.model.ranks, ratio);
+        if is_large && matched.is_cut() && !io.offload.is_full() {
+            return false;
+        }
+        env.histograms.borrow_mut().record(Stage::Render, rendered_at.since(start));
+        env.time(Stage::Index, rendered_at);
+    }
+    env.count_render(rendered);
+    true
+}
+
+/// What the offload thread is to do.
+#[derive(Clone, Copy)]
+struct Wanting {
+    matches: bool,
+    inspects: bool,
+    bytes_per_token: f32,
+}
+
+/// A request on its way to the offload thread and back.
+struct Away {
+    message: Vec<u8>,
+    head_bytes: usize,
+    request: Box<ApiRequest>,
+    prompt: Prompt,
+    /// What a KV transfer has to know of the body.
+    kv_transfer: Option<Wanted>,
+    rendered: Option<Result<Rendered, Unrenderable>>,
+    /// Time spent rendering and walking.
+    spent: [u64; 2],
+}
+
+impl Away {
+    /// What the slot lends. A buffer of the shard is in the prompt.
+    fn take(slot: &mut Slot, io: &Io) -> Self {
+        let mut prompt = take(&mut slot.prompt);
+        let buffer = prompt.end();
+        prompt.begin(if buffer.capacity() > 0 { buffer } else { io.buffers.take() });
+        Self {
+            message: take(&mut slot.message),
+            head_bytes: slot.head.head_bytes,
+            request: take(&mut slot.request),
+            prompt,
+            kv_transfer: None,
+            rendered: None,
+            spent: [0; 2],
+        }
+    }
+
+    fn inspect(&mut self, endpoint: Endpoint) {
+        let body = self.message.get(self.head_bytes..).unwrap_or_default();
+        self.kv_transfer = inspect(body, endpoint).ok();
+    }
+
+    fn match_prompt(
+        &mut self,
+        tools: &mut Tools,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        bytes_per_token: f32,
+    ) {
+        let Tools { matched, index, clock, posted_at } = tools;
+        let start = clock.now();
+        let body = self.message.get(self.head_bytes..).unwrap_or_default();
+        let request = &self.request;
+        let place = RenderThread::Offload;
+        let ask = MatchRequest { index, fleet, model, request, body, place };
+        let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
+            && self.request.prompt == PromptSource::Messages;
+        self.rendered = match is_late {
+            true => self.prompt.write_late(&ask),
+            false => self.prompt.write_text(&ask),
+        };
+        let rendered_at = clock.now();
+        matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
+        // The walk was made in the thread's memory. The shard's has another prompt.
+        self.prompt.leave();
+        self.spent = [rendered_at.since(start), clock.now().since(rendered_at)];
+    }
+}
+
+async fn elsewhere(
+    env: &Env,
+    io: &Io,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    asked: Asked<'_>,
+    wanting: Wanting,
+) -> Result<(), Stop> {
+    let Wanting { matches, inspects, bytes_per_token } = wanting;
+    let body_bytes = slot.body().len();
+    let mut away = Away::take(slot, io);
+    let fleet = asked.fleet.lend();
+    let model_index = asked.model_index;
+    let endpoint = asked.endpoint;
+    let done = offloaded(&io.offload, conn, body_bytes, move |tools| {
+        let model = fleet.models.get(model_index.index()).filter(|_| matches);
+        // First: what is inspected is the body that engines get.
+        if let Some(model) = model {
+            let Away { request, message, head_bytes, .. } = &mut away;
+            name_images(request, message, *head_bytes, fleet.image_key_of(model));
+        }
+        if inspects {
+            away.inspect(endpoint);
+        }
+        if let Some(model) = model {
+            away.match_prompt(tools, &fleet, model, bytes_per_token);
+        }
+        away
+    });
+    let away = done.await?;
+    slot.message = away.message;
+    slot.request = away.request;
+    slot.prompt = away.prompt;
+    if inspects {
+        slot.pair.split = Split::known(away.kv_transfer);
+    }
+    if matches {
+        env.count_render(away.rendered);
+    }
+    if slot.prompt.prompt_bytes() > 0 {
+        let mut histograms = env.histograms.borrow_mut();
+        for (stage, nanos) in [Stage::Render, Stage::Index].into_iter().zip(away.spent) {
+            histograms.record(stage, nanos);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of prompts that a rank's cache can hold; 0 when the engine does not tell.
+pub(crate) fn cache_bytes(fleet: &FleetSnapshot, rank: RankIndex) -> usize {
+    /// English and code under the common vocabularies: 3.5 to 4.5.
+    const BYTES_PER_TOKEN: u64 = 4;
+    let tokens = fleet.kv_capacity_tokens(rank);
+    usize::try_from(tokens.saturating_mul(BYTES_PER_TOKEN)).unwrap_or(usize::MAX)
+}

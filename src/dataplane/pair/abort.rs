@@ -1,0 +1,113 @@
+//! Tells an engine that a request of its own name is not wanted any more, beside the end of the
+//! connection: SGLang's Python server notices that only after seconds, and holds the KV cache of a
+//! prefill until then (SGLang 0.5.23).
+
+use crate::ingress::Deadline;
+use crate::relay::{Outbound, Over, Watch, send};
+use crate::state::connecting::{Towards, open};
+use crate::state::shard::{Sending, Shard};
+use forebay_fleet::account::Count;
+use forebay_fleet::mailbox::AbortCall;
+use forebay_http1::{HeadLimits, Method, ResponseHead};
+use forebay_router::dispatch::RelayError;
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Engines that are being told at once, per shard. Further ones are not told; their connection is
+/// closed all the same.
+const ABORTS_MAX: usize = 256;
+/// An engine that has not answered by then has not heard.
+const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Nobody else waits for the answer.
+struct Alone(Deadline);
+
+impl Watch for Alone {
+    fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<RelayError> {
+        Poll::Pending
+    }
+
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        self.0.poll(cx).map(|()| Over::Late)
+    }
+
+    fn wait_at_most(&mut self, after: Duration) {
+        self.0.set(after);
+    }
+}
+
+/// Tells it in a task of its own.
+pub(crate) fn tell(shard: &Shard, call: AbortCall) {
+    let Some(shard) = shard.me.upgrade() else { return };
+    if shard.io.aborting.get() >= ABORTS_MAX {
+        shard.env.count(Count::AbortsFailed);
+        return;
+    }
+    shard.io.aborting.set(shard.io.aborting.get() + 1);
+    forebay_net::spawn(async move {
+        let told = AssertUnwindSafe(post(shard.sending(), &call)).catch_unwind().await;
+        if told.is_err() {
+            shard.env.panicked("telling an engine to abort a request panicked");
+        }
+        let count = if matches!(told, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
+        shard.env.counters.add(count, 1);
+        // Below what may panic, and caught: a count that is not given back would end all aborts.
+        shard.io.aborting.set(shard.io.aborting.get().saturating_sub(1));
+    });
+}
+
+/// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
+async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> {
+    let env = sending.env;
+    let key = sending.workers.key(call.worker, call.address);
+    let to = Towards { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
+    let mut upstream = open(sending, to).await?;
+    let limits: HeadLimits = env.head_limits();
+    let mut response = ResponseHead::default();
+    let mut watch = Alone(Deadline::new(env.clock));
+    watch.wait_at_most(ABORT_TIME_MAX);
+    let head = encode(call);
+    let method = &Method::Post;
+    let outbound = Outbound { head, body: &[], method, may_switch: false, limits: &limits };
+    send(&mut watch, &mut upstream, outbound, &mut response).await.map(drop)
+}
+
+fn encode(call: &AbortCall) -> Vec<u8> {
+    let AbortCall { authority, authorization, body, .. } = call;
+    let authorization = authorization
+        .as_ref()
+        .map_or_else(String::new, |value| format!("authorization: {value}\r\n"));
+    let mut request = format!(
+        "POST /abort_request HTTP/1.1\r\nhost: {authority}\r\n{authorization}content-type: application/json\r\n\
+         content-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::WorkerIndex;
+
+    #[test]
+    fn the_call_is_what_sglang_reads() {
+        let call = AbortCall {
+            worker: WorkerIndex(0),
+            address: ([127, 0, 0, 1], 1).into(),
+            authority: "p:30000".into(),
+            authorization: Some("Bearer k".into()),
+            body: b"{\"rid\":\"fb-0123456789abcdef\"}"[..].into(),
+        };
+        assert_eq!(
+            String::from_utf8(encode(&call)).unwrap(),
+            "POST /abort_request HTTP/1.1\r\nhost: p:30000\r\nauthorization: Bearer k\r\n\
+             content-type: application/json\r\ncontent-length: 29\r\nconnection: close\r\n\r\n\
+             {\"rid\":\"fb-0123456789abcdef\"}"
+        );
+    }
+}

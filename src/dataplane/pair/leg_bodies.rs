@@ -1,0 +1,95 @@
+//! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
+//! shard, a large one on its offload thread.
+
+use crate::exchange::slot::Slot;
+use crate::ingress::Conn;
+use crate::runtime::offloaded;
+use crate::state::io::Io;
+use forebay_base::limits::INLINE_BODY_BYTES_MAX;
+use forebay_disagg::{
+    KvTransferId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body,
+};
+use forebay_fleet::worker::KvTransfer;
+use forebay_router::dispatch::RelayError;
+use std::mem::take;
+
+/// One request that is split, and to whom; see [`LegBodies`].
+#[derive(Clone, Debug)]
+pub(crate) struct Legs {
+    pub(crate) kv_transfer: KvTransfer,
+    pub(crate) prefill: RankPin,
+    pub(crate) decode: RankPin,
+    pub(crate) rooms: RoomSet,
+    pub(crate) id: KvTransferId,
+}
+
+/// What a leg's body is made for.
+pub(crate) enum Made {
+    Prefill,
+    /// With what prefill has answered.
+    Decode(Option<Vec<u8>>),
+}
+
+/// A leg's body, and the buffer that it is written into.
+pub(crate) struct Making {
+    pub(crate) made: Made,
+    pub(crate) out: Vec<u8>,
+}
+
+impl Legs {
+    pub(crate) const fn of<'a>(&'a self, body: &'a [u8], wanted: &'a Wanted) -> LegBodies<'a> {
+        let Self { kv_transfer, prefill, decode, rooms, id } = self;
+        LegBodies {
+            body,
+            wanted,
+            kv_transfer,
+            prefill: *prefill,
+            decode: *decode,
+            rooms: *rooms,
+            id: *id,
+        }
+    }
+
+    fn make(&self, body: &[u8], wanted: &Wanted, made: &Made, out: &mut Vec<u8>) {
+        let bodies = self.of(body, wanted);
+        match made {
+            Made::Prefill => prefill_body(&bodies, out),
+            Made::Decode(handed) => decode_body(&bodies, handed.as_deref(), out),
+        }
+    }
+
+    /// The body of a leg.
+    ///
+    /// # Errors
+    /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request
+    /// up.
+    pub(crate) async fn body(
+        &self,
+        io: &Io,
+        conn: &mut Conn,
+        slot: &mut Slot,
+        wanted: &Wanted,
+        making: Making,
+    ) -> Result<Vec<u8>, RelayError> {
+        let Making { made, mut out } = making;
+        out.clear();
+        let head_bytes = slot.head.head_bytes;
+        let body_bytes = slot.message.len().saturating_sub(head_bytes);
+        if body_bytes <= INLINE_BODY_BYTES_MAX {
+            let body = slot.message.get(head_bytes..).unwrap_or_default();
+            self.make(body, wanted, &made, &mut out);
+            return Ok(out);
+        }
+        let legs = self.clone();
+        let message = take(&mut slot.message);
+        let its_wanted = wanted.clone();
+        let done = offloaded(&io.offload, conn, body_bytes, move |_| {
+            let body = message.get(head_bytes..).unwrap_or_default();
+            legs.make(body, &its_wanted, &made, &mut out);
+            (message, out)
+        });
+        let (message, out) = done.await.map_err(|_| RelayError::ClientGone)?;
+        slot.message = message;
+        Ok(out)
+    }
+}

@@ -1,0 +1,114 @@
+//! Writes what a streaming client hears while its request waits, see [`super::early`].
+
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::{Conn, WriteEnd};
+use crate::relay::{Begun, Early, QueueStanding, StreamShape, encode_engine_error, encode_refused};
+use crate::state::env::Env;
+use forebay_base::NanosSinceStart;
+use forebay_base::limits::QUEUE_COMMENT_PERIOD;
+use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};
+use forebay_prompt::parse::Refusal;
+
+/// Ends the stream with why the router has no answer.
+pub(crate) async fn refuse(begun: &Begun, env: &Env, conn: &mut Conn, refusal: &Refusal) -> After {
+    let mut events = conn.buffer();
+    encode_refused(begun.shape, refusal, &mut events);
+    end(begun, env, conn, events).await
+}
+
+/// Ends the stream with what the engine answered instead of one.
+pub(crate) async fn fail(
+    begun: &Begun,
+    env: &Env,
+    conn: &mut Conn,
+    status: u16,
+    body: &[u8],
+) -> After {
+    let mut events = conn.buffer();
+    encode_engine_error(begun.shape, status, body, &mut events);
+    end(begun, env, conn, events).await
+}
+
+async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> After {
+    let mut out = conn.buffer();
+    begun.framing.push(&events, &mut out);
+    begun.framing.finish(&mut out);
+    conn.recycle(events);
+    match write(env, conn, out).await {
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}
+
+/// The request has joined a queue in which so many wait. The first time, the client gets the head
+/// too.
+pub(crate) async fn queued(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    position: u32,
+) -> Result<(), WriteEnd> {
+    let now = env.now();
+    let mut out = conn.buffer();
+    let mut begun = match slot.answer.early {
+        Early::Nothing | Early::Broken(_) => return Ok(()),
+        Early::Ready(shape) => begin(env, slot, shape, now, &mut out),
+        Early::Begun(begun) => begun,
+    };
+    begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
+    begun.encode(QueueStanding::Queued { position }, &mut out);
+    slot.answer.early = Early::Begun(begun);
+    write(env, conn, out).await
+}
+
+/// It still waits. Tells the client if that is due.
+pub(crate) async fn still_queued(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &mut Slot,
+) -> Result<(), WriteEnd> {
+    let now = env.now();
+    let Early::Begun(begun) = &mut slot.answer.early else { return Ok(()) };
+    if now < begun.next_at {
+        return Ok(());
+    }
+    begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
+    let mut out = conn.buffer();
+    begun.encode(QueueStanding::Waited { seconds: now.since(begun.at) / 1_000_000_000 }, &mut out);
+    write(env, conn, out).await
+}
+
+/// It is being sent to a worker.
+pub(crate) async fn dispatched(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    worker: &str,
+) -> Result<(), WriteEnd> {
+    let Early::Begun(begun) = &slot.answer.early else { return Ok(()) };
+    let mut out = conn.buffer();
+    begun.encode(QueueStanding::Prefill { worker }, &mut out);
+    write(env, conn, out).await
+}
+
+fn begin(
+    env: &Env,
+    slot: &Slot,
+    shape: StreamShape,
+    at: NanosSinceStart,
+    out: &mut Vec<u8>,
+) -> Begun {
+    let client_version = slot.head.version;
+    let framing = AnswerFraming::open(client_version);
+    let keep_alive =
+        slot.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
+    let extra = &slot.own_fields();
+    encode_own_stream(&OwnStream { client_version, keep_alive, extra }, out);
+    Begun { shape, framing, keep_alive, at, next_at: at }
+}
+
+async fn write(env: &Env, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {
+    conn.wait_at_most(env.config().timeouts.write);
+    conn.write(out).await
+}

@@ -1,0 +1,290 @@
+//! Writes the answers that the router gives itself, counts them, and keeps the connection usable
+//! where it can.
+
+use super::discard;
+use super::early_head;
+use crate::exchange::labels::{CLIENT_GONE, Labels};
+use crate::exchange::rate_fields::RATE_FIELDS;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::Conn;
+use crate::state::env::Env;
+use forebay_fleet::account::NO_ENDPOINT;
+use forebay_fleet::mailbox::EngineAnswer;
+use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
+use forebay_identity::AnswerField;
+use forebay_prompt::parse::Refusal;
+
+/// Answers a request whose head or body is no good. The connection ends: where the next request
+/// starts is unknown.
+pub(crate) async fn and_close(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    refusal: &Refusal,
+    labels: &Labels,
+) -> After {
+    let wire = Wire { keep_alive: false, head_only: false };
+    answer(env, conn, refusal, labels, wire, slot).await
+}
+
+/// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
+/// too long for that ends the connection.
+pub(crate) async fn before_body(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    refusal: &Refusal,
+    labels: &Labels,
+) -> After {
+    let wire = Wire {
+        keep_alive: discard::goes_on(env, conn, &slot.head),
+        head_only: slot.head.method == Method::Head,
+    };
+    match answer(env, conn, refusal, labels, wire, slot).await {
+        After::KeepAlive => discard::request(env, conn, &slot.head).await,
+        end => end,
+    }
+}
+
+/// Answers a request that has been read completely.
+pub(crate) async fn request(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    refusal: &Refusal,
+    labels: &Labels,
+) -> After {
+    if let Some(begun) = slot.answer.early.begun() {
+        count(env, refusal, labels);
+        return early_head::refuse(begun, env, conn, refusal).await;
+    }
+    let wire = Wire {
+        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
+        head_only: slot.head.method == Method::Head,
+    };
+    answer(env, conn, refusal, labels, wire, slot).await
+}
+
+/// Passes on what an engine said of the request, in the engine's own words.
+pub(crate) async fn by_engine(
+    env: &Env,
+    conn: &mut Conn,
+    slot: &Slot,
+    answer: &EngineAnswer,
+    labels: &Labels,
+) -> After {
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    env.counters.answered(endpoint, answer.status);
+    if let Some(begun) = slot.answer.early.begun() {
+        return early_head::fail(begun, env, conn, answer.status, &answer.body).await;
+    }
+    let keep_alive = slot.head.keep_alive && !env.draining.is_set();
+    let mut out = conn.buffer();
+    let retry_after = answer.retry_after.as_deref().map(|after| (header::RETRY_AFTER, after));
+    let [a, b, c, d, e] = slot.own_fields();
+    let fields = [a, b, c, d, e, retry_after.unwrap_or_default()];
+    let response = OwnResponse {
+        status: answer.status,
+        content_type: answer.content_type.as_deref().unwrap_or("application/json"),
+        body: &answer.body,
+        keep_alive,
+        head_only: false,
+        extra: &fields,
+    };
+    encode_own(&response, &mut out);
+    conn.wait_at_most(env.config().timeouts.write);
+    match conn.write(out).await {
+        Ok(()) if keep_alive => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}
+
+/// Fields that say what a refusal is.
+const OWN_FIELDS: usize = 8;
+/// Fields beside it: the request's id, what the page of the client is told, limits.
+const TOLD_FIELDS: usize = 5 + RATE_FIELDS;
+
+#[derive(Clone, Copy, Debug)]
+struct Wire {
+    keep_alive: bool,
+    head_only: bool,
+}
+
+/// Counts a request that nobody waits for any more.
+pub(crate) fn count_gone(env: &Env, labels: &Labels) {
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    env.counters.answered(endpoint, CLIENT_GONE);
+}
+
+fn count(env: &Env, refusal: &Refusal, labels: &Labels) {
+    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    env.counters.answered(endpoint, refusal.status());
+    let model = labels.model.unwrap_or(usize::MAX);
+    env.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
+}
+
+/// Counts and sends one refusal.
+async fn answer(
+    env: &Env,
+    conn: &mut Conn,
+    refusal: &Refusal,
+    labels: &Labels,
+    wire: Wire,
+    slot: &Slot,
+) -> After {
+    count(env, refusal, labels);
+    let mut body = conn.buffer();
+    let mut out = conn.buffer();
+    refusal.encode_body(labels.shape(), &mut body);
+    let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
+    let mut told = [("", &b""[..]); TOLD_FIELDS];
+    told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
+    encode(refusal, wire, &told, &body, &mut out);
+    conn.recycle(body);
+    conn.wait_at_most(env.config().timeouts.write);
+    match conn.write(out).await {
+        Ok(()) if wire.keep_alive => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}
+
+/// Appends the whole answer. A router that is full does little else, so nothing is allocated.
+fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], out: &mut Vec<u8>) {
+    let mut seconds: Digits = [0; 20];
+    let mut millis: Digits = [0; 20];
+    let seconds = refusal.retry_after_s().map_or(&[][..], |after| decimal(after, &mut seconds));
+    let millis = refusal.retry_after_ms().map_or(&[][..], |after| decimal(after, &mut millis));
+    let retry =
+        refusal.reason().should_retry().map_or("", |retry| if retry { "true" } else { "false" });
+    let own = [
+        (header::REASON, refusal.reason().as_str().as_bytes()),
+        told.first().copied().unwrap_or_default(),
+        ("allow", refusal.allow().unwrap_or_default().as_bytes()),
+        ("accept-encoding", refusal.accept_encoding().as_bytes()),
+        ("www-authenticate", refusal.challenge().as_bytes()),
+        (header::SHOULD_RETRY, retry.as_bytes()),
+        (header::RETRY_AFTER, seconds),
+        (header::RETRY_AFTER_MS, millis),
+    ];
+    let mut extra = [("", &b""[..]); OWN_FIELDS + TOLD_FIELDS];
+    let further = told.iter().skip(1).copied();
+    for (place, field) in extra.iter_mut().zip(own.into_iter().chain(further)) {
+        *place = field;
+    }
+    let response = OwnResponse {
+        status: refusal.status(),
+        content_type: "application/json",
+        body,
+        keep_alive: wire.keep_alive,
+        head_only: wire.head_only,
+        extra: &extra,
+    };
+    encode_own(&response, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_http1::HeadError;
+    use forebay_prompt::parse::{ApiShape, Reason};
+    use std::time::Duration;
+
+    fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {
+        let mut body = Vec::new();
+        let mut out = Vec::new();
+        refusal.encode_body(api, &mut body);
+        encode(refusal, wire, &[(header::REQUEST_ID, request_id)], &body, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    const KEPT: Wire = Wire { keep_alive: true, head_only: false };
+
+    #[test]
+    fn a_full_queue_byte_for_byte() {
+        let refusal = Refusal::new(Reason::RejectedQueueFull)
+            .with_retry_after(Duration::from_micros(2_345_678));
+        assert_eq!(
+            bytes(&refusal, ApiShape::OpenAi, KEPT, b""),
+            "HTTP/1.1 429 Too Many Requests\r\n\
+             content-type: application/json\r\n\
+             connection: keep-alive\r\n\
+             x-forebay-reason: rejected-queue-full\r\n\
+             x-should-retry: true\r\n\
+             retry-after: 3\r\n\
+             retry-after-ms: 2346\r\n\
+             content-length: 175\r\n\
+             \r\n\
+             {\"error\":{\"message\":\"All workers of this model are busy and the queue for them is full. \
+             Try again later.\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}"
+        );
+        assert_eq!(
+            bytes(&refusal, ApiShape::Anthropic, KEPT, b"id-7"),
+            "HTTP/1.1 429 Too Many Requests\r\n\
+             content-type: application/json\r\n\
+             connection: keep-alive\r\n\
+             x-forebay-reason: rejected-queue-full\r\n\
+             x-request-id: id-7\r\n\
+             x-should-retry: true\r\n\
+             retry-after: 3\r\n\
+             retry-after-ms: 2346\r\n\
+             content-length: 148\r\n\
+             \r\n\
+             {\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"All workers of this model \
+             are busy and the queue for them is full. Try again later.\"}}"
+        );
+    }
+
+    #[test]
+    fn a_late_request_byte_for_byte() {
+        let refusal = Refusal::new(Reason::RequestDeadline);
+        let closed = Wire { keep_alive: false, head_only: false };
+        assert_eq!(
+            bytes(&refusal, ApiShape::OpenAi, closed, b"id-7"),
+            "HTTP/1.1 408 Request Timeout\r\n\
+             content-type: application/json\r\n\
+             connection: close\r\n\
+             x-forebay-reason: request-deadline\r\n\
+             x-request-id: id-7\r\n\
+             x-should-retry: false\r\n\
+             content-length: 163\r\n\
+             \r\n\
+             {\"error\":{\"message\":\"The request's deadline passed while it waited for a worker. Send it with a \
+             longer deadline.\",\"type\":\"timeout_error\",\"param\":null,\"code\":null}}"
+        );
+    }
+
+    #[test]
+    fn the_time_to_come_back_is_told_in_both_units() {
+        for reason in Reason::ALL {
+            let text = bytes(&Refusal::new(reason), ApiShape::OpenAi, KEPT, b"");
+            assert!(!text.contains("retry-after"), "{text}");
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
+            let refusal = Refusal::new(reason).with_retry_after(Duration::from_millis(1));
+            let text = bytes(&refusal, ApiShape::OpenAi, KEPT, b"");
+            assert!(text.contains("\r\nretry-after: 1\r\nretry-after-ms: 1\r\n"), "{text}");
+        }
+    }
+
+    /// RFC 9110 15.5.16: a client learns that it may send the same body without a coding.
+    #[test]
+    fn a_body_in_a_coding_is_refused_with_what_would_be_taken() {
+        let refusal = Refusal::from(HeadError::ContentCoding);
+        for api in [ApiShape::OpenAi, ApiShape::Anthropic] {
+            let text = bytes(&refusal, api, KEPT, b"");
+            assert!(text.starts_with("HTTP/1.1 415 "), "{text}");
+            assert!(text.contains("\r\naccept-encoding: identity\r\n"), "{text}");
+        }
+        let other = bytes(&Refusal::new(Reason::BadRequest), ApiShape::OpenAi, KEPT, b"");
+        assert!(!other.contains("accept-encoding"), "{other}");
+    }
+
+    #[test]
+    fn the_answer_to_a_head_request_has_no_body() {
+        let refusal = Refusal::new(Reason::MethodNotAllowed).with_allow("POST");
+        let text = bytes(&refusal, ApiShape::OpenAi, Wire { head_only: true, ..KEPT }, b"");
+        assert!(text.contains("\r\nallow: POST\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+    }
+}

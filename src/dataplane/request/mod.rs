@@ -1,0 +1,6 @@
+//! The path of one request: `serve` calls all phases in order.
+
+pub(crate) mod attempt;
+pub(crate) mod pressure;
+pub(crate) mod queue_wait;
+pub(crate) mod serve;

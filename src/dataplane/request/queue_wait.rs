@@ -1,0 +1,135 @@
+//! queue for one request: it waits for a verdict of its queue's home, for the end of its time, or
+//! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
+//! and its seat is given back.
+
+use crate::exchange::slot::Slot;
+use crate::ingress::Conn;
+use crate::relay::Early;
+use crate::reply::early_head;
+use crate::state::env::Env;
+use crate::state::routing::RoutingState;
+use crate::state::shard::Shard;
+use forebay_base::NanosSinceStart;
+use forebay_fleet::account::{Count, Stage};
+use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
+use forebay_fleet::worker::QueueWanted;
+use forebay_router::request::{RequestEvent, Wait, WaitEnd};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A shard that drains answers those who still wait so long before it cuts all connections.
+const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
+
+/// A place in a queue. Gives everything back, whatever happens to the request.
+pub(crate) struct Seat<'a> {
+    shard: &'a Shard,
+    wait: Wait,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let Shard { env, workers, routing, .. } = self.shard;
+        let fleet = workers.fleet();
+        let leave = routing.informed().end_wait(&self.wait, &fleet, env.now());
+        if let Some(leave) = leave {
+            self.shard.post(self.wait.home(&workers.board), leave);
+        }
+    }
+}
+
+/// Waits in the queue that the request has been counted into: what has happened, and the place,
+/// which is counted until it is dropped.
+pub(crate) async fn for_verdict<'a>(
+    shard: &'a Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    waiter: Box<Waiter>,
+    wanted: QueueWanted,
+) -> (RequestEvent, Option<Seat<'a>>) {
+    let start = waiter.joined_at;
+    let mut seat = Seat { shard, wait: Wait::new(&waiter, wanted) };
+    // The guard is there before the message: whatever ends this task, the home hears of it.
+    shard.post(seat.wait.home(&shard.workers.board), MeshMessage::Join(waiter));
+    let ended = told(shard, conn, slot, &seat.wait).await;
+    shard.env.time(Stage::Queue, start);
+    match ended {
+        Err(WaitEnd::Gone) => shard.env.count(Count::QueueLeft),
+        Err(WaitEnd::Late) => shard.env.count(Count::QueueExpired),
+        Err(WaitEnd::Draining) | Ok(_) => {}
+    }
+    let (event, is_kept) = seat.wait.event(ended);
+    (event, is_kept.then_some(seat))
+}
+
+/// A full queue holds no text of prompts beside the bodies: `limits.buffered_bytes_max` counts only
+/// these. A recorder gets its keys from the text when the request is sent.
+pub(crate) fn drop_text(shard: &Shard, slot: &mut Slot) {
+    if shard.workers.fleet().serving.notes.is_none() {
+        shard.routing.text.give(&shard.io, slot.prompt.drop_text());
+    }
+}
+
+/// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it
+/// stands.
+async fn told(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    &Wait { ticket, queue, deadline, .. }: &Wait,
+) -> Result<Verdict, WaitEnd> {
+    let env = &shard.env;
+    let waiting = shard.workers.board.queue(queue).map_or(1, |cell| cell.waiting());
+    early_head::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
+    loop {
+        let comment = match &slot.answer.early {
+            Early::Begun(begun) => Some(begun.next_at),
+            _ => None,
+        };
+        let until = comment.map_or(deadline, |at| at.min(deadline));
+        if let Some(ended) = verdict(env, &shard.routing, conn, ticket, until).await {
+            return ended;
+        }
+        if env.now() >= deadline {
+            return Err(WaitEnd::Late);
+        }
+        if env.draining.is_set() && before_the_cut(env).is_zero() {
+            return Err(WaitEnd::Draining);
+        }
+        early_head::still_queued(env, conn, slot).await.map_err(|_| WaitEnd::Gone)?;
+    }
+}
+
+/// `None`: it is time to look what to do next.
+async fn verdict(
+    env: &Env,
+    routing: &RoutingState,
+    conn: &mut Conn,
+    ticket: Ticket,
+    until: NanosSinceStart,
+) -> Option<Result<Verdict, WaitEnd>> {
+    let draining = env.draining.seat();
+    let mut drains = false;
+    conn.wait_at_most(Duration::from_nanos(until.since(env.now())));
+    poll_fn(|cx| {
+        if let Poll::Ready(verdict) = routing.stages.borrow_mut().waits.poll(ticket, cx) {
+            return Poll::Ready(Some(Ok(verdict)));
+        }
+        if conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(Some(Err(WaitEnd::Gone)));
+        }
+        if !drains && draining.poll(cx).is_ready() {
+            drains = true;
+            let left = Duration::from_nanos(until.since(env.now()));
+            conn.wait_at_most(left.min(before_the_cut(env)));
+        }
+        conn.poll_deadline(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Until those who still wait are answered because the shard drains.
+fn before_the_cut(env: &Env) -> Duration {
+    let cut = env.drain_until().map_or(0, |until| until.since(env.now()));
+    Duration::from_nanos(cut).saturating_sub(BEFORE_THE_CUT)
+}

@@ -1,0 +1,76 @@
+//! `/health`, `/ping` and `/version` as inference servers have them: balancers and benchmark
+//! clients ask for them where they send their requests. Answered on the head alone: no limit, no
+//! window and no worker has a say.
+
+use crate::exchange::labels::Labels;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::Conn;
+use crate::reply::discard;
+use crate::state::env::Env;
+use forebay_fleet::worker::FleetSnapshot;
+use forebay_http1::{Method, OwnResponse, encode_own};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal};
+use forebay_router::request::{self, Stop};
+
+/// One of these pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnPage {
+    Health,
+    Version,
+}
+
+/// The page that an endpoint is, if it is one.
+pub(crate) const fn of(endpoint: Endpoint) -> Option<OwnPage> {
+    match endpoint {
+        Endpoint::Health => Some(OwnPage::Health),
+        Endpoint::Version => Some(OwnPage::Version),
+        _ => None,
+    }
+}
+
+/// Answers, and throws away the body that a client may have sent with its question.
+pub(crate) async fn answer(
+    env: &Env,
+    fleet: &FleetSnapshot,
+    conn: &mut Conn,
+    slot: &Slot,
+    page: OwnPage,
+    labels: &mut Labels,
+) -> Result<After, Stop> {
+    let body = match page {
+        OwnPage::Version => concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}"),
+        OwnPage::Health => healthy(env, fleet).map_err(Stop::BeforeBody)?,
+    };
+    labels.status = 200;
+    if let Some(endpoint) = labels.endpoint() {
+        env.counters.answered(endpoint.index(), 200);
+    }
+    let keep_alive = discard::goes_on(env, conn, &slot.head);
+    let response = OwnResponse {
+        status: 200,
+        content_type: "application/json",
+        body: body.as_bytes(),
+        keep_alive,
+        head_only: slot.head.method == Method::Head,
+        extra: &slot.own_fields(),
+    };
+    let mut out = conn.buffer();
+    encode_own(&response, &mut out);
+    conn.wait_at_most(env.config().timeouts.write);
+    Ok(match conn.write(out).await {
+        Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    })
+}
+
+/// The body, if a request could be served now.
+fn healthy(env: &Env, fleet: &FleetSnapshot) -> Result<&'static str, Refusal> {
+    if env.leaving.is_unready.get() {
+        return Err(Refusal::new(Reason::Draining));
+    }
+    if !fleet.can_serve() {
+        return Err(request::no_worker("the usable workers serve nothing between them"));
+    }
+    Ok("{\"status\":\"ok\"}")
+}

@@ -1,0 +1,83 @@
+//! What pages of other sites are told (CORS): the fields of answers, and the answer to a browser
+//! that asks before it sends a request. Answered on the head alone, before keys and limits.
+
+use crate::exchange::labels::Labels;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::Conn;
+use crate::intake::client_identity::sent;
+use crate::reply::discard;
+use crate::state::env::Env;
+use forebay_config::CorsConfig;
+use forebay_fleet::account::NO_ENDPOINT;
+use forebay_http1::{Method, OwnResponse, encode_own, header};
+use forebay_identity::{Cors, CorsPolicy, Preflight};
+use forebay_prompt::parse::{Reason, Refusal};
+use forebay_router::request::Stop;
+
+/// The rules, as configured.
+pub(crate) fn cors(config: &CorsConfig) -> Cors {
+    Cors::new(CorsPolicy {
+        origins: config.origins.clone(),
+        methods: config.methods.clone(),
+        headers: config.headers.clone(),
+        max_age_s: config.max_age.as_secs(),
+        credentials: config.credentials,
+    })
+}
+
+/// Chooses the fields of all answers to the request whose head stands in the slot.
+pub(crate) fn choose(cors: &Cors, conn: &Conn, slot: &mut Slot) {
+    slot.answer.cors = None;
+    if !cors.is_off() {
+        let origin = sent(slot, &conn.input, "origin").next();
+        slot.answer.cors = cors.of(origin);
+    }
+}
+
+/// Answers a request that no path takes: a browser's question, or the refusal.
+pub(crate) async fn answer_or(
+    refusal: Refusal,
+    env: &Env,
+    cors: &Cors,
+    conn: &mut Conn,
+    slot: &Slot,
+    labels: &mut Labels,
+) -> Result<After, Stop> {
+    let Some(asked) = asked(cors, conn, slot) else { return Err(Stop::BeforeBody(refusal)) };
+    let Some(permitted) = cors.permits(asked) else {
+        return Err(Stop::BeforeBody(Refusal::new(Reason::OriginNotAllowed)));
+    };
+    let [origin, credentials, methods, headers, max_age, vary] = permitted;
+    let id = (header::REQUEST_ID, &slot.request_id[..]);
+    let keep_alive = discard::goes_on(env, conn, &slot.head);
+    let response = OwnResponse {
+        status: 204,
+        content_type: "",
+        body: b"",
+        keep_alive,
+        head_only: false,
+        extra: &[id, origin, credentials, methods, headers, max_age, vary],
+    };
+    let mut out = conn.buffer();
+    encode_own(&response, &mut out);
+    labels.status = 204;
+    env.counters.answered(NO_ENDPOINT, 204);
+    conn.wait_at_most(env.config().timeouts.write);
+    Ok(match conn.write(out).await {
+        Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    })
+}
+
+/// A question has an origin and names a method. Any other OPTIONS is none.
+fn asked<'a>(cors: &Cors, conn: &'a Conn, slot: &'a Slot) -> Option<Preflight<'a>> {
+    if slot.head.method != Method::Options || cors.is_off() {
+        return None;
+    }
+    let first = |name| sent(slot, &conn.input, name).next();
+    let origin = first("origin")?;
+    first("access-control-request-method")?;
+    let headers = first("access-control-request-headers").unwrap_or_default();
+    Some(Preflight { origin, headers })
+}

@@ -1,0 +1,100 @@
+//! Where a request goes that is about a response which an engine keeps.
+
+use crate::exchange::slot::Slot;
+use crate::state::shard::Shard;
+use forebay_base::RankIndex;
+use forebay_fleet::mailbox::{KeptPlace, Pin, ResponseId};
+use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_prompt::parse::{Endpoint, Reason, Refusal, StoredCall};
+
+/// Finds the rank that keeps what the request is about, and the model where the request names none.
+///
+/// # Errors
+/// [`Reason::UnknownResponse`] where no worker may be asked.
+pub(crate) fn find(
+    shard: &Shard,
+    slot: &mut Slot,
+    fleet: &FleetSnapshot,
+    endpoint: Endpoint,
+) -> Result<Option<RankIndex>, Refusal> {
+    let id = match (endpoint, &slot.request.continues) {
+        (Endpoint::StoredResponse, _) => {
+            StoredCall::of(slot.head.path(&slot.message)).map(|call| call.id)
+        }
+        (Endpoint::Responses, _) if slot.request.names_itself && has_tenants(fleet) => {
+            return Err(Refusal::new(Reason::BadRequest).with_param("request_id").with_message(
+                "The engine keeps responses by this id, and another tenant may have it. Leave \
+                 `request_id` out.",
+            ));
+        }
+        (Endpoint::Responses | Endpoint::Other, Some(previous)) => {
+            ResponseId::of(previous.as_bytes())
+        }
+        _ => return Ok(None),
+    };
+    let place = place(shard, slot, fleet, id)?;
+    if endpoint == Endpoint::StoredResponse {
+        // Whatever there is, the only worker has it.
+        if place.is_none() && !has_one_address(fleet) {
+            return Err(unknown());
+        }
+        slot.request.clear();
+        if let Some(model) = place.and_then(|place| fleet.models.get(place.model.index())) {
+            slot.request.model.push_str(&model.name);
+            slot.request.has_model = true;
+        }
+    }
+    Ok(place.map(|place| place.rank))
+}
+
+/// Where the response is kept, if that is known. With tenants, what is unknown may be another's.
+fn place(
+    shard: &Shard,
+    slot: &Slot,
+    fleet: &FleetSnapshot,
+    id: Option<ResponseId>,
+) -> Result<Option<KeptPlace>, Refusal> {
+    let found = id.and_then(|id| shard.routing.kept.borrow().place(&id));
+    let tenant = slot.told.whom.tenant;
+    if let Some(place) = found.filter(|place| place.tenant == tenant) {
+        return Ok(Some(place));
+    }
+    if found.is_some() || has_tenants(fleet) {
+        return Err(unknown());
+    }
+    Ok(None)
+}
+
+fn has_tenants(fleet: &FleetSnapshot) -> bool {
+    fleet.tenants.ask_for_keys() || !fleet.config.flow.queue.tenant_header.is_empty()
+}
+
+/// Has the request go where the response is kept, whatever rank its client asks for.
+///
+/// # Errors
+/// [`Reason::UnknownResponse`] where the rank does not serve the model any more.
+pub(crate) fn pin(kept_at: Option<RankIndex>, model: &Model) -> Result<Option<Pin>, Refusal> {
+    let Some(rank) = kept_at else { return Ok(None) };
+    if model.ranks.contains(&rank) {
+        return Ok(Some(Pin::Beside(rank)));
+    }
+    Err(unknown().with_message(
+        "The worker that keeps this response is gone, or does not serve the model. Make the \
+         response again.",
+    ))
+}
+
+fn has_one_address(fleet: &FleetSnapshot) -> bool {
+    let mut ranks = fleet.models.iter().flat_map(|model| &model.ranks);
+    let first = ranks.next().and_then(|rank| fleet.ranks.get(rank.index()));
+    first.is_some_and(|first| {
+        let at_first = |other: &RankIndex| {
+            fleet.ranks.get(other.index()).is_some_and(|other| other.address == first.address)
+        };
+        ranks.all(at_first)
+    })
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(Reason::UnknownResponse)
+}

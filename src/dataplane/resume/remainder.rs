@@ -1,0 +1,345 @@
+//! The rest of a stream whose worker has failed in the middle (`retry.mid_stream`): what is kept of
+//! the stream, and how the request goes on with another rank. Runs on the shard's thread, called on
+//! the way of a request. Decides nothing about ranks: that is the machine's
+//! ([`forebay_router::request`]).
+
+use crate::exchange::resumable::{Keeping, KeptStream};
+use crate::exchange::slot::{After, AnswerSlot, PairSlot, Slot};
+use crate::ingress::Conn;
+use crate::overlap::prediction;
+use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
+use crate::send::blame;
+use crate::send::outbound::Going;
+use crate::send::relay_answer::{Accounted, Answering, BodyKind, OwnFields, Passed, wanted};
+use crate::state::down::DownWatch;
+use crate::state::env::Env;
+use crate::state::leg::Waiting;
+use crate::state::shard::{Sending, Shard};
+use crate::story::bill::{self, AnswerEnd};
+use forebay_base::{ModelIndex, NanosSinceStart};
+use forebay_fleet::account::{Count, NotContinued};
+use forebay_fleet::worker::{Dialect, FleetSnapshot};
+use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{Failed, Split, Stop};
+use forebay_text::context_tokens;
+use std::time::Duration;
+
+/// Between two looks for a rank that a stream may leave for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// An answer to the rest of a stream has begun. Is it one that goes on?
+///
+/// # Errors
+/// [`RelayError::EngineFailed`], [`RelayError::RestRefused`].
+pub(crate) fn check_answer(
+    slot: &Slot,
+    plan: &SendPlan,
+    is_paired: bool,
+) -> Result<(), RelayError> {
+    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    // A client without an event takes any stream as its own.
+    let is_right = !keeping.has_events() || is_readable(keeping, head, plan, is_paired);
+    if !keeping.is_rest() || is_right && Begun::goes_on_with(head) {
+        return Ok(());
+    }
+    let is_ill = head.status >= 500;
+    Err(if is_ill { RelayError::EngineFailed } else { RelayError::RestRefused })
+}
+
+/// The head of an answer has come: is the stream kept from here on?
+pub(crate) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bool {
+    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    let is_readable = is_readable(keeping, head, plan, is_paired);
+    let Keeping::On(kept) = keeping else { return false };
+    match &mut kept.transcript {
+        Err(_) => return false,
+        Ok(transcript) if is_readable => {
+            transcript.sends_parts(plan.engine.dialect == Dialect::Sglang);
+        }
+        unread => *unread = Err(NotContinued::Engine),
+    }
+    is_readable
+}
+
+/// Is it a stream whose events and ids the router can read?
+fn is_readable(keeping: &Keeping, head: &ResponseHead, plan: &SendPlan, is_paired: bool) -> bool {
+    let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
+    let is_stream = head.status == 200 && head.event_stream && is_open;
+    is_stream && !is_paired && keeping.is_told_by(plan)
+}
+
+/// Relays a stream that is kept, as [`crate::send::relay_answer::answer`] does the others.
+pub(crate) async fn answer(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    answering: Answering,
+    accounted: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Keeping::On(mut kept) = std::mem::take(&mut slot.pair.keeping) else {
+        debug_assert!(false, "a stream that is not kept");
+        return Err(RelayError::BodyInvalid);
+    };
+    if kept.broke.take().is_some() {
+        kept.continued += 1;
+        shard.env.count(Count::StreamsContinued);
+    }
+    let result = relay_on(shard, conn, slot, &mut kept, answering, accounted).await;
+    slot.pair.keeping = Keeping::On(kept);
+    result
+}
+
+async fn relay_on(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &Slot,
+    kept: &mut KeptStream,
+    Answering { mut upstream, sent }: Answering,
+    Accounted { going, mut lease, pulse, predicted, .. }: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Sending { env, io, workers } = shard.sending();
+    let Going { plan, endpoint, facts, .. } = going;
+    kept.engine = Some(plan.engine.dialect);
+    let KeptStream { transcript, look_at, scan: cost, .. } = kept;
+    let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
+    let is_rest = slot.answer.early.is_broken();
+    let mut digits = [0; 10];
+    let own = OwnFields::of(slot, plan, predicted, None, &mut digits);
+    let wanted = wanted(env, slot, endpoint, own.get());
+    let mut passed = Passed::new(workers, slot, endpoint, pulse);
+    // Of all ranks together.
+    passed.scan = cost.take().or(passed.scan);
+    let down = DownWatch::new(env, workers, plan.worker);
+    let mut client = Waiting { conn, leg: None, down };
+    let mut body = None;
+    let observe = |events: &[u8]| {
+        workers.hear(plan.worker);
+        if events.is_empty() {
+            return passed.hear(env);
+        }
+        lease.share_trial();
+        body.get_or_insert_with(|| BodyKind::of(events));
+        lease.prefill_done(|| env.now());
+        passed.take(env, io, events);
+    };
+    let leaves = |transcript: &mut Transcript| {
+        workers.moves_streams(plan.worker) && leaves(shard, going, transcript, look_at)
+    };
+    let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, observe, leaves);
+    let relayed = relayed.await;
+    let (told, cached) = passed.told();
+    if let Some(trace) = &slot.told.trace {
+        trace.passed(passed.first_at, told);
+    }
+    // The client of a rest has had its first byte for a while.
+    if let Some(first_at) = passed.first_at.filter(|_| !is_rest) {
+        let waited = first_at.since(facts.arrived_at);
+        env.counters.choices().first_byte(facts.model, plan.rank, waited);
+    }
+    if slot.told.quota.is_counted() {
+        let relayed = relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error);
+        let end = passed.end(endpoint, relayed, env.now());
+        bill::answered(workers, slot, &AnswerEnd { by_ids: transcript.usage(), ..end });
+    }
+    *cost = passed.scan.take();
+    let relayed = relayed?;
+    let status = slot.answer.head.status;
+    let is_inference = endpoint.is_inference();
+    match blame::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
+        Some(judgement) => blame::mark_failed(shard, &mut lease, judgement),
+        None if (200..300).contains(&status) => lease.judge_success(),
+        None => {}
+    }
+    env.counters.add(Count::ResponseBytes, relayed.body_bytes);
+    if !is_rest {
+        slot.told.noted.usage.set(told);
+        prediction::account_answer(env, plan.rank, told, cached, predicted);
+    }
+    if relayed.upstream_reusable && sent {
+        io.keep(env, upstream);
+    }
+    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+}
+
+/// The worker is emptied. Does the stream leave? Where no other rank has room, it stays.
+fn leaves(
+    shard: &Shard,
+    Going { plan, facts, .. }: Going<'_>,
+    transcript: &mut Transcript,
+    look_at: &mut NanosSinceStart,
+) -> bool {
+    let now = shard.env.now();
+    if !transcript.has_begun() || now < *look_at {
+        return false;
+    }
+    *look_at = now.plus(LOOK_AGAIN);
+    let fleet = shard.workers.fleet();
+    let dialect = plan.engine.dialect;
+    let count = transcript.token_count();
+    // Room first: what the stream needs to go on is the larger look.
+    let has_room = shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now);
+    has_room && {
+        settle(transcript, &fleet, facts.model);
+        transcript.may_move()
+    }
+}
+
+/// Finds out how far the client has the text.
+fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex) {
+    let model = fleet.models.get(model.index());
+    let text = model.and_then(|model| model.text.as_ref());
+    let context_tokens = model.and_then(|model| context_tokens(&model.card_json));
+    transcript.settle(context_tokens, |ids, out| {
+        text.is_some_and(|text| text.vocabulary.decode_into(ids, out))
+    });
+}
+
+/// The worker of a stream has failed, or the stream leaves. Ends the stream if nothing of it is
+/// left to compute, or makes the request ready for another rank.
+pub(crate) async fn broke_off(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    failed: Failed,
+) -> Result<After, Failed> {
+    let env = &shard.env;
+    let error = failed.error;
+    if !error.leaves_rest() {
+        return Err(failed);
+    }
+    let begun = broken(shard, slot);
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(failed) };
+    let transcript = match &mut kept.transcript {
+        Ok(transcript) => transcript,
+        Err(why) => {
+            env.counters.not_continued(*why);
+            return Err(failed);
+        }
+    };
+    transcript.break_off();
+    settle(transcript, &shard.workers.fleet(), kept.model);
+    if let Err(why) = transcript.may_go_on() {
+        env.counters.not_continued(why);
+        let mut events = conn.buffer();
+        let is_between_events = transcript.is_between_events();
+        if transcript.end_failed(&mut events) {
+            bill_end(slot, &events);
+            return Ok(finish(env, conn, &begun, events).await);
+        }
+        let error = cut(env, conn, &begun, error, is_between_events).await;
+        return Err(Failed { error, ..failed });
+    }
+    let mut events = conn.buffer();
+    if transcript.end(&mut events) {
+        bill_end(slot, &events);
+        return Ok(finish(env, conn, &begun, events).await);
+    }
+    if let Some(trace) = &mut slot.told.trace {
+        trace.failed(error.describe(), env.now());
+    }
+    kept.broke = Some(error);
+    slot.answer.early = Early::Broken(begun);
+    // Only events of the same engine are read from here on, and not those of a pair.
+    let only = kept.engine.filter(|_| transcript.has_begun());
+    if only.is_some() {
+        slot.pair.split = Split::known(None);
+    }
+    match transcript.goes_on_by_ids() {
+        true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
+        false => transcript.start_over(),
+    }
+    Err(Failed { has_rest: true, only, ..failed })
+}
+
+/// The stream as far as it has come.
+fn broken(shard: &Shard, slot: &Slot) -> Begun {
+    let framing = AnswerFraming::open(slot.head.version);
+    let keep_alive = slot.head.keep_alive && framing == AnswerFraming::Chunked;
+    let shape = StreamShape::OpenAi;
+    let now = shard.env.now();
+    let fresh = Begun { shape, framing, keep_alive, at: now, next_at: now };
+    slot.answer.early.begun().copied().unwrap_or(fresh)
+}
+
+/// Puts the request for the rest in the place of the client's: its fields stay.
+fn ask_for_rest(transcript: &mut Transcript, head: &mut RequestHead, message: &mut Vec<u8>) {
+    const TARGET: &[u8] = b"/v1/completions";
+    let wide = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
+    let path = message.get_mut(wide(head.path.start)..wide(head.path.end));
+    // The path of a chat is longer.
+    if let Some(path) = path.and_then(|path| path.get_mut(..TARGET.len())) {
+        path.copy_from_slice(TARGET);
+        let length = u32::try_from(TARGET.len()).unwrap_or(0);
+        head.path.end = head.path.start.saturating_add(length);
+    }
+    head.query = Span::default();
+    message.truncate(head.head_bytes);
+    transcript.go_on(message);
+}
+
+/// The request has ended. Where its client has the beginning of a stream, the end of that says why:
+/// in the words of the engine if it had any.
+pub(crate) async fn ended(
+    shard: &Shard,
+    conn: &mut Conn,
+    slot: &mut Slot,
+    stop: Stop,
+) -> Result<After, Stop> {
+    let Early::Broken(begun) = slot.answer.early else { return Err(stop) };
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(stop) };
+    let Some(error) = kept.broke else { return Err(stop) };
+    if matches!(stop, Stop::ClientGone) {
+        return Err(stop);
+    }
+    shard.env.counters.not_continued(NotContinued::NoWorker);
+    let mut events = conn.buffer();
+    if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
+        bill_end(slot, &events);
+        return Ok(finish(&shard.env, conn, &begun, events).await);
+    }
+    Err(Stop::Cut(cut(&shard.env, conn, &begun, error, true).await))
+}
+
+/// The router ends the stream with these events, which may have a usage.
+fn bill_end(slot: &mut Slot, events: &[u8]) {
+    let prompt_estimate = slot.told.quota.prompt_estimate;
+    let Keeping::On(kept) = &mut slot.pair.keeping else { return };
+    if let Some(usage) = kept.usage_at_end(events, prompt_estimate) {
+        bill::ended_here(slot, usage);
+    }
+}
+
+/// The last event of the stream has the reason, and the body has no proper end. Behind a part of an
+/// event no event follows, see [`crate::relay::relay`].
+async fn cut(
+    env: &Env,
+    conn: &mut Conn,
+    begun: &Begun,
+    error: RelayError,
+    is_between_events: bool,
+) -> RelayError {
+    if !is_between_events && begun.framing == AnswerFraming::Chunked {
+        return error;
+    }
+    let mut event = conn.buffer();
+    let mut out = conn.buffer();
+    encode_cut(begun.shape, error.describe(), is_between_events, &mut event);
+    begun.framing.push(&event, &mut out);
+    conn.recycle(event);
+    conn.wait_at_most(env.config().timeouts.write);
+    if conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
+}
+
+async fn finish(env: &Env, conn: &mut Conn, begun: &Begun, events: Vec<u8>) -> After {
+    let mut out = conn.buffer();
+    begun.framing.push(&events, &mut out);
+    begun.framing.finish(&mut out);
+    conn.recycle(events);
+    conn.wait_at_most(env.config().timeouts.write);
+    match conn.write(out).await {
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Drop,
+    }
+}

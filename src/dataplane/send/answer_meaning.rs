@@ -1,0 +1,43 @@
+//! What the head of an answer says of the rank that gave it, and whether another may do better.
+
+use super::outbound::Going;
+use crate::exchange::slot::Slot;
+use forebay_http1::{Field, ResponseHead, bytes_of, header};
+use forebay_prompt::parse::Reason;
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{AnswerMeaning, SentCredentials};
+
+/// Why another rank may do better than the answer whose head is parsed in the slot; `None`: it is
+/// an answer for the client.
+pub(crate) fn turned_down(slot: &Slot, going: Going<'_>, input: &[u8]) -> Option<RelayError> {
+    if is_looped(&slot.answer.head, input) {
+        return Some(RelayError::Looped);
+    }
+    let is_alone = !going.is_paired && !slot.pair.keeping.is_rest();
+    match meaning(slot, going.plan) {
+        AnswerMeaning::CallerLimited if is_alone => Some(RelayError::CallerLimited),
+        AnswerMeaning::NoRoom | AnswerMeaning::CallerLimited => Some(RelayError::EngineBusy),
+        AnswerMeaning::Failed(..) if going.is_trial && is_alone => Some(RelayError::TrialFailed),
+        _ => None,
+    }
+}
+
+/// What the answer whose head is parsed in the slot means.
+pub(crate) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
+    let credentials = match plan.authorization {
+        Some(_) => SentCredentials::Router,
+        None if slot.told.whom.has_key() => SentCredentials::None,
+        None if slot.head.has_credentials() => SentCredentials::Client,
+        None => SentCredentials::None,
+    };
+    AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
+}
+
+/// Has the request come back to a router that it came through?
+fn is_looped(head: &ResponseHead, input: &[u8]) -> bool {
+    let is_reason = |field: &Field| {
+        bytes_of(input, &field.name).eq_ignore_ascii_case(header::REASON.as_bytes())
+            && bytes_of(input, &field.value) == Reason::RequestLoop.as_str().as_bytes()
+    };
+    head.status == Reason::RequestLoop.status() && head.fields.iter().any(is_reason)
+}

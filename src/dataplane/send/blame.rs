@@ -1,0 +1,120 @@
+//! account: holds failures against ranks, and reports them to the control plane. What an attempt
+//! means for its rank stands in `src/router/request/blame.rs` and `meaning.rs`.
+
+use super::outbound::Going;
+use crate::pair::begin::Paired;
+use crate::state::shard::Shard;
+use forebay_base::{RankIndex, WorkerIndex};
+use forebay_fleet::account::{FailedTrial, Lease};
+use forebay_fleet::worker::{BreakerRules, FailureScope, FailureWeight, RankFailure, Requester};
+use forebay_router::dispatch::{RelayError, SendPlan};
+use forebay_router::request::{Judgement, PairBlame, hold_against};
+
+/// Judges the ranks of an attempt that failed before a byte of its answer was passed on.
+pub(crate) fn failed(
+    shard: &Shard,
+    lease: &mut Lease,
+    plan: &SendPlan,
+    paired: Option<&mut Paired<'_>>,
+    error: RelayError,
+) {
+    let Some(paired) = paired else {
+        if let Some(judgement) = Judgement::of_error(error) {
+            judge(shard, lease, plan.worker, judgement);
+        }
+        return;
+    };
+    let prefill = paired.leg.rank();
+    let worker = paired.plan.worker;
+    let known = paired.known(error);
+    let Some(blame) = known.judged(&shard.workers.board, prefill, plan.rank) else { return };
+    let PairBlame { rank, judgement, is_shown } = blame;
+    if rank == plan.rank && !is_shown {
+        return judge(shard, lease, plan.worker, judgement);
+    }
+    let worker = if rank == prefill { worker } else { plan.worker };
+    hold(shard, judgement.against(rank, lease.requester(), is_shown));
+    shard.worker_failed(worker);
+}
+
+/// Judges the rank of a lease.
+pub(crate) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judgement: Judgement) {
+    match judgement {
+        Judgement::Success => lease.judge_success(),
+        Judgement::Taken => lease.judge_taken(),
+        Judgement::Refusal => {
+            if let Some(load) = shard.workers.board.rank(lease.rank()) {
+                load.answered();
+            }
+        }
+        Judgement::Failure { .. } => {
+            mark_failed(shard, lease, judgement);
+            shard.worker_failed(worker);
+        }
+    }
+}
+
+/// The decode rank of a pair has begun to answer. So the KV has come: where prefill does not wait
+/// for decode, nothing else shows that its work was of use.
+pub(crate) fn pair_works(shard: &Shard, paired: &Paired<'_>, decode: RankIndex, of: Requester) {
+    if paired.prefill_waits() || paired.is_refused {
+        return;
+    }
+    let board = &shard.workers.board;
+    if let Some(prefill) = board.rank(paired.leg.rank()) {
+        prefill.succeeded(of);
+    }
+    if let Some(decode) = board.rank(decode) {
+        decode.answered();
+    }
+}
+
+/// The worker broke off in the middle of an answer.
+pub(crate) fn broke_off(shard: &Shard, going: Going<'_>, error: RelayError) {
+    let Going { plan, facts, is_trial, .. } = going;
+    if error.blames_worker() {
+        let judgement = Judgement::failure(error.is_ranks_own());
+        hold(shard, judgement.against(plan.rank, facts.requester(), is_trial));
+        shard.worker_failed(plan.worker);
+    }
+}
+
+/// Another rank has served the request of a failed trial: the tried rank is to blame.
+pub(crate) fn served_elsewhere(shard: &Shard, trial: &FailedTrial) {
+    hold(shard, Some(trial.served_elsewhere()));
+}
+
+/// Holds a failure against the rank of a lease.
+pub(crate) fn mark_failed(shard: &Shard, lease: &mut Lease, judgement: Judgement) {
+    lease.judge_failure();
+    hold(shard, judgement.against(lease.rank(), lease.requester(), lease.is_trial()));
+}
+
+/// Without health checks nothing is held against a rank.
+fn hold(shard: &Shard, failure: Option<RankFailure>) {
+    let Some(failure) = failure else { return };
+    shard.env.counters.held(failure.scope.into());
+    let config = shard.env.config();
+    if config.health.enabled {
+        let fleet = shard.workers.fleet();
+        let board = &shard.workers.board;
+        let rules = BreakerRules { failures: config.breaker.failures, open: config.breaker.open };
+        hold_against(&fleet, board, failure, rules, shard.env.now());
+    }
+}
+
+/// The request is to blame, not the rank that failed it first.
+pub(crate) fn forgive(shard: &Shard, rank: RankIndex) {
+    if let Some(load) = shard.workers.board.rank(rank) {
+        load.forgive();
+    }
+}
+
+/// The failure of an answer that has come to its end. A good status with an error, or without a
+/// body, is one: a worker that gives nothing else looks idle, and would draw the traffic.
+pub(crate) fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
+    let scope = FailureScope::Caller;
+    let weight = FailureWeight::Failed;
+    let is_failure = (200..300).contains(&status) && !is_answer;
+    is_failure.then_some(Judgement::Failure { scope, weight, status })
+}

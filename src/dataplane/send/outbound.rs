@@ -1,0 +1,141 @@
+//! dispatch: a request as one rank is sent it.
+
+use crate::exchange::slot::{PRIORITY, Slot};
+use crate::intake::websocket::UPGRADE;
+use crate::pair::begin::Paired;
+use crate::relay::ask_for_ids;
+use forebay_base::RouterId;
+use forebay_fleet::account::BodyStart;
+use forebay_fleet::mailbox::RequestFacts;
+use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
+use forebay_prompt::parse::{ApiRequest, Endpoint};
+use forebay_router::dispatch::{SendPlan, pin_in_body};
+
+/// A request on its way to one rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Going<'a> {
+    pub(crate) plan: &'a SendPlan,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) facts: &'a RequestFacts,
+    /// The request tries a rank that may be paused.
+    pub(crate) is_trial: bool,
+    /// Another rank computes the prompt.
+    pub(crate) is_paired: bool,
+    /// What the router calls itself towards the rank.
+    pub(crate) router_id: &'a RouterId,
+}
+
+impl Going<'_> {
+    /// What the first bytes of its answer come with. Streams of `/v1/responses` begin before the
+    /// first token.
+    pub(crate) const fn body_start(&self, request: &ApiRequest) -> BodyStart {
+        let Self { endpoint, facts, .. } = self;
+        let is_one = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);
+        let is_response = matches!(endpoint, Endpoint::Responses);
+        if is_one || facts.output_tokens <= 1 || request.stream && !is_response {
+            BodyStart::Token
+        } else if request.stream {
+            BodyStart::Event
+        } else {
+            BodyStart::Whole
+        }
+    }
+}
+
+pub(crate) fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
+    message.get(head.head_bytes..).unwrap_or_default()
+}
+
+/// Appends the head, and the beginning of the body where that is not the client's; returns how much
+/// of the body stands in it.
+pub(crate) fn encode(
+    slot: &Slot,
+    going: Going<'_>,
+    paired: Option<&Paired<'_>>,
+    out: &mut Vec<u8>,
+) -> usize {
+    let Going { plan, endpoint, router_id, .. } = going;
+    let mut in_header = plan.dp.pin;
+    let mut start = Vec::new();
+    let (whole, rest) = match paired {
+        Some(paired) => {
+            in_header = in_header.filter(|_| !paired.is_pinned_in_body());
+            (&slot.pair.leg_body[..], &slot.pair.leg_body[..])
+        }
+        None => {
+            let body = own_body(&slot.head, &slot.message);
+            match in_header.take_if(|_| plan.pins_in_body(endpoint)) {
+                Some(rank) => (body, pin_in_body(body, rank, &mut start)),
+                None if slot.pair.keeping.asks_ids(plan) => (body, ask_for_ids(body, &mut start)),
+                None => (body, body),
+            }
+        }
+    };
+    let mut digits = [0; 10];
+    let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
+    // The head that the client has promises a body as it is. A pair's answer is read before the
+    // client has any of it, and so are the usage in an answer that is counted, the id of a
+    // response, and a stream that is kept.
+    let must_be_read = paired.is_some()
+        || slot.told.quota.is_counted()
+        || endpoint == Endpoint::Responses
+        || slot.pair.keeping.reads();
+    let is_plain = must_be_read || slot.answer.early.begun().is_some();
+    let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
+    let told_priority = slot.priority_for(plan);
+    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
+    // Each is compared with every field of the client's.
+    let mut extra = [("", &b""[..]); 12];
+    let mut extra_count = 0;
+    let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
+    let fields = fields.chain(slot.withheld()).chain([slot.claim()]).chain(slot.traced());
+    let upgrade = (endpoint == Endpoint::WebSocket).then_some(UPGRADE).into_iter().flatten();
+    let fields = fields.flatten().chain(upgrade);
+    for (place, field) in extra.iter_mut().zip(fields) {
+        *place = field;
+        extra_count += 1;
+    }
+    let head = UpstreamHead {
+        authority: &plan.authority,
+        via: router_id.as_bytes(),
+        content_length: match slot.head.body {
+            BodyFraming::None => None,
+            _ => u64::try_from(start.len().saturating_add(rest.len())).ok(),
+        },
+        request_id: match paired {
+            Some(paired) => paired.request_id(&slot.request_id),
+            None => &slot.request_id,
+        },
+        authorization: plan.authorization.as_deref(),
+        extra: extra.get(..extra_count).unwrap_or_default(),
+    };
+    encode_request(&slot.head, &slot.message, &head, out);
+    out.extend_from_slice(&start);
+    whole.len().saturating_sub(rest.len())
+}
+
+/// Decimal digits of `value`.
+pub(crate) fn decimal(mut value: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut start = digits.len();
+    for (position, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        value /= 10;
+        start = position;
+        if value == 0 {
+            break;
+        }
+    }
+    digits.get(start..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decimal;
+
+    #[test]
+    fn decimals() {
+        for value in [0, 7, 10, 4_294_967_295] {
+            assert_eq!(decimal(value, &mut [0; 10]), value.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! relay, account: a WebSocket, from the worker's 101 to its end. It holds its lease and its place
+//! among the requests in flight as long as it is open.
+
+use super::relay_answer::{Accounted, Answering};
+use crate::exchange::rate_fields::RATE_FIELDS;
+use crate::exchange::slot::{After, Slot};
+use crate::ingress::Conn;
+use crate::intake::websocket::UPGRADE;
+use crate::relay::{Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
+use crate::state::down::DownWatch;
+use crate::state::env::Env;
+use crate::state::shard::Sending;
+use crate::state::workers::Workers;
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_fleet::account::Count;
+use forebay_fleet::worker::WorkerState;
+use forebay_http1::{BodyFraming, DownstreamHead, encode_response, header};
+use forebay_router::dispatch::{RelayError, SendPlan};
+use std::time::Duration;
+
+/// Own fields beside those of limits.
+const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
+
+/// Tells the client of the 101 whose head is parsed in the slot, and passes bytes on until the end.
+pub(crate) async fn run(
+    sending: Sending<'_>,
+    conn: &mut Conn,
+    slot: &Slot,
+    answering: Answering,
+    accounted: Accounted<'_>,
+) -> Result<After, RelayError> {
+    let Sending { env, workers, .. } = sending;
+    let Answering { mut upstream, .. } = answering;
+    let Accounted { going, mut lease, .. } = accounted;
+    let plan = going.plan;
+    // There is no prompt that other requests could wait for.
+    lease.end_prefill();
+    let mut first = conn.buffer_for(upstream.input.len() + 512);
+    encode_head(slot, plan, &upstream.input, &mut first);
+    let frames = upstream.input.get(slot.answer.head.head_bytes..).unwrap_or_default();
+    first.extend_from_slice(frames);
+    let mut watch = Watching::new(env, workers, plan.worker);
+    if !frames.is_empty() {
+        watch.passes(Toward::Client, frames.len());
+    }
+    upstream.input = Vec::new();
+    let limits = {
+        let timeouts = env.config().timeouts;
+        TunnelLimits {
+            idle_max: timeouts.tunnel,
+            half_closed_max: timeouts.write,
+            client_write_max: timeouts.write,
+            worker_write_max: timeouts.stream_idle,
+        }
+    };
+    match tunnel(conn, upstream.halves(), first, limits, &mut watch).await? {
+        TunnelEnd::Closed => Ok(After::Drop),
+        TunnelEnd::Over => Ok(After::Linger),
+    }
+}
+
+fn encode_head(slot: &Slot, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
+    let told =
+        [(header::WORKER, plan.shown_as.as_bytes()), (header::REQUEST_ID, &slot.request_id[..])];
+    let cors = slot.answer.cors_fields().into_iter().flatten();
+    let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
+    let fields = told.into_iter().chain(UPGRADE).chain(cors).chain(limits);
+    let mut extra = [("", &b""[..]); OWN_FIELDS + RATE_FIELDS];
+    let mut extra_count = 0;
+    for (place, field) in extra.iter_mut().zip(fields) {
+        *place = field;
+        extra_count += 1;
+    }
+    let head = DownstreamHead {
+        framing: BodyFraming::None,
+        keep_alive: true,
+        client_version: slot.head.version,
+        extra: extra.get(..extra_count).unwrap_or_default(),
+    };
+    encode_response(&slot.answer.head, input, &head, out);
+}
+
+/// Counts what passes, and looks at the worker. Counted as open until dropped.
+struct Watching<'a> {
+    env: &'a Env,
+    workers: &'a Workers,
+    worker: WorkerIndex,
+    down: DownWatch<'a>,
+    down_at: NanosSinceStart,
+}
+
+impl<'a> Watching<'a> {
+    fn new(env: &'a Env, workers: &'a Workers, worker: WorkerIndex) -> Self {
+        env.count(Count::TunnelsOpened);
+        let mut down = DownWatch::new(env, workers, worker);
+        let down_at = env.now().plus(down.begin(Duration::MAX));
+        Self { env, workers, worker, down, down_at }
+    }
+}
+
+impl TunnelWatch for Watching<'_> {
+    fn passes(&mut self, toward: Toward, bytes: usize) {
+        let count = match toward {
+            Toward::Client => {
+                self.workers.hear(self.worker);
+                Count::ResponseBytes
+            }
+            Toward::Worker => Count::TunnelRequestBytes,
+        };
+        self.env.counters.add(count, u64::try_from(bytes).unwrap_or(0));
+    }
+
+    fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>> {
+        let state = {
+            let fleet = self.workers.fleet.borrow();
+            fleet.workers.get(self.worker.index()).map(|worker| worker.state)
+        };
+        if state.is_none_or(|state| state == WorkerState::Gone) {
+            return Some(Ok(TunnelEnd::Over));
+        }
+        let now = self.env.now();
+        if now >= self.down_at {
+            match self.down.next() {
+                Ok(step) => self.down_at = now.plus(step),
+                Err(_) => return Some(Err(RelayError::DownMidStream)),
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.env.count(Count::TunnelsClosed);
+    }
+}

@@ -1,0 +1,70 @@
+//! Connections to workers: in plain text, or over TLS with the worker's name checked.
+
+use super::shard::Sending;
+use crate::relay::{Upstream, UpstreamKey, Watch, while_wanted};
+use forebay_base::WorkerIndex;
+use forebay_fleet::account::Count;
+use forebay_router::dispatch::RelayError;
+use forebay_tls::{HandshakeFault, Session};
+use std::pin::pin;
+use std::time::Duration;
+
+/// Where a connection is to lead.
+#[derive(Clone, Copy)]
+pub(crate) struct Towards {
+    pub(crate) worker: WorkerIndex,
+    pub(crate) key: UpstreamKey,
+    /// For connection and handshake together.
+    pub(crate) timeout: Duration,
+    /// For requests that may be long, see [`Upstream`].
+    pub(crate) is_for_long: bool,
+}
+
+/// Connects as long as somebody wants it.
+pub(crate) async fn connect(
+    sending: Sending<'_>,
+    watch: &mut impl Watch,
+    to: Towards,
+) -> Result<Upstream, RelayError> {
+    sending.env.count(Count::UpstreamConnects);
+    while_wanted(watch, pin!(open(sending, to))).await
+}
+
+/// Connects, whoever wants it.
+pub(crate) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, RelayError> {
+    let env = sending.env;
+    let start = env.now();
+    let session = session(sending, to.worker)?;
+    // The fleet may have changed since the worker was chosen. What was meant for TLS goes nowhere
+    // in plain text, and what is kept as plain text is nothing else.
+    if session.is_some() != to.key.secured_for.is_some() {
+        return Err(RelayError::ConnectFailed);
+    }
+    let mut upstream = Upstream::connect(to.key, to.timeout, to.is_for_long).await?;
+    let Some(session) = session else { return Ok(upstream) };
+    let left = to.timeout.saturating_sub(Duration::from_nanos(env.now().since(start)));
+    match upstream.shake_hands(session, left, &sending.io.handshakes.workers).await {
+        Ok(shaken) => {
+            env.count(Count::UpstreamHandshakes);
+            env.counters.add(Count::UpstreamResumed, u64::from(shaken.is_resumed));
+            Ok(upstream)
+        }
+        Err(fault) => {
+            env.count(Count::UpstreamHandshakesFailed);
+            tracing::debug!(shard = env.number.0, ?fault, "no handshake with a worker");
+            Err(match fault {
+                HandshakeFault::TimedOut => RelayError::ConnectTimedOut,
+                HandshakeFault::Certificate(refusal) => RelayError::CertificateRefused(refusal),
+                _ => RelayError::HandshakeFailed,
+            })
+        }
+    }
+}
+
+/// A session for a fresh connection; `None` in plain text.
+fn session(sending: Sending<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
+    let fleet = sending.workers.fleet();
+    let shown = fleet.workers.get(worker.index());
+    let connector = shown.and_then(|shown| shown.connector.as_ref());
+    connector.map(|connector| sending.io.session(worker, connector)).transpose()
+}

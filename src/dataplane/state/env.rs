@@ -1,0 +1,125 @@
+//! What every stage may use: the time, the configuration, what the shard counts, and whether it
+//! drains.
+
+use super::request_records::RequestRecords;
+use crate::runtime::Signal;
+use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_config::{Config, LimitsConfig};
+use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
+use forebay_fleet::mailbox::{DrainOrder, Traced};
+use forebay_http1::HeadLimits;
+use forebay_prompt::render::{Rendered, Unrenderable};
+use forebay_ring::Producer;
+use forebay_router::dispatch::RelayError;
+use std::cell::{Cell, Ref, RefCell};
+use std::sync::Arc;
+
+/// A stage that takes only this touches no fleet, no queue and no other shard.
+pub(crate) struct Env {
+    /// Which shard this is.
+    pub(crate) number: ShardIndex,
+    pub(crate) clock: Clock,
+    config: RefCell<Arc<Config>>,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) histograms: RefCell<Box<StageHistograms>>,
+    pub(crate) draining: Signal,
+    pub(crate) leaving: Leaving,
+    pub(crate) records: RequestRecords,
+}
+
+/// What the shard was told of its end.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    /// Whoever asks for the router's health is sent to others.
+    pub(crate) is_unready: Cell<bool>,
+    /// How it drains, once it does.
+    pub(crate) order: Cell<Option<DrainOrder>>,
+}
+
+impl Env {
+    pub(crate) fn new(
+        number: ShardIndex,
+        clock: Clock,
+        config: Arc<Config>,
+        counters: Arc<ShardCounters>,
+        traces: Producer<Traced>,
+    ) -> Self {
+        Self {
+            records: RequestRecords::new(&config, traces),
+            number,
+            clock,
+            config: RefCell::new(config),
+            counters,
+            histograms: RefCell::default(),
+            draining: Signal::default(),
+            leaving: Leaving::default(),
+        }
+    }
+
+    /// What is configured at this moment. Not held across an await.
+    pub(crate) fn config(&self) -> Ref<'_, Config> {
+        Ref::map(self.config.borrow(), |config| &**config)
+    }
+
+    /// What is configured from now on; false if that is what was.
+    pub(crate) fn set_config(&self, config: &Arc<Config>) -> bool {
+        let before = self.config.replace(Arc::clone(config));
+        self.records.set_config(config);
+        !Arc::ptr_eq(&before, config)
+    }
+
+    /// How long heads may be.
+    pub(crate) fn head_limits(&self) -> HeadLimits {
+        let LimitsConfig { head_bytes_max, head_fields_max: fields_max, .. } = self.config().limits;
+        HeadLimits { head_bytes_max, fields_max }
+    }
+
+    /// When a drain cuts what is left.
+    pub(crate) fn drain_until(&self) -> Option<NanosSinceStart> {
+        self.leaving.order.get().map(|order| order.deadline)
+    }
+
+    pub(crate) fn now(&self) -> NanosSinceStart {
+        self.clock.now()
+    }
+
+    /// Adds 1 to a counter.
+    pub(crate) fn count(&self, count: Count) {
+        self.counters.add(count, 1);
+    }
+
+    /// Counts how a prompt was rendered, if that was tried.
+    pub(crate) fn count_render(&self, rendered: Option<Result<Rendered, Unrenderable>>) {
+        let Some(rendered) = rendered else { return };
+        let count = match rendered {
+            Ok(Rendered::Plan) => Count::RenderedPlan,
+            Ok(_) => Count::RenderedFull,
+            Err(reason) => {
+                let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);
+                self.counters.add(Count::RendersGivenUp, u64::from(is_given_up));
+                Count::Unrenderable
+            }
+        };
+        self.counters.add(count, 1);
+    }
+
+    /// Records the time since `start` and returns the present.
+    pub(crate) fn time(&self, stage: Stage, start: NanosSinceStart) -> NanosSinceStart {
+        let now = self.now();
+        self.histograms.borrow_mut().record(stage, now.since(start));
+        now
+    }
+
+    /// Counts a caught panic and logs its consequence.
+    pub(crate) fn panicked(&self, what: &str) {
+        self.count(Count::TasksPanicked);
+        tracing::error!(shard = self.number.0, "{what} (this is a bug)");
+    }
+
+    /// Had the pooled connection been closed before the request was written to it at `sent_at`?
+    pub(crate) fn was_stale(&self, error: RelayError, sent_at: NanosSinceStart) -> bool {
+        let until = sent_at.plus(STALE_CONNECTION_TIME_MAX);
+        error.may_be_stale() && self.now() < until
+    }
+}

@@ -1,0 +1,159 @@
+//! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's
+//! home, waited for, cancelled when it is not wanted any more.
+
+use super::down::DownWatch;
+use super::shard::Shard;
+use crate::ingress::Conn;
+use crate::relay::{Client, Over, Watch};
+use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_fleet::mailbox::{MeshMessage, PrefillEnded, PrefillLeg, Ticket};
+use forebay_router::dispatch::RelayError;
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+/// The home ends a leg that takes too long; this much later its request stops waiting for word of
+/// it.
+const NO_WORD_MAX: Duration = Duration::from_secs(1);
+
+/// A leg under way. Dropped before it has ended it is cancelled, unless it was let go.
+pub(crate) struct Leg<'a> {
+    shard: &'a Shard,
+    home: ShardIndex,
+    ticket: Ticket,
+    rank: RankIndex,
+    posted_at: NanosSinceStart,
+    timeout: Duration,
+    ended: Option<PrefillEnded>,
+    is_wanted: bool,
+}
+
+impl<'a> Leg<'a> {
+    /// Posts the leg that `make` makes for its ticket to the home of its rank.
+    pub(crate) fn post(shard: &'a Shard, make: impl FnOnce(Ticket) -> Box<PrefillLeg>) -> Self {
+        let ticket = shard.queues.legs.borrow_mut().open();
+        let leg = make(ticket);
+        let rank = leg.lease.rank();
+        let home = shard.links.home_of_rank(&shard.env, rank);
+        let posted_at = leg.posted_at;
+        let timeout = leg.timeout;
+        shard.post(home, MeshMessage::Prefill(leg));
+        Self { shard, home, ticket, rank, posted_at, timeout, ended: None, is_wanted: true }
+    }
+
+    /// The prefill rank.
+    pub(crate) const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// When it was posted.
+    pub(crate) const fn posted_at(&self) -> NanosSinceStart {
+        self.posted_at
+    }
+
+    /// Its request has what it wants; the leg may end by itself.
+    pub(crate) const fn let_go(&mut self) {
+        self.is_wanted = false;
+    }
+
+    /// How it ended, as far as that is known.
+    pub(crate) const fn ended(&self) -> Option<&PrefillEnded> {
+        self.ended.as_ref()
+    }
+
+    /// The same, and what has come since it was last looked at.
+    pub(crate) fn look(&mut self) -> Option<&PrefillEnded> {
+        let _ = self.poll_ended(&Context::from_waker(Waker::noop()));
+        self.ended()
+    }
+
+    fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillEnded> {
+        if self.ended.is_none() {
+            match self.shard.queues.legs.borrow_mut().poll(self.ticket, cx) {
+                Poll::Ready(ended) => self.ended = Some(ended),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        self.ended.as_ref().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits for the end of the leg, which the other leg cannot leave before; with what it is to be
+    /// sent, if there is anything.
+    ///
+    /// # Errors
+    /// [`RelayError::PrefillFailed`], with why in [`Self::ended`]; or the client left.
+    pub(crate) async fn done(&mut self, conn: &mut Conn) -> Result<Option<Vec<u8>>, RelayError> {
+        conn.wait_at_most(self.timeout.saturating_add(NO_WORD_MAX));
+        poll_fn(|cx| {
+            if let Poll::Ready(ended) = self.poll_ended(cx) {
+                return Poll::Ready(match ended {
+                    PrefillEnded::Done(params) => Ok(params.clone()),
+                    _ => Err(RelayError::PrefillFailed),
+                });
+            }
+            if conn.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::ClientGone));
+            }
+            conn.poll_deadline(cx).map(|()| Err(RelayError::FirstByteTimedOut))
+        })
+        .await
+    }
+}
+
+impl Drop for Leg<'_> {
+    fn drop(&mut self) {
+        self.shard.queues.legs.borrow_mut().close(self.ticket);
+        if self.ended.is_none() && self.is_wanted {
+            let ticket = self.ticket;
+            self.shard.post(self.home, MeshMessage::PrefillCancel { ticket });
+        }
+    }
+}
+
+/// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is
+/// one.
+pub(crate) struct Waiting<'a, 'b> {
+    pub(crate) conn: &'a mut Conn,
+    pub(crate) leg: Option<&'a mut Leg<'b>>,
+    /// The worker that is to answer.
+    pub(crate) down: DownWatch<'a>,
+}
+
+impl Watch for Waiting<'_, '_> {
+    #[inline]
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError> {
+        if self.conn.poll_gone(cx).is_ready() {
+            return Poll::Ready(RelayError::ClientGone);
+        }
+        match self.leg.as_mut().map(|leg| leg.poll_ended(cx)) {
+            Some(Poll::Ready(PrefillEnded::Refused(_) | PrefillEnded::Failed(_))) => {
+                Poll::Ready(RelayError::PrefillFailed)
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    #[inline]
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        loop {
+            ready!(self.conn.poll_deadline(cx));
+            match self.down.next() {
+                Ok(step) => self.conn.wait_at_most(step),
+                Err(over) => return Poll::Ready(over),
+            }
+        }
+    }
+
+    #[inline]
+    fn wait_at_most(&mut self, after: Duration) {
+        let step = self.down.begin(after);
+        self.conn.wait_at_most(step);
+    }
+}
+
+impl Client for Waiting<'_, '_> {
+    #[inline]
+    fn conn(&mut self) -> &mut Conn {
+        self.conn
+    }
+}

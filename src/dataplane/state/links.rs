@@ -1,0 +1,143 @@
+//! The ways to the other shards, and to the control plane.
+
+use super::env::Env;
+use forebay_base::limits::ROUTED_OWN_MAX;
+use forebay_base::{RankIndex, RouterId, ShardIndex, WorkerIndex};
+use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
+use forebay_fleet::mailbox::ClientDoor;
+use forebay_fleet::mailbox::{AdapterAsk, KeptResponse, MeshMessage};
+use forebay_index::RoutedPrompt;
+use forebay_ring::{Bell, MeshSender};
+use forebay_router::queue::Outbox;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+/// Rings to the other shards, and what waits for room in them.
+pub(crate) struct Links {
+    pub(crate) mesh: RefCell<MeshSender<MeshMessage>>,
+    /// Of all shards, by number.
+    pub(crate) bells: Vec<Arc<Bell>>,
+    /// What all shards count, by number: how far each is with a drain.
+    pub(crate) shards: Vec<Arc<ShardCounters>>,
+    /// To the control plane.
+    pub(crate) doors: Doors,
+    /// Messages that found their ring full, by receiving shard.
+    pub(crate) outbox: RefCell<Outbox<MeshMessage>>,
+    /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
+    pub(crate) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
+    /// The inbox has read all that the other shards had sent at some moment since this was cleared.
+    pub(crate) has_heard_all: Cell<bool>,
+}
+
+/// The ways to the control plane that requests take.
+pub(crate) struct Doors {
+    /// To the admin API, if clients may call that by their port.
+    pub(crate) admin: Option<Arc<dyn ClientDoor>>,
+    /// Where adapters are asked for.
+    pub(crate) adapters: SyncSender<AdapterAsk>,
+    /// What the router calls itself towards workers.
+    pub(crate) router_id: RouterId,
+}
+
+impl Links {
+    pub(crate) fn new(
+        mesh: MeshSender<MeshMessage>,
+        bells: Vec<Arc<Bell>>,
+        shards: Vec<Arc<ShardCounters>>,
+        doors: Doors,
+    ) -> Self {
+        Self {
+            mesh: RefCell::new(mesh),
+            outbox: RefCell::new(Outbox::new(bells.len())),
+            bells,
+            shards,
+            doors,
+            routed: RefCell::default(),
+            has_heard_all: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn ring(&self, shard: ShardIndex) {
+        if let Some(bell) = self.bells.get(shard.index()) {
+            bell.ring();
+        }
+    }
+
+    /// True for a shard whose thread is gone: nobody reads what it is sent.
+    pub(crate) fn has_ended(&self, shard: ShardIndex) -> bool {
+        let phase = self.shards.get(shard.index()).map(|counters| counters.phase());
+        phase == Some(ShardPhase::Ended)
+    }
+
+    /// The shard that sends a rank's prefill legs; this one if that one is dead.
+    pub(crate) fn home_of_rank(&self, env: &Env, rank: RankIndex) -> ShardIndex {
+        let home = ShardIndex::try_from_index(rank.index() % self.bells.len().max(1));
+        home.filter(|&home| !self.has_ended(home)).unwrap_or(env.number)
+    }
+
+    /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.
+    pub(crate) fn post(&self, env: &Env, to: ShardIndex, message: MeshMessage) {
+        let mut mesh = self.mesh.borrow_mut();
+        let sent = self.outbox.borrow_mut().post(to, message, |message| mesh.send(to, message));
+        self.ring(if sent { to } else { env.number });
+    }
+
+    /// Sends what found no room before. What is for a shard that has ended is for nobody.
+    pub(crate) fn empty_outbox(&self) {
+        let mut mesh = self.mesh.borrow_mut();
+        let send = |to, message| if self.has_ended(to) { Ok(()) } else { mesh.send(to, message) };
+        self.outbox.borrow_mut().flush(send, |to| self.ring(to));
+    }
+
+    /// Is there anything that found no room?
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.outbox.borrow().is_empty()
+    }
+
+    /// The other shards drop their idle connections to a worker that failed.
+    pub(crate) fn tell_of_failure(&self, env: &Env, worker: WorkerIndex) {
+        let mut mesh = self.mesh.borrow_mut();
+        let peers: Vec<_> = mesh.peers().collect();
+        for peer in peers {
+            if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
+                env.count(Count::MeshDropped);
+            } else {
+                self.ring(peer);
+            }
+        }
+    }
+
+    /// The other shards hear who keeps a response.
+    pub(crate) fn tell_of_response(&self, env: &Env, response: KeptResponse) {
+        let mut mesh = self.mesh.borrow_mut();
+        let peers: Vec<_> = mesh.peers().collect();
+        for peer in peers {
+            if mesh.send(peer, MeshMessage::Kept(Box::new(response))).is_err() {
+                env.count(Count::MeshDropped);
+            } else {
+                self.ring(peer);
+            }
+        }
+    }
+
+    /// Hands a routed prompt to the owner of its slice; drops and counts it when there is no room.
+    pub(crate) fn post_routed(&self, env: &Env, owner: ShardIndex, prompt: Box<RoutedPrompt>) {
+        let posted = if owner == env.number {
+            let mut own = self.routed.borrow_mut();
+            let has_room = own.len() < ROUTED_OWN_MAX;
+            if has_room {
+                own.push_back(prompt);
+            }
+            has_room
+        } else {
+            self.mesh.borrow_mut().send(owner, MeshMessage::Routed(prompt)).is_ok()
+        };
+        if posted {
+            self.ring(owner);
+        } else {
+            env.count(Count::GuessedPromptsDropped);
+        }
+    }
+}

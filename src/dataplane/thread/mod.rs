@@ -1,0 +1,11 @@
+//! The thread of a shard: tasks, inbox, slice of the index, queues that it is home to.
+
+pub(crate) mod configure;
+pub(crate) mod drain;
+pub(crate) mod inbox;
+#[cfg(debug_assertions)]
+pub(crate) mod planted_fault;
+pub(crate) mod prefill_leg;
+pub(crate) mod queues;
+pub(crate) mod run;
+pub(crate) mod slice;

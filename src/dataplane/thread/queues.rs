@@ -1,0 +1,79 @@
+//! The shard's part in the queues: messages to and from the other shards, and the turn of its own
+//! home.
+
+use super::prefill_leg;
+use crate::state::shard::Shard;
+use forebay_base::ShardIndex;
+use forebay_fleet::account::Count;
+use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Verdict};
+use forebay_router::request::Taken;
+
+impl Shard {
+    /// Sends a message that must not be lost. A message to this shard is taken at once.
+    pub(crate) fn post(&self, to: ShardIndex, message: MeshMessage) {
+        if to == self.env.number {
+            self.take(message);
+        } else {
+            self.links.post(&self.env, to, message);
+        }
+    }
+
+    /// Takes a message that belongs to the queues, or to a prefill leg.
+    pub(crate) fn take(&self, message: MeshMessage) {
+        let taken = {
+            let mut stages = self.routing.stages.borrow_mut();
+            stages.take(&mut self.queues.home.borrow_mut(), &self.workers.fleet.borrow(), message)
+        };
+        match taken {
+            Taken::News => self.links.ring(self.env.number),
+            Taken::Delivered(_) | Taken::Returned(_, Verdict::Reroute) => {}
+            Taken::Returned(_, Verdict::Granted(_)) => self.env.count(Count::GrantsReturned),
+            Taken::Other(message) => self.take_of_leg(message),
+        }
+    }
+
+    fn take_of_leg(&self, message: MeshMessage) {
+        match message {
+            MeshMessage::Prefill(leg) => self.start_prefill(leg),
+            MeshMessage::PrefillCancel { ticket } => prefill_leg::cancel(self, ticket),
+            MeshMessage::PrefillEnded { ticket, ended } => {
+                prefill_leg::take_back(self, ticket, *ended);
+            }
+            // The queues and the inbox have taken theirs.
+            MeshMessage::Join(_)
+            | MeshMessage::Leave { .. }
+            | MeshMessage::Verdict { .. }
+            | MeshMessage::WorkerFailed { .. }
+            | MeshMessage::Kept(_)
+            | MeshMessage::Routed(_) => debug_assert!(false, "not for a leg: {message:?}"),
+        }
+    }
+
+    fn start_prefill(&self, leg: Box<PrefillLeg>) {
+        if let Some(shard) = self.me.upgrade() {
+            prefill_leg::start(&shard, leg);
+        }
+    }
+
+    /// Binds what can be bound in the queues at home here, and tells the shards that have the
+    /// requests.
+    pub(crate) fn serve_home(&self) {
+        let mut home = self.queues.home.borrow_mut();
+        if home.is_empty() {
+            return;
+        }
+        let fleet = self.workers.fleet();
+        let now = self.env.now();
+        let verdicts = self.routing.informed().serve(&mut home, &fleet, now);
+        self.env.count(Count::QueueTurns);
+        drop(home);
+        for (ticket, verdict) in verdicts {
+            let count = match verdict {
+                Verdict::Granted(_) => Count::QueueGrants,
+                Verdict::Reroute => Count::QueueReroutes,
+            };
+            self.env.count(count);
+            self.post(ticket.shard, MeshMessage::Verdict { ticket, verdict: Box::new(verdict) });
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
+
+use super::configure;
+use super::drain::Ending;
+use super::inbox::Inbox;
+use super::slice::OwnSlice;
+use crate::conn::connection;
+use crate::ingress::{BoundListener, Deadline, Listeners, NewConnection};
+use crate::resolve::preflight;
+use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
+use crate::state::env::Env;
+use crate::state::io::Io;
+use crate::state::links::{Doors, Links};
+use crate::state::prompt_text::PromptText;
+use crate::state::routing::RoutingState;
+use crate::state::shard::{Intake, Queues, Shard};
+use crate::state::workers::Workers;
+use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
+use forebay_base::{Clock, RouterId, ShardIndex, is_out_of_sockets};
+use forebay_config::Config;
+use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
+use forebay_fleet::admit::InFlight;
+use forebay_fleet::mailbox::ClientDoor;
+use forebay_fleet::mailbox::{ShardEnd, ShardPeers, ToControl};
+use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
+use forebay_identity::AddressRules;
+use forebay_index::{Expiring, IndexReader, SliceWriter};
+use forebay_net::{IoCounts, end_turn};
+use forebay_ring::{Consumer, Producer};
+use forebay_router::dispatch::RetryBudget;
+use forebay_router::request::{Loads, StageRules, Stages};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How often a draining shard looks whether it is empty.
+const DRAIN_TICK: Duration = Duration::from_millis(20);
+/// Pause after the kernel refused to hand out a connection (out of descriptors): others will end
+/// meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Time for handshakes that have begun when the router stops.
+const LAST_CALL: Duration = Duration::from_millis(150);
+/// Connections that are accepted before others have a turn.
+const ACCEPTS_A_TURN_MAX: usize = 32;
+
+type Accepted = io::Result<NewConnection>;
+
+/// Everything a shard's thread starts with.
+#[derive(Debug)]
+pub struct ShardSetup {
+    /// The effective configuration.
+    pub config: Arc<Config>,
+    /// The process clock.
+    pub clock: Clock,
+    /// What it runs on.
+    pub thread: ShardThread,
+    /// Rings to the other threads.
+    pub end: ShardEnd,
+    /// Loads of all ranks.
+    pub board: Arc<LoadBoard>,
+    /// Reads all slices.
+    pub index: IndexReader,
+    /// Writes its own slice.
+    pub slice: SliceWriter,
+    /// What the router calls itself.
+    pub router_id: RouterId,
+}
+
+/// What a shard's thread runs on.
+#[derive(Debug)]
+pub struct ShardThread {
+    /// The core to pin to.
+    pub core: usize,
+    /// io_uring or epoll.
+    pub driver: Driver,
+    /// Bound listening sockets.
+    pub listeners: Vec<BoundListener>,
+    /// Connections of one address, in all shards together.
+    pub addresses: Arc<AddressRules>,
+    /// To the admin API, if clients may call that by their port.
+    pub door: Option<Arc<dyn ClientDoor>>,
+    /// What it sleeps on.
+    pub wake: WakeSource,
+}
+
+/// Runs the shard on the calling thread until it has drained.
+///
+/// # Errors
+/// When the runtime cannot be built or the sockets cannot be taken into it.
+pub fn run(setup: ShardSetup) -> io::Result<()> {
+    // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says
+    // so.
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.thread.core }) {
+        tracing::warn!(
+            core = setup.thread.core,
+            "could not pin a shard to its core; it runs unpinned"
+        );
+    }
+    let _end = End(Arc::clone(&setup.end.counters));
+    let number = setup.end.index;
+    // Not fatal: a shard on epoll costs more CPU, and a shard that ends takes the router with it.
+    let without_ring = |error: &io::Error| {
+        tracing::warn!(
+            shard = number.index(),
+            "this shard runs on epoll and needs more CPU, because io_uring was refused: {error}; \
+             raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK=)"
+        );
+    };
+    runtime::block_on(setup.thread.driver, setup.clock, without_ring, main(setup))?
+}
+
+/// Says that the shard has ended, even if a panic ends it.
+struct End(Arc<ShardCounters>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.add(Count::TasksPanicked, u64::from(std::thread::panicking()));
+        self.0.set_phase(ShardPhase::Ended);
+    }
+}
+
+async fn main(setup: ShardSetup) -> io::Result<()> {
+    let ShardSetup { config, clock, thread, end, board, index, slice, router_id } = setup;
+    let sleeper = Sleeper::new(thread.wake)?;
+    let ShardEnd { index: number, kv, fleet, reports, commands, to_control, .. } = end;
+    let ToControl { mut histograms, traces, adapters } = to_control;
+    let ShardPeers { mesh, bells, counters: shards } = end.peers;
+    let bell = bells.get(number.index()).map(Arc::clone).ok_or(io::ErrorKind::InvalidInput)?;
+    let limits = config.limits;
+    let in_flight = Rc::new(InFlight::new(limits.in_flight_max, limits.buffered_bytes_max));
+    let tools = Tools::new(&index, clock);
+    let (offload, replies) = Offload::start(number, &bell, &in_flight, tools)?;
+    let inbox = Inbox {
+        kv,
+        fleet,
+        commands,
+        mesh: mesh.receiver,
+        bell,
+        replies,
+        slice: OwnSlice::new(slice, Expiring::new(configure::expiring(&config, bells.len()))),
+        alarm: Deadline::new(clock),
+    };
+    let board = ShardBoard::from(board);
+    let routing = routing(number, &config, board.clone(), reports, index);
+    let trusted = configure::trusted(&config).unwrap_or_default();
+    let cors = preflight::cors(&config.cors);
+    let shard = Rc::new_cyclic(|me| Shard {
+        io: Io::new(offload, config.timeouts.upstream_idle),
+        workers: Workers::new(board),
+        routing,
+        links: Links::new(
+            mesh.sender,
+            bells,
+            shards,
+            Doors { admin: thread.door, adapters, router_id },
+        ),
+        queues: Queues::new(number, fastrand::u64(..)),
+        intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
+        env: Env::new(number, clock, config, end.counters, traces),
+        me: Weak::clone(me),
+    });
+    forebay_net::spawn(watched_inbox(Rc::clone(&shard), inbox, sleeper));
+    let listeners = Listeners::new(thread.listeners)?;
+    forebay_net::spawn(accept(Rc::clone(&shard), listeners));
+    tick(&shard, &mut histograms).await;
+    Ok(())
+}
+
+async fn watched_inbox(shard: Rc<Shard>, inbox: Inbox, sleeper: Sleeper) {
+    let number = shard.env.number;
+    let least_us = shard.intake.holds_least_us;
+    runtime::watched(number, least_us, "inbox", inbox.run(shard, sleeper)).await;
+}
+
+fn routing(
+    number: ShardIndex,
+    config: &Config,
+    board: ShardBoard,
+    load_reports: Consumer<LoadReport>,
+    index: IndexReader,
+) -> RoutingState {
+    let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
+    let retry = RetryBudget::new(config.retry.budget_percent);
+    let rules = StageRules::of(config);
+    let random = fastrand::Rng::new();
+    RoutingState {
+        stages: RefCell::new(Stages::new(number, rules, loads, retry, random)),
+        load_reports: RefCell::new(load_reports),
+        index,
+        told: RefCell::default(),
+        kept: RefCell::default(),
+        text: PromptText::default(),
+    }
+}
+
+/// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
+/// in the kernel instead of being told that there is no worker. Nobody who has connected is reset:
+/// the sockets are closed once no connection begins any more.
+async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
+    let seat = shard.env.draining.seat();
+    let ready = shard.intake.ready.seat();
+    poll_fn(|cx| if seat.poll(cx).is_ready() { Poll::Ready(()) } else { ready.poll(cx) }).await;
+    drop(ready);
+    if !shard.env.draining.is_set() {
+        shard.env.counters.set_phase(ShardPhase::Listening);
+    }
+    accept_all(&shard, &mut listeners, |listeners, cx| match seat.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => listeners.poll_accept(cx).map(Some),
+    })
+    .await;
+    let has_heir = shard.env.leaving.order.get().is_some_and(|order| order.has_heir);
+    if !has_heir && begin_none(&shard, &listeners) {
+        // Handshakes that are under way, and whoever waits in the kernel.
+        let mut over = pin!(forebay_net::sleep(LAST_CALL));
+        accept_all(&shard, &mut listeners, |listeners, cx| match listeners.poll_accept(cx) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+    }
+    shard.env.counters.set_phase(ShardPhase::Draining);
+}
+
+/// False where the kernel does not do it: closing the sockets then resets who waits in the kernel.
+fn begin_none(shard: &Shard, listeners: &Listeners) -> bool {
+    let done = listeners.begin_none();
+    if let Err(error) = &done {
+        let shard = shard.env.number.index();
+        tracing::warn!(shard, %error, "clients that connect while the router stops may be reset");
+    }
+    done.is_ok()
+}
+
+/// Serves every connection that `next` gives, until it gives none.
+async fn accept_all(
+    shard: &Rc<Shard>,
+    listeners: &mut Listeners,
+    mut next: impl FnMut(&mut Listeners, &mut Context<'_>) -> Poll<Option<Accepted>>,
+) {
+    let mut turn_count = 0;
+    loop {
+        // Thousands may have come at once. Those who are served already, and the first bytes of the
+        // new ones, come before the rest is accepted.
+        turn_count += 1;
+        if turn_count >= ACCEPTS_A_TURN_MAX {
+            turn_count = 0;
+            end_turn().await;
+        }
+        match poll_fn(|cx| next(listeners, cx)).await {
+            None => return,
+            Some(Ok(arrival))
+                if shard.intake.connections.get() < shard.env.config().limits.connections_max =>
+            {
+                shard.env.count(Count::ConnectionsAccepted);
+                // Counted here, not in its task: a burst would pass the limit before the first task
+                // has run.
+                shard.intake.connections.set(shard.intake.connections.get() + 1);
+                forebay_net::spawn(connection::serve(Rc::clone(shard), arrival));
+            }
+            Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
+            Some(Err(error)) => {
+                if is_out_of_sockets(&error) {
+                    shard.io.out_of_sockets(&shard.env, "a client could not be accepted");
+                }
+                forebay_net::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained
+/// or its deadline has passed.
+async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
+    let mut next = shard.env.now();
+    let mut ending = Ending::default();
+    let mut counted = IoCounts::default();
+    loop {
+        let now = shard.env.now();
+        counted = show_io(&shard.env, counted);
+        shard.workers.show_life();
+        shard.env.counters.set_offloaded(shard.io.offload.out_count());
+        // A shard whose thread finishes nothing serves no large request: it counts as stalled too.
+        if !shard.io.offload.is_stuck(now) {
+            shard.env.counters.beat();
+        }
+        if let Some(deadline) = shard.env.drain_until()
+            && (ending.is_reached(shard) || now >= deadline)
+        {
+            deliver(shard, histograms);
+            shard.io.offload.close();
+            // Closed sockets whose last read is being cancelled need a turn of the ring to be
+            // closed for good.
+            return forebay_net::sleep(2 * DRAIN_TICK).await;
+        }
+        if now >= next {
+            next = now.plus(HISTOGRAM_PERIOD);
+            deliver(shard, histograms);
+            shard.io.upstreams.borrow_mut().sweep(now);
+            shard.routing.observe_drain(&shard.workers, now);
+            // Idle shards choose no ranks; without this their ring would fill with what is old.
+            drop(shard.routing.informed());
+            // The inbox looks for chunks whose time is over whenever it is awake, and at least this
+            // often.
+            if let Some(bell) = shard.links.bells.get(shard.env.number.index()) {
+                bell.ring();
+            }
+        }
+        if shard.env.drain_until().is_some() {
+            forebay_net::sleep(DRAIN_TICK).await;
+        } else {
+            pause(shard).await;
+        }
+    }
+}
+
+/// Counts what the loop has asked of the kernel since `counted`; returns what it has asked so far.
+fn show_io(env: &Env, counted: IoCounts) -> IoCounts {
+    let now = forebay_net::io_counts();
+    env.counters.add(Count::IoSubmissions, now.submissions - counted.submissions);
+    env.counters.add(Count::IoWaits, now.waits - counted.waits);
+    env.counters.add(Count::IoSends, now.sends - counted.sends);
+    env.counters.add(Count::IoReceives, now.receives - counted.receives);
+    now
+}
+
+/// Waits until the next beat is due; a drain ends the wait.
+async fn pause(shard: &Shard) {
+    let seat = shard.env.draining.seat();
+    let mut sleeping = pin!(forebay_net::sleep(SHARD_BEAT_PERIOD));
+    poll_fn(|cx| match sleeping.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => seat.poll(cx),
+    })
+    .await;
+}
+
+/// Hands the latencies over; if the control plane has not taken the last ones, keeps recording.
+fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
+    let mut current = shard.env.histograms.borrow_mut();
+    if !current.is_empty()
+        && let Err(kept) = histograms.push(std::mem::take(&mut *current))
+    {
+        *current = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingress;
+    use crate::runtime::wake_pair;
+    use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+    use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
+    use forebay_fleet::worker::{Requester, RoomLimits};
+    use forebay_index::KeySeed;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn until(what: &str, mut condition: impl FnMut() -> bool) {
+        let clock = Clock::start();
+        let patience = NanosSinceStart::default().plus(PATIENCE);
+        while !condition() {
+            assert!(clock.now() < patience, "gave up waiting: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_end_by_panic_is_an_end() {
+        let counters = Arc::new(ShardCounters::new());
+        let end = End(Arc::clone(&counters));
+        let panicked = std::thread::spawn(move || {
+            let _end = end;
+            panic!("as a shard that a fault ends");
+        });
+        assert!(panicked.join().is_err());
+        let count = counters.value(Count::TasksPanicked);
+        assert_eq!((counters.phase(), count), (ShardPhase::Ended, 1));
+    }
+
+    /// A lease that comes back twice stops debug builds: here in the inbox of a shard, which has to
+    /// go on.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_shard_outlives_a_panic_of_its_inbox() {
+        let driver = Driver::detect();
+        let (wakes, mut sources): (Vec<_>, Vec<_>) = (0..2).map(|_| wake_pair().unwrap()).unzip();
+        let (mut control, mut ends) = wire(wakes);
+        let mut other = ends.pop().unwrap();
+        let end = ends.pop().unwrap();
+        let socket = ingress::bind_first(([127, 0, 0, 1], 0).into(), false).unwrap();
+        let listeners = vec![BoundListener { socket, is_tls: false }];
+        let (reader, mut slices) = forebay_index::index(2, KeySeed(1), 1 << 20);
+        let bells = other.peers.bells.clone();
+        let board = Arc::new(LoadBoard::with_bells(bells.clone()));
+        let setup = ShardSetup {
+            router_id: RouterId::from_random(1),
+            config: Arc::new(Config::default()),
+            clock: Clock::start(),
+            thread: ShardThread {
+                core: 0,
+                driver,
+                listeners,
+                addresses: Arc::default(),
+                door: None,
+                wake: sources.remove(0),
+            },
+            end,
+            board: Arc::clone(&board),
+            index: reader,
+            slice: slices.remove(0),
+        };
+        let counters = Arc::clone(&setup.end.counters);
+        let thread = std::thread::spawn(move || run(setup));
+        for panics in 1..3 {
+            let rank = RankIndex(panics);
+            let now = NanosSinceStart(1);
+            let cost = LeaseCost::default();
+            let limits = RoomLimits::default();
+            let own = ShardBoard::from(Arc::clone(&board));
+            let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
+            let marks = &forebay_index::PrefixMarks::NONE;
+            let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
+            let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+            let lease = Lease::try_take(&own, wanted, now).unwrap();
+            board.rank(rank).unwrap().release(0);
+            let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };
+            let verdict = Box::new(Verdict::Granted(lease));
+            let message = MeshMessage::Verdict { ticket, verdict };
+            assert!(other.peers.mesh.sender.send(ShardIndex(0), message).is_ok());
+            bells[0].ring();
+            let count = || counters.value(Count::TasksPanicked);
+            until("it is counted", || count() == u64::from(panics));
+        }
+        other.counters.set_phase(ShardPhase::Ended);
+        let far = NanosSinceStart(u64::MAX);
+        let order =
+            DrainOrder { silent_until: far, deadline: far, is_handed_over: false, has_heir: false };
+        control.shards[0].commands.push(ShardCommand::Drain(order)).unwrap();
+        bells[0].ring();
+        thread.join().unwrap().unwrap();
+        assert_eq!(counters.phase(), ShardPhase::Ended);
+    }
+}
