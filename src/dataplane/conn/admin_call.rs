@@ -2,8 +2,9 @@
 //! they come, and its answer comes back the same way: the shard understands neither. The connection
 //! ends with the answer.
 
-use crate::exchange::labels::Labels;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
 use crate::reply::refusal;
@@ -27,16 +28,20 @@ const TOO_MANY: &str = "\
 Too many calls of the admin API are under way by this port. Try again later, or call its own.";
 
 /// The way to the admin API, if the request whose head stands in the slot is such a call.
-pub(crate) fn door<'a>(shard: &'a Shard, conn: &Conn, slot: &Slot) -> Option<&'a dyn ClientDoor> {
+pub(crate) fn door<'a>(
+    shard: &'a Shard,
+    conn: &Conn,
+    head: &RequestHead,
+) -> Option<&'a dyn ClientDoor> {
     let door = shard.links.doors.admin.as_deref()?;
-    is_on_client_port(slot.head.path(&conn.input)).then_some(door)
+    is_on_client_port(head.path(&conn.input)).then_some(door)
 }
 
 /// Passes on the call and its answer.
 pub(crate) async fn pass(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    buffers: &mut Buffers,
     door: &dyn ClientDoor,
 ) -> After {
     let opened = door.open(conn.client.peer).map_err(|closed| match closed {
@@ -51,13 +56,12 @@ pub(crate) async fn pass(
     let socket = match socket {
         Ok(socket) => socket,
         Err(refusal) => {
-            slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
-            let labels = Labels::default();
-            return refusal::and_close(&shard.env, conn, slot, &refusal, &labels).await;
+            let request = Request::unread(buffers, shard.fresh_id());
+            return refusal::and_close(&shard.env, conn, &request, &refusal).await;
         }
     };
-    let call = call(&slot.head, &conn.input);
-    conn.consume(slot.head.head_bytes);
+    let call = call(&buffers.head, &conn.input);
+    conn.consume(buffers.head.head_bytes);
     conn.input.splice(..0, call);
     let (mut reader, mut writer) = link(socket, None);
     let far = Halves { reader: &mut reader, writer: &mut writer };

@@ -3,20 +3,21 @@
 
 use super::admin_call;
 use super::handshake;
-use crate::exchange::labels::Labels;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::{Conn, NewConnection, ReadEnd};
 use crate::intake::body::NoRequest;
 use crate::intake::client_identity;
 use crate::intake::first_byte::first_byte;
 use crate::reply::discard;
 use crate::reply::refusal;
-use crate::request::serve;
+use crate::request;
 use crate::runtime;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_fleet::account::Count;
-use forebay_http1::{HeadDue, Progress, parse_request};
+use forebay_http1::{HeadDue, Progress, RequestHead, parse_request};
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -41,56 +42,61 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
     if !client_identity::connected(shard, &mut conn).await {
         return;
     }
-    let mut slot = Slot::default();
+    let mut buffers = Buffers::default();
     if is_tls && !handshake::shake(shard, &mut conn).await {
-        return handshake::refuse(shard, conn, &mut slot).await;
+        return handshake::refuse(shard, conn, &mut buffers).await;
     }
-    if requests(shard, &mut conn, &mut slot).await == After::Linger {
+    if requests(shard, &mut conn, &mut buffers).await == After::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
     }
 }
 
 /// Serves one request after the other; how the connection ends. Borrows: what an async function
 /// takes lies twice in its future.
-async fn requests(shard: &Rc<Shard>, conn: &mut Conn, slot: &mut Slot) -> After {
+async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> After {
     let mut reused = false;
     loop {
-        let after = match head(&shard.env, conn, slot, reused).await {
-            Ok(()) => match admin_call::door(shard, conn, slot) {
-                Some(door) => Box::pin(admin_call::pass(shard, conn, slot, door)).await,
-                None => serve::serve(shard, conn, slot).await,
+        let after = match head(&shard.env, conn, &mut buffers.head, reused).await {
+            Ok(()) => match admin_call::door(shard, conn, &buffers.head) {
+                Some(door) => Box::pin(admin_call::pass(shard, conn, buffers, door)).await,
+                None => request::serve::serve(shard, conn, buffers).await,
             },
             Err(NoRequest::Silent) => {
                 conn.say_end();
                 After::Drop
             }
             Err(NoRequest::Refused(refusal)) => {
-                slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
-                refusal::and_close(&shard.env, conn, slot, &refusal, &Labels::default()).await
+                let request = Request::unread(buffers, shard.fresh_id());
+                refusal::and_close(&shard.env, conn, &request, &refusal).await
             }
         };
         client_identity::answered(conn);
         // Before the wait for the next request: an idle connection must not hold megabytes.
-        shard.io.recycle_large(&mut slot.message);
-        let text = slot.prompt.drop_text();
+        shard.io.recycle_large(&mut buffers.message);
+        let text = buffers.prompt.drop_text();
         if text.capacity() > 0 {
             shard.routing.text.give(&shard.io, text);
         }
         match after {
             After::KeepAlive => reused = true,
             end => {
-                shard.io.recycle_large(&mut slot.pair.leg_body);
+                shard.io.recycle_large(&mut buffers.leg_body);
                 shard.io.free_refused(&mut conn.input);
-                shard.routing.text.give(&shard.io, slot.prompt.end());
+                shard.routing.text.give(&shard.io, buffers.prompt.end());
                 return end;
             }
         }
     }
 }
 
-/// Waits for the next request's head and parses it into the slot. `reused`: requests came before on
+/// Waits for the next request's head and parses it. `reused`: requests came before on
 /// this connection, so that its idle time counts.
-async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Result<(), NoRequest> {
+async fn head(
+    env: &Env,
+    conn: &mut Conn,
+    head: &mut RequestHead,
+    reused: bool,
+) -> Result<(), NoRequest> {
     let timeouts = env.config().timeouts;
     let limits = env.head_limits();
     // A client that has just connected has something to ask. A kept connection may stay idle.
@@ -102,7 +108,7 @@ async fn head(env: &Env, conn: &mut Conn, slot: &mut Slot, reused: bool) -> Resu
     let mut due = HeadDue::default();
     loop {
         if due.is_due(&conn.input, &limits) {
-            match parse_request(&conn.input, &limits, &mut slot.head) {
+            match parse_request(&conn.input, &limits, head) {
                 Ok(Progress::Complete) => return Ok(()),
                 Ok(Progress::Partial) => {}
                 Err(error) => return Err(NoRequest::Refused(error.into())),

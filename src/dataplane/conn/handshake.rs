@@ -1,7 +1,8 @@
 //! The beginning of a connection over TLS: session, handshake, and what it comes to.
 
-use crate::exchange::labels::Labels;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::{Conn, ReadEnd};
 use crate::reply::discard;
 use crate::reply::refusal;
@@ -63,14 +64,14 @@ pub(crate) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
 }
 
 /// Ends a connection without a handshake. A client that speaks plain HTTP is told so.
-pub(crate) async fn refuse(shard: &Shard, mut conn: Conn, slot: &mut Slot) {
+pub(crate) async fn refuse(shard: &Shard, mut conn: Conn, buffers: &mut Buffers) {
     // Only bytes of plain text are in the input without a session. A letter begins a method.
     if conn.input.first().is_none_or(|first| !first.is_ascii_uppercase()) {
         return;
     }
-    slot.begin_unread(shard.routing.stages.borrow_mut().random.u64(..));
     let refusal = Refusal::new(Reason::BadRequest).with_message(PLAIN);
-    let after = refusal::and_close(&shard.env, &mut conn, slot, &refusal, &Labels::default()).await;
+    let request = Request::unread(buffers, shard.fresh_id());
+    let after = refusal::and_close(&shard.env, &mut conn, &request, &refusal).await;
     if after == After::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
     }

@@ -12,17 +12,17 @@ use forebay_router::dispatch::{RelayError, SendPlan};
 
 /// What is kept of a stream.
 #[derive(Debug, Default)]
-pub(crate) enum Keeping {
+pub(crate) enum Resumable {
     /// Nothing: the key is off, or it is no stream.
     #[default]
     Off,
     /// All that another rank needs, or why there is nothing.
-    On(Box<KeptStream>),
+    On(Box<ResumableStream>),
 }
 
 /// A stream that another rank may go on with.
 #[derive(Debug)]
-pub(crate) struct KeptStream {
+pub(crate) struct ResumableStream {
     pub(crate) transcript: Result<Transcript, NotContinued>,
     /// What the answer has cost, where that is counted; of all ranks together.
     pub(crate) scan: Option<Box<UsageScan>>,
@@ -38,7 +38,7 @@ pub(crate) struct KeptStream {
     pub(crate) look_at: NanosSinceStart,
 }
 
-impl KeptStream {
+impl ResumableStream {
     /// What the stream has cost, where that is counted. The router ends it with these events.
     pub(crate) fn usage_at_end(
         &mut self,
@@ -56,7 +56,7 @@ impl KeptStream {
     }
 }
 
-impl Keeping {
+impl Resumable {
     /// For a stream whose request has been read. Its body is held as `held_bytes`.
     pub(crate) fn of(
         endpoint: Endpoint,
@@ -73,7 +73,7 @@ impl Keeping {
             let bytes = held_bytes.saturating_add(transcript.ids_bytes());
             admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NotContinued::TooLong)
         });
-        Self::On(Box::new(KeptStream {
+        Self::On(Box::new(ResumableStream {
             transcript,
             scan: None,
             broke: None,
@@ -88,12 +88,12 @@ impl Keeping {
     pub(crate) fn asks_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
         let Ok(transcript) = &kept.transcript else { return false };
-        self.is_told_by(plan) && !(kept.broke.is_some() && transcript.goes_on_by_ids())
+        self.shows_ids(plan) && !(kept.broke.is_some() && transcript.goes_on_by_ids())
     }
 
     /// Does the engine of that rank tell the ids of the stream? SGLang 0.5.23 refuses
     /// `return_token_ids` in streams of chats (`serving_chat.py`).
-    pub(crate) fn is_told_by(&self, plan: &SendPlan) -> bool {
+    pub(crate) fn shows_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
         let Ok(transcript) = &kept.transcript else { return false };
         match plan.engine.dialect {
@@ -109,16 +109,8 @@ impl Keeping {
     }
 
     /// Is what is sent the rest of a stream?
-    pub(crate) const fn is_rest(&self) -> bool {
+    pub(crate) const fn is_remainder(&self) -> bool {
         matches!(self, Self::On(kept) if kept.broke.is_some())
-    }
-
-    /// How often did another rank go on with the stream?
-    pub(crate) const fn continued(&self) -> u32 {
-        match self {
-            Self::Off => 0,
-            Self::On(kept) => kept.continued,
-        }
     }
 
     /// Has the client events of the stream?

@@ -1,20 +1,23 @@
 //! Reads the body of one request from a connection, with limits and deadlines at every wait, and
 //! scans it.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::phase::{AdmissionPhase, BodyPhase};
+use crate::exchange::request::Request;
+use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::{BodyPace, Conn, ReadEnd, Turn};
 use crate::runtime::offloaded;
 use crate::state::env::Env;
 use crate::state::io::Io;
+use crate::state::shard::Shard;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
 use forebay_fleet::account::Stage;
-use forebay_fleet::admit::Admitted;
+use forebay_fleet::admit::Admitted as InFlightPlace;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, RequestHead};
 use forebay_prompt::parse::{
     Endpoint, FormType, Reason, Refusal, form_type, rank_pin, scan, scan_briefly, scan_form,
 };
-use forebay_router::request;
+use forebay_router::request::{self, Stop};
 use std::mem::take;
 use std::time::Duration;
 
@@ -38,24 +41,62 @@ pub(crate) enum NoRequest {
     Refused(Refusal),
 }
 
+/// Reads and scans the body of a request.
+///
+/// # Errors
+/// The request stops: its client has left, is too slow, or the body is refused.
+pub(crate) async fn receive<'c>(
+    shard: &Shard,
+    conn: &mut Conn,
+    mut exchange: Exchange<'c, AdmissionPhase>,
+) -> Result<Exchange<'c, BodyPhase>, RefusedExchange<'c>> {
+    let AdmissionPhase { endpoint, .. } = exchange.phase;
+    let Exchange { request, phase } = &mut exchange;
+    let read = match body(&shard.env, conn, &request.head, endpoint, &mut phase.places.shard).await
+    {
+        Ok(body_bytes) => {
+            request.take_message(conn, body_bytes);
+            parse(&shard.env, &shard.io, conn, request, endpoint).await
+        }
+        Err(none) => Err(none.into()),
+    };
+    match read {
+        Ok(read_at) => {
+            let is_stream = exchange.request.api.stream;
+            exchange.request.story.read(read_at, is_stream);
+            let Exchange { request, phase: AdmissionPhase { newcomer, places, .. } } = exchange;
+            Ok(Exchange { request, phase: BodyPhase { endpoint, newcomer, places, read_at } })
+        }
+        Err(stop) => Err(exchange.stop(stop)),
+    }
+}
+
+impl From<NoRequest> for Stop {
+    fn from(none: NoRequest) -> Self {
+        match none {
+            NoRequest::Silent => Self::ClientGone,
+            NoRequest::Refused(refusal) => Self::InBody(refusal),
+        }
+    }
+}
+
 /// Reads the body so that it stands right after the head in `conn.input`, without its framing.
 /// Returns its length.
-pub(crate) async fn body(
+async fn body(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    head: &RequestHead,
     endpoint: Endpoint,
-    admitted: &mut Admitted,
+    place: &mut InFlightPlace,
 ) -> Result<usize, NoRequest> {
-    let start = slot.head.head_bytes;
-    if let BodyFraming::Length(length) = slot.head.body
+    let start = head.head_bytes;
+    if let BodyFraming::Length(length) = head.body
         && wide(length) > env.config().limits.body_bytes_max
     {
         return Err(NoRequest::Refused(too_large(env)));
     }
-    if slot.head.expect_continue && conn.input.len() == start && slot.head.body != BodyFraming::None
-    {
-        let is_taken = taken_by_head(&slot.head, &conn.input, endpoint, admitted);
+    if head.expect_continue && conn.input.len() == start && head.body != BodyFraming::None {
+        let is_taken = taken_by_head(head, &conn.input, endpoint, place);
         is_taken.map_err(NoRequest::Refused)?;
         conn.wait_at_most(env.config().timeouts.write);
         if conn.write(CONTINUE.to_vec()).await.is_err() {
@@ -68,10 +109,10 @@ pub(crate) async fn body(
         give_up_at: now.plus(env.config().timeouts.body * BODY_TIMEOUTS_MAX),
         pace: BodyPace::new(now, env.config().timeouts.body, env.config().limits.body_rate_min),
         received_bytes: conn.input.len().saturating_sub(start),
-        admitted,
+        place,
         turn: Turn::default(),
     };
-    match slot.head.body {
+    match head.body {
         BodyFraming::None | BodyFraming::UntilClose => Ok(0),
         BodyFraming::Length(length) => {
             let length = wide(length);
@@ -98,13 +139,13 @@ fn taken_by_head(
     head: &RequestHead,
     input: &[u8],
     endpoint: Endpoint,
-    admitted: &Admitted,
+    place: &InFlightPlace,
 ) -> Result<(), Refusal> {
     let announced = match head.body {
         BodyFraming::Length(length) => wide(length),
         BodyFraming::None | BodyFraming::Chunked | BodyFraming::UntilClose => 1,
     };
-    if !admitted.has_room_for(announced) {
+    if !place.has_room_for(announced) {
         return Err(request::in_flight_full());
     }
     match endpoint {
@@ -128,7 +169,7 @@ struct BodyReading<'a> {
     give_up_at: NanosSinceStart,
     pace: BodyPace,
     received_bytes: usize,
-    admitted: &'a mut Admitted,
+    place: &'a mut InFlightPlace,
     turn: Turn,
 }
 
@@ -164,9 +205,7 @@ impl BodyReading<'_> {
     }
 
     fn hold(&mut self, body_bytes: usize) -> Result<(), NoRequest> {
-        self.admitted
-            .hold_body(body_bytes)
-            .map_err(|_| NoRequest::Refused(request::in_flight_full()))
+        self.place.hold_body(body_bytes).map_err(|_| NoRequest::Refused(request::in_flight_full()))
     }
 
     /// Reads on. `whole_bytes`: what head and body come to at most.
@@ -214,63 +253,63 @@ impl BodyReading<'_> {
 
 /// Scans the body, which stands in the slot. Returns when the request had been read: before the
 /// scan.
-pub(crate) async fn parse(
+async fn parse(
     env: &Env,
     io: &Io,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     endpoint: Endpoint,
-) -> Result<NanosSinceStart, request::Stop> {
+) -> Result<NanosSinceStart, Stop> {
     // Places in queues count from here. The time that a client takes to send its body is no wait.
     let read_at = env.now();
     // Calls about a stored response need no body. The guards read one all the same.
-    let is_bare = endpoint == Endpoint::StoredResponse && slot.body().is_empty();
+    let is_bare = endpoint == Endpoint::StoredResponse && request.body().is_empty();
     if endpoint == Endpoint::WebSocket {
-        slot.note_model().map_err(request::Stop::Refused)?;
+        request.read_query_model().map_err(Stop::Refused)?;
         return Ok(read_at);
     }
     if endpoint == Endpoint::Models || is_bare {
         return Ok(read_at);
     }
-    let head_bytes = slot.head.head_bytes;
-    let body_bytes = slot.body().len();
-    let body = slot.message.get(head_bytes..).unwrap_or_default();
+    let head_bytes = request.head.head_bytes;
+    let body_bytes = request.body().len();
+    let body = request.buffers.message.get(head_bytes..).unwrap_or_default();
     let form = match endpoint {
-        Endpoint::Other => form_type(&slot.head, &slot.message),
+        Endpoint::Other => form_type(&request.buffers.head, &request.buffers.message),
         _ => Ok(None),
     };
-    let form = form.map_err(|error| request::Stop::Refused(error.into()))?;
-    let request = &mut slot.request;
+    let form = form.map_err(|error| Stop::Refused(error.into()))?;
+    let api = &mut request.buffers.api;
     let scanned_here = match form {
         _ if body_bytes > INLINE_SCAN_BYTES_MAX => None,
-        Some(form) => Some(scan_form(body, form, endpoint, request)),
-        None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, request),
-        None => Some(scan(body, endpoint, request)),
+        Some(form) => Some(scan_form(body, form, endpoint, api)),
+        None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, api),
+        None => Some(scan(body, endpoint, api)),
     };
-    slot.request.is_brief = scanned_here.is_some();
+    api.is_brief = scanned_here.is_some();
     let scanned = if let Some(scanned) = scanned_here {
         scanned
     } else {
         let form = form.map(|form| (form.boundary.to_vec(), form.is_utf8));
-        let message = take(&mut slot.message);
-        let mut request = take(&mut slot.request);
+        let message = take(&mut request.message);
+        let mut api = take(&mut request.api);
         let scanned = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
             let scanned = match &form {
                 Some((boundary, is_utf8)) => {
                     let form = FormType { boundary, is_utf8: *is_utf8 };
-                    scan_form(body, form, endpoint, &mut request)
+                    scan_form(body, form, endpoint, &mut api)
                 }
-                None => scan(body, endpoint, &mut request),
+                None => scan(body, endpoint, &mut api),
             };
-            (message, request, scanned)
+            (message, api, scanned)
         });
         let scanned = scanned.await?;
-        slot.message = scanned.0;
-        slot.request = scanned.1;
+        request.message = scanned.0;
+        request.api = scanned.1;
         scanned.2
     };
-    scanned.map_err(|error| request::Stop::Refused(error.into()))?;
+    scanned.map_err(|error| Stop::Refused(error.into()))?;
     env.time(Stage::Parse, read_at);
     Ok(read_at)
 }

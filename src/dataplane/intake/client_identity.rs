@@ -3,13 +3,14 @@
 
 use super::body::NoRequest;
 use super::first_byte::first_byte;
-use crate::exchange::slot::Slot;
+use crate::exchange::buffers::{Buffers, FieldBuffers};
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_config::Forwarded;
 use forebay_fleet::account::Count;
-use forebay_http1::bytes_of;
+use forebay_http1::{RequestHead, bytes_of};
 use forebay_identity::{ForwardedFields, ProxyFault, client_of, parse_proxy_header};
 use forebay_prompt::parse::{Reason, Refusal};
 use std::net::SocketAddr;
@@ -63,10 +64,10 @@ async fn proxy_header(
     }
 }
 
-/// Finds out whose request it is that stands parsed in the slot.
-pub(crate) fn asked(shard: &Shard, conn: &mut Conn, slot: &Slot) {
+/// Finds the client of a request that a trusted proxy sends.
+pub(crate) fn find_client(shard: &Shard, conn: &mut Conn, head: &RequestHead) {
     if conn.client.is_proxy {
-        let said = sent(slot, &conn.input, "x-forwarded-for");
+        let said = sent(head, &conn.input, "x-forwarded-for");
         conn.client.address = client_of(conn.client.from.ip(), said, &shard.intake.trusted());
     }
 }
@@ -76,7 +77,11 @@ pub(crate) fn asked(shard: &Shard, conn: &mut Conn, slot: &Slot) {
 ///
 /// # Errors
 /// A refusal when the client has too many.
-pub(crate) fn admit(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Result<(), Refusal> {
+pub(crate) fn admit(
+    shard: &Shard,
+    conn: &mut Conn,
+    request: &mut Request<'_>,
+) -> Result<(), Refusal> {
     let intake = &shard.intake;
     if conn.client.is_proxy && !intake.trusted().holds(conn.client.address) {
         let taken = intake.addresses.take(conn.client.address);
@@ -87,31 +92,30 @@ pub(crate) fn admit(shard: &Shard, conn: &mut Conn, slot: &mut Slot) -> Result<(
         Forwarded::Append => conn.client.from.ip(),
         Forwarded::Replace => conn.client.address,
     };
-    let mut fields = std::mem::take(&mut slot.told.forwarded);
-    fields.clear();
+    let Buffers { head, fields: FieldBuffers { forwarded: fields, .. }, .. } =
+        &mut *request.buffers;
     fields.is_only = shard.env.config().client.forwarded == Forwarded::Replace;
     if shard.env.config().client.forwarded == Forwarded::Append {
-        keep(slot, &conn.input, &mut fields);
+        keep(head, &conn.input, fields);
     }
     fields.say(said);
-    slot.told.forwarded = fields;
     Ok(())
 }
 
 /// What the client has sent.
-fn keep(slot: &Slot, input: &[u8], fields: &mut ForwardedFields) {
-    sent(slot, input, "x-forwarded-for").for_each(|value| fields.keep_x_forwarded_for(value));
-    sent(slot, input, "forwarded").for_each(|value| fields.keep_forwarded(value));
+fn keep(head: &RequestHead, input: &[u8], fields: &mut ForwardedFields) {
+    sent(head, input, "x-forwarded-for").for_each(|value| fields.keep_x_forwarded_for(value));
+    sent(head, input, "forwarded").for_each(|value| fields.keep_forwarded(value));
 }
 
 /// Values of a field, in their order.
 pub(crate) fn sent<'a>(
-    slot: &'a Slot,
+    head: &'a RequestHead,
     input: &'a [u8],
     name: &'static str,
 ) -> impl DoubleEndedIterator<Item = &'a [u8]> {
     let is_it = move |field: &[u8]| field.eq_ignore_ascii_case(name.as_bytes());
-    let named = slot.head.fields.iter().filter(move |field| is_it(bytes_of(input, &field.name)));
+    let named = head.fields.iter().filter(move |field| is_it(bytes_of(input, &field.name)));
     named.map(|field| bytes_of(input, &field.value))
 }
 

@@ -2,7 +2,7 @@
 //! sees it, and a page of another site gets no WebSocket: browsers ask nobody whether it may.
 
 use super::client_identity::sent;
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::relay::answers_key;
 use forebay_base::limits::RANKS_MAX;
@@ -24,20 +24,20 @@ pub(crate) fn route(
     refusal: Refusal,
     cors: &Cors,
     conn: &Conn,
-    slot: &mut Slot,
+    head: &mut RequestHead,
 ) -> Result<Endpoint, Refusal> {
     let input = &conn.input[..];
-    if !asks_for_websocket(&slot.head, input) {
+    if !asks_for_websocket(head, input) {
         return Err(refusal);
     }
     // What follows the head may be frames: without a WebSocket it must not become a request.
-    slot.head.keep_alive = false;
-    if !may_be_websocket(slot.head.path(input)) {
+    head.keep_alive = false;
+    if !may_be_websocket(head.path(input)) {
         return Err(refusal);
     }
-    websocket_key(&slot.head, input)?;
-    let origin = sent(slot, input, "origin").next();
-    if origin.is_some_and(|origin| !is_own(&slot.head, input, origin) && !cors.lists(origin)) {
+    websocket_key(head, input)?;
+    let origin = sent(head, input, "origin").next();
+    if origin.is_some_and(|origin| !is_own(head, input, origin) && !cors.lists(origin)) {
         return Err(Refusal::new(Reason::OriginNotAllowed));
     }
     Ok(Endpoint::WebSocket)
@@ -83,12 +83,12 @@ pub(crate) fn check_models(
 ///
 /// # Errors
 /// [`RelayError::HeadInvalid`] where it switches to something else.
-pub(crate) fn check_answer(slot: &Slot, input: &[u8]) -> Result<(), RelayError> {
-    let answer = &slot.answer.head;
+pub(crate) fn check_answer(request: &Request<'_>, input: &[u8]) -> Result<(), RelayError> {
+    let answer = &request.answer_head;
     if answer.status != 101 {
         return Ok(());
     }
-    let key = websocket_key(&slot.head, &slot.message);
+    let key = websocket_key(&request.head, &request.message);
     let accept = websocket_accept(answer, input);
     let accepted = accept.is_some_and(|accept| key.is_ok_and(|key| answers_key(key, accept)));
     accepted.then_some(()).ok_or(RelayError::HeadInvalid)

@@ -1,7 +1,7 @@
 //! What an engine should find in its cache, counted when it is known which rank computes a prompt.
 
-use super::prompt_match::Asked;
-use crate::exchange::slot::Slot;
+use super::prompt_match::ModelRequest;
+use crate::exchange::buffers::Buffers;
 use crate::state::env::Env;
 use crate::state::links::Links;
 use crate::state::routing::RoutingState;
@@ -13,7 +13,7 @@ use forebay_select::{Because, Policy, is_anchor, most_held, reaches};
 
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Predicted {
+pub(crate) struct PredictedHit {
     /// Blocks on the device, as the engine will count them: never the one with the prompt's last
     /// token.
     pub(crate) blocks: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Predicted {
     pub(crate) block_size_tokens: u32,
 }
 
-impl Predicted {
+impl PredictedHit {
     /// The same in tokens.
     pub(crate) const fn tokens(self) -> u32 {
         self.blocks.saturating_mul(self.block_size_tokens)
@@ -43,24 +43,24 @@ pub(crate) fn account(
     env: &Env,
     routing: &RoutingState,
     links: &Links,
-    slot: &Slot,
-    asked: Asked<'_>,
+    buffers: &Buffers,
+    asked: ModelRequest<'_>,
     rank: RankIndex,
-) -> Option<Predicted> {
-    let predicted = account_overlap(env, routing, slot, asked, rank);
-    remember(env, routing, links, slot, asked, rank);
+) -> Option<PredictedHit> {
+    let predicted = account_overlap(env, routing, buffers, asked, rank);
+    remember(env, routing, links, buffers, asked, rank);
     predicted
 }
 
 fn account_overlap(
     env: &Env,
     routing: &RoutingState,
-    slot: &Slot,
-    asked: Asked<'_>,
+    buffers: &Buffers,
+    asked: ModelRequest<'_>,
     rank: RankIndex,
-) -> Option<Predicted> {
+) -> Option<PredictedHit> {
     let mut stages = routing.stages.borrow_mut();
-    stages.matching.matched.recall(&slot.prompt);
+    stages.matching.matched.recall(&buffers.prompt);
     let prompt_bytes = stages.matching.matched.prompt_bytes();
     if prompt_bytes == 0 {
         return None;
@@ -77,17 +77,17 @@ fn account_overlap(
     env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
     let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
     // Images have no bytes of text.
-    let learnt = match slot.prompt.has_images() {
+    let learnt = match buffers.prompt.has_images() {
         true => None,
         false => stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens),
     };
     if let Some(ratio) = learnt {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
-    let whole_bytes = slot.prompt.whole_bytes();
+    let whole_bytes = buffers.prompt.whole_bytes();
     let blocks = overlap.servable_blocks(whole_bytes);
     let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
-    (block_size_tokens > 0).then_some(Predicted { blocks, blocks_most, block_size_tokens })
+    (block_size_tokens > 0).then_some(PredictedHit { blocks, blocks_most, block_size_tokens })
 }
 
 /// Counts why it was chosen, and what another one had. After [`account`]: looks at the match that
@@ -95,7 +95,7 @@ fn account_overlap(
 pub(crate) fn account_choice(
     env: &Env,
     routing: &RoutingState,
-    asked: Asked<'_>,
+    asked: ModelRequest<'_>,
     session: Option<SessionKey>,
     rank: RankIndex,
 ) -> Because {
@@ -126,7 +126,7 @@ pub(crate) fn account_answer(
     rank: RankIndex,
     told: Option<TokenUsage>,
     cached: Option<u64>,
-    predicted: Option<Predicted>,
+    predicted: Option<PredictedHit>,
 ) {
     if let Some(used) = told {
         let choices = env.counters.choices();
@@ -138,7 +138,7 @@ pub(crate) fn account_answer(
     }
 }
 
-fn account_error(env: &Env, predicted: Predicted, reported_tokens: u64) {
+fn account_error(env: &Env, predicted: PredictedHit, reported_tokens: u64) {
     let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
     // What lies between is in a lower tier: whether it counts as cached differs between engines and
     // connectors.
@@ -155,16 +155,16 @@ fn remember(
     env: &Env,
     routing: &RoutingState,
     links: &Links,
-    slot: &Slot,
-    asked: Asked<'_>,
+    buffers: &Buffers,
+    asked: ModelRequest<'_>,
     rank: RankIndex,
 ) {
-    let ask = asked.request(&routing.index, &slot.request, slot.body());
+    let ask = asked.request(&routing.index, &buffers.api, buffers.body());
     let now = || env.now();
     let remembered = {
         let matched = &routing.stages.borrow().matching.matched;
         let told = &mut routing.told.borrow_mut();
-        matched.to_remember(&ask, &slot.prompt, rank, told, now)
+        matched.to_remember(&ask, &buffers.prompt, rank, told, now)
     };
     if let Some((owner, prompt)) = remembered {
         links.post_routed(env, owner, prompt);

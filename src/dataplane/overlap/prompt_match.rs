@@ -2,12 +2,16 @@
 //! counted and timed. Small prompts are matched on the shard, without an await; others on its
 //! offload thread.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::{Delivery, MatchPhase, TargetPhase};
+use crate::exchange::request::Request;
+use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
 use crate::runtime::{Tools, offloaded};
 use crate::state::env::Env;
 use crate::state::io::Io;
 use crate::state::routing::RoutingState;
+use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
@@ -18,21 +22,21 @@ use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
-use forebay_router::request::{Split, Stop};
+use forebay_router::request::{Split, Stop, WorkerReply};
 use forebay_select::{MatchRequest, Prompt};
 use std::mem::take;
 use std::time::Duration;
 
 /// A request's model, in the fleet of the moment.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ModelRequest<'a> {
     pub(crate) fleet: &'a ShardFleet,
     pub(crate) model_index: ModelIndex,
     pub(crate) model: &'a Model,
     pub(crate) endpoint: Endpoint,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ModelRequest<'a> {
     pub(crate) fn request(
         self,
         index: &'a IndexReader,
@@ -45,39 +49,65 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Renders the prompt and walks the index for all ranks of the model. What is found stays in the
-/// slot until the answer has begun. What cannot be matched is left without overlap.
+/// Renders the prompt and walks the index for all ranks of the model. The match stays in the prompt
+/// until the answer has begun. A prompt that cannot be matched has no overlap.
 ///
 /// # Errors
-/// How the request ends while it waits for the offload thread.
-pub(crate) async fn match_prompt(
+/// The request stops while it waits for the offload thread.
+pub(crate) async fn find<'c>(
+    shard: &Shard,
+    conn: &mut Conn,
+    mut exchange: Exchange<'c, TargetPhase>,
+) -> Result<Exchange<'c, MatchPhase>, RefusedExchange<'c>> {
+    let Exchange { request, phase: TargetPhase { endpoint, fleet, facts, .. } } = &mut exchange;
+    let split = match fleet.models.get(facts.model.index()) {
+        Some(model) => {
+            let asked =
+                ModelRequest { fleet, model_index: facts.model, model, endpoint: *endpoint };
+            match_prompt(&shard.env, &shard.io, &shard.routing, conn, request, asked).await
+        }
+        None => Ok(Split::default()),
+    };
+    match split {
+        Ok(split) => {
+            let Exchange { request, phase } = exchange;
+            let TargetPhase { endpoint, newcomer, places, facts, resumable, .. } = phase;
+            let delivery = Delivery { split, resumable, reply: WorkerReply::default() };
+            let phase = MatchPhase { endpoint, newcomer, places, facts, delivery };
+            Ok(Exchange { request, phase })
+        }
+        Err(stop) => Err(exchange.stop(stop)),
+    }
+}
+
+async fn match_prompt(
     env: &Env,
     io: &Io,
     routing: &RoutingState,
     conn: &mut Conn,
-    slot: &mut Slot,
-    asked: Asked<'_>,
-) -> Result<(), Stop> {
-    routing.text.give(io, slot.prompt.end());
+    request: &mut Request<'_>,
+    asked: ModelRequest<'_>,
+) -> Result<Split, Stop> {
+    routing.text.give(io, request.prompt.end());
     let has_prompt = !matches!(
         asked.endpoint,
         Endpoint::Models | Endpoint::StoredResponse | Endpoint::WebSocket
     );
     let matches = env.config().policy == Policy::Kv && has_prompt;
-    let is_large = slot.body().len() > INLINE_BODY_BYTES_MAX;
+    let is_large = request.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
     let inspects = is_large && is_split();
-    let is_here = || slot.request.is_brief && !inspects && is_mostly_ascii(slot.body());
-    if matches && (!is_large || is_here()) && here(env, io, routing, slot, asked) {
-        return Ok(());
+    let is_here = || request.api.is_brief && !inspects && is_mostly_ascii(request.body());
+    if matches && (!is_large || is_here()) && here(env, io, routing, request, asked) {
+        return Ok(Split::default());
     }
     if !matches && !inspects || io.offload.is_full() {
         env.counters.add(Count::Unrenderable, u64::from(matches));
-        return Ok(());
+        return Ok(Split::default());
     }
     let bytes_per_token = routing.stages.borrow().matching.ratios.of(asked.model_index);
-    let wanting = Wanting { matches, inspects, bytes_per_token };
-    elsewhere(env, io, conn, slot, asked, wanting).await
+    let wanting = MatchWork { matches, inspects, bytes_per_token };
+    elsewhere(env, io, conn, request, asked, wanting).await
 }
 
 /// Bytes that are not ASCII, in a long body that a shard renders itself.
@@ -91,14 +121,21 @@ fn is_mostly_ascii(body: &[u8]) -> bool {
 }
 
 /// On the shard. False if that takes too long, and the offload thread may do it.
-fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Asked<'_>) -> bool {
+fn here(
+    env: &Env,
+    io: &Io,
+    routing: &RoutingState,
+    request: &mut Request<'_>,
+    asked: ModelRequest<'_>,
+) -> bool {
     let mut stages = routing.stages.borrow_mut();
     let start = env.now();
     let ratio = stages.matching.ratios.of(asked.model_index);
-    slot.prompt.begin(routing.text.take(io, slot.body().len()));
-    let Slot { prompt, request, message, head, .. } = slot;
+    let text = routing.text.take(io, request.body().len());
+    request.prompt.begin(text);
+    let Buffers { prompt, api, message, head, .. } = &mut *request.buffers;
     let body = message.get(head.head_bytes..).unwrap_or_default();
-    let ask = asked.request(&routing.index, request, body);
+    let ask = asked.request(&routing.index, api, body);
     let rendered = prompt.write_text(&ask);
     // Templates run on no shard: a body of 0.7 MB held one for seconds.
     if rendered == Some(Err(Unrenderable::NotHere)) {
@@ -121,14 +158,14 @@ fn here(env: &Env, io: &Io, routing: &RoutingState, slot: &mut Slot, asked: Aske
 
 /// What the offload thread is to do.
 #[derive(Clone, Copy)]
-struct Wanting {
+struct MatchWork {
     matches: bool,
     inspects: bool,
     bytes_per_token: f32,
 }
 
 /// A request on its way to the offload thread and back.
-struct Away {
+struct OffloadedMatch {
     message: Vec<u8>,
     head_bytes: usize,
     request: Box<ApiRequest>,
@@ -140,16 +177,16 @@ struct Away {
     spent: [u64; 2],
 }
 
-impl Away {
-    /// What the slot lends. A buffer of the shard is in the prompt.
-    fn take(slot: &mut Slot, io: &Io) -> Self {
-        let mut prompt = take(&mut slot.prompt);
+impl OffloadedMatch {
+    /// The parts that the request lends. A buffer of the shard is in the prompt.
+    fn take(request: &mut Request<'_>, io: &Io) -> Self {
+        let mut prompt = take(&mut request.prompt);
         let buffer = prompt.end();
         prompt.begin(if buffer.capacity() > 0 { buffer } else { io.buffers.take() });
         Self {
-            message: take(&mut slot.message),
-            head_bytes: slot.head.head_bytes,
-            request: take(&mut slot.request),
+            message: take(&mut request.message),
+            head_bytes: request.head.head_bytes,
+            request: take(&mut request.api),
             prompt,
             kv_transfer: None,
             rendered: None,
@@ -193,13 +230,13 @@ async fn elsewhere(
     env: &Env,
     io: &Io,
     conn: &mut Conn,
-    slot: &mut Slot,
-    asked: Asked<'_>,
-    wanting: Wanting,
-) -> Result<(), Stop> {
-    let Wanting { matches, inspects, bytes_per_token } = wanting;
-    let body_bytes = slot.body().len();
-    let mut away = Away::take(slot, io);
+    request: &mut Request<'_>,
+    asked: ModelRequest<'_>,
+    wanting: MatchWork,
+) -> Result<Split, Stop> {
+    let MatchWork { matches, inspects, bytes_per_token } = wanting;
+    let body_bytes = request.body().len();
+    let mut away = OffloadedMatch::take(request, io);
     let fleet = asked.fleet.lend();
     let model_index = asked.model_index;
     let endpoint = asked.endpoint;
@@ -207,7 +244,7 @@ async fn elsewhere(
         let model = fleet.models.get(model_index.index()).filter(|_| matches);
         // First: what is inspected is the body that engines get.
         if let Some(model) = model {
-            let Away { request, message, head_bytes, .. } = &mut away;
+            let OffloadedMatch { request, message, head_bytes, .. } = &mut away;
             name_images(request, message, *head_bytes, fleet.image_key_of(model));
         }
         if inspects {
@@ -219,22 +256,20 @@ async fn elsewhere(
         away
     });
     let away = done.await?;
-    slot.message = away.message;
-    slot.request = away.request;
-    slot.prompt = away.prompt;
-    if inspects {
-        slot.pair.split = Split::known(away.kv_transfer);
-    }
+    request.message = away.message;
+    request.api = away.request;
+    request.prompt = away.prompt;
+    let split = if inspects { Split::known(away.kv_transfer) } else { Split::default() };
     if matches {
         env.count_render(away.rendered);
     }
-    if slot.prompt.prompt_bytes() > 0 {
+    if request.prompt.prompt_bytes() > 0 {
         let mut histograms = env.histograms.borrow_mut();
         for (stage, nanos) in [Stage::Render, Stage::Index].into_iter().zip(away.spent) {
             histograms.record(stage, nanos);
         }
     }
-    Ok(())
+    Ok(split)
 }
 
 /// Bytes of prompts that a rank's cache can hold; 0 when the engine does not tell.

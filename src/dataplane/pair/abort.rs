@@ -4,8 +4,8 @@
 
 use crate::ingress::Deadline;
 use crate::relay::{Outbound, Over, Watch, send};
-use crate::state::connecting::{Towards, open};
-use crate::state::shard::{Sending, Shard};
+use crate::state::connecting::{ConnectTarget, open};
+use crate::state::shard::{SendParts, Shard};
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::AbortCall;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
@@ -59,10 +59,11 @@ pub(crate) fn tell(shard: &Shard, call: AbortCall) {
 }
 
 /// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
-async fn post(sending: Sending<'_>, call: &AbortCall) -> Result<(), RelayError> {
+async fn post(sending: SendParts<'_>, call: &AbortCall) -> Result<(), RelayError> {
     let env = sending.env;
     let key = sending.workers.key(call.worker, call.address);
-    let to = Towards { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
+    let to =
+        ConnectTarget { worker: call.worker, key, timeout: ABORT_TIME_MAX, is_for_long: false };
     let mut upstream = open(sending, to).await?;
     let limits: HeadLimits = env.head_limits();
     let mut response = ResponseHead::default();

@@ -2,14 +2,17 @@
 //! leg's departure. The decode leg then goes the way of any request, see `attempt`.
 
 use super::abort;
-use super::leg_bodies::{Legs, Made, Making};
-use crate::exchange::slot::{PRIORITY, Slot};
+use super::leg_bodies::{LegKind, LegOrder, Legs};
+use crate::exchange::Exchange;
+use crate::exchange::phase::Delivery;
+use crate::exchange::request::PRIORITY;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
-use crate::overlap::prediction::Predicted;
+use crate::overlap::prediction::PredictedHit;
 use crate::relay::{Upstream, first_bytes, gather};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::leg::{Leg, Waiting};
+use crate::state::leg::{AttemptWatch, Leg};
 use crate::state::shard::Shard;
 use crate::state::workers::Workers;
 use forebay_base::{RankIndex, RouterId};
@@ -32,7 +35,7 @@ use std::time::Duration;
 const WORDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A pair's request on its way.
-pub(crate) struct Paired<'a> {
+pub(crate) struct PairDispatch<'a> {
     /// Its prefill leg.
     pub(crate) leg: Leg<'a>,
     /// How the decode engine is told that it is not wanted any more.
@@ -40,7 +43,7 @@ pub(crate) struct Paired<'a> {
     /// The prefill rank, as the client hears of it too.
     pub(crate) plan: Rc<SendPlan>,
     /// What the prefill rank is expected to find in its cache.
-    pub(crate) predicted: Option<Predicted>,
+    pub(crate) predicted: Option<PredictedHit>,
     /// What both legs are made of.
     legs: Legs,
     /// The decode engine wants nothing of the request.
@@ -49,7 +52,7 @@ pub(crate) struct Paired<'a> {
     accused: Option<(Accusation, String)>,
 }
 
-impl Paired<'_> {
+impl PairDispatch<'_> {
     /// What is known of it, now that the decode leg has ended so.
     pub(crate) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
         let is_concurrent = self.is_concurrent();
@@ -96,12 +99,12 @@ impl Paired<'_> {
 pub(crate) async fn begin<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    exchange: &mut Exchange<'_, Delivery>,
     decode: &SendPlan,
     prefill: Prefilling,
-) -> Result<Paired<'a>, Failed> {
+) -> Result<PairDispatch<'a>, Failed> {
     let kv_transfer = &prefill.kv_transfer;
-    let Some(wanted) = slot.pair.split.take() else {
+    let Some(wanted) = exchange.phase.split.take() else {
         // Only what can be split gets a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
@@ -124,15 +127,21 @@ pub(crate) async fn begin<'a>(
         id,
     };
     let gone = |error| Failed::of(prefill.plan.rank, error);
-    let making = Making { made: Made::Prefill, out: Vec::new() };
-    let leg_body = legs.body(&shard.io, conn, slot, &wanted, making).await.map_err(gone)?;
-    let body = slot.message.get(slot.head.head_bytes..).unwrap_or_default();
+    let making = LegOrder { made: LegKind::Prefill, out: Vec::new() };
+    let leg_body =
+        legs.body(&shard.io, conn, &mut exchange.request, &wanted, making).await.map_err(gone)?;
+    let body = exchange.request.message.get(exchange.request.head.head_bytes..).unwrap_or_default();
     let abort = |plan: &SendPlan| abort_call(kv_transfer, &wanted, body, &id, plan);
     let abort_prefill = abort(&prefill.plan);
     let abort_decode = abort(decode);
-    let trace = slot.told.trace.as_mut().and_then(|trace| trace.leg(prefill.plan.rank));
-    let head =
-        prefill_head(slot, &prefill.plan, &legs, leg_body.len(), shard.links.doors.router_id);
+    let trace = exchange.request.story.leg(prefill.plan.rank);
+    let head = prefill_head(
+        &exchange.request,
+        &prefill.plan,
+        &legs,
+        leg_body.len(),
+        shard.links.doors.router_id,
+    );
     let plan = Rc::clone(&prefill.plan);
     let leg = Leg::post(shard, |ticket| {
         Box::new(PrefillLeg {
@@ -146,30 +155,30 @@ pub(crate) async fn begin<'a>(
             timeout: timeout(&shard.env, &shard.workers),
         })
     });
-    if let Some(meter) = slot.told.quota.meter() {
-        meter.sent(shard.env.now());
-    }
+    exchange.request.story.bill_mut().leg_sent(shard.env.now());
     let abort = abort_decode;
     let accused = None;
-    let mut paired = Paired { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
+    let mut paired =
+        PairDispatch { leg, abort, plan, predicted: None, legs, is_refused: false, accused };
     let handed = if paired.is_concurrent() { Ok(None) } else { paired.leg.done(conn).await };
     let mixed = handed.as_ref().ok().and_then(|handed| mixed(shard, decode.rank, handed.as_ref()));
     let made = match handed {
         Ok(handed) => {
-            let made = Made::Decode(handed);
+            let made = LegKind::Decode(handed);
             let out = shard.io.buffers.take();
-            let making = Making { made, out };
-            paired.legs.body(&shard.io, conn, slot, &wanted, making).await
+            let making = LegOrder { made, out };
+            paired.legs.body(&shard.io, conn, &mut exchange.request, &wanted, making).await
         }
         Err(error) => Err(error),
     };
     // Also where a leg failed: the next attempt may be a pair again.
-    slot.pair.split.put_back(wanted);
+    exchange.phase.split.put_back(wanted);
     if let Some(why) = mixed {
         let failed = Failed::of(paired.leg.rank(), RelayError::NoKvTransfer);
         return Err(Failed { with: Some(decode.rank), why: Some(why), ..failed });
     }
-    match made.map(|made| shard.io.recycle(std::mem::replace(&mut slot.pair.leg_body, made))) {
+    match made.map(|made| shard.io.recycle(std::mem::replace(&mut exchange.request.leg_body, made)))
+    {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(failed_by(&paired.leg, decode.rank)),
         Err(error) => Err(Failed::of(paired.leg.rank(), error)),
@@ -214,11 +223,11 @@ pub(crate) async fn first(
     down: DownWatch<'_>,
     response: &ResponseHead,
     upstream: &mut Upstream,
-    paired: &mut Paired<'_>,
+    paired: &mut PairDispatch<'_>,
 ) -> Result<(), RelayError> {
     if response.status >= 500 {
         if matches!(paired.legs.kv_transfer, KvTransfer::Bootstrap(_)) {
-            let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
+            let mut watch = AttemptWatch { conn, leg: Some(&mut paired.leg), down };
             let body = gather(&mut watch, upstream, response, WORDS_WAIT_MAX).await?.body;
             let accusation = Accusation::in_words(&paired.legs.kv_transfer, &body);
             paired.accused = accusation.map(|accusation| (accusation, message_of(&body)));
@@ -230,7 +239,7 @@ pub(crate) async fn first(
         return Ok(());
     }
     let is_enough = |body: &[u8]| !response.event_stream || has_begun(body);
-    let mut watch = Waiting { conn, leg: Some(&mut paired.leg), down };
+    let mut watch = AttemptWatch { conn, leg: Some(&mut paired.leg), down };
     let body = first_bytes(&mut watch, upstream, response, is_enough).await?;
     if !response.event_stream {
         return Ok(());
@@ -258,7 +267,7 @@ pub(crate) async fn first(
 /// hears which of them is to blame. `decode`: the decode rank, or the only one.
 pub(crate) fn abandoned(
     shard: &Shard,
-    paired: Option<Paired<'_>>,
+    paired: Option<PairDispatch<'_>>,
     decode: RankIndex,
     error: RelayError,
 ) -> Failed {
@@ -330,7 +339,7 @@ fn abort_call(
 
 /// Head of the prefill leg.
 fn prefill_head(
-    slot: &Slot,
+    request: &Request<'_>,
     plan: &SendPlan,
     legs: &Legs,
     body_bytes: usize,
@@ -338,16 +347,16 @@ fn prefill_head(
 ) -> Vec<u8> {
     let digits = plan.dp.pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
-    let told_priority = slot.priority_for(plan);
+    let told_priority = request.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
-    let [for_client, forwarded] = slot.forwarded();
-    let [bearer, key] = slot.withheld();
-    let [parent, state] = slot.traced();
+    let [for_client, forwarded] = request.forwarded();
+    let [bearer, key] = request.withheld();
+    let [parent, state] = request.story.trace_fields();
     let head = UpstreamHead {
         authority: &plan.authority,
         via: router_id.as_bytes(),
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
-        request_id: legs_request_id(&legs.kv_transfer, &legs.id, &slot.request_id),
+        request_id: legs_request_id(&legs.kv_transfer, &legs.id, request.request_id()),
         authorization: plan.authorization.as_deref(),
         // Its answer is read here, and has to be readable.
         extra: &[
@@ -358,12 +367,12 @@ fn prefill_head(
             forwarded.unwrap_or_default(),
             bearer.unwrap_or_default(),
             key.unwrap_or_default(),
-            slot.claim().unwrap_or_default(),
+            request.claim().unwrap_or_default(),
             parent.unwrap_or_default(),
             state.unwrap_or_default(),
         ],
     };
-    let mut out = Vec::with_capacity(slot.head.head_bytes + 256);
-    encode_request(&slot.head, &slot.message, &head, &mut out);
+    let mut out = Vec::with_capacity(request.head.head_bytes + 256);
+    encode_request(&request.head, &request.message, &head, &mut out);
     out
 }

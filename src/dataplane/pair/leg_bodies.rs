@@ -1,7 +1,7 @@
 //! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
 //! shard, a large one on its offload thread.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::runtime::offloaded;
 use crate::state::io::Io;
@@ -24,15 +24,15 @@ pub(crate) struct Legs {
 }
 
 /// What a leg's body is made for.
-pub(crate) enum Made {
+pub(crate) enum LegKind {
     Prefill,
     /// With what prefill has answered.
     Decode(Option<Vec<u8>>),
 }
 
 /// A leg's body, and the buffer that it is written into.
-pub(crate) struct Making {
-    pub(crate) made: Made,
+pub(crate) struct LegOrder {
+    pub(crate) made: LegKind,
     pub(crate) out: Vec<u8>,
 }
 
@@ -50,11 +50,11 @@ impl Legs {
         }
     }
 
-    fn make(&self, body: &[u8], wanted: &Wanted, made: &Made, out: &mut Vec<u8>) {
+    fn make(&self, body: &[u8], wanted: &Wanted, made: &LegKind, out: &mut Vec<u8>) {
         let bodies = self.of(body, wanted);
         match made {
-            Made::Prefill => prefill_body(&bodies, out),
-            Made::Decode(handed) => decode_body(&bodies, handed.as_deref(), out),
+            LegKind::Prefill => prefill_body(&bodies, out),
+            LegKind::Decode(handed) => decode_body(&bodies, handed.as_deref(), out),
         }
     }
 
@@ -67,21 +67,21 @@ impl Legs {
         &self,
         io: &Io,
         conn: &mut Conn,
-        slot: &mut Slot,
+        request: &mut Request<'_>,
         wanted: &Wanted,
-        making: Making,
+        making: LegOrder,
     ) -> Result<Vec<u8>, RelayError> {
-        let Making { made, mut out } = making;
+        let LegOrder { made, mut out } = making;
         out.clear();
-        let head_bytes = slot.head.head_bytes;
-        let body_bytes = slot.message.len().saturating_sub(head_bytes);
+        let head_bytes = request.head.head_bytes;
+        let body_bytes = request.message.len().saturating_sub(head_bytes);
         if body_bytes <= INLINE_BODY_BYTES_MAX {
-            let body = slot.message.get(head_bytes..).unwrap_or_default();
+            let body = request.message.get(head_bytes..).unwrap_or_default();
             self.make(body, wanted, &made, &mut out);
             return Ok(out);
         }
         let legs = self.clone();
-        let message = take(&mut slot.message);
+        let message = take(&mut request.message);
         let its_wanted = wanted.clone();
         let done = offloaded(&io.offload, conn, body_bytes, move |_| {
             let body = message.get(head_bytes..).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Legs {
             (message, out)
         });
         let (message, out) = done.await.map_err(|_| RelayError::ClientGone)?;
-        slot.message = message;
+        request.message = message;
         Ok(out)
     }
 }

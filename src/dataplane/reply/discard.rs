@@ -2,7 +2,7 @@
 //! send all of it before it reads, gets its answer. Closing with unread bytes would make the kernel
 //! send a reset, which can destroy the answer on its way.
 
-use crate::exchange::slot::After;
+use crate::exchange::phase::After;
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
 use crate::state::env::Env;
 use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};

@@ -1,6 +1,7 @@
 //! Writes what a streaming client hears while its request waits, see [`super::early`].
 
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::{Conn, WriteEnd};
 use crate::relay::{Begun, Early, QueueStanding, StreamShape, encode_engine_error, encode_refused};
 use crate::state::env::Env;
@@ -46,19 +47,19 @@ async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> Afte
 pub(crate) async fn queued(
     env: &Env,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     position: u32,
 ) -> Result<(), WriteEnd> {
     let now = env.now();
     let mut out = conn.buffer();
-    let mut begun = match slot.answer.early {
+    let mut begun = match request.early {
         Early::Nothing | Early::Broken(_) => return Ok(()),
-        Early::Ready(shape) => begin(env, slot, shape, now, &mut out),
+        Early::Ready(shape) => begin(env, request, shape, now, &mut out),
         Early::Begun(begun) => begun,
     };
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     begun.encode(QueueStanding::Queued { position }, &mut out);
-    slot.answer.early = Early::Begun(begun);
+    request.early = Early::Begun(begun);
     write(env, conn, out).await
 }
 
@@ -66,10 +67,10 @@ pub(crate) async fn queued(
 pub(crate) async fn still_queued(
     env: &Env,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
 ) -> Result<(), WriteEnd> {
     let now = env.now();
-    let Early::Begun(begun) = &mut slot.answer.early else { return Ok(()) };
+    let Early::Begun(begun) = &mut request.early else { return Ok(()) };
     if now < begun.next_at {
         return Ok(());
     }
@@ -83,10 +84,10 @@ pub(crate) async fn still_queued(
 pub(crate) async fn dispatched(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &Request<'_>,
     worker: &str,
 ) -> Result<(), WriteEnd> {
-    let Early::Begun(begun) = &slot.answer.early else { return Ok(()) };
+    let Early::Begun(begun) = &request.early else { return Ok(()) };
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Prefill { worker }, &mut out);
     write(env, conn, out).await
@@ -94,16 +95,16 @@ pub(crate) async fn dispatched(
 
 fn begin(
     env: &Env,
-    slot: &Slot,
+    request: &Request<'_>,
     shape: StreamShape,
     at: NanosSinceStart,
     out: &mut Vec<u8>,
 ) -> Begun {
-    let client_version = slot.head.version;
+    let client_version = request.head.version;
     let framing = AnswerFraming::open(client_version);
     let keep_alive =
-        slot.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
-    let extra = &slot.own_fields();
+        request.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
+    let extra = &request.own_fields();
     encode_own_stream(&OwnStream { client_version, keep_alive, extra }, out);
     Begun { shape, framing, keep_alive, at, next_at: at }
 }

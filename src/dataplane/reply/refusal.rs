@@ -3,11 +3,12 @@
 
 use super::discard;
 use super::early_head;
-use crate::exchange::labels::{CLIENT_GONE, Labels};
+use crate::exchange::phase::After;
 use crate::exchange::rate_fields::RATE_FIELDS;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::env::Env;
+use crate::story::facts::Facts;
 use forebay_fleet::account::NO_ENDPOINT;
 use forebay_fleet::mailbox::EngineAnswer;
 use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
@@ -19,12 +20,11 @@ use forebay_prompt::parse::Refusal;
 pub(crate) async fn and_close(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &Request<'_>,
     refusal: &Refusal,
-    labels: &Labels,
 ) -> After {
     let wire = Wire { keep_alive: false, head_only: false };
-    answer(env, conn, refusal, labels, wire, slot).await
+    answer(env, conn, refusal, wire, request).await
 }
 
 /// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
@@ -32,16 +32,15 @@ pub(crate) async fn and_close(
 pub(crate) async fn before_body(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &Request<'_>,
     refusal: &Refusal,
-    labels: &Labels,
 ) -> After {
     let wire = Wire {
-        keep_alive: discard::goes_on(env, conn, &slot.head),
-        head_only: slot.head.method == Method::Head,
+        keep_alive: discard::goes_on(env, conn, &request.head),
+        head_only: request.head.method == Method::Head,
     };
-    match answer(env, conn, refusal, labels, wire, slot).await {
-        After::KeepAlive => discard::request(env, conn, &slot.head).await,
+    match answer(env, conn, refusal, wire, request).await {
+        After::KeepAlive => discard::request(env, conn, &request.head).await,
         end => end,
     }
 }
@@ -50,38 +49,36 @@ pub(crate) async fn before_body(
 pub(crate) async fn request(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &Request<'_>,
     refusal: &Refusal,
-    labels: &Labels,
 ) -> After {
-    if let Some(begun) = slot.answer.early.begun() {
-        count(env, refusal, labels);
+    if let Some(begun) = request.early.begun() {
+        count(env, refusal, &request.story.facts);
         return early_head::refuse(begun, env, conn, refusal).await;
     }
     let wire = Wire {
-        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
-        head_only: slot.head.method == Method::Head,
+        keep_alive: request.head.keep_alive && !env.draining.is_set(),
+        head_only: request.head.method == Method::Head,
     };
-    answer(env, conn, refusal, labels, wire, slot).await
+    answer(env, conn, refusal, wire, request).await
 }
 
 /// Passes on what an engine said of the request, in the engine's own words.
 pub(crate) async fn by_engine(
     env: &Env,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &Request<'_>,
     answer: &EngineAnswer,
-    labels: &Labels,
 ) -> After {
-    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+    let endpoint = request.story.facts.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, answer.status);
-    if let Some(begun) = slot.answer.early.begun() {
+    if let Some(begun) = request.early.begun() {
         return early_head::fail(begun, env, conn, answer.status, &answer.body).await;
     }
-    let keep_alive = slot.head.keep_alive && !env.draining.is_set();
+    let keep_alive = request.head.keep_alive && !env.draining.is_set();
     let mut out = conn.buffer();
     let retry_after = answer.retry_after.as_deref().map(|after| (header::RETRY_AFTER, after));
-    let [a, b, c, d, e] = slot.own_fields();
+    let [a, b, c, d, e] = request.own_fields();
     let fields = [a, b, c, d, e, retry_after.unwrap_or_default()];
     let response = OwnResponse {
         status: answer.status,
@@ -111,17 +108,11 @@ struct Wire {
     head_only: bool,
 }
 
-/// Counts a request that nobody waits for any more.
-pub(crate) fn count_gone(env: &Env, labels: &Labels) {
-    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
-    env.counters.answered(endpoint, CLIENT_GONE);
-}
-
-fn count(env: &Env, refusal: &Refusal, labels: &Labels) {
-    let endpoint = labels.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
+fn count(env: &Env, refusal: &Refusal, facts: &Facts) {
+    let endpoint = facts.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, refusal.status());
-    let model = labels.model.unwrap_or(usize::MAX);
-    env.counters.refused(refusal.reason() as usize, endpoint, labels.stream, model);
+    let model = facts.model.unwrap_or(usize::MAX);
+    env.counters.refused(refusal.reason() as usize, endpoint, facts.stream, model);
 }
 
 /// Counts and sends one refusal.
@@ -129,15 +120,14 @@ async fn answer(
     env: &Env,
     conn: &mut Conn,
     refusal: &Refusal,
-    labels: &Labels,
     wire: Wire,
-    slot: &Slot,
+    request: &Request<'_>,
 ) -> After {
-    count(env, refusal, labels);
+    count(env, refusal, &request.story.facts);
     let mut body = conn.buffer();
     let mut out = conn.buffer();
-    refusal.encode_body(labels.shape(), &mut body);
-    let own = slot.own_fields().into_iter().chain(slot.answer.limits.fields());
+    refusal.encode_body(request.story.facts.shape(), &mut body);
+    let own = request.own_fields().into_iter().chain(request.fields.limits.fields());
     let mut told = [("", &b""[..]); TOLD_FIELDS];
     told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
     encode(refusal, wire, &told, &body, &mut out);

@@ -1,40 +1,43 @@
 //! dispatch, relay: one attempt to get an answer from one rank.
 
-use crate::exchange::resumable::Keeping;
-use crate::exchange::slot::{After, Slot};
+use super::declined_answer::decline;
+use crate::exchange::Exchange;
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
+use crate::exchange::phase::Delivery;
+use crate::exchange::resumable::Resumable;
 use crate::ingress::Conn;
 use crate::intake::websocket;
-use crate::overlap::prediction::Predicted;
-use crate::pair::begin::{self, Paired};
-use crate::relay::{Outbound, Upstream, Watch, first_bytes, gather, send};
+use crate::overlap::prediction::PredictedHit;
+use crate::pair::begin::{self, PairDispatch};
+use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use crate::reply::early_head;
 use crate::resume::remainder;
 use crate::send::answer_meaning::{meaning, turned_down};
 use crate::send::blame;
-use crate::send::outbound::{Going, encode, own_body};
-use crate::send::relay_answer::{Accounted, Answering, answer, head_came};
+use crate::send::outbound::{Dispatch, encode, own_body};
+use crate::send::relay_answer::{AttemptAccount, WorkerAnswer, answer, answer_began};
 use crate::send::tunnel;
-use crate::state::connecting::{Towards, connect};
+use crate::state::connecting::{ConnectTarget, connect};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::leg::Waiting;
+use crate::state::leg::AttemptWatch;
 use crate::state::pulse::PulseWatch;
-use crate::state::shard::{Sending, Shard};
+use crate::state::shard::{SendParts, Shard};
+use crate::story::event;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_fleet::account::{
     BodyStart, Count, FailedTrial, FirstTokenKind, HeldAgainst, Lease, Stage,
 };
-use forebay_fleet::mailbox::{EngineAnswer, RequestFacts};
-use forebay_http1::{BodyFraming, FieldKind};
+use forebay_fleet::mailbox::RequestFacts;
 use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
-use forebay_router::dispatch::retry_after_s;
 use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};
 use forebay_router::request::{
     AnswerMeaning, Chosen, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
 };
-use std::future::{poll_fn, ready};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
@@ -45,21 +48,21 @@ pub(crate) struct Attempt<'a> {
     pub(crate) chosen: Box<Chosen>,
     /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
     /// KV events tell.
-    pub(crate) predicted: Option<Predicted>,
+    pub(crate) predicted: Option<PredictedHit>,
     /// What became of the request before.
-    pub(crate) before: Option<Box<Before>>,
+    pub(crate) before: Option<Box<PriorAttempt>>,
 }
 
 /// What other ranks have made of a request.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct PriorAttempt {
     /// The rank that has failed it, and how, where it was alone with the request.
     pub(crate) failed_at: Option<(RankIndex, RelayError)>,
     /// A trial that failed.
     pub(crate) trial: Option<Box<FailedTrial>>,
 }
 
-impl Before {
+impl PriorAttempt {
     /// `None` where nothing follows for another rank from what becomes of the request.
     pub(crate) fn of(flow: &mut RequestFlow) -> Option<Box<Self>> {
         let failed_at = flow.failed_at();
@@ -76,10 +79,10 @@ impl Before {
 }
 
 /// What an attempt that failed leaves.
-struct Tried<'a, 'b> {
+struct FailedTry<'a, 'b> {
     lease: Lease,
-    paired: Option<Paired<'b>>,
-    before: Option<&'a Before>,
+    paired: Option<PairDispatch<'b>>,
+    before: Option<&'a PriorAttempt>,
 }
 
 /// Sends the request and relays the answer; the leases go back when this returns, whatever
@@ -87,14 +90,14 @@ struct Tried<'a, 'b> {
 pub(crate) async fn run(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    exchange: &mut Exchange<'_, Delivery>,
     attempt: Attempt<'_>,
 ) -> Result<After, Failed> {
     let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
-    slot.told.priority.number = engine_number(shard, slot, &chosen, facts);
+    exchange.request.caller.priority.number = engine_number(shard, exchange, &chosen, facts);
     let Chosen { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
-        Some(prefill) => Some(begin::begin(shard, conn, slot, &plan, prefill).await?),
+        Some(prefill) => Some(begin::begin(shard, conn, exchange, &plan, prefill).await?),
         None => None,
     };
     if let Some(paired) = &mut paired {
@@ -103,34 +106,39 @@ pub(crate) async fn run(
     let router_id = &shard.links.doors.router_id;
     let is_trial = lease.is_trial();
     let is_paired = paired.is_some();
-    let going = Going { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
-    let pulse = pulse(shard, slot, going, paired.is_some());
-    let passes_at = passes_at(shard, slot, going, &mut lease, paired.is_some());
+    let going = Dispatch { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
+    let pulse = pulse(shard, exchange, going, paired.is_some());
+    let passes_at = passes_at(shard, exchange, going, &mut lease, paired.is_some());
     let ended = {
-        let exchange = pin!(exchange(shard.sending(), conn, slot, going, paired.as_mut()));
-        beside(exchange, passes_at, &mut lease).await
+        let answer = pin!(exchange_with(shard.sending(), conn, exchange, going, paired.as_mut()));
+        beside(answer, passes_at, &mut lease).await
     };
     let answering = match ended {
         Ok(answering) => answering,
         Err(error) => {
-            let tried = Tried { lease, paired, before: before.as_deref() };
-            return Err(failed(shard, slot, going, tried, error));
+            let tried = FailedTry { lease, paired, before: before.as_deref() };
+            return Err(failed(shard, exchange, going, tried, error));
         }
     };
-    settle_trial(shard, slot, before.and_then(|before| before.trial));
+    settle_trial(shard, exchange, before.and_then(|before| before.trial));
     if let Some(paired) = &paired {
         blame::pair_works(shard, paired, plan.rank, facts.requester());
     }
-    let is_kept = remainder::head_came(slot, &plan, paired.is_some());
-    head_came(shard, slot, going, &mut lease, is_kept);
+    let is_kept = remainder::answer_began(exchange, &plan, paired.is_some());
+    answer_began(shard, &mut exchange.request, going, &mut lease, is_kept);
     let paired_with = paired.as_ref();
     let pulse = pulse.as_ref();
-    let accounted = Accounted { going, lease, pulse, predicted, paired: paired_with };
-    let relayed = match slot.answer.head.status {
+    let accounted = AttemptAccount { going, lease, pulse, predicted, paired: paired_with };
+    let relayed = match exchange.request.answer_head.status {
         // Apart: each connection would hold the place for it, and few become a tunnel.
-        101 => Box::pin(tunnel::run(shard.sending(), conn, slot, answering, accounted)).await,
-        _ if is_kept => Box::pin(remainder::answer(shard, conn, slot, answering, accounted)).await,
-        _ => answer(shard, conn, slot, &mut Some(answering), accounted).await,
+        101 => {
+            Box::pin(tunnel::run(shard.sending(), conn, &exchange.request, answering, accounted))
+                .await
+        }
+        _ if is_kept => {
+            Box::pin(remainder::answer(shard, conn, exchange, answering, accounted)).await
+        }
+        _ => answer(shard, conn, &mut exchange.request, &mut Some(answering), accounted).await,
     };
     match relayed {
         Ok(after) => {
@@ -148,17 +156,22 @@ pub(crate) async fn run(
                 blame::broke_off(shard, going, error);
             }
             let failed = begin::abandoned(shard, paired, plan.rank, error);
-            if matches!(slot.pair.keeping, Keeping::Off) {
+            if matches!(exchange.phase.resumable, Resumable::Off) {
                 return Err(failed);
             }
-            Box::pin(remainder::broke_off(shard, conn, slot, failed)).await
+            Box::pin(remainder::broke_off(shard, conn, exchange, failed)).await
         }
     }
 }
 
 /// Where the request stands in vLLM's own queue, if the router says so. Counted anew for each rank:
 /// what there is to compute differs.
-fn engine_number(shard: &Shard, slot: &Slot, chosen: &Chosen, facts: &RequestFacts) -> Option<i64> {
+fn engine_number(
+    shard: &Shard,
+    exchange: &Exchange<'_, Delivery>,
+    chosen: &Chosen,
+    facts: &RequestFacts,
+) -> Option<i64> {
     let fleet = shard.workers.fleet.borrow();
     let queue = &fleet.config.flow.queue;
     if !queue.engine_priority {
@@ -170,27 +183,22 @@ fn engine_number(shard: &Shard, slot: &Slot, chosen: &Chosen, facts: &RequestFac
         prefill_time: chosen.prefill_time().unwrap_or_default(),
         overtaken_max: queue.overtaken_max,
     };
-    Some(order.number(slot.granted_priority()))
+    Some(order.number(exchange.request.granted_priority()))
 }
 
 /// An attempt that ended before a byte of an answer was passed on: who is to blame, and what the
 /// request does next. The lease goes back.
 fn failed(
     shard: &Shard,
-    slot: &mut Slot,
-    Going { plan, endpoint, facts, .. }: Going<'_>,
-    Tried { mut lease, mut paired, before }: Tried<'_, '_>,
+    exchange: &mut Exchange<'_, Delivery>,
+    Dispatch { plan, endpoint, facts, .. }: Dispatch<'_>,
+    FailedTry { mut lease, mut paired, before }: FailedTry<'_, '_>,
     error: RelayError,
 ) -> Failed {
     shard.io.note_lack_of_sockets(&shard.env, error);
-    if let Some(trace) = &mut slot.told.trace {
-        trace.failed(error.describe(), shard.env.now());
-    }
-    if let Some(meter) = slot.told.quota.meter()
-        && paired.as_mut().is_some_and(|paired| !paired.is_prefilled())
-    {
-        meter.decodes_nothing();
-    }
+    let is_unprefilled = paired.as_mut().is_some_and(|paired| !paired.is_prefilled());
+    let now = shard.env.now();
+    exchange.request.story.failed(&event::AttemptFailure { error, is_unprefilled, now });
     if may_be_blamed(endpoint, error) {
         let first = before.and_then(|before| before.failed_alike(error));
         match first.filter(|_| paired.is_none()) {
@@ -198,9 +206,10 @@ fn failed(
             None => blame::failed(shard, &mut lease, plan, paired.as_mut(), error),
         }
     }
-    let trial = match (error, meaning(slot, plan)) {
+    let trial = match (error, meaning(&exchange.request, plan)) {
         (RelayError::TrialFailed, AnswerMeaning::Failed(scope, weight)) => {
-            let failed = Judgement::Failure { scope, weight, status: slot.answer.head.status };
+            let failed =
+                Judgement::Failure { scope, weight, status: exchange.request.answer_head.status };
             let failure = failed.against(plan.rank, facts.requester(), false);
             failure.map(|failure| Box::new(lease.judge_open(failure)))
         }
@@ -216,16 +225,16 @@ fn failed(
         shard.env.counters.held(HeldAgainst::Caller);
     }
     let abandoned = begin::abandoned(shard, paired, plan.rank, error);
-    let WorkerReply { answer, retry_after_s, .. } = std::mem::take(&mut slot.answer.reply);
+    let WorkerReply { answer, retry_after_s, .. } = std::mem::take(&mut exchange.phase.reply);
     let answer = answer.or(abandoned.reply.answer);
     let reply = WorkerReply { answer, trial, retry_after_s };
-    Failed { has_rest: slot.pair.keeping.is_rest(), reply, ..abandoned }
+    Failed { has_rest: exchange.phase.resumable.is_remainder(), reply, ..abandoned }
 }
 
 /// Another rank answers the request of a failed trial: who is to blame shows now.
-fn settle_trial(shard: &Shard, slot: &Slot, trial: Option<Box<FailedTrial>>) {
+fn settle_trial(shard: &Shard, exchange: &Exchange<'_, Delivery>, trial: Option<Box<FailedTrial>>) {
     if let Some(trial) = trial
-        && (200..300).contains(&slot.answer.head.status)
+        && (200..300).contains(&exchange.request.answer_head.status)
     {
         blame::served_elsewhere(shard, &trial);
     }
@@ -235,8 +244,8 @@ fn settle_trial(shard: &Shard, slot: &Slot, trial: Option<Box<FailedTrial>>) {
 /// prefill leg shows it.
 fn passes_at(
     shard: &Shard,
-    slot: &Slot,
-    going: Going<'_>,
+    exchange: &Exchange<'_, Delivery>,
+    going: Dispatch<'_>,
     lease: &mut Lease,
     is_paired: bool,
 ) -> Option<NanosSinceStart> {
@@ -248,8 +257,8 @@ fn passes_at(
         return None;
     }
     let now = shard.env.now();
-    let shows = going.body_start(&slot.request) == BodyStart::Token;
-    let kind = FirstTokenKind { shows, is_stream: shows && slot.request.stream };
+    let shows = going.body_start(&exchange.request.api) == BodyStart::Token;
+    let kind = FirstTokenKind { shows, is_stream: shows && exchange.request.api.stream };
     let first_tokens = shard.workers.first_tokens(going.facts.model)?;
     Some(now.plus(first_tokens.time_unseen(kind, lease, now)?))
 }
@@ -276,8 +285,8 @@ fn beside<'a, T>(
 /// nothing of the rank.
 fn pulse<'a>(
     shard: &'a Shard,
-    slot: &Slot,
-    going: Going<'_>,
+    exchange: &Exchange<'_, Delivery>,
+    going: Dispatch<'_>,
     is_paired: bool,
 ) -> Option<PulseWatch<'a>> {
     if is_paired || !going.endpoint.is_inference() {
@@ -285,7 +294,7 @@ fn pulse<'a>(
     }
     let workers = &shard.workers;
     let rank = going.plan.rank;
-    let is_stream = slot.request.stream;
+    let is_stream = exchange.request.api.stream;
     let tokens = workers.board.rank(rank)?.prefill_tokens();
     let sent_at = if is_stream { shard.env.now() } else { NanosSinceStart(0) };
     Some(PulseWatch::new(workers.pulse(rank)?, is_stream, sent_at, tokens))
@@ -293,18 +302,18 @@ fn pulse<'a>(
 
 /// Sends the request and waits for the head of the answer. A pooled connection that had died is
 /// replaced once.
-async fn exchange(
-    sending: Sending<'_>,
+async fn exchange_with(
+    sending: SendParts<'_>,
     conn: &mut Conn,
-    slot: &mut Slot,
-    going: Going<'_>,
-    mut paired: Option<&mut Paired<'_>>,
-) -> Result<Answering, RelayError> {
-    let Sending { env, io, workers } = sending;
-    let Going { plan, facts, .. } = going;
-    early_head::dispatched(env, conn, slot, &plan.shown_as).await?;
-    let is_long = may_be_unread(slot, going.endpoint);
-    let may_leave = may_leave(env, slot, paired.is_some());
+    exchange: &mut Exchange<'_, Delivery>,
+    going: Dispatch<'_>,
+    mut paired: Option<&mut PairDispatch<'_>>,
+) -> Result<WorkerAnswer, RelayError> {
+    let SendParts { env, io, workers } = sending;
+    let Dispatch { plan, facts, .. } = going;
+    early_head::dispatched(env, conn, &exchange.request, &plan.shown_as).await?;
+    let is_long = may_be_unread(exchange, going.endpoint);
+    let may_leave = may_leave(env, exchange, paired.is_some());
     let key = workers.key(plan.worker, plan.address);
     let mut is_resent = false;
     let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
@@ -315,25 +324,28 @@ async fn exchange(
             None => {
                 let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
                 let timeout = env.config().timeouts.connect;
-                let to = Towards { worker: plan.worker, key, timeout, is_for_long: is_long };
+                let to = ConnectTarget { worker: plan.worker, key, timeout, is_for_long: is_long };
                 // Apart: each connection would hold the place for it, and most requests find one.
                 let connecting = Box::pin(connect(sending, &mut watch, to));
                 connecting.await.map_err(|error| error.resent(is_resent))?
             }
         };
         let is_prefilled = paired.as_ref().is_some_and(|paired| !paired.is_concurrent());
-        slot.leaves(env, plan.rank, is_prefilled);
+        let sent = event::AttemptStart { rank: plan.rank, is_prefilled, now: env.now() };
+        exchange.request.story.sent(&sent);
         let mut head = io.buffers.take();
         let limits = env.head_limits();
-        let begun_bytes = encode(slot, going, paired.as_deref(), &mut head);
+        let begun_bytes = encode(exchange, going, paired.as_deref(), &mut head);
+        let Buffers { head: sent_head, message, leg_body, answer_head, .. } =
+            &mut *exchange.request.buffers;
         let body = match paired {
-            Some(_) => &slot.pair.leg_body,
-            None => own_body(&slot.head, &slot.message),
+            Some(_) => &leg_body[..],
+            None => own_body(sent_head, message),
         };
         let outbound = Outbound {
             head,
             body: body.get(begun_bytes..).unwrap_or_default(),
-            method: &slot.head.method,
+            method: &sent_head.method,
             may_switch: going.endpoint == Endpoint::WebSocket,
             limits: &limits,
         };
@@ -343,26 +355,26 @@ async fn exchange(
         };
         let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
         watch.wait_at_most(env.config().timeouts.first_byte);
-        let answered = send(&mut watch, &mut upstream, outbound, &mut slot.answer.head).await;
+        let answered = send(&mut watch, &mut upstream, outbound, answer_head).await;
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
                 workers.hear(plan.worker);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                if let Some(error) = turned_down(slot, going, &upstream.input) {
-                    let answering = Answering { upstream, sent };
-                    return Err(turn_down(sending, conn, slot, answering, error).await);
+                if let Some(error) = turned_down(exchange, going, &upstream.input) {
+                    let answering = WorkerAnswer { upstream, sent };
+                    return Err(decline(sending, conn, exchange, answering, error).await);
                 }
-                websocket::check_answer(slot, &upstream.input)?;
-                remainder::check_answer(slot, plan, paired.is_some())?;
+                websocket::check_answer(&exchange.request, &upstream.input)?;
+                remainder::check_answer(exchange, plan, paired.is_some())?;
                 if paired.is_some() || may_leave {
                     let down = down(sending, plan, may_leave).resumed(wait_left);
-                    let first = first(conn, slot, down, &mut upstream, paired);
+                    let first = first(conn, exchange, down, &mut upstream, paired);
                     first.await?;
                 }
-                slot.answer.head_at.get_or_insert(head_at);
-                return Ok(Answering { upstream, sent });
+                exchange.request.story.facts.times.head_at.get_or_insert(head_at);
+                return Ok(WorkerAnswer { upstream, sent });
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {
                 env.count(Count::Resends);
@@ -375,28 +387,28 @@ async fn exchange(
 }
 
 /// May the worker take longer to read what it is sent than a host may take to answer?
-fn may_be_unread(slot: &Slot, endpoint: Endpoint) -> bool {
-    let bytes = slot.message.len().max(slot.pair.leg_body.len());
+fn may_be_unread(exchange: &Exchange<'_, Delivery>, endpoint: Endpoint) -> bool {
+    let bytes = exchange.request.message.len().max(exchange.request.leg_body.len());
     bytes > READ_AT_ONCE_BYTES_MAX || endpoint == Endpoint::WebSocket
 }
 
 /// Waits until the answer has begun: the head of a stream alone is no answer.
 async fn first(
     conn: &mut Conn,
-    slot: &Slot,
+    exchange: &Exchange<'_, Delivery>,
     mut down: DownWatch<'_>,
     upstream: &mut Upstream,
-    paired: Option<&mut Paired<'_>>,
+    paired: Option<&mut PairDispatch<'_>>,
 ) -> Result<(), RelayError> {
-    let head = &slot.answer.head;
-    if slot.pair.keeping.is_rest() {
+    let head = &exchange.request.answer_head;
+    if exchange.phase.resumable.is_remainder() {
         // As for any other event of the stream.
         conn.wait_at_most(down.begin_idle());
     }
     match paired {
         Some(paired) => begin::first(conn, down, head, upstream, paired).await,
         None if head.event_stream => {
-            let mut watch = Waiting { conn, leg: None, down };
+            let mut watch = AttemptWatch { conn, leg: None, down };
             first_bytes(&mut watch, upstream, head, |_| true).await.map(drop)
         }
         None => Ok(()),
@@ -404,96 +416,25 @@ async fn first(
 }
 
 fn waiting<'a, 'b>(
-    sending: Sending<'a>,
+    sending: SendParts<'a>,
     plan: &SendPlan,
     conn: &'a mut Conn,
     may_leave: bool,
-    paired: &'a mut Option<&mut Paired<'b>>,
-) -> Waiting<'a, 'b> {
+    paired: &'a mut Option<&mut PairDispatch<'b>>,
+) -> AttemptWatch<'a, 'b> {
     let down = down(sending, plan, may_leave);
     let leg = paired.as_mut().map(|paired| &mut paired.leg);
-    Waiting { conn, leg, down }
+    AttemptWatch { conn, leg, down }
 }
 
 /// May the request go elsewhere while nothing of its answer has come? The rest of a stream may.
-fn may_leave(env: &Env, slot: &Slot, is_paired: bool) -> bool {
-    !is_paired && (slot.pair.keeping.is_rest() || env.config().retry.after_send)
+fn may_leave(env: &Env, exchange: &Exchange<'_, Delivery>, is_paired: bool) -> bool {
+    !is_paired && (exchange.phase.resumable.is_remainder() || env.config().retry.after_send)
 }
 
 /// Of a request without a byte of its answer. Where it `may_leave`, it goes elsewhere once the rank
 /// stands still.
-fn down<'a>(sending: Sending<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch<'a> {
+fn down<'a>(sending: SendParts<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch<'a> {
     let down = DownWatch::new(sending.env, sending.workers, plan.worker);
     if may_leave { down.leaving(plan.rank) } else { down }
-}
-
-/// Ends the attempt. Where the client may get the answer after all, it is kept. Boxed: each
-/// connection would hold the place for that, and few answers are kept.
-fn turn_down<'a>(
-    sending: Sending<'a>,
-    conn: &'a mut Conn,
-    slot: &'a mut Slot,
-    answering: Answering,
-    error: RelayError,
-) -> Pin<Box<dyn Future<Output = RelayError> + 'a>> {
-    match error {
-        RelayError::EngineBusy => Box::pin(ready(busy(sending, slot, answering))),
-        RelayError::CallerLimited | RelayError::TrialFailed => {
-            Box::pin(keep_answer(sending, conn, slot, answering, error))
-        }
-        error => {
-            keep_if_whole(sending, slot, answering);
-            Box::pin(ready(error))
-        }
-    }
-}
-
-/// A worker that is silent for so long has said what it had to say.
-const KEPT_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// Keeps an answer that another rank may better. Why the attempt ends.
-async fn keep_answer(
-    sending: Sending<'_>,
-    conn: &mut Conn,
-    slot: &mut Slot,
-    Answering { mut upstream, sent }: Answering,
-    error: RelayError,
-) -> RelayError {
-    let head = &slot.answer.head;
-    let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
-    let retry_after = value(FieldKind::RetryAfter);
-    let content_type = value(FieldKind::ContentType).and_then(|kind| String::from_utf8(kind).ok());
-    let gathered = match gather(conn, &mut upstream, head, KEPT_WAIT_MAX).await {
-        Ok(gathered) => gathered,
-        Err(error) => return error,
-    };
-    if gathered.upstream_reusable && sent {
-        sending.io.keep(sending.env, upstream);
-    }
-    let status = head.status;
-    let body = gathered.body;
-    let answer = EngineAnswer { status, body, content_type, retry_after };
-    slot.answer.reply.answer = Some(Box::new(answer));
-    error
-}
-
-/// Notes when the engine will have room.
-fn busy(sending: Sending<'_>, slot: &mut Slot, answering: Answering) -> RelayError {
-    let after = slot.answer.head.value_of(FieldKind::RetryAfter, &answering.upstream.input);
-    slot.answer.reply.retry_after_s = after.and_then(retry_after_s);
-    keep_if_whole(sending, slot, answering);
-    RelayError::EngineBusy
-}
-
-/// A refusal that has come whole leaves its connection as good as new.
-fn keep_if_whole(sending: Sending<'_>, slot: &Slot, answering: Answering) {
-    let BodyFraming::Length(bytes) = slot.answer.head.body else { return };
-    let Answering { mut upstream, sent } = answering;
-    let whole = usize::try_from(bytes)
-        .ok()
-        .and_then(|bytes| slot.answer.head.head_bytes.checked_add(bytes));
-    if sent && slot.answer.head.keep_alive && whole == Some(upstream.input.len()) {
-        upstream.input.clear();
-        sending.io.keep(sending.env, upstream);
-    }
 }

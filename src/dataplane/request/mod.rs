@@ -1,6 +1,8 @@
 //! The path of one request: `serve` calls all phases in order.
 
 pub(crate) mod attempt;
+mod declined_answer;
+pub(crate) mod deliver;
 pub(crate) mod pressure;
 pub(crate) mod queue_wait;
 pub(crate) mod serve;

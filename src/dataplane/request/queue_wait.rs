@@ -2,7 +2,7 @@
 //! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
 //! and its seat is given back.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::relay::Early;
 use crate::reply::early_head;
@@ -43,7 +43,7 @@ impl Drop for Seat<'_> {
 pub(crate) async fn for_verdict<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     waiter: Box<Waiter>,
     wanted: QueueWanted,
 ) -> (RequestEvent, Option<Seat<'a>>) {
@@ -51,7 +51,7 @@ pub(crate) async fn for_verdict<'a>(
     let mut seat = Seat { shard, wait: Wait::new(&waiter, wanted) };
     // The guard is there before the message: whatever ends this task, the home hears of it.
     shard.post(seat.wait.home(&shard.workers.board), MeshMessage::Join(waiter));
-    let ended = told(shard, conn, slot, &seat.wait).await;
+    let ended = told(shard, conn, request, &seat.wait).await;
     shard.env.time(Stage::Queue, start);
     match ended {
         Err(WaitEnd::Gone) => shard.env.count(Count::QueueLeft),
@@ -64,9 +64,9 @@ pub(crate) async fn for_verdict<'a>(
 
 /// A full queue holds no text of prompts beside the bodies: `limits.buffered_bytes_max` counts only
 /// these. A recorder gets its keys from the text when the request is sent.
-pub(crate) fn drop_text(shard: &Shard, slot: &mut Slot) {
+pub(crate) fn drop_text(shard: &Shard, request: &mut Request<'_>) {
     if shard.workers.fleet().serving.notes.is_none() {
-        shard.routing.text.give(&shard.io, slot.prompt.drop_text());
+        shard.routing.text.give(&shard.io, request.prompt.drop_text());
     }
 }
 
@@ -75,14 +75,14 @@ pub(crate) fn drop_text(shard: &Shard, slot: &mut Slot) {
 async fn told(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     &Wait { ticket, queue, deadline, .. }: &Wait,
 ) -> Result<Verdict, WaitEnd> {
     let env = &shard.env;
     let waiting = shard.workers.board.queue(queue).map_or(1, |cell| cell.waiting());
-    early_head::queued(env, conn, slot, waiting).await.map_err(|_| WaitEnd::Gone)?;
+    early_head::queued(env, conn, request, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
-        let comment = match &slot.answer.early {
+        let comment = match &request.early {
             Early::Begun(begun) => Some(begun.next_at),
             _ => None,
         };
@@ -96,7 +96,7 @@ async fn told(
         if env.draining.is_set() && before_the_cut(env).is_zero() {
             return Err(WaitEnd::Draining);
         }
-        early_head::still_queued(env, conn, slot).await.map_err(|_| WaitEnd::Gone)?;
+        early_head::still_queued(env, conn, request).await.map_err(|_| WaitEnd::Gone)?;
     }
 }
 

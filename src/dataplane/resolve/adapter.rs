@@ -2,7 +2,7 @@
 //! plane hears of it, and the request waits until a fleet comes that has the adapter.
 
 use super::facts;
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
@@ -24,9 +24,13 @@ const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// The adapter that the request has to wait for, if there is one. Who may not use it hears that
 /// later, and waits for nothing.
-pub(crate) fn awaited(fleet: &FleetSnapshot, endpoint: Endpoint, slot: &Slot) -> Option<Arc<str>> {
-    let name = unloaded(fleet, &slot.request)?;
-    let may_use = match facts::model(fleet, endpoint, slot) {
+pub(crate) fn awaited(
+    fleet: &FleetSnapshot,
+    endpoint: Endpoint,
+    request: &Request<'_>,
+) -> Option<Arc<str>> {
+    let name = unloaded(fleet, &request.api)?;
+    let may_use = match facts::model(fleet, endpoint, request) {
         // `lora_path` names it beside a model that is served.
         Ok(_) => true,
         Err(refusal) => refusal.reason() == Reason::UnknownModel,

@@ -2,7 +2,7 @@
 //! client may.
 
 use super::stored_response;
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::intake::websocket;
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
@@ -15,15 +15,15 @@ use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
 use std::net::IpAddr;
 
-/// When the request came, and where it has to go.
+/// Times and places of a request that its message does not show.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Came {
-    /// Its head: the deadline of its client counts from here.
+pub(crate) struct Arrival {
+    /// Time of the head: the client's deadline counts from here.
     pub(crate) head_at: NanosSinceStart,
-    /// All of it. How long a client takes to send a body gives it no place before others.
+    /// Time of the last byte: waits count from here.
     pub(crate) read_at: NanosSinceStart,
-    /// The rank that keeps what the request is about.
-    pub(crate) kept_at: Option<RankIndex>,
+    /// Rank that stores the response that the request names.
+    pub(crate) stored_at: Option<RankIndex>,
     /// The client's address, as far as it is known.
     pub(crate) address: IpAddr,
 }
@@ -36,24 +36,24 @@ pub(crate) struct Came {
 pub(crate) fn model<'a>(
     fleet: &'a FleetSnapshot,
     endpoint: Endpoint,
-    slot: &Slot,
+    request: &Request<'_>,
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
-    let request = &slot.request;
-    let found = forebay_select::model(fleet, endpoint, request);
+    let api = &*request.api;
+    let found = forebay_select::model(fleet, endpoint, api);
     // Before anything is said of the model: who may not use it does not hear whether it is there.
     let resolved = found.ok().map(|(_, model)| &*model.name);
     if !matches!(found, Err(NoModel::Missing | NoModel::NoPath)) {
-        slot.told.whom.check_model(&fleet.tenants, request, resolved)?;
+        request.caller.whom.check_model(&fleet.tenants, api, resolved)?;
     }
     if endpoint == Endpoint::WebSocket
         && let Ok((_, model)) = found
-        && let Some(listed) = slot.told.whom.only_models(&fleet.tenants)
+        && let Some(listed) = request.caller.whom.only_models(&fleet.tenants)
     {
         websocket::check_models(fleet, model, listed)?;
     }
     found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("those that may serve it have not listed it yet"),
-        NoModel::Unknown => Refusal::unknown_model(request.asked_model()),
+        NoModel::Unknown => Refusal::unknown_model(api.asked_model()),
         NoModel::Missing if endpoint == Endpoint::WebSocket => Refusal::no_model_in_query(),
         NoModel::Missing => Refusal::missing_model(),
         NoModel::NoPath => Refusal::no_path_without_model(),
@@ -80,46 +80,45 @@ pub(crate) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize)
 /// # Errors
 /// A refusal when the request asks for a rank that there is not.
 pub(crate) fn read(
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     fleet: &FleetSnapshot,
     model_index: ModelIndex,
-    came: Came,
+    arrival: Arrival,
 ) -> Result<RequestFacts, Refusal> {
     let pin = match fleet.models.get(model_index.index()) {
-        Some(model) => match stored_response::pin(came.kept_at, model)? {
-            None => pin(slot, fleet, model)?.map(Pin::Number),
-            kept => kept,
+        Some(model) => match stored_response::pin(arrival.stored_at, model)? {
+            None => pin(request, fleet, model)?.map(Pin::Number),
+            pin => pin,
         },
         None => None,
     };
-    let Slot { head, message, request, told, .. } = slot;
-    let rules = told.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
-    let hints = rules.read(head, message, request.priority);
-    slot.told.priority.granted = hints.told_priority;
-    let client_deadline = hints.deadline.map(|deadline| came.head_at.plus(deadline));
-    let deadline = wait_deadline(fleet, came.read_at, client_deadline);
+    let rules = request.caller.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
+    let hints = rules.read(&request.head, &request.message, request.api.priority);
+    request.caller.priority.granted = hints.told_priority;
+    let client_deadline = hints.deadline.map(|deadline| arrival.head_at.plus(deadline));
+    let deadline = wait_deadline(fleet, arrival.read_at, client_deadline);
     Ok(RequestFacts {
         model: model_index,
         caller: Caller {
-            session: slot.told.session,
-            source: source(slot, came.address),
+            session: request.caller.session,
+            source: source(request, arrival.address),
             ..hints.caller
         },
-        arrived_at: came.read_at,
+        arrived_at: arrival.read_at,
         deadline,
         client_deadline,
         pin,
         tried: Vec::new(),
-        output_tokens: output_tokens(slot.request.max_tokens),
+        output_tokens: output_tokens(request.api.max_tokens),
     })
 }
 
 /// A number for the tenant that a key shows, else for the client's address: for a network of 64
 /// bits of IPv6, since a client has all addresses of one.
-fn source(slot: &Slot, address: IpAddr) -> u32 {
+fn source(request: &Request<'_>, address: IpAddr) -> u32 {
     /// 2^64 divided by the golden ratio: the upper half of a product depends on all bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let whom = &slot.told.whom;
+    let whom = &request.caller.whom;
     let number = match address.to_canonical() {
         _ if whom.has_key() => u64::try_from(whom.tenant.index()).unwrap_or(0) << 32,
         IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -132,8 +131,12 @@ fn source(slot: &Slot, address: IpAddr) -> u32 {
 ///
 /// # Errors
 /// A refusal when no worker of its model has a rank of that number.
-fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRank>, Refusal> {
-    let pin = rank_pin(&slot.head, &slot.message)?;
+fn pin(
+    request: &Request<'_>,
+    fleet: &FleetSnapshot,
+    model: &Model,
+) -> Result<Option<DpRank>, Refusal> {
+    let pin = rank_pin(&request.head, &request.message)?;
     let Some(DpRank(number)) = pin else { return Ok(None) };
     let ranks = model
         .ranks
@@ -144,7 +147,7 @@ fn pin(slot: &Slot, fleet: &FleetSnapshot, model: &Model) -> Result<Option<DpRan
     if number <= highest {
         // Engines that do not read the rank there ignore the client's, and so does the router.
         let is_heard = |&rank: &RankIndex| {
-            slot.request.endpoint.is_none_or(|endpoint| reaches(fleet, rank, endpoint))
+            request.api.endpoint.is_none_or(|endpoint| reaches(fleet, rank, endpoint))
         };
         return Ok(pin.filter(|_| model.ranks.iter().any(is_heard)));
     }

@@ -7,3 +7,4 @@ pub(crate) mod naming;
 pub(crate) mod own_page;
 pub(crate) mod preflight;
 pub(crate) mod stored_response;
+pub(crate) mod target;

@@ -1,7 +1,8 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`: the models of all workers, answered from the fleet
 //! snapshot.
 
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::env::Env;
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
@@ -21,9 +22,12 @@ fn is_forwarded(fleet: &FleetSnapshot) -> bool {
 ///
 /// # Errors
 /// A refusal for a model that is not there, or that the key may not see.
-pub(crate) fn body(fleet: &FleetSnapshot, slot: &Slot) -> Result<Option<Vec<u8>>, Refusal> {
-    let whom = &slot.told.whom;
-    if let Some(path) = ModelPath::of(slot.head.path(&slot.message)) {
+pub(crate) fn body(
+    fleet: &FleetSnapshot,
+    request: &Request<'_>,
+) -> Result<Option<Vec<u8>>, Refusal> {
+    let whom = &request.caller.whom;
+    if let Some(path) = ModelPath::of(request.head.path(&request.message)) {
         return card(fleet, whom, path).map(|card| Some(card.into_owned().into_bytes()));
     }
     if !is_forwarded(fleet) {
@@ -121,15 +125,21 @@ fn list<T: AsRef<str>>(cards: impl Iterator<Item = T>) -> Vec<u8> {
 }
 
 /// Sends the body that is found.
-pub(crate) async fn send(env: &Env, conn: &mut Conn, slot: &Slot, body: &[u8]) -> After {
-    let keep_alive = slot.head.keep_alive && !env.draining.is_set();
+pub(crate) async fn send(
+    env: &Env,
+    conn: &mut Conn,
+    request: &mut Request<'_>,
+    body: &[u8],
+) -> After {
+    request.story.facts.answer.status = 200;
+    let keep_alive = request.head.keep_alive && !env.draining.is_set();
     let response = OwnResponse {
         status: 200,
         content_type: "application/json",
         body,
         keep_alive,
-        head_only: slot.head.method == Method::Head,
-        extra: &slot.own_fields(),
+        head_only: request.head.method == Method::Head,
+        extra: &request.own_fields(),
     };
     let mut out = Vec::with_capacity(body.len() + 256);
     encode_own(&response, &mut out);

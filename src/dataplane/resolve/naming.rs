@@ -1,6 +1,7 @@
 //! parse: a request for a name of `[[model]]` becomes one for the model that the name stands for.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::buffers::Buffers;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::runtime::offloaded;
 use crate::state::shard::Shard;
@@ -17,32 +18,35 @@ use std::mem::take;
 pub(crate) async fn resolve(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     fleet: &FleetSnapshot,
 ) -> Result<(), Stop> {
-    let asked = &slot.request.model;
+    let asked = &request.api.model;
     let any = || shard.routing.stages.borrow_mut().random.u64(..SESSION_DRAW_END);
-    let draw = || slot.told.session.map_or_else(any, |session| session.draw(asked));
+    let draw = || request.caller.session.map_or_else(any, |session| session.draw(asked));
     let served = served_as(fleet, asked, draw).filter(|served| *served != asked.as_str());
-    let Some(served) = served.filter(|_| slot.request.has_model) else { return Ok(()) };
-    slot.request.rename(served);
+    let Some(served) = served.filter(|_| request.api.has_model) else { return Ok(()) };
+    request.api.rename(served);
     // A query says what its client wrote: the engine's own is in the frames.
-    if slot.body().is_empty() {
+    if request.body().is_empty() {
         return Ok(());
     }
-    let start = slot.head.head_bytes;
-    let body_bytes = slot.body().len();
+    let start = request.head.head_bytes;
+    let body_bytes = request.body().len();
     // Moving much more takes a shard too long.
-    if slot.request.behind_model(body_bytes) <= INLINE_SCAN_BYTES_MAX {
-        slot.request.write_model(&mut slot.message, start);
+    if request.api.behind_model(body_bytes) <= INLINE_SCAN_BYTES_MAX {
+        let Buffers { api, message, .. } = &mut *request.buffers;
+        api.write_model(message, start);
         return Ok(());
     }
-    let mut message = take(&mut slot.message);
-    let mut request = take(&mut slot.request);
+    let mut message = take(&mut request.message);
+    let mut api = take(&mut request.api);
     let written = offloaded(&shard.io.offload, conn, body_bytes, move |_| {
-        request.write_model(&mut message, start);
-        (message, request)
+        api.write_model(&mut message, start);
+        (message, api)
     });
-    (slot.message, slot.request) = written.await?;
+    let (message, api) = written.await?;
+    request.message = message;
+    request.api = api;
     Ok(())
 }

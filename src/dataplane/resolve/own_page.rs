@@ -2,8 +2,8 @@
 //! clients ask for them where they send their requests. Answered on the head alone: no limit, no
 //! window and no worker has a say.
 
-use crate::exchange::labels::Labels;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::reply::discard;
 use crate::state::env::Env;
@@ -33,32 +33,31 @@ pub(crate) async fn answer(
     env: &Env,
     fleet: &FleetSnapshot,
     conn: &mut Conn,
-    slot: &Slot,
+    request: &mut Request<'_>,
     page: OwnPage,
-    labels: &mut Labels,
 ) -> Result<After, Stop> {
     let body = match page {
         OwnPage::Version => concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}"),
         OwnPage::Health => healthy(env, fleet).map_err(Stop::BeforeBody)?,
     };
-    labels.status = 200;
-    if let Some(endpoint) = labels.endpoint() {
+    request.story.facts.answer.status = 200;
+    if let Some(endpoint) = request.story.facts.endpoint() {
         env.counters.answered(endpoint.index(), 200);
     }
-    let keep_alive = discard::goes_on(env, conn, &slot.head);
+    let keep_alive = discard::goes_on(env, conn, &request.head);
     let response = OwnResponse {
         status: 200,
         content_type: "application/json",
         body: body.as_bytes(),
         keep_alive,
-        head_only: slot.head.method == Method::Head,
-        extra: &slot.own_fields(),
+        head_only: request.head.method == Method::Head,
+        extra: &request.own_fields(),
     };
     let mut out = conn.buffer();
     encode_own(&response, &mut out);
     conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
-        Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
+        Ok(()) if keep_alive => discard::request(env, conn, &request.head).await,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
     })

@@ -1,8 +1,8 @@
 //! What pages of other sites are told (CORS): the fields of answers, and the answer to a browser
 //! that asks before it sends a request. Answered on the head alone, before keys and limits.
 
-use crate::exchange::labels::Labels;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::phase::After;
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::intake::client_identity::sent;
 use crate::reply::discard;
@@ -26,11 +26,10 @@ pub(crate) fn cors(config: &CorsConfig) -> Cors {
 }
 
 /// Chooses the fields of all answers to the request whose head stands in the slot.
-pub(crate) fn choose(cors: &Cors, conn: &Conn, slot: &mut Slot) {
-    slot.answer.cors = None;
+pub(crate) fn choose(cors: &Cors, conn: &Conn, request: &mut Request<'_>) {
     if !cors.is_off() {
-        let origin = sent(slot, &conn.input, "origin").next();
-        slot.answer.cors = cors.of(origin);
+        let origin = sent(&request.head, &conn.input, "origin").next();
+        request.cors = cors.of(origin);
     }
 }
 
@@ -40,16 +39,15 @@ pub(crate) async fn answer_or(
     env: &Env,
     cors: &Cors,
     conn: &mut Conn,
-    slot: &Slot,
-    labels: &mut Labels,
+    request: &mut Request<'_>,
 ) -> Result<After, Stop> {
-    let Some(asked) = asked(cors, conn, slot) else { return Err(Stop::BeforeBody(refusal)) };
+    let Some(asked) = asked(cors, conn, request) else { return Err(Stop::BeforeBody(refusal)) };
     let Some(permitted) = cors.permits(asked) else {
         return Err(Stop::BeforeBody(Refusal::new(Reason::OriginNotAllowed)));
     };
     let [origin, credentials, methods, headers, max_age, vary] = permitted;
-    let id = (header::REQUEST_ID, &slot.request_id[..]);
-    let keep_alive = discard::goes_on(env, conn, &slot.head);
+    let id = (header::REQUEST_ID, request.buffers.request_id());
+    let keep_alive = discard::goes_on(env, conn, &request.head);
     let response = OwnResponse {
         status: 204,
         content_type: "",
@@ -60,22 +58,22 @@ pub(crate) async fn answer_or(
     };
     let mut out = conn.buffer();
     encode_own(&response, &mut out);
-    labels.status = 204;
+    request.story.facts.answer.status = 204;
     env.counters.answered(NO_ENDPOINT, 204);
     conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
-        Ok(()) if keep_alive => discard::request(env, conn, &slot.head).await,
+        Ok(()) if keep_alive => discard::request(env, conn, &request.head).await,
         Ok(()) => After::Linger,
         Err(_) => After::Drop,
     })
 }
 
 /// A question has an origin and names a method. Any other OPTIONS is none.
-fn asked<'a>(cors: &Cors, conn: &'a Conn, slot: &'a Slot) -> Option<Preflight<'a>> {
-    if slot.head.method != Method::Options || cors.is_off() {
+fn asked<'a>(cors: &Cors, conn: &'a Conn, request: &'a Request<'_>) -> Option<Preflight<'a>> {
+    if request.head.method != Method::Options || cors.is_off() {
         return None;
     }
-    let first = |name| sent(slot, &conn.input, name).next();
+    let first = |name| sent(&request.head, &conn.input, name).next();
     let origin = first("origin")?;
     first("access-control-request-method")?;
     let headers = first("access-control-request-headers").unwrap_or_default();

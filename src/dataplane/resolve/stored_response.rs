@@ -1,6 +1,6 @@
 //! Where a request goes that is about a response which an engine keeps.
 
-use crate::exchange::slot::Slot;
+use crate::exchange::request::Request;
 use crate::state::shard::Shard;
 use forebay_base::RankIndex;
 use forebay_fleet::mailbox::{KeptPlace, Pin, ResponseId};
@@ -13,15 +13,15 @@ use forebay_prompt::parse::{Endpoint, Reason, Refusal, StoredCall};
 /// [`Reason::UnknownResponse`] where no worker may be asked.
 pub(crate) fn find(
     shard: &Shard,
-    slot: &mut Slot,
+    request: &mut Request<'_>,
     fleet: &FleetSnapshot,
     endpoint: Endpoint,
 ) -> Result<Option<RankIndex>, Refusal> {
-    let id = match (endpoint, &slot.request.continues) {
+    let id = match (endpoint, &request.api.continues) {
         (Endpoint::StoredResponse, _) => {
-            StoredCall::of(slot.head.path(&slot.message)).map(|call| call.id)
+            StoredCall::of(request.head.path(&request.message)).map(|call| call.id)
         }
-        (Endpoint::Responses, _) if slot.request.names_itself && has_tenants(fleet) => {
+        (Endpoint::Responses, _) if request.api.names_itself && has_tenants(fleet) => {
             return Err(Refusal::new(Reason::BadRequest).with_param("request_id").with_message(
                 "The engine keeps responses by this id, and another tenant may have it. Leave \
                  `request_id` out.",
@@ -32,16 +32,16 @@ pub(crate) fn find(
         }
         _ => return Ok(None),
     };
-    let place = place(shard, slot, fleet, id)?;
+    let place = place(shard, request, fleet, id)?;
     if endpoint == Endpoint::StoredResponse {
         // Whatever there is, the only worker has it.
         if place.is_none() && !has_one_address(fleet) {
             return Err(unknown());
         }
-        slot.request.clear();
+        request.api.clear();
         if let Some(model) = place.and_then(|place| fleet.models.get(place.model.index())) {
-            slot.request.model.push_str(&model.name);
-            slot.request.has_model = true;
+            request.api.model.push_str(&model.name);
+            request.api.has_model = true;
         }
     }
     Ok(place.map(|place| place.rank))
@@ -50,12 +50,12 @@ pub(crate) fn find(
 /// Where the response is kept, if that is known. With tenants, what is unknown may be another's.
 fn place(
     shard: &Shard,
-    slot: &Slot,
+    request: &Request<'_>,
     fleet: &FleetSnapshot,
     id: Option<ResponseId>,
 ) -> Result<Option<KeptPlace>, Refusal> {
     let found = id.and_then(|id| shard.routing.kept.borrow().place(&id));
-    let tenant = slot.told.whom.tenant;
+    let tenant = request.caller.whom.tenant;
     if let Some(place) = found.filter(|place| place.tenant == tenant) {
         return Ok(Some(place));
     }

@@ -3,23 +3,29 @@
 //! the way of a request. Decides nothing about ranks: that is the machine's
 //! ([`forebay_router::request`]).
 
-use crate::exchange::resumable::{Keeping, KeptStream};
-use crate::exchange::slot::{After, AnswerSlot, PairSlot, Slot};
+use crate::exchange::Exchange;
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
+use crate::exchange::phase::Delivery;
+use crate::exchange::request::Request;
+use crate::exchange::resumable::{Resumable, ResumableStream};
 use crate::ingress::Conn;
 use crate::overlap::prediction;
 use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
 use crate::send::blame;
-use crate::send::outbound::Going;
-use crate::send::relay_answer::{Accounted, Answering, BodyKind, OwnFields, Passed, wanted};
+use crate::send::outbound::Dispatch;
+use crate::send::relay_answer::{
+    AnswerTally, AttemptAccount, BodyKind, OwnFields, ReplyFields, WorkerAnswer, wanted,
+};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::leg::Waiting;
-use crate::state::shard::{Sending, Shard};
-use crate::story::bill::{self, AnswerEnd};
+use crate::state::leg::AttemptWatch;
+use crate::state::shard::{SendParts, Shard};
+use crate::story::event::{self, AnswerEnd, AnswerPart, AnswerUsage};
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, NotContinued};
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
-use forebay_http1::{AnswerFraming, BodyFraming, RequestHead, ResponseHead, Span};
+use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, Split, Stop};
 use forebay_text::context_tokens;
@@ -33,14 +39,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// # Errors
 /// [`RelayError::EngineFailed`], [`RelayError::RestRefused`].
 pub(crate) fn check_answer(
-    slot: &Slot,
+    exchange: &Exchange<'_, Delivery>,
     plan: &SendPlan,
     is_paired: bool,
 ) -> Result<(), RelayError> {
-    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
+    let resumable = &exchange.phase.resumable;
+    let head = &exchange.request.answer_head;
     // A client without an event takes any stream as its own.
-    let is_right = !keeping.has_events() || is_readable(keeping, head, plan, is_paired);
-    if !keeping.is_rest() || is_right && Begun::goes_on_with(head) {
+    let is_right = !resumable.has_events() || is_readable(resumable, head, plan, is_paired);
+    if !resumable.is_remainder() || is_right && Begun::goes_on_with(head) {
         return Ok(());
     }
     let is_ill = head.status >= 500;
@@ -48,10 +55,14 @@ pub(crate) fn check_answer(
 }
 
 /// The head of an answer has come: is the stream kept from here on?
-pub(crate) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bool {
-    let Slot { pair: PairSlot { keeping, .. }, answer: AnswerSlot { head, .. }, .. } = slot;
-    let is_readable = is_readable(keeping, head, plan, is_paired);
-    let Keeping::On(kept) = keeping else { return false };
+pub(crate) fn answer_began(
+    exchange: &mut Exchange<'_, Delivery>,
+    plan: &SendPlan,
+    is_paired: bool,
+) -> bool {
+    let Exchange { request, phase: Delivery { resumable, .. } } = exchange;
+    let is_readable = is_readable(resumable, &request.answer_head, plan, is_paired);
+    let Resumable::On(kept) = resumable else { return false };
     match &mut kept.transcript {
         Err(_) => return false,
         Ok(transcript) if is_readable => {
@@ -63,55 +74,64 @@ pub(crate) fn head_came(slot: &mut Slot, plan: &SendPlan, is_paired: bool) -> bo
 }
 
 /// Is it a stream whose events and ids the router can read?
-fn is_readable(keeping: &Keeping, head: &ResponseHead, plan: &SendPlan, is_paired: bool) -> bool {
+fn is_readable(
+    resumable: &Resumable,
+    head: &ResponseHead,
+    plan: &SendPlan,
+    is_paired: bool,
+) -> bool {
     let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
     let is_stream = head.status == 200 && head.event_stream && is_open;
-    is_stream && !is_paired && keeping.is_told_by(plan)
+    is_stream && !is_paired && resumable.shows_ids(plan)
 }
 
 /// Relays a stream that is kept, as [`crate::send::relay_answer::answer`] does the others.
 pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
-    answering: Answering,
-    accounted: Accounted<'_>,
+    exchange: &mut Exchange<'_, Delivery>,
+    answering: WorkerAnswer,
+    accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
-    let Keeping::On(mut kept) = std::mem::take(&mut slot.pair.keeping) else {
+    let Resumable::On(mut kept) = std::mem::take(&mut exchange.phase.resumable) else {
         debug_assert!(false, "a stream that is not kept");
         return Err(RelayError::BodyInvalid);
     };
     if kept.broke.take().is_some() {
         kept.continued += 1;
+        exchange.request.story.facts.answer.continued = kept.continued;
         shard.env.count(Count::StreamsContinued);
     }
-    let result = relay_on(shard, conn, slot, &mut kept, answering, accounted).await;
-    slot.pair.keeping = Keeping::On(kept);
+    let result =
+        relay_on(shard, conn, &mut exchange.request, &mut kept, answering, accounted).await;
+    exchange.phase.resumable = Resumable::On(kept);
     result
 }
 
 async fn relay_on(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &Slot,
-    kept: &mut KeptStream,
-    Answering { mut upstream, sent }: Answering,
-    Accounted { going, mut lease, pulse, predicted, .. }: Accounted<'_>,
+    request: &mut Request<'_>,
+    kept: &mut ResumableStream,
+    WorkerAnswer { mut upstream, sent }: WorkerAnswer,
+    AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
-    let Sending { env, io, workers } = shard.sending();
-    let Going { plan, endpoint, facts, .. } = going;
+    let SendParts { env, io, workers } = shard.sending();
+    let Dispatch { plan, endpoint, facts, .. } = going;
     kept.engine = Some(plan.engine.dialect);
-    let KeptStream { transcript, look_at, scan: cost, .. } = kept;
+    let ResumableStream { transcript, look_at, scan: cost, .. } = kept;
     let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
-    let is_rest = slot.answer.early.is_broken();
+    let is_rest = request.early.is_broken();
     let mut digits = [0; 10];
-    let own = OwnFields::of(slot, plan, predicted, None, &mut digits);
-    let wanted = wanted(env, slot, endpoint, own.get());
-    let mut passed = Passed::new(workers, slot, endpoint, pulse);
+    let Request { buffers, early, cors, story, .. } = request;
+    let cors = cors.as_deref();
+    let own = OwnFields::of(ReplyFields { buffers, cors }, plan, predicted, None, &mut digits);
+    let wanted = wanted(env, buffers, early, endpoint, own.get());
+    let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     // Of all ranks together.
     passed.scan = cost.take().or(passed.scan);
     let down = DownWatch::new(env, workers, plan.worker);
-    let mut client = Waiting { conn, leg: None, down };
+    let mut client = AttemptWatch { conn, leg: None, down };
     let mut body = None;
     let observe = |events: &[u8]| {
         workers.hear(plan.worker);
@@ -128,23 +148,21 @@ async fn relay_on(
     };
     let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, observe, leaves);
     let relayed = relayed.await;
-    let (told, cached) = passed.told();
-    if let Some(trace) = &slot.told.trace {
-        trace.passed(passed.first_at, told);
-    }
-    // The client of a rest has had its first byte for a while.
-    if let Some(first_at) = passed.first_at.filter(|_| !is_rest) {
-        let waited = first_at.since(facts.arrived_at);
-        env.counters.choices().first_byte(facts.model, plan.rank, waited);
-    }
-    if slot.told.quota.is_counted() {
-        let relayed = relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error);
-        let end = passed.end(endpoint, relayed, env.now());
-        bill::answered(workers, slot, &AnswerEnd { by_ids: transcript.usage(), ..end });
-    }
+    let (reported, cached) = passed.reported();
+    let head = &buffers.answer_head;
+    story.answered(&AnswerEnd {
+        sending: shard.sending(),
+        facts,
+        rank: plan.rank,
+        head,
+        times: passed.times(env.now()),
+        usage: AnswerUsage { by_ids: transcript.usage(), ..passed.usage(reported) },
+        relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
+        part: if is_rest { AnswerPart::Remainder } else { AnswerPart::Whole },
+    });
     *cost = passed.scan.take();
     let relayed = relayed?;
-    let status = slot.answer.head.status;
+    let status = head.status;
     let is_inference = endpoint.is_inference();
     match blame::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
         Some(judgement) => blame::mark_failed(shard, &mut lease, judgement),
@@ -153,8 +171,7 @@ async fn relay_on(
     }
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
-        slot.told.noted.usage.set(told);
-        prediction::account_answer(env, plan.rank, told, cached, predicted);
+        prediction::account_answer(env, plan.rank, reported, cached, predicted);
     }
     if relayed.upstream_reusable && sent {
         io.keep(env, upstream);
@@ -165,7 +182,7 @@ async fn relay_on(
 /// The worker is emptied. Does the stream leave? Where no other rank has room, it stays.
 fn leaves(
     shard: &Shard,
-    Going { plan, facts, .. }: Going<'_>,
+    Dispatch { plan, facts, .. }: Dispatch<'_>,
     transcript: &mut Transcript,
     look_at: &mut NanosSinceStart,
 ) -> bool {
@@ -200,7 +217,7 @@ fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex)
 pub(crate) async fn broke_off(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    exchange: &mut Exchange<'_, Delivery>,
     failed: Failed,
 ) -> Result<After, Failed> {
     let env = &shard.env;
@@ -208,8 +225,8 @@ pub(crate) async fn broke_off(
     if !error.leaves_rest() {
         return Err(failed);
     }
-    let begun = broken(shard, slot);
-    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(failed) };
+    let begun = broken(shard, exchange);
+    let Resumable::On(kept) = &mut exchange.phase.resumable else { return Err(failed) };
     let transcript = match &mut kept.transcript {
         Ok(transcript) => transcript,
         Err(why) => {
@@ -224,7 +241,7 @@ pub(crate) async fn broke_off(
         let mut events = conn.buffer();
         let is_between_events = transcript.is_between_events();
         if transcript.end_failed(&mut events) {
-            bill_end(slot, &events);
+            bill_end(exchange, &events);
             return Ok(finish(env, conn, &begun, events).await);
         }
         let error = cut(env, conn, &begun, error, is_between_events).await;
@@ -232,38 +249,41 @@ pub(crate) async fn broke_off(
     }
     let mut events = conn.buffer();
     if transcript.end(&mut events) {
-        bill_end(slot, &events);
+        bill_end(exchange, &events);
         return Ok(finish(env, conn, &begun, events).await);
     }
-    if let Some(trace) = &mut slot.told.trace {
-        trace.failed(error.describe(), env.now());
-    }
+    exchange.request.story.failed(&event::AttemptFailure {
+        error,
+        is_unprefilled: false,
+        now: env.now(),
+    });
     kept.broke = Some(error);
-    slot.answer.early = Early::Broken(begun);
+    exchange.request.early = Early::Broken(begun);
     // Only events of the same engine are read from here on, and not those of a pair.
     let only = kept.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
-        slot.pair.split = Split::known(None);
+        exchange.phase.split = Split::known(None);
     }
     match transcript.goes_on_by_ids() {
-        true => ask_for_rest(transcript, &mut slot.head, &mut slot.message),
+        true => ask_for_remainder(transcript, &mut exchange.request),
         false => transcript.start_over(),
     }
     Err(Failed { has_rest: true, only, ..failed })
 }
 
 /// The stream as far as it has come.
-fn broken(shard: &Shard, slot: &Slot) -> Begun {
-    let framing = AnswerFraming::open(slot.head.version);
-    let keep_alive = slot.head.keep_alive && framing == AnswerFraming::Chunked;
+fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> Begun {
+    let framing = AnswerFraming::open(exchange.request.head.version);
+    let keep_alive = exchange.request.head.keep_alive && framing == AnswerFraming::Chunked;
     let shape = StreamShape::OpenAi;
     let now = shard.env.now();
     let fresh = Begun { shape, framing, keep_alive, at: now, next_at: now };
-    slot.answer.early.begun().copied().unwrap_or(fresh)
+    exchange.request.early.begun().copied().unwrap_or(fresh)
 }
 
 /// Puts the request for the rest in the place of the client's: its fields stay.
-fn ask_for_rest(transcript: &mut Transcript, head: &mut RequestHead, message: &mut Vec<u8>) {
+fn ask_for_remainder(transcript: &mut Transcript, request: &mut Request<'_>) {
+    let Buffers { head, message, .. } = &mut *request.buffers;
     const TARGET: &[u8] = b"/v1/completions";
     let wide = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
     let path = message.get_mut(wide(head.path.start)..wide(head.path.end));
@@ -283,11 +303,11 @@ fn ask_for_rest(transcript: &mut Transcript, head: &mut RequestHead, message: &m
 pub(crate) async fn ended(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &mut Slot,
+    exchange: &mut Exchange<'_, Delivery>,
     stop: Stop,
 ) -> Result<After, Stop> {
-    let Early::Broken(begun) = slot.answer.early else { return Err(stop) };
-    let Keeping::On(kept) = &mut slot.pair.keeping else { return Err(stop) };
+    let Early::Broken(begun) = exchange.request.early else { return Err(stop) };
+    let Resumable::On(kept) = &mut exchange.phase.resumable else { return Err(stop) };
     let Some(error) = kept.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {
         return Err(stop);
@@ -295,18 +315,18 @@ pub(crate) async fn ended(
     shard.env.counters.not_continued(NotContinued::NoWorker);
     let mut events = conn.buffer();
     if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
-        bill_end(slot, &events);
+        bill_end(exchange, &events);
         return Ok(finish(&shard.env, conn, &begun, events).await);
     }
     Err(Stop::Cut(cut(&shard.env, conn, &begun, error, true).await))
 }
 
 /// The router ends the stream with these events, which may have a usage.
-fn bill_end(slot: &mut Slot, events: &[u8]) {
-    let prompt_estimate = slot.told.quota.prompt_estimate;
-    let Keeping::On(kept) = &mut slot.pair.keeping else { return };
+fn bill_end(exchange: &mut Exchange<'_, Delivery>, events: &[u8]) {
+    let prompt_estimate = exchange.request.story.bill().prompt_estimate();
+    let Resumable::On(kept) = &mut exchange.phase.resumable else { return };
     if let Some(usage) = kept.usage_at_end(events, prompt_estimate) {
-        bill::ended_here(slot, usage);
+        exchange.request.story.ended_here(usage);
     }
 }
 

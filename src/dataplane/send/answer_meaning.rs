@@ -1,7 +1,9 @@
 //! What the head of an answer says of the rank that gave it, and whether another may do better.
 
-use super::outbound::Going;
-use crate::exchange::slot::Slot;
+use super::outbound::Dispatch;
+use crate::exchange::Exchange;
+use crate::exchange::phase::Delivery;
+use crate::exchange::request::Request;
 use forebay_http1::{Field, ResponseHead, bytes_of, header};
 use forebay_prompt::parse::Reason;
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -9,12 +11,16 @@ use forebay_router::request::{AnswerMeaning, SentCredentials};
 
 /// Why another rank may do better than the answer whose head is parsed in the slot; `None`: it is
 /// an answer for the client.
-pub(crate) fn turned_down(slot: &Slot, going: Going<'_>, input: &[u8]) -> Option<RelayError> {
-    if is_looped(&slot.answer.head, input) {
+pub(crate) fn turned_down(
+    exchange: &Exchange<'_, Delivery>,
+    going: Dispatch<'_>,
+    input: &[u8],
+) -> Option<RelayError> {
+    if is_looped(&exchange.request.answer_head, input) {
         return Some(RelayError::Looped);
     }
-    let is_alone = !going.is_paired && !slot.pair.keeping.is_rest();
-    match meaning(slot, going.plan) {
+    let is_alone = !going.is_paired && !exchange.phase.resumable.is_remainder();
+    match meaning(&exchange.request, going.plan) {
         AnswerMeaning::CallerLimited if is_alone => Some(RelayError::CallerLimited),
         AnswerMeaning::NoRoom | AnswerMeaning::CallerLimited => Some(RelayError::EngineBusy),
         AnswerMeaning::Failed(..) if going.is_trial && is_alone => Some(RelayError::TrialFailed),
@@ -23,14 +29,14 @@ pub(crate) fn turned_down(slot: &Slot, going: Going<'_>, input: &[u8]) -> Option
 }
 
 /// What the answer whose head is parsed in the slot means.
-pub(crate) fn meaning(slot: &Slot, plan: &SendPlan) -> AnswerMeaning {
+pub(crate) fn meaning(request: &Request<'_>, plan: &SendPlan) -> AnswerMeaning {
     let credentials = match plan.authorization {
         Some(_) => SentCredentials::Router,
-        None if slot.told.whom.has_key() => SentCredentials::None,
-        None if slot.head.has_credentials() => SentCredentials::Client,
+        None if request.caller.whom.has_key() => SentCredentials::None,
+        None if request.head.has_credentials() => SentCredentials::Client,
         None => SentCredentials::None,
     };
-    AnswerMeaning::of(slot.answer.head.status, plan.engine.dialect, credentials)
+    AnswerMeaning::of(request.answer_head.status, plan.engine.dialect, credentials)
 }
 
 /// Has the request come back to a router that it came through?

@@ -1,8 +1,8 @@
 //! account: holds failures against ranks, and reports them to the control plane. What an attempt
 //! means for its rank stands in `src/router/request/blame.rs` and `meaning.rs`.
 
-use super::outbound::Going;
-use crate::pair::begin::Paired;
+use super::outbound::Dispatch;
+use crate::pair::begin::PairDispatch;
 use crate::state::shard::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::account::{FailedTrial, Lease};
@@ -15,7 +15,7 @@ pub(crate) fn failed(
     shard: &Shard,
     lease: &mut Lease,
     plan: &SendPlan,
-    paired: Option<&mut Paired<'_>>,
+    paired: Option<&mut PairDispatch<'_>>,
     error: RelayError,
 ) {
     let Some(paired) = paired else {
@@ -56,7 +56,12 @@ pub(crate) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judge
 
 /// The decode rank of a pair has begun to answer. So the KV has come: where prefill does not wait
 /// for decode, nothing else shows that its work was of use.
-pub(crate) fn pair_works(shard: &Shard, paired: &Paired<'_>, decode: RankIndex, of: Requester) {
+pub(crate) fn pair_works(
+    shard: &Shard,
+    paired: &PairDispatch<'_>,
+    decode: RankIndex,
+    of: Requester,
+) {
     if paired.prefill_waits() || paired.is_refused {
         return;
     }
@@ -70,8 +75,8 @@ pub(crate) fn pair_works(shard: &Shard, paired: &Paired<'_>, decode: RankIndex, 
 }
 
 /// The worker broke off in the middle of an answer.
-pub(crate) fn broke_off(shard: &Shard, going: Going<'_>, error: RelayError) {
-    let Going { plan, facts, is_trial, .. } = going;
+pub(crate) fn broke_off(shard: &Shard, going: Dispatch<'_>, error: RelayError) {
+    let Dispatch { plan, facts, is_trial, .. } = going;
     if error.blames_worker() {
         let judgement = Judgement::failure(error.is_ranks_own());
         hold(shard, judgement.against(plan.rank, facts.requester(), is_trial));

@@ -1,8 +1,10 @@
 //! dispatch: a request as one rank is sent it.
 
-use crate::exchange::slot::{PRIORITY, Slot};
+use crate::exchange::Exchange;
+use crate::exchange::phase::Delivery;
+use crate::exchange::request::PRIORITY;
 use crate::intake::websocket::UPGRADE;
-use crate::pair::begin::Paired;
+use crate::pair::begin::PairDispatch;
 use crate::relay::ask_for_ids;
 use forebay_base::RouterId;
 use forebay_fleet::account::BodyStart;
@@ -13,7 +15,7 @@ use forebay_router::dispatch::{SendPlan, pin_in_body};
 
 /// A request on its way to one rank.
 #[derive(Clone, Copy)]
-pub(crate) struct Going<'a> {
+pub(crate) struct Dispatch<'a> {
     pub(crate) plan: &'a SendPlan,
     pub(crate) endpoint: Endpoint,
     pub(crate) facts: &'a RequestFacts,
@@ -25,7 +27,7 @@ pub(crate) struct Going<'a> {
     pub(crate) router_id: &'a RouterId,
 }
 
-impl Going<'_> {
+impl Dispatch<'_> {
     /// What the first bytes of its answer come with. Streams of `/v1/responses` begin before the
     /// first token.
     pub(crate) const fn body_start(&self, request: &ApiRequest) -> BodyStart {
@@ -49,24 +51,26 @@ pub(crate) fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
 /// Appends the head, and the beginning of the body where that is not the client's; returns how much
 /// of the body stands in it.
 pub(crate) fn encode(
-    slot: &Slot,
-    going: Going<'_>,
-    paired: Option<&Paired<'_>>,
+    exchange: &Exchange<'_, Delivery>,
+    going: Dispatch<'_>,
+    paired: Option<&PairDispatch<'_>>,
     out: &mut Vec<u8>,
 ) -> usize {
-    let Going { plan, endpoint, router_id, .. } = going;
+    let Dispatch { plan, endpoint, router_id, .. } = going;
     let mut in_header = plan.dp.pin;
     let mut start = Vec::new();
     let (whole, rest) = match paired {
         Some(paired) => {
             in_header = in_header.filter(|_| !paired.is_pinned_in_body());
-            (&slot.pair.leg_body[..], &slot.pair.leg_body[..])
+            (&exchange.request.leg_body[..], &exchange.request.leg_body[..])
         }
         None => {
-            let body = own_body(&slot.head, &slot.message);
+            let body = own_body(&exchange.request.head, &exchange.request.message);
             match in_header.take_if(|_| plan.pins_in_body(endpoint)) {
                 Some(rank) => (body, pin_in_body(body, rank, &mut start)),
-                None if slot.pair.keeping.asks_ids(plan) => (body, ask_for_ids(body, &mut start)),
+                None if exchange.phase.resumable.asks_ids(plan) => {
+                    (body, ask_for_ids(body, &mut start))
+                }
                 None => (body, body),
             }
         }
@@ -77,18 +81,21 @@ pub(crate) fn encode(
     // client has any of it, and so are the usage in an answer that is counted, the id of a
     // response, and a stream that is kept.
     let must_be_read = paired.is_some()
-        || slot.told.quota.is_counted()
+        || exchange.request.story.bill().is_counted()
         || endpoint == Endpoint::Responses
-        || slot.pair.keeping.reads();
-    let is_plain = must_be_read || slot.answer.early.begun().is_some();
+        || exchange.phase.resumable.reads();
+    let is_plain = must_be_read || exchange.request.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
-    let told_priority = slot.priority_for(plan);
+    let told_priority = exchange.request.priority_for(plan);
     let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
     // Each is compared with every field of the client's.
     let mut extra = [("", &b""[..]); 12];
     let mut extra_count = 0;
-    let fields = [pin, plain, priority].into_iter().chain(slot.forwarded());
-    let fields = fields.chain(slot.withheld()).chain([slot.claim()]).chain(slot.traced());
+    let fields = [pin, plain, priority].into_iter().chain(exchange.request.forwarded());
+    let fields = fields
+        .chain(exchange.request.withheld())
+        .chain([exchange.request.claim()])
+        .chain(exchange.request.story.trace_fields());
     let upgrade = (endpoint == Endpoint::WebSocket).then_some(UPGRADE).into_iter().flatten();
     let fields = fields.flatten().chain(upgrade);
     for (place, field) in extra.iter_mut().zip(fields) {
@@ -98,18 +105,18 @@ pub(crate) fn encode(
     let head = UpstreamHead {
         authority: &plan.authority,
         via: router_id.as_bytes(),
-        content_length: match slot.head.body {
+        content_length: match exchange.request.head.body {
             BodyFraming::None => None,
             _ => u64::try_from(start.len().saturating_add(rest.len())).ok(),
         },
         request_id: match paired {
-            Some(paired) => paired.request_id(&slot.request_id),
-            None => &slot.request_id,
+            Some(paired) => paired.request_id(exchange.request.request_id()),
+            None => exchange.request.request_id(),
         },
         authorization: plan.authorization.as_deref(),
         extra: extra.get(..extra_count).unwrap_or_default(),
     };
-    encode_request(&slot.head, &slot.message, &head, out);
+    encode_request(&exchange.request.head, &exchange.request.message, &head, out);
     out.extend_from_slice(&start);
     whole.len().saturating_sub(rest.len())
 }

@@ -2,88 +2,91 @@
 
 use super::answer_meaning::meaning;
 use super::blame;
-use super::outbound::{Going, decimal};
+use super::outbound::{Dispatch, decimal};
+use crate::exchange::buffers::Buffers;
+use crate::exchange::phase::After;
 use crate::exchange::rate_fields::RATE_FIELDS;
-use crate::exchange::response_scan::KeptScan;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
-use crate::overlap::prediction::{self, Predicted};
-use crate::pair::begin::Paired;
+use crate::overlap::prediction::{self, PredictedHit};
+use crate::pair::begin::PairDispatch;
 use crate::relay::{
-    Answer, Begun, Hits, StreamShape, Upstream, UsageForm, UsageScan, begins_with_error, gather,
-    relay,
+    Answer, Begun, Early, Hits, StreamShape, Upstream, UsageForm, UsageScan, begins_with_error,
+    gather, relay,
 };
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
 use crate::state::io::Io;
-use crate::state::leg::Waiting;
+use crate::state::leg::AttemptWatch;
 use crate::state::pulse::PulseWatch;
-use crate::state::shard::{Sending, Shard};
+use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
-use crate::story::bill::{self, AnswerEnd};
+use crate::story::event::{AnswerEnd, AnswerHead, AnswerPart, AnswerUsage, StreamTimes};
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::KeptPlace;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{FailureWeight, RankLoad};
-use forebay_http1::header;
+use forebay_http1::{ResponseHead, header};
+use forebay_identity::CorsFields;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
 
 /// A worker whose answer's head has come.
-pub(crate) struct Answering {
+pub(crate) struct WorkerAnswer {
     pub(crate) upstream: Upstream,
     /// It has read the whole request.
     pub(crate) sent: bool,
 }
 
 /// What is accounted while the answer passes.
-pub(crate) struct Accounted<'a> {
-    pub(crate) going: Going<'a>,
+pub(crate) struct AttemptAccount<'a> {
+    pub(crate) going: Dispatch<'a>,
     pub(crate) lease: Lease,
     /// What it shows of its rank; `None` for what no engine computes, and for pairs.
     pub(crate) pulse: Option<&'a PulseWatch<'a>>,
-    pub(crate) predicted: Option<Predicted>,
-    pub(crate) paired: Option<&'a Paired<'a>>,
+    pub(crate) predicted: Option<PredictedHit>,
+    pub(crate) paired: Option<&'a PairDispatch<'a>>,
 }
 
 /// Takes in the head of an answer, and judges the rank by an error. An answer is a success when it
 /// has come to its end. `is_kept`: another rank may go on with it.
-pub(crate) fn head_came(
+pub(crate) fn answer_began(
     shard: &Shard,
-    slot: &mut Slot,
-    going: Going<'_>,
+    request: &mut Request<'_>,
+    going: Dispatch<'_>,
     lease: &mut Lease,
     is_kept: bool,
 ) {
-    judge_head(shard, slot, going, lease);
+    judge_head(shard, request, going, lease);
     // Nothing is sent a second time from here on, but the rest of a stream.
     if !is_kept {
-        shard.io.recycle(std::mem::take(&mut slot.message));
-        shard.io.recycle(std::mem::take(&mut slot.pair.leg_body));
-        shard.routing.text.give(&shard.io, slot.prompt.end());
-    }
-    if slot.answer.status.is_none() {
-        shard.env.counters.answered(going.endpoint as usize, slot.answer.head.status);
-        slot.answer.status = Some(slot.answer.head.status);
+        shard.io.recycle(std::mem::take(&mut request.message));
+        shard.io.recycle(std::mem::take(&mut request.leg_body));
+        shard.routing.text.give(&shard.io, request.prompt.end());
     }
     let place = KeptPlace {
         rank: going.plan.rank,
         model: going.facts.model,
-        tenant: slot.told.whom.tenant,
+        tenant: request.caller.whom.tenant,
     };
-    slot.told.noted.kept = KeptScan::of(shard, &slot.answer.head, going.endpoint, place);
+    let Request { buffers, story, .. } = request;
+    let head = &buffers.answer_head;
+    let is_counted = story.facts.answer.counted.is_some();
+    let endpoint = going.endpoint;
+    let status = head.status;
+    story.answer_began(&AnswerHead { shard, head, status, endpoint, is_counted, place });
 }
 
-fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
-    let status = slot.answer.head.status;
+fn judge_head(shard: &Shard, request: &Request<'_>, going: Dispatch<'_>, lease: &mut Lease) {
+    let status = request.answer_head.status;
     if !(200..300).contains(&status) {
         // Nothing was computed, and the time of the answer says nothing of the rank's speed.
         lease.end_prefill();
     }
-    match meaning(slot, going.plan) {
+    match meaning(request, going.plan) {
         AnswerMeaning::Failed(scope, weight) => {
             if weight == FailureWeight::Refused {
                 lease.judge_taken();
@@ -106,30 +109,32 @@ fn judge_head(shard: &Shard, slot: &Slot, going: Going<'_>, lease: &mut Lease) {
 pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
-    slot: &Slot,
-    answering: &mut Option<Answering>,
-    accounted: Accounted<'_>,
+    request: &mut Request<'_>,
+    answering: &mut Option<WorkerAnswer>,
+    accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
-    let Sending { env, io, workers } = shard.sending();
-    if slot.answer.early.begun().is_some() && !Begun::goes_on_with(&slot.answer.head) {
-        let endpoint = accounted.going.endpoint;
+    let SendParts { env, io, workers } = shard.sending();
+    if request.early.begun().is_some() && !Begun::goes_on_with(&request.answer_head) {
+        let going = accounted.going;
         let Some(answering) = answering.take() else { return Err(RelayError::BodyInvalid) };
-        return Box::pin(end_early(shard.sending(), conn, slot, endpoint, answering)).await;
+        return Box::pin(end_early(shard, conn, request, going, answering)).await;
     }
-    let Some(Answering { upstream, sent }) = answering else {
+    let Some(WorkerAnswer { upstream, sent }) = answering else {
         debug_assert!(false, "no worker answers");
         return Err(RelayError::BodyInvalid);
     };
-    let Accounted { going, mut lease, pulse, predicted, paired } = accounted;
-    let Going { plan, endpoint, facts, .. } = going;
+    let AttemptAccount { going, mut lease, pulse, predicted, paired } = accounted;
+    let Dispatch { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
     let found = predicted.or_else(|| paired?.predicted);
-    let own = OwnFields::of(slot, plan, found, paired, &mut digits);
-    let wanted = wanted(env, slot, endpoint, own.get());
-    let mut passed = Passed::new(workers, slot, endpoint, pulse);
+    let Request { buffers, early, cors, story, .. } = request;
+    let cors = cors.as_deref();
+    let own = OwnFields::of(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
+    let wanted = wanted(env, buffers, early, endpoint, own.get());
+    let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
-    let mut client = Waiting { conn, leg: None, down };
-    let start = going.body_start(&slot.request);
+    let mut client = AttemptWatch { conn, leg: None, down };
+    let start = going.body_start(&buffers.api);
     let mut body = None;
     let relayed = relay(&mut client, upstream, &wanted, |data| {
         if !data.is_empty() {
@@ -138,25 +143,24 @@ pub(crate) async fn answer(
             body.get_or_insert_with(|| BodyKind::of(data));
             lease.bytes_came(start, || env.now());
             passed.take(env, io, data);
-            slot.told.noted.kept.feed(data);
+            story.passed(data);
         }
     });
     let relayed = relayed.await;
-    let (told, cached) = passed.told();
-    if let Some(trace) = &slot.told.trace {
-        trace.passed(passed.first_at, told);
-    }
-    if let Some(first_at) = passed.first_at {
-        let waited = first_at.since(facts.arrived_at);
-        env.counters.choices().first_byte(facts.model, plan.rank, waited);
-    }
-    if slot.told.quota.is_counted() {
-        let relayed = relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error);
-        let end = passed.end(endpoint, relayed, env.now());
-        bill::answered(workers, slot, &end);
-    }
+    let (reported, cached) = passed.reported();
+    let head = &buffers.answer_head;
+    story.answered(&AnswerEnd {
+        sending: shard.sending(),
+        facts,
+        rank: plan.rank,
+        head,
+        times: passed.times(env.now()),
+        usage: passed.usage(reported),
+        relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
+        part: if paired.is_some() { AnswerPart::DecodeLeg } else { AnswerPart::Whole },
+    });
     let relayed = relayed?;
-    let status = slot.answer.head.status;
+    let status = head.status;
     let is_inference = going.endpoint.is_inference();
     match blame::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
         Some(judgement) => blame::mark_failed(shard, &mut lease, judgement),
@@ -166,8 +170,7 @@ pub(crate) async fn answer(
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // Of a pair the rank that answers has not computed the prompt.
     if paired.is_none() {
-        slot.told.noted.usage.set(told);
-        prediction::account_answer(env, plan.rank, told, cached, predicted);
+        prediction::account_answer(env, plan.rank, reported, cached, predicted);
     }
     let is_reusable = relayed.upstream_reusable && *sent;
     if let Some(answering) = answering.take().filter(|_| is_reusable) {
@@ -195,12 +198,19 @@ pub(crate) struct OwnFields<'a> {
     count: usize,
 }
 
+/// Sources of fields that each answer has.
+#[derive(Clone, Copy)]
+pub(crate) struct ReplyFields<'a> {
+    pub(crate) buffers: &'a Buffers,
+    pub(crate) cors: Option<&'a CorsFields>,
+}
+
 impl<'a> OwnFields<'a> {
     pub(crate) fn of(
-        slot: &'a Slot,
+        reply: ReplyFields<'a>,
         plan: &'a SendPlan,
-        found: Option<Predicted>,
-        paired: Option<&'a Paired<'_>>,
+        found: Option<PredictedHit>,
+        paired: Option<&'a PairDispatch<'_>>,
         digits: &'a mut [u8; 10],
     ) -> Self {
         let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), digits)));
@@ -208,12 +218,13 @@ impl<'a> OwnFields<'a> {
             paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
         let own = [
             Some((header::WORKER, plan.shown_as.as_bytes())),
-            Some((header::REQUEST_ID, &slot.request_id[..])),
+            Some((header::REQUEST_ID, reply.buffers.request_id())),
             overlap,
             prefill,
         ];
-        let cors = slot.answer.cors_fields().into_iter().flatten();
-        let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
+        let cors = reply.cors.map(CorsFields::fields).into_iter().flatten();
+        let limits = reply.buffers.fields.limits.fields().into_iter();
+        let limits = limits.filter(|(name, _)| !name.is_empty());
         let mut all = Self { fields: [("", &b""[..]); 8 + RATE_FIELDS], count: 0 };
         for (place, field) in
             all.fields.iter_mut().zip(own.into_iter().flatten().chain(cors).chain(limits))
@@ -232,16 +243,17 @@ impl<'a> OwnFields<'a> {
 /// How the client wants the answer whose head is parsed in the slot.
 pub(crate) fn wanted<'a>(
     env: &Env,
-    slot: &'a Slot,
+    buffers: &'a Buffers,
+    early: &Early,
     endpoint: Endpoint,
     extra: &'a [(&'a str, &'a [u8])],
 ) -> Answer<'a> {
     Answer {
-        head: &slot.answer.head,
-        client_version: slot.head.version,
-        keep_alive: slot.head.keep_alive && !env.draining.is_set(),
+        head: &buffers.answer_head,
+        client_version: buffers.head.version,
+        keep_alive: buffers.head.keep_alive && !env.draining.is_set(),
         shape: StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi),
-        head_sent: slot.answer.early.begun().is_some(),
+        head_sent: early.begun().is_some(),
         extra,
         idle_max: env.config().timeouts.stream_idle,
         write_max: env.config().timeouts.write,
@@ -249,7 +261,7 @@ pub(crate) fn wanted<'a>(
 }
 
 /// What of an answer has passed.
-pub(crate) struct Passed<'a> {
+pub(crate) struct AnswerTally<'a> {
     /// Apart: every open stream holds this, and most have none.
     pub(crate) scan: Option<Box<UsageScan>>,
     hits: Hits,
@@ -261,17 +273,17 @@ pub(crate) struct Passed<'a> {
     pulse: Option<&'a PulseWatch<'a>>,
 }
 
-impl<'a> Passed<'a> {
+impl<'a> AnswerTally<'a> {
     pub(crate) fn new(
         workers: &Workers,
-        slot: &Slot,
+        head: &ResponseHead,
         endpoint: Endpoint,
         pulse: Option<&'a PulseWatch<'a>>,
     ) -> Self {
-        let scan = usage_scan(workers, slot, endpoint);
-        let is_stream = slot.answer.head.event_stream;
+        let scan = usage_scan(workers, head, endpoint);
+        let is_stream = head.event_stream;
         // What an HTTP server may say by itself tells nothing.
-        let pulse = pulse.filter(|_| slot.answer.head.status == 200);
+        let pulse = pulse.filter(|_| head.status == 200);
         Self { scan, hits: Hits::default(), is_stream, first_at: None, last_at: None, pulse }
     }
 
@@ -290,28 +302,27 @@ impl<'a> Passed<'a> {
         }
     }
 
-    /// How the answer ended, for its bill.
-    pub(crate) fn end(
-        &self,
-        endpoint: Endpoint,
-        relayed: Result<u64, RelayError>,
-        now: NanosSinceStart,
-    ) -> AnswerEnd<'_> {
-        let scan = self.scan.as_deref();
-        let last_at = self.last_at;
-        AnswerEnd { endpoint, scan, last_at, relayed, by_ids: None, now }
+    pub(crate) fn times(&self, ended_at: NanosSinceStart) -> StreamTimes {
+        StreamTimes { first_at: self.first_at, last_at: self.last_at, ended_at }
     }
 
-    /// What the engine says of the tokens, and of those from its cache.
-    pub(crate) fn told(&self) -> (Option<TokenUsage>, Option<u64>) {
+    pub(crate) fn usage(&self, reported: Option<TokenUsage>) -> AnswerUsage<'_> {
+        AnswerUsage { reported, scan: self.scan.as_deref(), by_ids: None }
+    }
+
+    /// Tokens that the engine reports, and those from its cache.
+    pub(crate) fn reported(&self) -> (Option<TokenUsage>, Option<u64>) {
         let of_scan = |scan: &UsageScan| (scan.told(), scan.cached());
         self.scan.as_deref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
     }
 }
 
 /// Reads off the answer what it costs, where somebody is to be counted for.
-fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Box<UsageScan>> {
-    let head = &slot.answer.head;
+fn usage_scan(
+    workers: &Workers,
+    head: &ResponseHead,
+    endpoint: Endpoint,
+) -> Option<Box<UsageScan>> {
     let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
     (is_counted && head.status == 200).then(|| {
         Box::new(UsageScan::new(match (endpoint, head.event_stream) {
@@ -324,25 +335,35 @@ fn usage_scan(workers: &Workers, slot: &Slot, endpoint: Endpoint) -> Option<Box<
 }
 
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of
-/// one.
+/// the stream.
 async fn end_early(
-    sending: Sending<'_>,
+    shard: &Shard,
     conn: &mut Conn,
-    slot: &Slot,
-    endpoint: Endpoint,
-    answering: Answering,
+    request: &mut Request<'_>,
+    going: Dispatch<'_>,
+    answering: WorkerAnswer,
 ) -> Result<After, RelayError> {
-    let Some(begun) = slot.answer.early.begun() else { return Err(RelayError::BodyInvalid) };
-    let Sending { env, io, workers } = sending;
-    let Answering { mut upstream, sent } = answering;
+    let Some(begun) = request.early.begun().copied() else { return Err(RelayError::BodyInvalid) };
+    let SendParts { env, io, workers } = shard.sending();
+    let WorkerAnswer { mut upstream, sent } = answering;
     let idle_max = env.config().timeouts.stream_idle;
-    let gathered = gather(conn, &mut upstream, &slot.answer.head, idle_max).await?;
+    let gathered = gather(conn, &mut upstream, &request.answer_head, idle_max).await?;
     if gathered.upstream_reusable && sent {
         io.keep(env, upstream);
     }
-    let mut passed = Passed::new(workers, slot, endpoint, None);
+    let Request { buffers, story, .. } = request;
+    let head = &buffers.answer_head;
+    let mut passed = AnswerTally::new(workers, head, going.endpoint, None);
     passed.take(env, io, &gathered.body);
-    let relayed = Ok(u64::try_from(gathered.body.len()).unwrap_or(u64::MAX));
-    bill::answered(workers, slot, &passed.end(endpoint, relayed, env.now()));
-    Ok(early_head::fail(begun, env, conn, slot.answer.head.status, &gathered.body).await)
+    story.answered(&AnswerEnd {
+        sending: shard.sending(),
+        facts: going.facts,
+        rank: going.plan.rank,
+        head,
+        times: StreamTimes { first_at: None, ..passed.times(env.now()) },
+        usage: passed.usage(None),
+        relayed: Ok(u64::try_from(gathered.body.len()).unwrap_or(u64::MAX)),
+        part: AnswerPart::DecodeLeg,
+    });
+    Ok(early_head::fail(&begun, env, conn, head.status, &gathered.body).await)
 }

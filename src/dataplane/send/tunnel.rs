@@ -1,15 +1,16 @@
 //! relay, account: a WebSocket, from the worker's 101 to its end. It holds its lease and its place
 //! among the requests in flight as long as it is open.
 
-use super::relay_answer::{Accounted, Answering};
+use super::relay_answer::{AttemptAccount, WorkerAnswer};
+use crate::exchange::phase::After;
 use crate::exchange::rate_fields::RATE_FIELDS;
-use crate::exchange::slot::{After, Slot};
+use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::intake::websocket::UPGRADE;
 use crate::relay::{Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::shard::Sending;
+use crate::state::shard::SendParts;
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::account::Count;
@@ -21,25 +22,25 @@ use std::time::Duration;
 /// Own fields beside those of limits.
 const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
 
-/// Tells the client of the 101 whose head is parsed in the slot, and passes bytes on until the end.
+/// Tells the client of the 101 whose head is parsed in the request, and passes bytes on until the end.
 pub(crate) async fn run(
-    sending: Sending<'_>,
+    sending: SendParts<'_>,
     conn: &mut Conn,
-    slot: &Slot,
-    answering: Answering,
-    accounted: Accounted<'_>,
+    request: &Request<'_>,
+    answering: WorkerAnswer,
+    accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
-    let Sending { env, workers, .. } = sending;
-    let Answering { mut upstream, .. } = answering;
-    let Accounted { going, mut lease, .. } = accounted;
+    let SendParts { env, workers, .. } = sending;
+    let WorkerAnswer { mut upstream, .. } = answering;
+    let AttemptAccount { going, mut lease, .. } = accounted;
     let plan = going.plan;
     // There is no prompt that other requests could wait for.
     lease.end_prefill();
     let mut first = conn.buffer_for(upstream.input.len() + 512);
-    encode_head(slot, plan, &upstream.input, &mut first);
-    let frames = upstream.input.get(slot.answer.head.head_bytes..).unwrap_or_default();
+    encode_head(request, plan, &upstream.input, &mut first);
+    let frames = upstream.input.get(request.answer_head.head_bytes..).unwrap_or_default();
     first.extend_from_slice(frames);
-    let mut watch = Watching::new(env, workers, plan.worker);
+    let mut watch = OpenTunnel::new(env, workers, plan.worker);
     if !frames.is_empty() {
         watch.passes(Toward::Client, frames.len());
     }
@@ -59,11 +60,11 @@ pub(crate) async fn run(
     }
 }
 
-fn encode_head(slot: &Slot, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
+fn encode_head(request: &Request<'_>, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
     let told =
-        [(header::WORKER, plan.shown_as.as_bytes()), (header::REQUEST_ID, &slot.request_id[..])];
-    let cors = slot.answer.cors_fields().into_iter().flatten();
-    let limits = slot.answer.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
+        [(header::WORKER, plan.shown_as.as_bytes()), (header::REQUEST_ID, request.request_id())];
+    let cors = request.cors_fields().into_iter().flatten();
+    let limits = request.fields.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
     let fields = told.into_iter().chain(UPGRADE).chain(cors).chain(limits);
     let mut extra = [("", &b""[..]); OWN_FIELDS + RATE_FIELDS];
     let mut extra_count = 0;
@@ -74,14 +75,14 @@ fn encode_head(slot: &Slot, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
     let head = DownstreamHead {
         framing: BodyFraming::None,
         keep_alive: true,
-        client_version: slot.head.version,
+        client_version: request.head.version,
         extra: extra.get(..extra_count).unwrap_or_default(),
     };
-    encode_response(&slot.answer.head, input, &head, out);
+    encode_response(&request.answer_head, input, &head, out);
 }
 
 /// Counts what passes, and looks at the worker. Counted as open until dropped.
-struct Watching<'a> {
+struct OpenTunnel<'a> {
     env: &'a Env,
     workers: &'a Workers,
     worker: WorkerIndex,
@@ -89,7 +90,7 @@ struct Watching<'a> {
     down_at: NanosSinceStart,
 }
 
-impl<'a> Watching<'a> {
+impl<'a> OpenTunnel<'a> {
     fn new(env: &'a Env, workers: &'a Workers, worker: WorkerIndex) -> Self {
         env.count(Count::TunnelsOpened);
         let mut down = DownWatch::new(env, workers, worker);
@@ -98,7 +99,7 @@ impl<'a> Watching<'a> {
     }
 }
 
-impl TunnelWatch for Watching<'_> {
+impl TunnelWatch for OpenTunnel<'_> {
     fn passes(&mut self, toward: Toward, bytes: usize) {
         let count = match toward {
             Toward::Client => {
@@ -129,7 +130,7 @@ impl TunnelWatch for Watching<'_> {
     }
 }
 
-impl Drop for Watching<'_> {
+impl Drop for OpenTunnel<'_> {
     fn drop(&mut self) {
         self.env.count(Count::TunnelsClosed);
     }

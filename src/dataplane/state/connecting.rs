@@ -1,6 +1,6 @@
 //! Connections to workers: in plain text, or over TLS with the worker's name checked.
 
-use super::shard::Sending;
+use super::shard::SendParts;
 use crate::relay::{Upstream, UpstreamKey, Watch, while_wanted};
 use forebay_base::WorkerIndex;
 use forebay_fleet::account::Count;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Where a connection is to lead.
 #[derive(Clone, Copy)]
-pub(crate) struct Towards {
+pub(crate) struct ConnectTarget {
     pub(crate) worker: WorkerIndex,
     pub(crate) key: UpstreamKey,
     /// For connection and handshake together.
@@ -22,16 +22,19 @@ pub(crate) struct Towards {
 
 /// Connects as long as somebody wants it.
 pub(crate) async fn connect(
-    sending: Sending<'_>,
+    sending: SendParts<'_>,
     watch: &mut impl Watch,
-    to: Towards,
+    to: ConnectTarget,
 ) -> Result<Upstream, RelayError> {
     sending.env.count(Count::UpstreamConnects);
     while_wanted(watch, pin!(open(sending, to))).await
 }
 
 /// Connects, whoever wants it.
-pub(crate) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, RelayError> {
+pub(crate) async fn open(
+    sending: SendParts<'_>,
+    to: ConnectTarget,
+) -> Result<Upstream, RelayError> {
     let env = sending.env;
     let start = env.now();
     let session = session(sending, to.worker)?;
@@ -62,7 +65,7 @@ pub(crate) async fn open(sending: Sending<'_>, to: Towards) -> Result<Upstream, 
 }
 
 /// A session for a fresh connection; `None` in plain text.
-fn session(sending: Sending<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
+fn session(sending: SendParts<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
     let fleet = sending.workers.fleet();
     let shown = fleet.workers.get(worker.index());
     let connector = shown.and_then(|shown| shown.connector.as_ref());

@@ -24,13 +24,13 @@ pub(crate) struct Env {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) histograms: RefCell<Box<StageHistograms>>,
     pub(crate) draining: Signal,
-    pub(crate) leaving: Leaving,
+    pub(crate) leaving: DrainState,
     pub(crate) records: RequestRecords,
 }
 
 /// What the shard was told of its end.
 #[derive(Default)]
-pub(crate) struct Leaving {
+pub(crate) struct DrainState {
     /// Whoever asks for the router's health is sent to others.
     pub(crate) is_unready: Cell<bool>,
     /// How it drains, once it does.
@@ -53,7 +53,7 @@ impl Env {
             counters,
             histograms: RefCell::default(),
             draining: Signal::default(),
-            leaving: Leaving::default(),
+            leaving: DrainState::default(),
         }
     }
 

@@ -112,14 +112,14 @@ impl Drop for Leg<'_> {
 
 /// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is
 /// one.
-pub(crate) struct Waiting<'a, 'b> {
+pub(crate) struct AttemptWatch<'a, 'b> {
     pub(crate) conn: &'a mut Conn,
     pub(crate) leg: Option<&'a mut Leg<'b>>,
     /// The worker that is to answer.
     pub(crate) down: DownWatch<'a>,
 }
 
-impl Watch for Waiting<'_, '_> {
+impl Watch for AttemptWatch<'_, '_> {
     #[inline]
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError> {
         if self.conn.poll_gone(cx).is_ready() {
@@ -151,7 +151,7 @@ impl Watch for Waiting<'_, '_> {
     }
 }
 
-impl Client for Waiting<'_, '_> {
+impl Client for AttemptWatch<'_, '_> {
     #[inline]
     fn conn(&mut self) -> &mut Conn {
         self.conn

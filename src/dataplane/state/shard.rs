@@ -105,15 +105,20 @@ impl Queues {
 
 /// What a stage that talks to workers may touch.
 #[derive(Clone, Copy)]
-pub(crate) struct Sending<'a> {
+pub(crate) struct SendParts<'a> {
     pub(crate) env: &'a Env,
     pub(crate) io: &'a Io,
     pub(crate) workers: &'a Workers,
 }
 
 impl Shard {
-    pub(crate) const fn sending(&self) -> Sending<'_> {
-        Sending { env: &self.env, io: &self.io, workers: &self.workers }
+    pub(crate) const fn sending(&self) -> SendParts<'_> {
+        SendParts { env: &self.env, io: &self.io, workers: &self.workers }
+    }
+
+    /// Number for the id of a request whose client sends none.
+    pub(crate) fn fresh_id(&self) -> u64 {
+        self.routing.stages.borrow_mut().random.u64(..)
     }
 
     /// A worker failed under a request: its idle connections are dropped, here and on the other

@@ -1,5 +1,5 @@
-//! account: what a request has cost its tenant, however it ends. The counters, the bucket of tokens
-//! per minute, the trace and the use that replicas share are all [`total`].
+//! Bill of a request: tokens that it has cost its tenant, however it ends. The counters, the bucket
+//! of tokens per minute, the trace and the use that replicas share are all [`Bill::settle`].
 //!
 //! | the request ends with | prompt | output |
 //! |---|---|---|
@@ -24,37 +24,50 @@
 //! - *cut*: the last report, events since then, and by time since the last event.
 //! - *partly*: by bytes, as far as the time is enough for the prompt.
 
-use crate::exchange::slot::Slot;
-use crate::exchange::work_meter::WorkMeter;
+use super::event::{
+    AnswerEnd, AnswerPart, AnswerUsage, AttemptFailure, AttemptLoss, AttemptStart, Observer,
+    RankChoice, StoryEnd, StreamTimes,
+};
+use super::quota_hold::QuotaHold;
+use super::work_meter::WorkMeter;
 use crate::relay::UsageScan;
-use crate::state::env::Env;
-use crate::state::shard::Shard;
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_prompt::parse::Endpoint;
+use forebay_http1::ResponseHead;
+use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{RelayError, has_no_room};
-use forebay_router::request::{Chosen, Failed};
 use std::time::Duration;
 
-/// In less time nothing is believed to be computed: the way and the reads take as long.
+/// Shorter computations count as none: the way and the reads take as long.
 const COMPUTED_TIME_MIN: Duration = Duration::from_millis(100);
 
-/// How the answer of an attempt ended.
-pub(crate) struct AnswerEnd<'a> {
-    pub(crate) endpoint: Endpoint,
-    /// What was read off the answer; `None` where it has no `usage`.
-    pub(crate) scan: Option<&'a UsageScan>,
-    /// When the last event came that may have a token.
-    pub(crate) last_at: Option<NanosSinceStart>,
-    /// Bytes of the body, if that is whole.
-    pub(crate) relayed: Result<u64, RelayError>,
-    /// By the ids of the stream, where these are kept.
-    pub(crate) by_ids: Option<TokenUsage>,
-    pub(crate) now: NanosSinceStart,
+/// Bill of one request.
+#[derive(Debug, Default)]
+pub(crate) struct Bill {
+    /// Place and tokens of its tenant's limits; given back at the end.
+    pub(super) held: Option<QuotaHold>,
+    /// Work that is counted, where it is. Boxed: most tenants are not counted, and each connection
+    /// would hold the space.
+    counted: Option<Box<CountedWork>>,
 }
 
-/// What becomes of the work of an attempt without an answer.
+/// Work of engines for a request whose tenant is counted.
+#[derive(Debug)]
+struct CountedWork {
+    endpoint: Endpoint,
+    /// Estimated tokens of the prompt.
+    prompt_estimate: u64,
+    /// Answers that the request asks for, at least 1.
+    answers: u64,
+    /// Most tokens of output that the request asks for, all answers together.
+    output_max: u64,
+    meter: WorkMeter,
+    /// Usage of the answer, once that has ended.
+    usage: Option<TokenUsage>,
+}
+
+/// Share of the work of an attempt without an answer that is billed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LostWork {
     Nothing,
@@ -74,44 +87,105 @@ struct DecodeTime {
     until: NanosSinceStart,
 }
 
-/// An attempt of a request begins.
-pub(crate) fn begin(env: &Env, slot: &Slot, endpoint: Endpoint, chosen: &Chosen) {
-    if let Some(meter) = slot.told.quota.meter().filter(|_| endpoint.is_inference()) {
-        let prefill = chosen.prefill.as_ref().map_or(&chosen.lease, |prefill| &prefill.lease);
-        meter.begin(prefill.prefill_expected_ns(env.now()));
+impl Bill {
+    /// Counts the work of engines for the request from now on. Its prompt has `prompt_estimate`
+    /// tokens; 0 counts nothing.
+    pub(super) fn count(&mut self, endpoint: Endpoint, api: &ApiRequest, prompt_estimate: u64) {
+        let answers = u64::from(api.answer_count.max(1));
+        let asked = api.max_tokens.map(u64::from);
+        self.counted = (prompt_estimate > 0).then(|| {
+            Box::new(CountedWork {
+                endpoint,
+                prompt_estimate,
+                answers,
+                output_max: asked.map_or(u64::MAX, |asked| asked.saturating_mul(answers)),
+                meter: WorkMeter::default(),
+                usage: None,
+            })
+        });
+    }
+
+    /// Is the work of engines counted?
+    pub(crate) const fn is_counted(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// Estimated tokens of the prompt; 0 where nothing is counted.
+    pub(crate) fn prompt_estimate(&self) -> u64 {
+        self.counted.as_ref().map_or(0, |work| work.prompt_estimate)
+    }
+
+    /// A prefill leg leaves.
+    pub(crate) fn leg_sent(&mut self, now: NanosSinceStart) {
+        if let Some(work) = &mut self.counted {
+            work.meter.sent(now);
+        }
+    }
+
+    /// The router has ended the stream by itself, and the client takes it for whole.
+    pub(super) const fn ended_here(&mut self, usage: TokenUsage) {
+        if let Some(work) = &mut self.counted {
+            work.meter.settle();
+            work.usage = Some(usage);
+        }
+    }
+
+    /// Tokens that the request has cost in all; `None`: nothing that counts.
+    pub(super) fn settle(&self) -> Option<TokenUsage> {
+        let work = self.counted.as_ref()?;
+        work.meter.total(work.usage, work.output_max)
     }
 }
 
-/// An attempt has ended without an answer.
-pub(crate) fn lost(shard: &Shard, slot: &Slot, endpoint: Endpoint, failed: &Failed) {
-    let work = match &failed.reply.answer {
-        // The answer of a trial: an engine may have failed after a while.
-        Some(answer) if answer.status >= 500 && !has_no_room(answer.status) => LostWork::All,
-        Some(_) => LostWork::Nothing,
-        None => LostWork::of(failed.error),
-    };
-    if slot.told.quota.is_counted() {
-        lose(&shard.workers, slot, endpoint, work, shard.env.now());
+impl Observer for Bill {
+    fn chosen(&mut self, event: &RankChoice<'_>) {
+        let Some(work) = self.counted.as_mut().filter(|work| work.endpoint.is_inference()) else {
+            return;
+        };
+        let prefill = event.chosen.prefill.as_ref();
+        let lease = prefill.map_or(&event.chosen.lease, |prefill| &prefill.lease);
+        work.meter.begin(lease.prefill_expected_ns(event.now));
     }
-}
 
-fn lose(workers: &Workers, slot: &Slot, endpoint: Endpoint, work: LostWork, now: NanosSinceStart) {
-    let prompt_estimate = slot.told.quota.prompt_estimate;
-    let Some(meter) = slot.told.quota.meter() else { return };
-    let Some(attempt) = meter.end() else { return };
-    if work != LostWork::Left && attempt.passed(now) < COMPUTED_TIME_MIN {
-        return;
+    fn sent(&mut self, event: &AttemptStart) {
+        if let Some(work) = &mut self.counted {
+            work.meter.decodes(event.rank, event.now, event.is_prefilled);
+        }
     }
-    let prompt = match work {
-        LostWork::Nothing => return,
-        LostWork::Left => prompt_estimate,
-        LostWork::Prompt | LostWork::All => attempt.prompt_computed(prompt_estimate, now),
-    };
-    let decoding = attempt.decodes.filter(|_| work != LostWork::Prompt);
-    let output = decoding.map_or(0, |(rank, from)| {
-        by_time(workers, slot, endpoint, DecodeTime { rank, from, until: now })
-    });
-    meter.lose(TokenUsage { prompt, cached: 0, output });
+
+    fn failed(&mut self, event: &AttemptFailure) {
+        if let Some(work) = self.counted.as_mut().filter(|_| event.is_unprefilled) {
+            work.meter.decodes_nothing();
+        }
+    }
+
+    fn lost(&mut self, event: &AttemptLoss<'_>) {
+        let Some(work) = &mut self.counted else { return };
+        let share = match &event.failed.reply.answer {
+            // The answer of a trial: an engine may have failed after a while.
+            Some(answer) if answer.status >= 500 && !has_no_room(answer.status) => LostWork::All,
+            Some(_) => LostWork::Nothing,
+            None => LostWork::of(event.failed.error),
+        };
+        work.lose(event.workers, share, event.now);
+    }
+
+    fn answered(&mut self, event: &AnswerEnd<'_>) {
+        if let Some(work) = &mut self.counted {
+            work.answered(event);
+        }
+    }
+
+    fn ended(&mut self, event: &StoryEnd<'_>) {
+        let usage = event.facts.answer.usage;
+        if let Some(usage) = usage {
+            let model = event.facts.model.unwrap_or(usize::MAX);
+            event.end.shard.env.counters.tokens_used(event.end.tenant, model, usage);
+        }
+        if let Some(mut held) = self.held.take() {
+            held.settle(usage.map_or(0, |usage| usage.prompt.saturating_add(usage.output)));
+        }
+    }
 }
 
 impl LostWork {
@@ -151,105 +225,110 @@ impl LostWork {
     }
 }
 
-/// The answer of an attempt has ended, or was cut.
-pub(crate) fn answered(workers: &Workers, slot: &Slot, end: &AnswerEnd<'_>) {
-    let AnswerEnd { endpoint, relayed, now: until, .. } = *end;
-    let status = slot.answer.head.status;
-    let Some(scan) = end.scan else {
-        let is_failure = status >= 500 && !has_no_room(status);
-        let work = if is_failure { LostWork::All } else { LostWork::Nothing };
-        return lose(workers, slot, endpoint, work, until);
-    };
-    let meter = slot.told.quota.meter();
-    let decodes = meter.and_then(WorkMeter::end).and_then(|attempt| attempt.decodes);
-    let time = decodes.map(|(rank, from)| DecodeTime { rank, from, until });
-    let mut usage = counted(scan, slot, end);
-    match (relayed, time) {
-        (Ok(body_bytes), Some(time)) => {
-            // An answer of a path that is not known may be an image.
-            let is_text = !slot.answer.head.event_stream && endpoint != Endpoint::Other;
-            if is_text && scan.told().is_none() {
-                usage.output = by_time(workers, slot, endpoint, time).min(body_bytes);
+impl CountedWork {
+    fn lose(&mut self, workers: &Workers, share: LostWork, now: NanosSinceStart) {
+        let Some(attempt) = self.meter.end() else { return };
+        if share != LostWork::Left && attempt.passed(now) < COMPUTED_TIME_MIN {
+            return;
+        }
+        let prompt = match share {
+            LostWork::Nothing => return,
+            LostWork::Left => self.prompt_estimate,
+            LostWork::Prompt | LostWork::All => attempt.prompt_computed(self.prompt_estimate, now),
+        };
+        let decoding = attempt.decodes.filter(|_| share != LostWork::Prompt);
+        let output = decoding
+            .map_or(0, |(rank, from)| self.by_time(workers, DecodeTime { rank, from, until: now }));
+        self.meter.lose(TokenUsage { prompt, cached: 0, output });
+    }
+
+    fn answered(&mut self, event: &AnswerEnd<'_>) {
+        let AnswerEnd { sending, head, relayed, .. } = *event;
+        let workers = sending.workers;
+        let StreamTimes { last_at, ended_at: until, .. } = event.times;
+        let Some(scan) = event.usage.scan else {
+            let is_failure = head.status >= 500 && !has_no_room(head.status);
+            let share = if is_failure { LostWork::All } else { LostWork::Nothing };
+            return self.lose(workers, share, until);
+        };
+        let decodes = self.meter.end().and_then(|attempt| attempt.decodes);
+        let time = decodes.map(|(rank, from)| DecodeTime { rank, from, until });
+        let mut usage = self.of_answer(scan, event.usage, head, relayed.is_ok());
+        match (relayed, time) {
+            (Ok(body_bytes), Some(time)) => {
+                // An answer of a path that is not known may be an image.
+                let is_text = !head.event_stream && self.endpoint != Endpoint::Other;
+                if is_text && scan.told().is_none() {
+                    usage.output = self.by_time(workers, time).min(body_bytes);
+                }
+                let until = last_at.unwrap_or(until);
+                // The remainder of a stream is not all of its output.
+                if event.part != AnswerPart::Remainder {
+                    self.learn(workers, DecodeTime { until, ..time }, usage.output);
+                }
             }
-            let until = end.last_at.unwrap_or(until);
-            learn(workers, slot, DecodeTime { until, ..time }, usage.output);
+            (Err(error), Some(time)) if goes_on_computing(error) => {
+                let last_at = last_at.filter(|_| usage.output > 0).unwrap_or(time.from);
+                let since = DecodeTime { from: last_at.max(time.from), ..time };
+                let more = self.by_time(workers, since);
+                let output = usage.output.saturating_add(more).min(self.output_max);
+                usage.output = usage.output.max(output);
+            }
+            _ => {}
         }
-        (Err(error), Some(time)) if goes_on_computing(error) => {
-            let last_at = end.last_at.filter(|_| usage.output > 0).unwrap_or(time.from);
-            let since = DecodeTime { from: last_at.max(time.from), ..time };
-            let more = by_time(workers, slot, endpoint, since);
-            let output = usage.output.saturating_add(more).min(output_max(slot));
-            usage.output = usage.output.max(output);
+        if relayed.is_ok() {
+            // The client has an answer that is whole: lost work is not counted.
+            self.meter.settle();
         }
-        _ => {}
+        self.usage = Some(usage);
     }
-    if relayed.is_ok() {
-        settle(slot);
+
+    /// Usage of the answer, as far as that came. A report in the beginning does not count the
+    /// events behind it, and an answer that is cut has no end with a report.
+    fn of_answer(
+        &self,
+        scan: &UsageScan,
+        usage: AnswerUsage<'_>,
+        head: &ResponseHead,
+        is_whole: bool,
+    ) -> TokenUsage {
+        let reported = if is_whole { scan.told() } else { scan.reported_in_whole_events() };
+        let Some(reported) = reported else {
+            return usage.by_ids.unwrap_or_else(|| self.by_events(scan, head));
+        };
+        let since = if is_whole { 0 } else { scan.events_since_report() };
+        TokenUsage { output: reported.output.saturating_add(since), ..reported }
     }
-    slot.answer.usage.set(Some(usage));
-}
 
-/// What the answer has cost, as far as it came. A report in the beginning does not count what
-/// follows, and an answer that is cut has no end with a report.
-fn counted(scan: &UsageScan, slot: &Slot, end: &AnswerEnd<'_>) -> TokenUsage {
-    let is_whole = end.relayed.is_ok();
-    let Some(told) = (if is_whole { scan.told() } else { scan.reported_in_whole_events() }) else {
-        return end.by_ids.unwrap_or_else(|| by_events(scan, slot, end.endpoint));
-    };
-    let since = if is_whole { 0 } else { scan.events_since_report() };
-    TokenUsage { output: told.output.saturating_add(since), ..told }
-}
-
-/// An answer without a report of its engine: about a token an event.
-fn by_events(scan: &UsageScan, slot: &Slot, endpoint: Endpoint) -> TokenUsage {
-    // The first event of a chat has the role alone.
-    let empty = u64::from(endpoint == Endpoint::ChatCompletions);
-    let is_stream = slot.answer.head.event_stream;
-    let output = if is_stream { scan.events().saturating_sub(empty) } else { 0 };
-    TokenUsage { prompt: slot.told.quota.prompt_estimate, cached: 0, output }
-}
-
-/// The router has ended the stream by itself, and the client takes it for whole.
-pub(crate) fn ended_here(slot: &Slot, usage: TokenUsage) {
-    settle(slot);
-    slot.answer.usage.set(Some(usage));
-}
-
-/// The client has an answer that is whole: what was computed for nothing is not counted.
-fn settle(slot: &Slot) {
-    if let Some(meter) = slot.told.quota.meter() {
-        meter.settle();
+    /// An answer without a report of its engine: about a token an event.
+    fn by_events(&self, scan: &UsageScan, head: &ResponseHead) -> TokenUsage {
+        // The first event of a chat has the role alone.
+        let empty = u64::from(self.endpoint == Endpoint::ChatCompletions);
+        let output = if head.event_stream { scan.events().saturating_sub(empty) } else { 0 };
+        TokenUsage { prompt: self.prompt_estimate, cached: 0, output }
     }
-}
 
-/// What the request has cost in all; `None`: nothing that counts.
-pub(crate) fn total(slot: &Slot) -> Option<TokenUsage> {
-    let answer = slot.answer.usage.get();
-    slot.told.quota.meter().map_or(answer, |meter| meter.total(answer, output_max(slot)))
+    /// Tokens that the rank should have made for the request in that time.
+    fn by_time(&self, workers: &Workers, time: DecodeTime) -> u64 {
+        let time_ns = time.until.since(time.from);
+        let is_enough = Duration::from_nanos(time_ns) >= COMPUTED_TIME_MIN;
+        let is_counted = is_enough && makes_tokens(self.endpoint);
+        let past = workers.board.past(time.rank).filter(|_| is_counted);
+        let one = past.map_or(0, |past| past.decoded_in(time_ns));
+        one.saturating_mul(self.answers).min(self.output_max)
+    }
+
+    /// A whole answer shows how fast the rank is.
+    fn learn(&self, workers: &Workers, time: DecodeTime, output: u64) {
+        if let Some(past) = workers.board.past(time.rank) {
+            past.decoded(output / self.answers, time.until.since(time.from));
+        }
+    }
 }
 
 /// Does the engine compute until the moment of this error, as far as is known?
 const fn goes_on_computing(error: RelayError) -> bool {
     !matches!(error, RelayError::Stalled | RelayError::DownMidStream)
-}
-
-/// Most tokens that the request asks for.
-fn output_max(slot: &Slot) -> u64 {
-    let asked = slot.request.max_tokens.map(u64::from);
-    asked.map_or(u64::MAX, |asked| asked.saturating_mul(answers(slot)))
-}
-
-fn answers(slot: &Slot) -> u64 {
-    u64::from(slot.request.answer_count.max(1))
-}
-
-/// Tokens that the rank should have made for the request in that time.
-fn by_time(workers: &Workers, slot: &Slot, endpoint: Endpoint, time: DecodeTime) -> u64 {
-    let time_ns = time.until.since(time.from);
-    let is_enough = Duration::from_nanos(time_ns) >= COMPUTED_TIME_MIN && makes_tokens(endpoint);
-    let past = workers.board.past(time.rank).filter(|_| is_enough);
-    let one = past.map_or(0, |past| past.decoded_in(time_ns));
-    one.saturating_mul(answers(slot)).min(output_max(slot))
 }
 
 /// May an answer have tokens of output? Engines have more paths than the router knows.
@@ -263,14 +342,4 @@ const fn makes_tokens(endpoint: Endpoint) -> bool {
             | Endpoint::Messages
             | Endpoint::Other
     )
-}
-
-/// A whole answer shows how fast the rank is.
-fn learn(workers: &Workers, slot: &Slot, time: DecodeTime, output: u64) {
-    // The rest of a stream is not all of its output.
-    if !slot.answer.early.is_broken()
-        && let Some(past) = workers.board.past(time.rank)
-    {
-        past.decoded(output / answers(slot), time.until.since(time.from));
-    }
 }

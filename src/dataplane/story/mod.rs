@@ -1,8 +1,189 @@
-//! Observers of a request: trace, access record, notes for `explain`, and what it costs its tenant.
-//! No phase of the path depends on their result, but for the quota.
+//! Story of a request: its events, and the observers of these events. Trace, access record, notes for
+//! `explain`, stored responses, counters and bill. A new observer is a file here and a line in
+//! `observers!`. No phase of a request depends on an observer, but for the limits of its tenant.
 
-pub(crate) mod access_record;
+mod access_record;
 pub(crate) mod bill;
-pub(crate) mod note_request;
+mod counters;
+pub(crate) mod event;
+pub(crate) mod facts;
+mod notes;
+mod open_trace;
 pub(crate) mod quota;
-pub(crate) mod traces;
+mod quota_hold;
+mod response_search;
+pub(crate) mod trace;
+mod work_meter;
+
+use bill::Bill;
+use event::{
+    AnswerEnd, AnswerHead, AttemptFailure, AttemptLoss, AttemptStart, ExchangeEnd, Observer,
+    RankChoice, RoutedHead, StoryEnd,
+};
+use facts::{AskedApi, Facts};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::mailbox::LegTrace;
+use forebay_fleet::tenant::TokenUsage;
+
+/// Makes the struct of all observers, which receive each event in the order of the list.
+macro_rules! observers {
+    ($($name:ident: $observer:ty,)*) => {
+        #[derive(Debug, Default)]
+        struct Observers {
+            $($name: $observer,)*
+        }
+
+        impl Observer for Observers {
+            fn began(&mut self, event: &RoutedHead<'_>) {
+                $(self.$name.began(event);)*
+            }
+
+            fn queued(&mut self, from: NanosSinceStart, until: NanosSinceStart) {
+                $(self.$name.queued(from, until);)*
+            }
+
+            fn chosen(&mut self, event: &RankChoice<'_>) {
+                $(self.$name.chosen(event);)*
+            }
+
+            fn sent(&mut self, event: &AttemptStart) {
+                $(self.$name.sent(event);)*
+            }
+
+            fn failed(&mut self, event: &AttemptFailure) {
+                $(self.$name.failed(event);)*
+            }
+
+            fn lost(&mut self, event: &AttemptLoss<'_>) {
+                $(self.$name.lost(event);)*
+            }
+
+            fn answer_began(&mut self, event: &AnswerHead<'_>) {
+                $(self.$name.answer_began(event);)*
+            }
+
+            fn passed(&mut self, data: &[u8]) {
+                $(self.$name.passed(data);)*
+            }
+
+            fn answered(&mut self, event: &AnswerEnd<'_>) {
+                $(self.$name.answered(event);)*
+            }
+
+            fn ended(&mut self, event: &StoryEnd<'_>) {
+                $(self.$name.ended(event);)*
+            }
+        }
+    };
+}
+
+observers! {
+    counters: counters::RequestCounters,
+    bill: Bill,
+    responses: response_search::ResponseSearch,
+    notes: notes::RequestNotes,
+    record: access_record::AccessRecord,
+    trace: trace::Trace,
+}
+
+/// Story of one request.
+#[derive(Debug, Default)]
+pub(crate) struct Story {
+    pub(crate) facts: Facts,
+    observers: Observers,
+}
+
+impl Story {
+    pub(crate) fn new(started: NanosSinceStart) -> Self {
+        let mut story = Self::default();
+        story.facts.times.started = started;
+        story
+    }
+
+    /// The path is routed; `None` where no endpoint has it.
+    pub(crate) fn began(&mut self, asked: Option<AskedApi>, event: &RoutedHead<'_>) {
+        self.facts.asked = asked;
+        self.observers.began(event);
+    }
+
+    /// Head and body are read and scanned.
+    pub(crate) fn read(&mut self, at: NanosSinceStart, is_stream: bool) {
+        self.facts.times.read_ns = Some(at.since(self.facts.times.started));
+        self.facts.stream = Some(is_stream);
+    }
+
+    /// The request has waited in a queue.
+    pub(crate) fn queued(&mut self, from: NanosSinceStart, until: NanosSinceStart) {
+        self.facts.times.queued_ns += until.since(from);
+        self.observers.queued(from, until);
+    }
+
+    /// A rank is chosen, and an attempt begins.
+    pub(crate) fn chosen(&mut self, event: &RankChoice<'_>) {
+        self.facts.rank = Some(event.chosen.lease.rank());
+        self.facts.because = event.because.or(self.facts.because);
+        self.observers.chosen(event);
+    }
+
+    /// Head and body leave for the rank that answers.
+    pub(crate) fn sent(&mut self, event: &AttemptStart) {
+        self.observers.sent(event);
+    }
+
+    /// The attempt has ended before its answer began.
+    pub(crate) fn failed(&mut self, event: &AttemptFailure) {
+        self.observers.failed(event);
+    }
+
+    /// Nothing of the attempt reaches the client.
+    pub(crate) fn lost(&mut self, event: &AttemptLoss<'_>) {
+        self.observers.lost(event);
+    }
+
+    /// The head of an answer is here, and is passed on.
+    pub(crate) fn answer_began(&mut self, event: &AnswerHead<'_>) {
+        self.observers.answer_began(event);
+        self.facts.answer.counted.get_or_insert(event.status);
+    }
+
+    /// Bytes of the answer's body.
+    pub(crate) fn passed(&mut self, data: &[u8]) {
+        self.observers.passed(data);
+    }
+
+    /// The answer of an attempt has ended, or was cut.
+    pub(crate) fn answered(&mut self, event: &AnswerEnd<'_>) {
+        self.observers.answered(event);
+    }
+
+    /// The request has ended. Its bill first: other observers report the usage.
+    pub(crate) fn ended(&mut self, end: &ExchangeEnd<'_>) {
+        self.facts.answer.usage = self.observers.bill.settle();
+        let trace = self.observers.trace.number();
+        self.observers.ended(&StoryEnd { end, facts: &self.facts, trace });
+    }
+
+    /// Bill of the request, for the limits of its tenant.
+    pub(crate) const fn bill(&self) -> &Bill {
+        &self.observers.bill
+    }
+
+    pub(crate) const fn bill_mut(&mut self) -> &mut Bill {
+        &mut self.observers.bill
+    }
+
+    /// The router ends the stream by itself, and the client takes it for whole.
+    pub(crate) const fn ended_here(&mut self, usage: TokenUsage) {
+        self.observers.bill.ended_here(usage);
+    }
+
+    /// Trace of a prefill leg that leaves for this rank. From now on workers receive its context.
+    pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
+        self.observers.trace.leg(rank)
+    }
+
+    /// `traceparent` and `tracestate` that workers receive, where there is a trace.
+    pub(crate) fn trace_fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        self.observers.trace.fields()
+    }
+}

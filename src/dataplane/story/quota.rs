@@ -1,105 +1,110 @@
 //! Limits of tenants on the way of a request: requests and requests in flight are taken on the head
 //! alone, tokens once the body has been read. What a request has taken comes back when it ends,
-//! corrected by what its engine says.
+//! corrected by the usage that its engine reports.
 
-use super::bill;
-use crate::exchange::quota_use::{Held, QuotaUse};
-use crate::exchange::slot::Slot;
+use super::bill::Bill;
+use super::quota_hold::QuotaHold;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::tenant::{Quota, RateRefusal, Tenant, TenantCell};
+use forebay_base::{NanosSinceStart, TenantIndex};
+use forebay_fleet::tenant::{Quota, RateRefusal, RateStanding, Tenant, TenantCell};
 use forebay_fleet::worker::FleetSnapshot;
-use forebay_prompt::parse::{Endpoint, Reason, Refusal};
-use forebay_router::request::Ratios;
+use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal};
 use std::time::Duration;
 
-/// Takes a request, and a place in flight, of the tenant's limits.
-///
-/// # Errors
-/// A refusal where a limit is reached; nothing is taken then.
-pub(crate) fn enter(shard: &Shard, slot: &mut Slot, endpoint: Endpoint) -> Result<(), Refusal> {
+/// Standing of a tenant's limits, for the `x-ratelimit-*` fields.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QuotaStanding {
+    pub(crate) requests: Option<RateStanding>,
+    pub(crate) tokens: Option<RateStanding>,
+}
+
+/// Result of a look at a tenant's limits: whether the request passes, and the standing for its
+/// client. `None`: the tenant has no limits.
+pub(crate) type QuotaCheck = (Result<(), Refusal>, Option<QuotaStanding>);
+
+const NO_LIMITS: QuotaCheck = (Ok(()), None);
+
+/// Takes a request, and a place in flight, of the tenant's limits. Where a limit is reached,
+/// nothing is taken.
+pub(crate) fn enter(
+    shard: &Shard,
+    bill: &mut Bill,
+    tenant: TenantIndex,
+    endpoint: Endpoint,
+) -> QuotaCheck {
     let fleet = shard.workers.fleet.borrow();
-    let Some(tenant) = limited(&fleet, slot).filter(|_| endpoint.is_inference()) else {
-        return Ok(());
+    let Some(tenant) = limited(&fleet, tenant).filter(|_| endpoint.is_inference()) else {
+        return NO_LIMITS;
     };
     let billed = tenant.billed;
     let quota = tenant.quota;
     let now = shard.env.now();
-    let Some(cell) = shard.workers.board.tenants().of(billed) else { return Ok(()) };
+    let Some(cell) = shard.workers.board.tenants().of(billed) else { return NO_LIMITS };
     let has_place = quota.in_flight_max > 0;
     if has_place && !cell.enter(quota.in_flight_max) {
-        tell(slot, cell, quota, now);
-        return Err(Refusal::new(Reason::RejectedTenantInFlight));
+        let refusal = Refusal::new(Reason::RejectedTenantInFlight);
+        return (Err(refusal), Some(standing(cell, quota, now)));
     }
     let board = shard.workers.board.clone();
     let clock = shard.env.clock;
-    slot.told.quota.held = Some(Held { board, clock, billed, has_place, tokens: None });
+    bill.held = Some(QuotaHold { board, clock, billed, has_place, tokens: None });
     let taken = quota.requests.map_or(Ok(()), |rate| cell.take_request(rate, now));
-    tell(slot, cell, quota, now);
-    taken.map_err(|why| refused(Reason::RejectedRequests, why))
+    let taken = taken.map_err(|why| refused(Reason::RejectedRequests, why));
+    (taken, Some(standing(cell, quota, now)))
 }
 
-/// Takes the tokens that a request is expected to need.
-///
-/// # Errors
-/// A refusal where the limit is reached; nothing is taken then.
+/// A request whose tokens are charged.
+pub(crate) struct Charge<'a> {
+    pub(crate) tenant: TenantIndex,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) api: &'a ApiRequest,
+    pub(crate) body_bytes: u64,
+    pub(crate) bytes_per_token: f32,
+    pub(crate) output_tokens: u32,
+}
+
+/// Takes the tokens that a request is expected to need. Where the limit is reached, nothing is
+/// taken.
 pub(crate) fn charge(
     env: &Env,
-    slot: &mut Slot,
+    bill: &mut Bill,
     fleet: &FleetSnapshot,
-    ratios: &Ratios,
-    model: ModelIndex,
-    output_tokens: u32,
-) -> Result<(), Refusal> {
+    charge: &Charge<'_>,
+) -> QuotaCheck {
     if !fleet.tenants.are_counted() {
-        return Ok(());
+        return NO_LIMITS;
     }
-    let body_bytes = u64::try_from(slot.body().len()).unwrap_or(u64::MAX);
-    let prompt = tokens_of(slot.request.text_bytes(body_bytes), ratios.of(model));
-    slot.told.quota.count(prompt);
-    let Some(Tenant { quota, billed, .. }) = limited(fleet, slot) else { return Ok(()) };
+    let Charge { tenant, endpoint, api, body_bytes, bytes_per_token, output_tokens } = *charge;
+    let prompt = tokens_of(api.text_bytes(body_bytes), bytes_per_token);
+    bill.count(endpoint, api, prompt);
+    let Some(Tenant { quota, billed, .. }) = limited(fleet, tenant) else { return NO_LIMITS };
     // A reload since the head may bill the tenant elsewhere: its place stays where it was taken.
-    let held = slot.told.quota.held.as_mut().filter(|held| held.billed == *billed);
-    let Some(held) = held else { return Ok(()) };
+    let held = bill.held.as_mut().filter(|held| held.billed == *billed);
+    let Some(held) = held else { return NO_LIMITS };
     let board = held.board.clone();
     let now = env.now();
     let (Some(rate), Some(cell)) = (quota.tokens, board.tenants().of(*billed)) else {
-        return Ok(());
+        return NO_LIMITS;
     };
-    let answers = u64::from(slot.request.answer_count.max(1));
+    let answers = u64::from(api.answer_count.max(1));
     let wanted = prompt.saturating_add(u64::from(output_tokens).saturating_mul(answers));
     let taken = cell.take_tokens(rate, now, wanted);
     held.tokens = taken.ok();
-    tell(slot, cell, *quota, now);
-    taken.map(|_| ()).map_err(|why| refused(Reason::RejectedTokens, why))
-}
-
-/// Counts what a request has cost, and gives back what it has taken and not used.
-pub(crate) fn settle(shard: &Shard, slot: &mut Slot, model: Option<usize>) {
-    let usage = bill::total(slot);
-    slot.answer.usage.set(usage);
-    if let Some(usage) = usage {
-        let tenant = slot.told.whom.tenant;
-        shard.env.counters.tokens_used(tenant, model.unwrap_or(usize::MAX), usage);
-    }
-    let QuotaUse { held, .. } = &mut slot.told.quota;
-    if let Some(mut held) = held.take() {
-        held.settle(usage.map_or(0, |usage| usage.prompt.saturating_add(usage.output)));
-    }
+    let result = taken.map(|_| ()).map_err(|why| refused(Reason::RejectedTokens, why));
+    (result, Some(standing(cell, *quota, now)))
 }
 
 /// The tenant of a request, if it has limits.
-fn limited<'a>(fleet: &'a FleetSnapshot, slot: &Slot) -> Option<&'a Tenant> {
-    let tenant = fleet.tenants.get(slot.told.whom.tenant)?;
-    (tenant.quota != Quota::default()).then_some(tenant)
+fn limited(fleet: &FleetSnapshot, tenant: TenantIndex) -> Option<&Tenant> {
+    fleet.tenants.get(tenant).filter(|tenant| tenant.quota != Quota::default())
 }
 
-/// The client hears what is left, whether or not its request passes.
-fn tell(slot: &mut Slot, cell: &TenantCell, quota: Quota, now: NanosSinceStart) {
-    let requests = quota.requests.map(|rate| cell.requests(rate, now));
-    let tokens = quota.tokens.map(|rate| cell.tokens(rate, now));
-    slot.answer.limits.set(requests, tokens);
+fn standing(cell: &TenantCell, quota: Quota, now: NanosSinceStart) -> QuotaStanding {
+    QuotaStanding {
+        requests: quota.requests.map(|rate| cell.requests(rate, now)),
+        tokens: quota.tokens.map(|rate| cell.tokens(rate, now)),
+    }
 }
 
 fn refused(reason: Reason, why: RateRefusal) -> Refusal {

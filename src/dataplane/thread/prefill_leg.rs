@@ -6,12 +6,12 @@ use crate::pair::abort;
 use crate::relay::{Outbound, Over, Watch, drain, gather, send};
 use crate::runtime::Signal;
 use crate::send::blame;
-use crate::send::relay_answer::Answering;
-use crate::state::connecting::{Towards, connect};
+use crate::send::relay_answer::WorkerAnswer;
+use crate::state::connecting::{ConnectTarget, connect};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::shard::{Sending, Shard};
-use crate::story::traces;
+use crate::state::shard::{SendParts, Shard};
+use crate::story::trace;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
 use forebay_fleet::account::{Count, Stage};
@@ -91,7 +91,7 @@ pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
         shard.queues.prefills.borrow_mut().remove(&ticket);
         count(&shard.env, &ended);
         if let Some(trace) = trace {
-            traces::end_leg(&shard.env, trace, &ended);
+            trace::end_leg(&shard.env, trace, &ended);
         }
         give_back(&shard, ticket, ended);
     });
@@ -177,11 +177,11 @@ fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
 
 /// A pooled connection that had died is replaced once.
 async fn exchange(
-    sending: Sending<'_>,
+    sending: SendParts<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
 ) -> Result<PrefillEnded, RelayError> {
-    let Sending { env, io, workers } = sending;
+    let SendParts { env, io, workers } = sending;
     let is_long = leg.call.body.len() > READ_AT_ONCE_BYTES_MAX;
     let key = workers.key(leg.worker, leg.call.address);
     let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
@@ -194,7 +194,7 @@ async fn exchange(
             None => {
                 let left = leg.posted_at.plus(leg.timeout).since(env.now());
                 let timeout = env.config().timeouts.connect.min(Duration::from_nanos(left));
-                let to = Towards { worker: leg.worker, key, timeout, is_for_long: is_long };
+                let to = ConnectTarget { worker: leg.worker, key, timeout, is_for_long: is_long };
                 connect(sending, watch, to)
                     .await
                     .map_err(|error| if is_resent { error.once_sent() } else { error })?
@@ -205,7 +205,7 @@ async fn exchange(
             Ok(sent) => {
                 workers.hear(leg.worker);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                return answered(sending, leg, watch, Answering { upstream, sent }, &response)
+                return answered(sending, leg, watch, WorkerAnswer { upstream, sent }, &response)
                     .await;
             }
             Err(error) if reused && env.was_stale(error, sent_at) => {
@@ -226,14 +226,14 @@ fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
 
 /// Reads the answer whose head is here.
 async fn answered(
-    sending: Sending<'_>,
+    sending: SendParts<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
-    answering: Answering,
+    answering: WorkerAnswer,
     response: &ResponseHead,
 ) -> Result<PrefillEnded, RelayError> {
-    let Sending { env, io, workers } = sending;
-    let Answering { mut upstream, sent } = answering;
+    let SendParts { env, io, workers } = sending;
+    let WorkerAnswer { mut upstream, sent } = answering;
     let status = response.status;
     if !(200..300).contains(&status) {
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;

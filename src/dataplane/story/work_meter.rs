@@ -1,18 +1,17 @@
-//! What engines compute for one request before an answer reports its usage. Held by a slot, on the
-//! shard's thread. The time is an argument. `bill` decides what of it counts.
+//! Work of engines for one request before an answer reports its usage. Part of its bill, which
+//! decides how much of the work counts. The time is an argument.
 
 use forebay_base::limits::USAGE_TOKENS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
-use std::cell::Cell;
 use std::time::Duration;
 
 /// The attempts of one request, where its tenant is counted.
 #[derive(Debug, Default)]
 pub(crate) struct WorkMeter {
-    attempt: Cell<Option<MeteredAttempt>>,
+    attempt: Option<MeteredAttempt>,
     /// Computed in attempts that gave no answer.
-    lost: Cell<Option<TokenUsage>>,
+    lost: Option<TokenUsage>,
 }
 
 /// A request at a rank, or at a pair of ranks.
@@ -28,61 +27,58 @@ pub(crate) struct MeteredAttempt {
 
 impl WorkMeter {
     /// An attempt begins. Its prompt should take so long.
-    pub(crate) fn begin(&self, prefill_ns: u64) {
-        let attempt = MeteredAttempt { prefill_ns, sent_at: None, decodes: None };
-        self.attempt.set(Some(attempt));
+    pub(crate) fn begin(&mut self, prefill_ns: u64) {
+        self.attempt = Some(MeteredAttempt { prefill_ns, sent_at: None, decodes: None });
     }
 
     /// The request leaves for the rank that computes the prompt.
-    pub(crate) fn sent(&self, now: NanosSinceStart) {
-        if let Some(attempt) = self.attempt.get() {
-            let sent_at = Some(attempt.sent_at.unwrap_or(now));
-            self.attempt.set(Some(MeteredAttempt { sent_at, ..attempt }));
+    pub(crate) fn sent(&mut self, now: NanosSinceStart) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.sent_at.get_or_insert(now);
         }
     }
 
-    /// The request leaves for the rank that computes the answer. `is_prefilled`: its
-    /// prompt is computed.
-    pub(crate) fn decodes(&self, rank: RankIndex, now: NanosSinceStart, is_prefilled: bool) {
-        self.sent(now);
-        if let Some(attempt) = self.attempt.get() {
-            let sent_at = attempt.sent_at.unwrap_or(now);
+    /// The request leaves for the rank that computes the answer. `is_prefilled`: its prompt is
+    /// computed.
+    pub(crate) fn decodes(&mut self, rank: RankIndex, now: NanosSinceStart, is_prefilled: bool) {
+        if let Some(attempt) = &mut self.attempt {
+            let sent_at = *attempt.sent_at.get_or_insert(now);
             let at = if is_prefilled { now } else { after(sent_at, attempt.prefill_ns) };
-            self.attempt.set(Some(MeteredAttempt { decodes: Some((rank, at)), ..attempt }));
+            attempt.decodes = Some((rank, at));
         }
     }
 
     /// No rank computes the answer: the prompt was not computed.
-    pub(crate) fn decodes_nothing(&self) {
-        if let Some(attempt) = self.attempt.get() {
-            self.attempt.set(Some(MeteredAttempt { decodes: None, ..attempt }));
+    pub(crate) const fn decodes_nothing(&mut self) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.decodes = None;
         }
     }
 
     /// The attempt ends. `None` where nothing left.
-    pub(crate) fn end(&self) -> Option<MeteredAttempt> {
+    pub(crate) fn end(&mut self) -> Option<MeteredAttempt> {
         self.attempt.take().filter(|attempt| attempt.sent_at.is_some())
     }
 
     /// Such an attempt has computed so much for nothing.
-    pub(crate) fn lose(&self, usage: TokenUsage) {
-        let before = self.lost.get().unwrap_or_default();
-        self.lost.set(Some(TokenUsage {
+    pub(crate) fn lose(&mut self, usage: TokenUsage) {
+        let before = self.lost.unwrap_or_default();
+        self.lost = Some(TokenUsage {
             prompt: before.prompt.max(usage.prompt),
             cached: 0,
             output: before.output.saturating_add(usage.output),
-        }));
+        });
     }
 
     /// The client has an answer that is whole.
-    pub(crate) fn settle(&self) {
-        self.lost.set(None);
+    pub(crate) const fn settle(&mut self) {
+        self.lost = None;
     }
 
     /// What the request has cost: an answer so much, and what was computed for nothing. The output
     /// of the latter is at most what is left of `output_max`.
     pub(crate) fn total(&self, answer: Option<TokenUsage>, output_max: u64) -> Option<TokenUsage> {
-        let Some(lost) = self.lost.get() else { return answer };
+        let Some(lost) = self.lost else { return answer };
         let prompt = answer.map_or(lost.prompt, |answer| answer.prompt);
         let answer = answer.unwrap_or_default();
         let output = answer.output.saturating_add(lost.output).min(output_max);
@@ -128,7 +124,7 @@ mod tests {
 
     #[test]
     fn nothing_is_computed_before_the_request_leaves() {
-        let meter = WorkMeter::default();
+        let mut meter = WorkMeter::default();
         meter.sent(at(1));
         assert_eq!(meter.end(), None, "a tenant that is not counted");
         meter.begin(100);
@@ -147,8 +143,8 @@ mod tests {
 
     #[test]
     fn the_answer_begins_behind_the_prompt() {
-        let meter = WorkMeter::default();
-        let begins = |is_prefilled| {
+        let mut meter = WorkMeter::default();
+        let mut begins = |is_prefilled| {
             meter.begin(100);
             meter.sent(at(1_000));
             meter.decodes(RANK, at(1_040), is_prefilled);
@@ -165,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_prompt_counts_once_and_the_output_of_each_attempt() {
-        let meter = WorkMeter::default();
+        let mut meter = WorkMeter::default();
         assert_eq!(meter.total(None, 10), None);
         assert_eq!(meter.total(Some(usage(5, 70)), 10), Some(usage(5, 70)), "as reported");
         meter.lose(usage(20, 4));

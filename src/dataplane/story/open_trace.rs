@@ -1,12 +1,10 @@
-//! The trace of one request while it is served: what is kept of it, and what workers are told.
+//! Trace of one request while it is served: its steps, and the context that workers receive.
 
 use forebay_base::limits::{RECORDED_TEXT_BYTES_MAX, TRACE_STEPS_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, TRACEPARENT_BYTES, TraceParent};
 use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep};
-use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::Method;
 use forebay_http1::header::{TRACEPARENT, TRACESTATE};
-use std::cell::Cell;
 
 /// Spreads the numbers of spans; odd, so that no two of a request are the same.
 const SPAN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -17,7 +15,7 @@ pub(crate) struct OpenTrace {
     /// The request's own span.
     pub(crate) context: TraceParent,
     /// `traceparent` for the worker.
-    pub(crate) told: [u8; TRACEPARENT_BYTES],
+    pub(crate) header: [u8; TRACEPARENT_BYTES],
     /// The client's `tracestate` belongs to no trace.
     pub(crate) drops_state: bool,
     /// Spans that have a number.
@@ -25,9 +23,7 @@ pub(crate) struct OpenTrace {
     /// What is recorded; `None` if the request is not sampled.
     pub(crate) recorded: Option<Box<RequestTrace>>,
     /// First byte of the answer's body.
-    pub(crate) first_at: Cell<Option<NanosSinceStart>>,
-    /// What the engine tells of its tokens.
-    pub(crate) usage: Cell<Option<TokenUsage>>,
+    pub(crate) first_at: Option<NanosSinceStart>,
 }
 
 impl OpenTrace {
@@ -39,7 +35,7 @@ impl OpenTrace {
     /// `traceparent`, and an empty `tracestate` where the client's is not passed on.
     pub(crate) fn fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
         let dropped = self.drops_state.then_some((TRACESTATE, &b""[..]));
-        [Some((TRACEPARENT, &self.told[..])), dropped]
+        [Some((TRACEPARENT, &self.header[..])), dropped]
     }
 
     pub(crate) const fn next_span(&mut self) -> u64 {
@@ -48,27 +44,26 @@ impl OpenTrace {
         self.context.span.wrapping_add(self.span_count.wrapping_mul(SPAN_STRIDE)) | 1
     }
 
-    /// It has waited in a queue.
+    /// The request has waited in a queue.
     pub(crate) fn queued(&mut self, from: NanosSinceStart, until: NanosSinceStart) {
         self.step(StepKind::Queue, from, until, None);
     }
 
-    /// It is on its way to a rank: what the worker is told is of this attempt from now on.
+    /// The request leaves for a rank: the context for the worker is of this attempt from now on.
     pub(crate) fn leaves(&mut self, rank: RankIndex, now: NanosSinceStart) {
         // A pooled connection had died under the attempt before.
         self.failed("the connection was closed before an answer came", now);
         if let Some(span) = self.step(StepKind::FirstByte, now, now, Some(rank)) {
-            self.told = TraceParent { span, ..self.context }.write();
+            self.header = TraceParent { span, ..self.context }.write();
         }
     }
 
     /// The attempt has failed before its answer began.
     pub(crate) fn failed(&mut self, fault: &'static str, now: NanosSinceStart) {
+        let first_at = self.first_at;
         let last = self.recorded.as_mut().and_then(|recorded| recorded.steps.last_mut());
         let is_open = |step: &&mut TraceStep| {
-            step.kind == StepKind::FirstByte
-                && step.fault.is_none()
-                && self.first_at.get().is_none()
+            step.kind == StepKind::FirstByte && step.fault.is_none() && first_at.is_none()
         };
         if let Some(step) = last.filter(is_open) {
             step.until = now;
@@ -92,34 +87,15 @@ impl OpenTrace {
         Some(span)
     }
 
-    /// Its prefill leg leaves for this rank; what the worker is told is of this leg from now on.
+    /// A prefill leg leaves for this rank: the context for the worker is of this leg from now on.
     pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
         self.recorded.as_ref()?;
         let context = TraceParent { span: self.next_span(), ..self.context };
-        self.told = context.write();
+        self.header = context.write();
         let from = NanosSinceStart::default();
         let until = NanosSinceStart::default();
         let parent = self.context.span;
         Some(Box::new(LegTrace { context, parent, rank, from, until, fault: None }))
-    }
-
-    /// What the chosen rank held of the prompt.
-    pub(crate) fn held(&mut self, bytes: u32, tokens: Option<u32>) {
-        if let Some(recorded) = &mut self.recorded {
-            recorded.answer.hit_bytes = Some(bytes);
-            recorded.answer.hit_tokens = tokens;
-        }
-    }
-
-    /// Is anything of it recorded?
-    pub(crate) const fn is_recorded(&self) -> bool {
-        self.recorded.is_some()
-    }
-
-    /// The answer has come to its end, or broken off.
-    pub(crate) fn passed(&self, first_at: Option<NanosSinceStart>, usage: Option<TokenUsage>) {
-        self.first_at.set(first_at);
-        self.usage.set(usage);
     }
 }
 

@@ -1,16 +1,14 @@
-//! Traces of requests: which are sampled, what workers are told of them, and what is handed over to
-//! the control plane, which makes spans of it. A request that is not sampled costs a few random
-//! numbers and a field; all that is kept for a sampled one is bounded.
+//! Traces of requests: which are sampled, the context that workers receive, and the records from
+//! which the control plane makes spans. A request that is not sampled costs a few random numbers and
+//! a field; the record of a sampled request is bounded.
 
-use super::access_record;
-use crate::exchange::labels::Labels;
-use crate::exchange::open_trace::{OpenTrace, cut, method_name};
-use crate::exchange::slot::{After, Slot};
-use crate::ingress::Conn;
+use super::event::{
+    AnswerEnd, AttemptFailure, AttemptStart, Observer, RankChoice, RoutedHead, StoryEnd,
+};
+use super::open_trace::{OpenTrace, cut, method_name};
 use crate::state::env::Env;
-use crate::state::shard::Shard;
 use forebay_base::limits::TRACESTATE_BYTES_MAX;
-use forebay_base::{NanosSinceStart, TraceParent};
+use forebay_base::{NanosSinceStart, RankIndex, TraceParent};
 use forebay_config::TracesConfig;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::{
@@ -19,21 +17,80 @@ use forebay_fleet::mailbox::{
 use forebay_http1::header::{TRACEPARENT, TRACESTATE};
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use forebay_prompt::parse::Endpoint;
-use forebay_router::request::Stop;
-use std::cell::Cell;
 
-/// What `traces.sample_per_million` counts in.
+/// Unit of `traces.sample_per_million`.
 const MILLION: u64 = 1_000_000;
 
-/// Begins the trace of the request whose head is parsed in the slot. `None` where traces are off,
-/// and where the client's trace goes past the router.
-pub(crate) fn begin(
-    shard: &Shard,
-    conn: &Conn,
-    slot: &Slot,
-    endpoint: Endpoint,
-    started: NanosSinceStart,
-) -> Option<Box<OpenTrace>> {
+/// Trace of one request; `None` where traces are off, and where the client's trace passes the
+/// router. Boxed: each connection would hold the space.
+#[derive(Debug, Default)]
+pub(crate) struct Trace(Option<Box<OpenTrace>>);
+
+impl Trace {
+    /// Number of the trace, as logs show it.
+    pub(crate) fn number(&self) -> Option<u128> {
+        self.0.as_ref().map(|open| open.trace())
+    }
+
+    /// `traceparent`, and an empty `tracestate` where the client's is not passed on.
+    pub(crate) fn fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        self.0.as_ref().map_or([None; 2], |open| open.fields())
+    }
+
+    /// A prefill leg leaves for this rank.
+    pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
+        self.0.as_mut()?.leg(rank)
+    }
+}
+
+impl Observer for Trace {
+    fn began(&mut self, event: &RoutedHead<'_>) {
+        self.0 = event.endpoint.and_then(|endpoint| begin(event, endpoint));
+    }
+
+    fn queued(&mut self, from: NanosSinceStart, until: NanosSinceStart) {
+        if let Some(open) = &mut self.0 {
+            open.queued(from, until);
+        }
+    }
+
+    fn chosen(&mut self, event: &RankChoice<'_>) {
+        if let Some(recorded) = self.0.as_mut().and_then(|open| open.recorded.as_mut()) {
+            recorded.answer.hit_bytes = Some(event.overlap.bytes);
+            recorded.answer.hit_tokens = event.overlap.tokens;
+        }
+    }
+
+    fn sent(&mut self, event: &AttemptStart) {
+        if let Some(open) = &mut self.0 {
+            open.leaves(event.rank, event.now);
+        }
+    }
+
+    fn failed(&mut self, event: &AttemptFailure) {
+        if let Some(open) = &mut self.0 {
+            open.failed(event.error.describe(), event.now);
+        }
+    }
+
+    fn answered(&mut self, event: &AnswerEnd<'_>) {
+        if let Some(open) = &mut self.0 {
+            open.first_at = event.times.first_at;
+            if let Some(recorded) = &mut open.recorded {
+                recorded.answer.usage = event.usage.reported;
+            }
+        }
+    }
+
+    fn ended(&mut self, event: &StoryEnd<'_>) {
+        if let Some(mut open) = self.0.take() {
+            end(&mut open, event);
+        }
+    }
+}
+
+fn begin(event: &RoutedHead<'_>, endpoint: Endpoint) -> Option<Box<OpenTrace>> {
+    let RoutedHead { shard, head, input, at: started, .. } = *event;
     let env = &shard.env;
     let (sample, asked_max) = {
         let TracesConfig { endpoint, sample_per_million, asked_per_second_max, .. } =
@@ -41,11 +98,11 @@ pub(crate) fn begin(
         endpoint.as_ref()?;
         (*sample_per_million, *asked_per_second_max)
     };
-    let sent = sent(&slot.head, &conn.input);
+    let sent = sent(head, input);
     let draw = || shard.routing.stages.borrow_mut().random.u64(..);
     let context = match sent {
         SentTrace::Valid(parent) => {
-            // What is not recorded here goes on as it came: it may be recorded behind the router.
+            // A trace that is not recorded here passes unchanged: a worker may record it.
             if !parent.is_sampled
                 || !env.records.traces.may_be_asked(&env.counters, started, asked_max)
             {
@@ -67,7 +124,7 @@ pub(crate) fn begin(
         Box::new(RequestTrace {
             context,
             parent,
-            asked: asked(conn, slot, endpoint, parent.is_some()),
+            asked: asked(event, endpoint, parent.is_some()),
             started_at: started,
             read_at: None,
             ended_at: started,
@@ -77,29 +134,29 @@ pub(crate) fn begin(
     });
     Some(Box::new(OpenTrace {
         context,
-        told: context.write(),
+        header: context.write(),
         drops_state: parent.is_none(),
         span_count: 0,
         recorded,
-        first_at: Cell::new(None),
-        usage: Cell::new(None),
+        first_at: None,
     }))
 }
 
-fn asked(conn: &Conn, slot: &Slot, endpoint: Endpoint, is_continued: bool) -> TracedAsk {
-    let state = if is_continued { joined_state(&slot.head, &conn.input) } else { String::new() };
+fn asked(event: &RoutedHead<'_>, endpoint: Endpoint, is_continued: bool) -> TracedAsk {
+    let RoutedHead { head, input, .. } = *event;
+    let state = if is_continued { joined_state(head, input) } else { String::new() };
     TracedAsk {
-        method: method_name(slot.head.method),
+        method: method_name(head.method),
         endpoint: endpoint.name(),
-        path: cut(slot.head.path(&conn.input)),
-        client: conn.client.address.to_string(),
+        path: cut(head.path(input)),
+        client: event.client.to_string(),
         state,
         model: String::new(),
-        request_id: cut(&slot.request_id),
+        request_id: cut(event.request_id),
     }
 }
 
-/// The `traceparent` that a client has sent.
+/// `traceparent` of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentTrace {
     Nothing,
@@ -141,26 +198,24 @@ fn joined_state(head: &RequestHead, buffer: &[u8]) -> String {
     String::from_utf8(joined).unwrap_or_default()
 }
 
-/// Hands the trace of a request over that has ended.
-pub(crate) fn end(
-    shard: &Shard,
-    slot: &mut Slot,
-    labels: &Labels,
-    served: &Result<After, Stop>,
-    started: NanosSinceStart,
-) {
-    let Some(mut open) = slot.told.trace.take() else { return };
+/// Completes the record of a request that has ended, and posts it to the control plane.
+fn end(open: &mut OpenTrace, event: &StoryEnd<'_>) {
     let Some(mut recorded) = open.recorded.take() else { return };
-    let now = shard.env.now();
+    let StoryEnd { end, facts, .. } = event;
+    let now = end.now;
+    let started = facts.times.started;
     recorded.ended_at = now;
-    recorded.read_at = labels.read_ns.map(|nanos| NanosSinceStart(started.0.saturating_add(nanos)));
-    recorded.asked.model = cut(slot.request.asked_model().as_bytes());
+    recorded.read_at =
+        facts.times.read_ns.map(|nanos| NanosSinceStart(started.0.saturating_add(nanos)));
+    recorded.asked.model = cut(end.message.api.asked_model().as_bytes());
     let answer = &mut recorded.answer;
-    (answer.status, answer.outcome) = access_record::ended(slot, labels, served);
-    answer.continued = slot.pair.keeping.continued();
-    answer.because = labels.because.map(|because| because.name());
-    answer.usage = slot.answer.usage.get().or(open.usage.get());
-    let begun_at = open.first_at.get().or(slot.answer.head_at);
+    let (status, outcome) = event.outcome();
+    answer.status = status;
+    answer.outcome = outcome;
+    answer.continued = facts.answer.continued;
+    answer.because = facts.because.map(|because| because.name());
+    answer.usage = facts.answer.usage.or(answer.usage);
+    let begun_at = open.first_at.or(facts.times.head_at);
     if let Some(step) = recorded.steps.last_mut()
         && step.kind == StepKind::FirstByte
         && step.fault.is_none()
@@ -174,10 +229,11 @@ pub(crate) fn end(
             recorded.steps.push(TraceStep { kind, span, from, until: now, rank, fault: None });
         }
     }
-    shard.env.records.traces.give(&shard.env.counters, Traced::Request(recorded));
+    let env = &end.shard.env;
+    env.records.traces.give(&env.counters, Traced::Request(recorded));
 }
 
-/// Hands the trace of a prefill leg over that has ended.
+/// Completes the trace of a prefill leg that has ended, and posts it to the control plane.
 pub(crate) fn end_leg(env: &Env, mut leg: Box<LegTrace>, ended: &PrefillEnded) {
     leg.until = env.now();
     leg.fault = match ended {

@@ -1,0 +1,160 @@
+//! Parts of a request that all phases have: buffers, caller, story, and the fields of its answers.
+
+use super::buffers::Buffers;
+use crate::ingress::Conn;
+use crate::relay::Early;
+use crate::story::Story;
+use forebay_base::NanosSinceStart;
+use forebay_config::SessionConfig;
+use forebay_fleet::worker::{Dialect, SessionKey};
+use forebay_http1::{bytes_of, header};
+use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
+use forebay_prompt::parse::{Refusal, Whom, query_model, session_key};
+use forebay_router::dispatch::SendPlan;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+/// Field that counts before the body's `priority` in vLLM 0.28 and newer.
+pub(crate) const PRIORITY: &str = "x-vllm-priority";
+
+/// Parts of a request that all phases have. Made for the request, and gone with it.
+#[derive(Debug)]
+pub(crate) struct Request<'c> {
+    pub(crate) buffers: &'c mut Buffers,
+    pub(crate) caller: RequestCaller,
+    /// Part of the answer that the client has before a worker answers.
+    pub(crate) early: Early,
+    /// Fields for the page of another site that sends the request.
+    pub(crate) cors: Option<Rc<CorsFields>>,
+    pub(crate) story: Story,
+}
+
+/// Caller of a request, and what the caller may ask for.
+#[derive(Debug, Default)]
+pub(crate) struct RequestCaller {
+    /// Tenant and key, as the head shows them.
+    pub(crate) whom: Whom,
+    /// Session that the client names.
+    pub(crate) session: Option<SessionKey>,
+    pub(crate) priority: EnginePriority,
+}
+
+/// Priorities for vLLM's own queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EnginePriority {
+    /// Granted priority, where the body has another.
+    pub(crate) granted: Option<i64>,
+    /// In its place, where the router gives vLLM's queue an order: see `EngineOrder`.
+    pub(crate) number: Option<i64>,
+}
+
+impl<'c> Request<'c> {
+    /// A request whose head stands parsed in the buffers; `input` holds the head.
+    pub(crate) fn new(
+        buffers: &'c mut Buffers,
+        input: &[u8],
+        fresh_id: u64,
+        started: NanosSinceStart,
+    ) -> Self {
+        buffers.begin(Some(input), fresh_id);
+        Self::of(buffers, started)
+    }
+
+    /// A request whose head cannot be read.
+    pub(crate) fn unread(buffers: &'c mut Buffers, fresh_id: u64) -> Self {
+        buffers.begin(None, fresh_id);
+        Self::of(buffers, NanosSinceStart::default())
+    }
+
+    fn of(buffers: &'c mut Buffers, started: NanosSinceStart) -> Self {
+        let caller = RequestCaller::default();
+        let story = Story::new(started);
+        Self { buffers, caller, early: Early::default(), cors: None, story }
+    }
+
+    /// Moves a request that has been read completely out of the connection's input: bytes that the
+    /// client sends meanwhile belong to the next request.
+    pub(crate) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize) {
+        let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
+        let next = conn.input.split_off(end);
+        self.message = std::mem::replace(&mut conn.input, next);
+    }
+
+    /// Reads the session off head and body.
+    pub(crate) fn read_session(&mut self, names: &SessionConfig) {
+        let scanned = (&*self.api, self.body());
+        self.caller.session = session_key(names, &self.head, &self.message, scanned);
+    }
+
+    /// Reads the model off the query of a request that has no body.
+    ///
+    /// # Errors
+    /// A refusal where servers may read different names.
+    pub(crate) fn read_query_model(&mut self) -> Result<(), Refusal> {
+        let named = query_model(bytes_of(&self.message, &self.head.query))?;
+        self.api.has_model = named.is_some();
+        self.api.model.push_str(&named.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Value of [`PRIORITY`], where the engine reads it. Other engines do not, and SGLang may take
+    /// higher numbers for better.
+    pub(crate) fn priority_for(&self, plan: &SendPlan) -> Option<String> {
+        let EnginePriority { granted, number } = self.caller.priority;
+        let priority = match plan.engine.dialect {
+            Dialect::Vllm => number.or(granted),
+            Dialect::Openai => granted,
+            Dialect::Sglang => None,
+        };
+        priority.map(|priority| priority.to_string())
+    }
+
+    /// Priority of the request, as far as its caller may have it.
+    pub(crate) fn granted_priority(&self) -> i64 {
+        self.caller.priority.granted.or(self.api.priority).unwrap_or(0)
+    }
+
+    /// `X-Forwarded-For` and `Forwarded`, where workers receive them.
+    pub(crate) fn forwarded(&self) -> [Option<(&'static str, &[u8])>; 2] {
+        let ForwardedFields { x_forwarded_for, forwarded, .. } = &self.fields.forwarded;
+        [("x-forwarded-for", &x_forwarded_for[..]), ("forwarded", &forwarded[..])]
+            .map(|field| Some(field).filter(|(_, value)| !value.is_empty()))
+    }
+
+    /// Removes another name of the client's address, where only the router's fields count.
+    pub(crate) fn claim(&self) -> Option<(&'static str, &'static [u8])> {
+        self.fields.forwarded.is_only.then_some(("x-real-ip", &[][..]))
+    }
+
+    /// A key of this router is not for workers. Fields without a value replace the client's, and
+    /// are not sent themselves.
+    pub(crate) fn withheld(&self) -> [Option<(&'static str, &'static [u8])>; 2] {
+        let has_key = self.caller.whom.has_key();
+        [header::AUTHORIZATION, header::API_KEY].map(|name| has_key.then_some((name, &[][..])))
+    }
+
+    /// Fields of each answer of the router itself; fields without a value are not sent.
+    pub(crate) fn own_fields(&self) -> [AnswerField<'_>; 5] {
+        let [origin, credentials, expose, vary] = self.cors_fields().unwrap_or_default();
+        [(header::REQUEST_ID, self.request_id()), origin, credentials, expose, vary]
+    }
+
+    /// Fields for the page that sends the request; `None` where there are none.
+    pub(crate) fn cors_fields(&self) -> Option<[AnswerField<'_>; 4]> {
+        self.cors.as_ref().map(|cors| cors.fields())
+    }
+}
+
+impl Deref for Request<'_> {
+    type Target = Buffers;
+
+    fn deref(&self) -> &Buffers {
+        self.buffers
+    }
+}
+
+impl DerefMut for Request<'_> {
+    fn deref_mut(&mut self) -> &mut Buffers {
+        self.buffers
+    }
+}

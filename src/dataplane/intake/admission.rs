@@ -1,0 +1,119 @@
+//! Admission of a request on its head: caller, rejection window, exact limits, limits of the tenant.
+
+use super::client_identity;
+use crate::exchange::phase::{AdmissionPhase, HeadPhase, Places, RouterPlace};
+use crate::exchange::request::Request;
+use crate::exchange::{Exchange, RefusedExchange};
+use crate::ingress::Conn;
+use crate::state::shard::Shard;
+use crate::story::quota::{self, QuotaCheck};
+use forebay_fleet::admit::Admitted as InFlightPlace;
+use forebay_fleet::tenant::TenantPart;
+use forebay_http1::{BodyFraming, HeadError, RequestHead};
+use forebay_prompt::parse::{Endpoint, Refusal, Whom};
+use forebay_router::request::{Newcomer, Stop, in_flight_full};
+
+/// Limit of requests in flight that no request reaches.
+const NO_LIMIT: u32 = 0;
+
+/// Admits a request before any of its body is read.
+///
+/// # Errors
+/// The request stops with the refusal of its key or of a limit.
+pub(crate) fn admit<'c>(
+    shard: &Shard,
+    conn: &mut Conn,
+    mut exchange: Exchange<'c, HeadPhase>,
+) -> Result<Exchange<'c, AdmissionPhase>, RefusedExchange<'c>> {
+    match of_head(shard, conn, &mut exchange.request, exchange.phase.endpoint) {
+        Ok(admitted) => Ok(exchange.next(admitted)),
+        Err(refusal) => Err(exchange.stop(Stop::BeforeBody(refusal))),
+    }
+}
+
+fn of_head(
+    shard: &Shard,
+    conn: &mut Conn,
+    request: &mut Request<'_>,
+    endpoint: Endpoint,
+) -> Result<AdmissionPhase, Refusal> {
+    authenticate(shard, conn, request)?;
+    client_identity::admit(shard, conn, request)?;
+    readable(&request.head)?;
+    let mut newcomer = Newcomer::of(part(shard, &request.caller.whom));
+    let router = enter_router(shard, request, endpoint, &mut newcomer)?;
+    let shard_place = enter_shard(shard, &newcomer)?;
+    let tenant = request.caller.whom.tenant;
+    let check = quota::enter(shard, request.story.bill_mut(), tenant, endpoint);
+    show_limits(request, check)?;
+    Ok(AdmissionPhase {
+        endpoint,
+        newcomer,
+        places: Places { _router: router, shard: shard_place },
+    })
+}
+
+/// Authenticates the caller.
+fn authenticate(shard: &Shard, conn: &Conn, request: &mut Request<'_>) -> Result<(), Refusal> {
+    let fleet = shard.workers.fleet.borrow();
+    let tokens = shard.intake.known_tokens();
+    let queue = &fleet.config.flow.queue;
+    let whom = Whom::of(&fleet.tenants, queue, &request.head, &conn.input, &tokens)?;
+    request.caller.whom = whom;
+    Ok(())
+}
+
+/// Part of the tenant in limits that tenants share.
+fn part(shard: &Shard, whom: &Whom) -> TenantPart {
+    let fleet = shard.workers.fleet.borrow();
+    whom.part(&fleet.tenants, &fleet.config.flow.queue)
+}
+
+/// Only a body without a content coding can be scanned.
+fn readable(head: &RequestHead) -> Result<(), HeadError> {
+    let is_coded = head.is_coded && head.body != BodyFraming::None;
+    if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
+}
+
+/// The rejection window and the router's own limit. The model is not known yet: only a window of
+/// all pools refuses here.
+fn enter_router(
+    shard: &Shard,
+    request: &Request<'_>,
+    endpoint: Endpoint,
+    newcomer: &mut Newcomer,
+) -> Result<RouterPlace, Refusal> {
+    let fleet = shard.workers.fleet.borrow();
+    let mut stages = shard.routing.stages.borrow_mut();
+    if endpoint.is_inference() {
+        stages.windows_of_all(&fleet, request.story.facts.times.started, newcomer)?;
+    }
+    let count = stages.loads.board.in_flight();
+    let most = fleet.config.flow.router_in_flight_max;
+    if !count.enter(most) {
+        // The places of tenants on other shards are not known here: a share of this shard's part.
+        let of_shard = usize::try_from(most).unwrap_or(usize::MAX) / shard.links.bells.len().max(1);
+        if !shard.intake.in_flight.has_share(newcomer.tenant, of_shard) {
+            return Err(in_flight_full());
+        }
+        let is_counted = count.enter(NO_LIMIT);
+        debug_assert!(is_counted, "refused without a limit");
+    }
+    Ok(RouterPlace(stages.loads.board.clone()))
+}
+
+fn enter_shard(shard: &Shard, newcomer: &Newcomer) -> Result<InFlightPlace, Refusal> {
+    shard.intake.in_flight.admit(newcomer.tenant).map_err(|_| in_flight_full())
+}
+
+/// The client sees the standing of its limits, whether or not its request passes.
+///
+/// # Errors
+/// The refusal of the check.
+pub(crate) fn show_limits(request: &mut Request<'_>, check: QuotaCheck) -> Result<(), Refusal> {
+    let (result, standing) = check;
+    if let Some(standing) = standing {
+        request.fields.limits.set(standing.requests, standing.tokens);
+    }
+    result
+}

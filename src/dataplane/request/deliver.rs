@@ -1,0 +1,166 @@
+//! select, queue, dispatch, relay: the request goes to ranks as the machine of
+//! [`forebay_router::request`] decides, again while no byte has reached the client.
+
+use super::attempt::{self, Attempt, PriorAttempt};
+use super::{pressure, queue_wait};
+use crate::exchange::phase::After;
+use crate::exchange::phase::{AnswerPhase, Delivery, MatchPhase};
+use crate::exchange::request::Request;
+use crate::exchange::{Exchange, RefusedExchange};
+use crate::ingress::Conn;
+use crate::overlap::prediction::{self, PredictedHit};
+use crate::overlap::prompt_match::ModelRequest;
+use crate::resume::remainder;
+use crate::state::shard::Shard;
+use crate::story::event::{self, OverlapFacts};
+use forebay_fleet::account::Stage;
+use forebay_router::request::{Action, Chosen, RequestEvent, RequestFlow, Scene, Stop};
+
+/// Delivers the request until there is an answer or an end.
+///
+/// # Errors
+/// The request stops with a refusal, a cut stream, or a client that has left.
+pub(crate) async fn deliver<'c>(
+    shard: &Shard,
+    conn: &mut Conn,
+    exchange: Exchange<'c, MatchPhase>,
+) -> Result<Exchange<'c, AnswerPhase>, RefusedExchange<'c>> {
+    let Exchange { request, phase } = exchange;
+    let MatchPhase { endpoint, newcomer, places: _places, facts, delivery } = phase;
+    let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
+    let mut flow = RequestFlow::new(facts, endpoint, body_bytes, newcomer);
+    let mut exchange = Exchange { request, phase: delivery };
+    match drive(shard, conn, &mut exchange, &mut flow).await {
+        Ok(after) => Ok(exchange.next(AnswerPhase { after })),
+        Err(stop) => Err(exchange.stop(stop)),
+    }
+}
+
+/// Performs the actions of the machine.
+async fn drive(
+    shard: &Shard,
+    conn: &mut Conn,
+    exchange: &mut Exchange<'_, Delivery>,
+    flow: &mut RequestFlow,
+) -> Result<After, Stop> {
+    let mut event = RequestEvent::Ready;
+    let mut seat = None;
+    loop {
+        let action = step(shard, exchange, flow, event);
+        // Release the old queue place after the step. Released earlier, a new request could take
+        // it, and this request would be refused.
+        drop(seat.take());
+        event = match action {
+            Action::Wait(waiter, wanted) => {
+                let joined_at = waiter.joined_at;
+                let request = &mut exchange.request;
+                queue_wait::drop_text(shard, request);
+                let ended = queue_wait::for_verdict(shard, conn, request, waiter, wanted).await;
+                exchange.request.story.queued(joined_at, shard.env.now());
+                seat = ended.1;
+                ended.0
+            }
+            Action::Send(chosen) => {
+                let before = PriorAttempt::of(flow);
+                let predicted = chosen_rank(shard, &mut exchange.request, flow, &chosen);
+                let endpoint = flow.endpoint();
+                let facts = flow.facts();
+                let attempt = Attempt { endpoint, facts, chosen, predicted, before };
+                let ran = attempt::run(shard, conn, exchange, attempt).await;
+                pressure::relieve(&shard.env, &shard.workers, &shard.routing, facts.model);
+                let Request { buffers, story, .. } = &mut *exchange.request;
+                match ran {
+                    Ok(after) => {
+                        story.facts.answer.status = buffers.answer_head.status;
+                        return Ok(after);
+                    }
+                    Err(failed) => {
+                        let workers = &shard.workers;
+                        let now = shard.env.now();
+                        story.lost(&event::AttemptLoss { workers, failed: &failed, now });
+                        RequestEvent::Failed(failed)
+                    }
+                }
+            }
+            Action::End(stop) if exchange.request.early.is_broken() => {
+                let ended = Box::pin(remainder::ended(shard, conn, exchange, stop)).await;
+                return ended.inspect(|_| exchange.request.story.facts.answer.status = 200);
+            }
+            Action::End(stop) => return Err(stop),
+        };
+    }
+}
+
+/// A step of the machine, with the fleet of this moment: a rank with room, a pair of ranks, or a
+/// place in a queue.
+fn step(
+    shard: &Shard,
+    exchange: &mut Exchange<'_, Delivery>,
+    flow: &mut RequestFlow,
+    event: RequestEvent,
+) -> Action {
+    let is_chosen_elsewhere = matches!(event, RequestEvent::Granted(_));
+    let start = shard.env.now();
+    let fleet = shard.workers.fleet();
+    let Exchange { request, phase } = exchange;
+    let buffers = &mut *request.buffers;
+    let body = buffers.message.get(buffers.head.head_bytes..).unwrap_or_default();
+    let body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
+    let mut scene = Scene {
+        fleet: &fleet,
+        stages: &mut shard.routing.informed(),
+        prompt: &mut buffers.prompt,
+        text_bytes: buffers.api.text_bytes(body_bytes),
+        body,
+        split: &mut phase.split,
+        count: &|count| shard.env.counters.add(count, 1),
+    };
+    let action = flow.step(start, event, &mut scene);
+    if matches!(action, Action::Send(_)) && !is_chosen_elsewhere {
+        shard.env.time(Stage::Select, start);
+    }
+    action
+}
+
+/// Accounts for the choice of a rank: counters of overlap, the story, and the text of the prompt,
+/// which is not needed again. Returns the predicted cache hit.
+fn chosen_rank(
+    shard: &Shard,
+    request: &mut Request<'_>,
+    flow: &RequestFlow,
+    chosen: &Chosen,
+) -> Option<PredictedHit> {
+    let Shard { env, routing, links, workers, .. } = shard;
+    let facts = flow.facts();
+    let fleet = workers.fleet();
+    let rank = chosen.prefill_rank();
+    let Request { buffers, story, .. } = request;
+    let mut event = event::RankChoice {
+        shard,
+        chosen,
+        arrived_at: facts.arrived_at,
+        because: None,
+        overlap: OverlapFacts::default(),
+        notes: None,
+        now: env.now(),
+    };
+    let mut predicted = None;
+    if let Some(model) = fleet.models.get(facts.model.index()) {
+        let endpoint = flow.endpoint();
+        let asked = ModelRequest { fleet: &fleet, model_index: facts.model, model, endpoint };
+        predicted = prediction::account(env, routing, links, buffers, asked, rank);
+        let session = facts.caller.session;
+        event.because = Some(prediction::account_choice(env, routing, asked, session, rank));
+        event.notes = fleet.serving.notes.as_ref().map(|sink| {
+            let ask = asked.request(&routing.index, &buffers.api, buffers.body());
+            (sink, ask, &buffers.prompt)
+        });
+    }
+    event.overlap = OverlapFacts {
+        bytes: prediction::held_bytes(routing, rank),
+        tokens: predicted.map(PredictedHit::tokens),
+    };
+    story.chosen(&event);
+    routing.text.give(&shard.io, buffers.prompt.let_go());
+    predicted
+}

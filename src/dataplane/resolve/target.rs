@@ -1,0 +1,128 @@
+//! Target of a request: session, names of `[[model]]`, adapters, stored responses, the model with its
+//! window, and the facts that ranks are chosen by.
+
+use super::facts::{self, Arrival};
+use super::{adapter, naming, stored_response};
+use crate::exchange::phase::{BodyPhase, TargetPhase};
+use crate::exchange::request::Request;
+use crate::exchange::resumable::Resumable;
+use crate::exchange::{Exchange, RefusedExchange};
+use crate::ingress::Conn;
+use crate::intake::admission::show_limits;
+use crate::relay::Early;
+use crate::state::shard::Shard;
+use crate::state::workers::ShardFleet;
+use crate::story::quota::{self, Charge};
+use forebay_base::ModelIndex;
+use forebay_fleet::mailbox::RequestFacts;
+use forebay_prompt::parse::{Endpoint, Refusal};
+use forebay_router::request::{Stop, in_flight_full};
+use std::rc::Rc;
+
+/// Finds the target of a request that has been read.
+///
+/// # Errors
+/// The request stops with the refusal of a model, a limit or a window; or its client has left.
+pub(crate) async fn find<'c>(
+    shard: &Shard,
+    conn: &mut Conn,
+    mut exchange: Exchange<'c, BodyPhase>,
+) -> Result<Exchange<'c, TargetPhase>, RefusedExchange<'c>> {
+    let found = of_request(shard, conn, &mut exchange).await;
+    match found {
+        Ok(Found { fleet, facts, resumable }) => {
+            let Exchange { request, phase: BodyPhase { endpoint, newcomer, places, .. } } =
+                exchange;
+            let phase = TargetPhase { endpoint, newcomer, places, fleet, facts, resumable };
+            Ok(Exchange { request, phase })
+        }
+        Err(stop) => Err(exchange.stop(stop)),
+    }
+}
+
+struct Found {
+    fleet: Rc<ShardFleet>,
+    facts: RequestFacts,
+    resumable: Resumable,
+}
+
+async fn of_request(
+    shard: &Shard,
+    conn: &mut Conn,
+    exchange: &mut Exchange<'_, BodyPhase>,
+) -> Result<Found, Stop> {
+    let Exchange { request, phase } = exchange;
+    let endpoint = phase.endpoint;
+    let mut fleet = shard.workers.fleet();
+    request.read_session(&fleet.config.session);
+    if !fleet.config.models.is_empty() && endpoint != Endpoint::StoredResponse {
+        naming::resolve(shard, conn, request, &fleet).await?;
+    }
+    if !fleet.config.adapters.is_empty()
+        && let Some(name) = adapter::awaited(&fleet, endpoint, request)
+    {
+        fleet = Box::pin(adapter::load(shard, conn, name)).await?;
+    }
+    let stored_at =
+        stored_response::find(shard, request, &fleet, endpoint).map_err(Stop::Refused)?;
+    let (model_index, model) = facts::model(&fleet, endpoint, request).map_err(Stop::Refused)?;
+    request.story.facts.model = Some(model_index.index());
+    pass_window(shard, &fleet, phase, model.pool).map_err(Stop::Refused)?;
+    let held_bytes = facts::legs_bytes(model, &request.api, request.body().len());
+    let full = |_| Stop::Refused(in_flight_full());
+    phase.places.shard.hold_body(held_bytes).map_err(full)?;
+    request.early = Early::of(&fleet.config.flow.queue, endpoint, &request.api);
+    let resumable = resumable(shard, request, phase, held_bytes, model_index);
+    let head_at = request.story.facts.times.started;
+    let address = conn.client.address;
+    let arrival = Arrival { head_at, read_at: phase.read_at, stored_at, address };
+    let facts = facts::read(request, &fleet, model_index, arrival).map_err(Stop::Refused)?;
+    charge(shard, request, &fleet, endpoint, &facts).map_err(Stop::Refused)?;
+    Ok(Found { fleet, facts, resumable })
+}
+
+/// The window of the model's pool. Only requests that pass it earn retries.
+fn pass_window(
+    shard: &Shard,
+    fleet: &ShardFleet,
+    phase: &mut BodyPhase,
+    pool: forebay_base::PoolIndex,
+) -> Result<(), Refusal> {
+    let mut stages = shard.routing.stages.borrow_mut();
+    stages.window_of(fleet, pool, shard.env.now(), &mut phase.newcomer)?;
+    stages.sends.retry.deposit();
+    Ok(())
+}
+
+fn resumable(
+    shard: &Shard,
+    request: &Request<'_>,
+    phase: &mut BodyPhase,
+    held_bytes: usize,
+    model: ModelIndex,
+) -> Resumable {
+    if !request.api.stream || !shard.env.config().retry.mid_stream {
+        return Resumable::Off;
+    }
+    let place = &mut phase.places.shard;
+    Resumable::of(phase.endpoint, request.body(), place, held_bytes, model)
+}
+
+/// Charges the tokens that the request is expected to need.
+fn charge(
+    shard: &Shard,
+    request: &mut Request<'_>,
+    fleet: &ShardFleet,
+    endpoint: Endpoint,
+    facts: &RequestFacts,
+) -> Result<(), Refusal> {
+    let bytes_per_token = shard.routing.stages.borrow().matching.ratios.of(facts.model);
+    let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
+    let tenant = request.caller.whom.tenant;
+    let output_tokens = facts.output_tokens;
+    let Request { buffers, story, .. } = request;
+    let api = &buffers.api;
+    let charge = Charge { tenant, endpoint, api, body_bytes, bytes_per_token, output_tokens };
+    let check = quota::charge(&shard.env, story.bill_mut(), fleet, &charge);
+    show_limits(request, check)
+}

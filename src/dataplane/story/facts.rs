@@ -1,0 +1,83 @@
+//! Facts of a request so far, for counters, records and traces.
+
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::tenant::TokenUsage;
+use forebay_prompt::parse::{ApiShape, Endpoint};
+use forebay_router::request::Stop;
+use forebay_select::Because;
+
+/// Status of a request whose client left before its answer began. No client receives it.
+pub(crate) const CLIENT_GONE: u16 = 499;
+
+/// API of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedApi {
+    pub(crate) endpoint: Endpoint,
+    /// Shape of error bodies.
+    pub(crate) shape: ApiShape,
+}
+
+/// Facts of a request so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Facts {
+    /// `None` where no endpoint has the path.
+    pub(crate) asked: Option<AskedApi>,
+    pub(crate) model: Option<usize>,
+    /// Is a stream asked for? `None` until the body is read.
+    pub(crate) stream: Option<bool>,
+    pub(crate) times: Times,
+    /// Rank of the last attempt.
+    pub(crate) rank: Option<RankIndex>,
+    /// Reason for which the rank was chosen.
+    pub(crate) because: Option<Because>,
+    pub(crate) answer: AnswerFacts,
+}
+
+/// Moments and times of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    pub(crate) started: NanosSinceStart,
+    /// Time until the request had been read; `None` if it never was.
+    pub(crate) read_ns: Option<u64>,
+    /// Time in queues, all of them together.
+    pub(crate) queued_ns: u64,
+    /// Head of the answer from a worker.
+    pub(crate) head_at: Option<NanosSinceStart>,
+}
+
+/// Answer of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AnswerFacts {
+    /// Status of the whole answer.
+    pub(crate) status: u16,
+    /// Status of the worker's head that is counted: the head is passed on.
+    pub(crate) counted: Option<u16>,
+    /// Ranks that went on with the stream after the first.
+    pub(crate) continued: u32,
+    /// Tokens that the request has used, once it has ended and these are counted.
+    pub(crate) usage: Option<TokenUsage>,
+}
+
+impl Facts {
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        self.asked.map(|asked| asked.endpoint)
+    }
+
+    pub(crate) fn shape(&self) -> ApiShape {
+        self.asked.map_or(ApiShape::OpenAi, |asked| asked.shape)
+    }
+
+    /// Status that the client received, and the word for how the request ended.
+    pub(crate) fn outcome(&self, stop: Option<&Stop>) -> (u16, &'static str) {
+        let AnswerFacts { status, counted, .. } = self.answer;
+        match stop {
+            None => (status, "answered"),
+            Some(Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal)) => {
+                (refusal.status(), refusal.reason().as_str())
+            }
+            Some(Stop::Engine(answer)) => (answer.status, "engine-refused"),
+            Some(Stop::ClientGone) => (counted.unwrap_or(CLIENT_GONE), "client-gone"),
+            Some(Stop::Cut(error)) => (counted.unwrap_or(CLIENT_GONE), error.describe()),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Place and tokens that a request holds of its tenant's limits, given back by a guard on every
+//! path.
+
+use forebay_base::{Clock, TenantIndex};
+use forebay_fleet::tenant::{TakenUnits, TenantCell};
+use forebay_fleet::worker::ShardBoard;
+
+/// Places and tokens of a tenant with limits.
+#[derive(Debug)]
+pub(crate) struct QuotaHold {
+    pub(crate) board: ShardBoard,
+    pub(crate) clock: Clock,
+    pub(crate) billed: TenantIndex,
+    pub(crate) has_place: bool,
+    /// Taken of the limit of tokens.
+    pub(crate) tokens: Option<TakenUnits>,
+}
+
+impl QuotaHold {
+    fn cell(&self) -> Option<&TenantCell> {
+        self.board.tenants().of(self.billed)
+    }
+
+    /// The request ends, and has used so many tokens.
+    pub(crate) fn settle(&mut self, used: u64) {
+        if let Some(taken) = self.tokens.take()
+            && let Some(cell) = self.cell()
+        {
+            cell.correct_tokens(taken, self.clock.now(), used);
+        }
+    }
+}
+
+impl Drop for QuotaHold {
+    fn drop(&mut self) {
+        self.settle(0);
+        if self.has_place
+            && let Some(cell) = self.cell()
+        {
+            cell.in_flight().exit();
+        }
+    }
+}

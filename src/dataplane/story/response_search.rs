@@ -1,0 +1,61 @@
+//! Search for the id of a stored response in an answer as it passes: later requests name the id, and
+//! go to the rank that stores the response.
+
+use super::event::{AnswerHead, Observer};
+use crate::relay::ResponseIdScan;
+use crate::state::shard::Shard;
+use forebay_fleet::mailbox::{KeptPlace, KeptResponse};
+use forebay_prompt::parse::Endpoint;
+use std::fmt::{self, Debug};
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+/// Search for the id of a response, while there is one.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseSearch(Option<Box<Search>>);
+
+/// A response whose id has not passed yet.
+struct Search {
+    shard: Rc<Shard>,
+    scan: ResponseIdScan,
+    place: KeptPlace,
+}
+
+impl Observer for ResponseSearch {
+    fn answer_began(&mut self, event: &AnswerHead<'_>) {
+        let begins = event.endpoint == Endpoint::Responses && event.head.status == 200;
+        let shard = begins.then(|| event.shard.me.upgrade()).flatten();
+        self.0 = shard.map(|shard| {
+            let scan = ResponseIdScan::new(event.head.event_stream);
+            Box::new(Search { shard, scan, place: event.place })
+        });
+    }
+
+    fn passed(&mut self, data: &[u8]) {
+        if self.0.as_mut().is_some_and(|search| search.feed(data).is_break()) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Search {
+    /// Takes the next bytes of the answer. The other shards receive the id before the client can
+    /// use it.
+    fn feed(&mut self, data: &[u8]) -> ControlFlow<()> {
+        let ControlFlow::Break(found) = self.scan.feed(data) else {
+            return ControlFlow::Continue(());
+        };
+        if let Some(id) = found {
+            let response = KeptResponse { id, place: self.place };
+            self.shard.routing.kept.borrow_mut().note(response);
+            self.shard.links.tell_of_response(&self.shard.env, response);
+        }
+        ControlFlow::Break(())
+    }
+}
+
+impl Debug for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Search")
+    }
+}
