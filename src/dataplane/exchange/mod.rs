@@ -1,5 +1,5 @@
-//! A request is a value: [`Exchange`]. Each phase consumes the exchange of the phase before and makes
-//! the next; state of a request ends with its exchange. The buffers belong to the connection.
+//! A request is a value: [`Exchange`]. Each phase consumes the exchange of the phase before and
+//! makes the next. State of a request ends with its exchange; buffers belong to the connection.
 
 pub(crate) mod buffers;
 pub(crate) mod phase;

@@ -21,12 +21,12 @@ pub(crate) struct HeadPhase {
 pub(crate) struct AdmissionPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
-    pub(crate) places: Places,
+    pub(crate) places: LimitPlaces,
 }
 
-/// Places of a request in the limits of the router and of its shard; given back when dropped.
+/// LimitPlaces of a request in the limits of the router and of its shard; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct LimitPlaces {
     pub(crate) _router: RouterPlace,
     pub(crate) shard: InFlightPlace,
 }
@@ -46,7 +46,7 @@ impl Drop for RouterPlace {
 pub(crate) struct BodyPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
-    pub(crate) places: Places,
+    pub(crate) places: LimitPlaces,
     /// Time of the last byte. Waits count from here: a client that sends slowly has no earlier
     /// place.
     pub(crate) read_at: NanosSinceStart,
@@ -56,7 +56,7 @@ pub(crate) struct BodyPhase {
 pub(crate) struct TargetPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
-    pub(crate) places: Places,
+    pub(crate) places: LimitPlaces,
     /// Fleet in which the model was found.
     pub(crate) fleet: Rc<ShardFleet>,
     pub(crate) facts: RequestFacts,
@@ -67,7 +67,7 @@ pub(crate) struct TargetPhase {
 pub(crate) struct MatchPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
-    pub(crate) places: Places,
+    pub(crate) places: LimitPlaces,
     pub(crate) facts: RequestFacts,
     pub(crate) delivery: Delivery,
 }

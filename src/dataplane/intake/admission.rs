@@ -1,7 +1,7 @@
-//! Admission of a request on its head: caller, rejection window, exact limits, limits of the tenant.
+//! Admission of a request on its head: caller, rejection window, exact limits, tenant limits.
 
 use super::client_identity;
-use crate::exchange::phase::{AdmissionPhase, HeadPhase, Places, RouterPlace};
+use crate::exchange::phase::{AdmissionPhase, HeadPhase, LimitPlaces, RouterPlace};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
@@ -49,7 +49,7 @@ fn of_head(
     Ok(AdmissionPhase {
         endpoint,
         newcomer,
-        places: Places { _router: router, shard: shard_place },
+        places: LimitPlaces { _router: router, shard: shard_place },
     })
 }
 

@@ -260,7 +260,7 @@ async fn parse(
     request: &mut Request<'_>,
     endpoint: Endpoint,
 ) -> Result<NanosSinceStart, Stop> {
-    // Places in queues count from here. The time that a client takes to send its body is no wait.
+    // Waits in queues count from here. The time that a client takes to send its body is no wait.
     let read_at = env.now();
     // Calls about a stored response need no body. The guards read one all the same.
     let is_bare = endpoint == Endpoint::StoredResponse && request.body().is_empty();

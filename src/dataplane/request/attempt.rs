@@ -16,7 +16,7 @@ use crate::resume::remainder;
 use crate::send::answer_meaning::{meaning, turned_down};
 use crate::send::blame;
 use crate::send::outbound::{Dispatch, encode, own_body};
-use crate::send::relay_answer::{AttemptAccount, WorkerAnswer, answer, answer_began};
+use crate::send::relay_answer::{AttemptAccount, UpstreamAnswer, answer, answer_began};
 use crate::send::tunnel;
 use crate::state::connecting::{ConnectTarget, connect};
 use crate::state::down::DownWatch;
@@ -308,7 +308,7 @@ async fn exchange_with(
     exchange: &mut Exchange<'_, Delivery>,
     going: Dispatch<'_>,
     mut paired: Option<&mut PairDispatch<'_>>,
-) -> Result<WorkerAnswer, RelayError> {
+) -> Result<UpstreamAnswer, RelayError> {
     let SendParts { env, io, workers } = sending;
     let Dispatch { plan, facts, .. } = going;
     early_head::dispatched(env, conn, &exchange.request, &plan.shown_as).await?;
@@ -363,7 +363,7 @@ async fn exchange_with(
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if let Some(error) = turned_down(exchange, going, &upstream.input) {
-                    let answering = WorkerAnswer { upstream, sent };
+                    let answering = UpstreamAnswer { upstream, sent };
                     return Err(decline(sending, conn, exchange, answering, error).await);
                 }
                 websocket::check_answer(&exchange.request, &upstream.input)?;
@@ -374,7 +374,7 @@ async fn exchange_with(
                     first.await?;
                 }
                 exchange.request.story.facts.times.head_at.get_or_insert(head_at);
-                return Ok(WorkerAnswer { upstream, sent });
+                return Ok(UpstreamAnswer { upstream, sent });
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {
                 env.count(Count::Resends);

@@ -5,7 +5,7 @@ use crate::exchange::Exchange;
 use crate::exchange::phase::Delivery;
 use crate::ingress::Conn;
 use crate::relay::gather;
-use crate::send::relay_answer::WorkerAnswer;
+use crate::send::relay_answer::UpstreamAnswer;
 use crate::state::shard::SendParts;
 use forebay_fleet::mailbox::EngineAnswer;
 use forebay_http1::{BodyFraming, FieldKind};
@@ -20,7 +20,7 @@ pub(super) fn decline<'a>(
     sending: SendParts<'a>,
     conn: &'a mut Conn,
     exchange: &'a mut Exchange<'_, Delivery>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
     error: RelayError,
 ) -> Pin<Box<dyn Future<Output = RelayError> + 'a>> {
     match error {
@@ -43,7 +43,7 @@ async fn keep_answer(
     sending: SendParts<'_>,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
-    WorkerAnswer { mut upstream, sent }: WorkerAnswer,
+    UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
     error: RelayError,
 ) -> RelayError {
     let head = &exchange.request.answer_head;
@@ -68,7 +68,7 @@ async fn keep_answer(
 fn busy(
     sending: SendParts<'_>,
     exchange: &mut Exchange<'_, Delivery>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
 ) -> RelayError {
     let after =
         exchange.request.answer_head.value_of(FieldKind::RetryAfter, &answering.upstream.input);
@@ -81,10 +81,10 @@ fn busy(
 fn keep_if_whole(
     sending: SendParts<'_>,
     exchange: &Exchange<'_, Delivery>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
 ) {
     let BodyFraming::Length(bytes) = exchange.request.answer_head.body else { return };
-    let WorkerAnswer { mut upstream, sent } = answering;
+    let UpstreamAnswer { mut upstream, sent } = answering;
     let whole = usize::try_from(bytes)
         .ok()
         .and_then(|bytes| exchange.request.answer_head.head_bytes.checked_add(bytes));

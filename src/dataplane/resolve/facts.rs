@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 /// Times and places of a request that its message does not show.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ArrivalFacts {
     /// Time of the head: the client's deadline counts from here.
     pub(crate) head_at: NanosSinceStart,
     /// Time of the last byte: waits count from here.
@@ -83,7 +83,7 @@ pub(crate) fn read(
     request: &mut Request<'_>,
     fleet: &FleetSnapshot,
     model_index: ModelIndex,
-    arrival: Arrival,
+    arrival: ArrivalFacts,
 ) -> Result<RequestFacts, Refusal> {
     let pin = match fleet.models.get(model_index.index()) {
         Some(model) => match stored_response::pin(arrival.stored_at, model)? {

@@ -1,7 +1,7 @@
-//! Target of a request: session, names of `[[model]]`, adapters, stored responses, the model with its
-//! window, and the facts that ranks are chosen by.
+//! Target of a request: session, names of `[[model]]`, adapters, stored responses, the model with
+//! its window, and the facts that ranks are chosen by.
 
-use super::facts::{self, Arrival};
+use super::facts::{self, ArrivalFacts};
 use super::{adapter, naming, stored_response};
 use crate::exchange::phase::{BodyPhase, TargetPhase};
 use crate::exchange::request::Request;
@@ -30,7 +30,7 @@ pub(crate) async fn find<'c>(
 ) -> Result<Exchange<'c, TargetPhase>, RefusedExchange<'c>> {
     let found = of_request(shard, conn, &mut exchange).await;
     match found {
-        Ok(Found { fleet, facts, resumable }) => {
+        Ok(TargetFacts { fleet, facts, resumable }) => {
             let Exchange { request, phase: BodyPhase { endpoint, newcomer, places, .. } } =
                 exchange;
             let phase = TargetPhase { endpoint, newcomer, places, fleet, facts, resumable };
@@ -40,7 +40,7 @@ pub(crate) async fn find<'c>(
     }
 }
 
-struct Found {
+struct TargetFacts {
     fleet: Rc<ShardFleet>,
     facts: RequestFacts,
     resumable: Resumable,
@@ -50,7 +50,7 @@ async fn of_request(
     shard: &Shard,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, BodyPhase>,
-) -> Result<Found, Stop> {
+) -> Result<TargetFacts, Stop> {
     let Exchange { request, phase } = exchange;
     let endpoint = phase.endpoint;
     let mut fleet = shard.workers.fleet();
@@ -75,10 +75,10 @@ async fn of_request(
     let resumable = resumable(shard, request, phase, held_bytes, model_index);
     let head_at = request.story.facts.times.started;
     let address = conn.client.address;
-    let arrival = Arrival { head_at, read_at: phase.read_at, stored_at, address };
+    let arrival = ArrivalFacts { head_at, read_at: phase.read_at, stored_at, address };
     let facts = facts::read(request, &fleet, model_index, arrival).map_err(Stop::Refused)?;
     charge(shard, request, &fleet, endpoint, &facts).map_err(Stop::Refused)?;
-    Ok(Found { fleet, facts, resumable })
+    Ok(TargetFacts { fleet, facts, resumable })
 }
 
 /// The window of the model's pool. Only requests that pass it earn retries.

@@ -15,7 +15,7 @@ use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
-    AnswerTally, AttemptAccount, BodyKind, OwnFields, ReplyFields, WorkerAnswer, wanted,
+    AnswerTally, AttemptAccount, BodyKind, OwnFields, ReplyFields, UpstreamAnswer, wanted,
 };
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -90,7 +90,7 @@ pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
     accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
     let Resumable::On(mut kept) = std::mem::take(&mut exchange.phase.resumable) else {
@@ -113,7 +113,7 @@ async fn relay_on(
     conn: &mut Conn,
     request: &mut Request<'_>,
     kept: &mut ResumableStream,
-    WorkerAnswer { mut upstream, sent }: WorkerAnswer,
+    UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
     AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
     let SendParts { env, io, workers } = shard.sending();

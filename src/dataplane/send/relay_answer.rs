@@ -35,7 +35,7 @@ use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
 
 /// A worker whose answer's head has come.
-pub(crate) struct WorkerAnswer {
+pub(crate) struct UpstreamAnswer {
     pub(crate) upstream: Upstream,
     /// It has read the whole request.
     pub(crate) sent: bool,
@@ -110,7 +110,7 @@ pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
     request: &mut Request<'_>,
-    answering: &mut Option<WorkerAnswer>,
+    answering: &mut Option<UpstreamAnswer>,
     accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
@@ -119,7 +119,7 @@ pub(crate) async fn answer(
         let Some(answering) = answering.take() else { return Err(RelayError::BodyInvalid) };
         return Box::pin(end_early(shard, conn, request, going, answering)).await;
     }
-    let Some(WorkerAnswer { upstream, sent }) = answering else {
+    let Some(UpstreamAnswer { upstream, sent }) = answering else {
         debug_assert!(false, "no worker answers");
         return Err(RelayError::BodyInvalid);
     };
@@ -341,11 +341,11 @@ async fn end_early(
     conn: &mut Conn,
     request: &mut Request<'_>,
     going: Dispatch<'_>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
 ) -> Result<After, RelayError> {
     let Some(begun) = request.early.begun().copied() else { return Err(RelayError::BodyInvalid) };
     let SendParts { env, io, workers } = shard.sending();
-    let WorkerAnswer { mut upstream, sent } = answering;
+    let UpstreamAnswer { mut upstream, sent } = answering;
     let idle_max = env.config().timeouts.stream_idle;
     let gathered = gather(conn, &mut upstream, &request.answer_head, idle_max).await?;
     if gathered.upstream_reusable && sent {

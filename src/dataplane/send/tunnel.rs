@@ -1,7 +1,7 @@
 //! relay, account: a WebSocket, from the worker's 101 to its end. It holds its lease and its place
 //! among the requests in flight as long as it is open.
 
-use super::relay_answer::{AttemptAccount, WorkerAnswer};
+use super::relay_answer::{AttemptAccount, UpstreamAnswer};
 use crate::exchange::phase::After;
 use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
@@ -22,16 +22,16 @@ use std::time::Duration;
 /// Own fields beside those of limits.
 const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
 
-/// Tells the client of the 101 whose head is parsed in the request, and passes bytes on until the end.
+/// Sends the 101 of the worker to the client, and relays bytes until the end.
 pub(crate) async fn run(
     sending: SendParts<'_>,
     conn: &mut Conn,
     request: &Request<'_>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
     accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
     let SendParts { env, workers, .. } = sending;
-    let WorkerAnswer { mut upstream, .. } = answering;
+    let UpstreamAnswer { mut upstream, .. } = answering;
     let AttemptAccount { going, mut lease, .. } = accounted;
     let plan = going.plan;
     // There is no prompt that other requests could wait for.

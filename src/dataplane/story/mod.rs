@@ -1,5 +1,5 @@
-//! Story of a request: its events, and the observers of these events. Trace, access record, notes for
-//! `explain`, stored responses, counters and bill. A new observer is a file here and a line in
+//! Story of a request: its events, and the observers of these events. Trace, access record, notes
+//! for `explain`, stored responses, counters and bill. A new observer is a file here and a line in
 //! `observers!`. No phase of a request depends on an observer, but for the limits of its tenant.
 
 mod access_record;
@@ -83,7 +83,7 @@ observers! {
     responses: response_search::ResponseSearch,
     notes: notes::RequestNotes,
     record: access_record::AccessRecord,
-    trace: trace::Trace,
+    trace: trace::TraceObserver,
 }
 
 /// Story of one request.

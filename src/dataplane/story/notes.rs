@@ -1,5 +1,5 @@
-//! Notes of requests for `forebay record`, while a recorder is attached. A request is noted when it is
-//! sent for the first time, and when it has ended.
+//! Notes of requests for `forebay record`, while a recorder is attached: a note when the request is
+//! sent for the first time, and a note when it has ended.
 
 use super::event::{AnswerEnd, AnswerPart, Observer, RankChoice, StoryEnd};
 use crate::state::env::Env;

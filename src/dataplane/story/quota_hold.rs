@@ -5,7 +5,7 @@ use forebay_base::{Clock, TenantIndex};
 use forebay_fleet::tenant::{TakenUnits, TenantCell};
 use forebay_fleet::worker::ShardBoard;
 
-/// Places and tokens of a tenant with limits.
+/// LimitPlaces and tokens of a tenant with limits.
 #[derive(Debug)]
 pub(crate) struct QuotaHold {
     pub(crate) board: ShardBoard,

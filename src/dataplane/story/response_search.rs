@@ -1,5 +1,5 @@
-//! Search for the id of a stored response in an answer as it passes: later requests name the id, and
-//! go to the rank that stores the response.
+//! Search for the id of a stored response in an answer as it passes: later requests name the id,
+//! and go to the rank that stores the response.
 
 use super::event::{AnswerHead, Observer};
 use crate::relay::ResponseIdScan;

@@ -1,6 +1,6 @@
 //! Traces of requests: which are sampled, the context that workers receive, and the records from
-//! which the control plane makes spans. A request that is not sampled costs a few random numbers and
-//! a field; the record of a sampled request is bounded.
+//! which the control plane makes spans. A request that is not sampled costs a few random numbers
+//! and a field; the record of a sampled request is bounded.
 
 use super::event::{
     AnswerEnd, AttemptFailure, AttemptStart, Observer, RankChoice, RoutedHead, StoryEnd,
@@ -24,9 +24,9 @@ const MILLION: u64 = 1_000_000;
 /// Trace of one request; `None` where traces are off, and where the client's trace passes the
 /// router. Boxed: each connection would hold the space.
 #[derive(Debug, Default)]
-pub(crate) struct Trace(Option<Box<OpenTrace>>);
+pub(crate) struct TraceObserver(Option<Box<OpenTrace>>);
 
-impl Trace {
+impl TraceObserver {
     /// Number of the trace, as logs show it.
     pub(crate) fn number(&self) -> Option<u128> {
         self.0.as_ref().map(|open| open.trace())
@@ -43,7 +43,7 @@ impl Trace {
     }
 }
 
-impl Observer for Trace {
+impl Observer for TraceObserver {
     fn began(&mut self, event: &RoutedHead<'_>) {
         self.0 = event.endpoint.and_then(|endpoint| begin(event, endpoint));
     }

@@ -6,7 +6,7 @@ use crate::pair::abort;
 use crate::relay::{Outbound, Over, Watch, drain, gather, send};
 use crate::runtime::Signal;
 use crate::send::blame;
-use crate::send::relay_answer::WorkerAnswer;
+use crate::send::relay_answer::UpstreamAnswer;
 use crate::state::connecting::{ConnectTarget, connect};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -205,7 +205,7 @@ async fn exchange(
             Ok(sent) => {
                 workers.hear(leg.worker);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                return answered(sending, leg, watch, WorkerAnswer { upstream, sent }, &response)
+                return answered(sending, leg, watch, UpstreamAnswer { upstream, sent }, &response)
                     .await;
             }
             Err(error) if reused && env.was_stale(error, sent_at) => {
@@ -229,11 +229,11 @@ async fn answered(
     sending: SendParts<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
-    answering: WorkerAnswer,
+    answering: UpstreamAnswer,
     response: &ResponseHead,
 ) -> Result<PrefillEnded, RelayError> {
     let SendParts { env, io, workers } = sending;
-    let WorkerAnswer { mut upstream, sent } = answering;
+    let UpstreamAnswer { mut upstream, sent } = answering;
     let status = response.status;
     if !(200..300).contains(&status) {
         let gathered = gather(watch, &mut upstream, response, leg.timeout).await?;
