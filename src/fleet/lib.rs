@@ -1,9 +1,9 @@
-//! What Forebay's threads know of workers and ranks, and what they tell each other.
+//! State of workers and ranks that Forebay's threads share, and the messages between threads.
 //!
 //! - [`worker`]: the fleet, the load board, windows and breakers.
 //! - [`account`]: leases and counters.
 //! - [`admit`]: limits in flight and drain rates.
-//! - [`tenant`]: tenants, and the keys that say who is one.
+//! - [`tenant`]: tenants, and the API keys that identify them.
 //! - [`mailbox`]: messages between threads.
 
 pub mod account;

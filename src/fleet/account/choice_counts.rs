@@ -1,12 +1,12 @@
-//! What became of choices: why a rank was chosen, what it had in its cache, and how long a first
-//! byte took.
+//! Outcomes of rank choices: the reason of the choice, prompt tokens cached on the rank, and the
+//! time to the first byte.
 
 use super::rows::{Rows, bump, read, zeroed};
 use forebay_base::limits::{MODELS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, RankIndex};
 use std::sync::atomic::AtomicU64;
 
-/// Reasons of choices that have counters of their own.
+/// Reasons of choices with a counter each.
 const DECISIONS_MAX: usize = 16;
 /// Bounds of times to the first byte, in nanoseconds.
 pub const TTFT_BOUNDS_NS: [u64; 15] = [
@@ -28,23 +28,23 @@ pub const TTFT_BOUNDS_NS: [u64; 15] = [
 ];
 const TTFT_SUM: usize = TTFT_BOUNDS_NS.len() + 1;
 
-/// Counters that each rank has.
+/// Counters of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankCount {
-    /// Prompt bytes that the rank held by its KV events when it was chosen.
+    /// Prompt bytes that the rank held at the choice, by its KV events.
     OverlapBytes,
-    /// Prompt tokens that its engine found in the cache, as the engine says.
+    /// Prompt tokens that the engine reported as found in its cache.
     CachedTokens,
-    /// Prompt tokens that its engine computed, as the engine says.
+    /// Prompt tokens that the engine reported as computed.
     ComputedTokens,
-    /// Streams of which a first byte came.
+    /// Streams with a first byte.
     FirstBytes,
-    /// Nanoseconds that they took.
+    /// Sum of the times to these first bytes, in nanoseconds.
     FirstByteNanos,
 }
 const RANK_COUNTS: usize = 5;
 
-/// Counters of choices, of one shard.
+/// Counters of choices, per shard.
 #[derive(Debug)]
 pub struct ChoiceCounts {
     decisions: Box<[AtomicU64]>,
@@ -62,31 +62,29 @@ impl ChoiceCounts {
         }
     }
 
-    /// Counts one choice. Only the owning shard calls what counts.
-    pub fn decided(&self, because_index: usize) {
-        if let Some(cell) = self.decisions.get(because_index) {
+    /// Counts a choice. Only the owning shard calls this.
+    pub fn decided(&self, reason_index: usize) {
+        if let Some(cell) = self.decisions.get(reason_index) {
             bump(cell, 1);
         }
     }
 
     /// Choices for that reason.
     #[must_use]
-    pub fn decided_count(&self, because_index: usize) -> u64 {
-        self.decisions.get(because_index).map_or(0, read)
+    pub fn decided_count(&self, reason_index: usize) -> u64 {
+        self.decisions.get(reason_index).map_or(0, read)
     }
 
-    /// Adds to a counter of a rank.
     pub fn add(&self, rank: RankIndex, count: RankCount, amount: u64) {
         self.ranks.add(rank.index(), count as usize, amount);
     }
 
-    /// Value of a counter of a rank.
     #[must_use]
     pub fn value(&self, rank: RankIndex, count: RankCount) -> u64 {
         self.ranks.count(rank.index(), count as usize)
     }
 
-    /// Counts the time to the first byte of one stream. Models past `MODELS_MAX` share the index
+    /// Counts the time to the first byte of a stream. Models past `MODELS_MAX` share the index
     /// `MODELS_MAX`.
     pub fn first_byte(&self, model: ModelIndex, rank: RankIndex, nanos: u64) {
         let bucket = TTFT_BOUNDS_NS.partition_point(|&bound| bound < nanos);

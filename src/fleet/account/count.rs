@@ -1,4 +1,4 @@
-//! The plain counters of a shard: one entry each, from which the metric and its page come.
+//! The plain counters of a shard. The metric and its page are generated from each counter's entry.
 
 use super::metric::{Metric, MetricKind};
 

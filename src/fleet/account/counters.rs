@@ -1,5 +1,5 @@
-//! Counters of one shard: single-writer atomics, read in place by the control plane. No locks, no
-//! read-modify-write. While they drain, shards look at each other's phase.
+//! Counters of a shard: single-writer atomics, read in place by the control plane. No locks, no
+//! read-modify-write. Draining shards read each other's phase.
 
 use super::choice_counts::ChoiceCounts;
 use super::count::Count;
@@ -11,20 +11,20 @@ use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
 use forebay_base::{ModelIndex, TenantIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Endpoints that have counters of their own; `parse::Endpoint::index` stays below it.
+/// Endpoints with a counter each; `parse::Endpoint::index` stays below it.
 pub(crate) const ENDPOINTS_MAX: usize = 18;
 /// Index of requests that reached no endpoint.
 pub const NO_ENDPOINT: usize = ENDPOINTS_MAX - 1;
-/// Reasons that have counters of their own; `parse::Reason::index` stays below it.
+/// Reasons with a counter each; `parse::Reason::index` stays below it.
 pub const REASONS_MAX: usize = 40;
 /// Statuses 100 to 599.
 const STATUSES: usize = 500;
-/// Predicted minus reported overlap is counted from minus to plus this many blocks; beyond it in
-/// the end buckets.
+/// Differences of predicted and reported overlap have a bucket each from minus to plus this many
+/// blocks; larger differences go to the end buckets.
 pub const OVERLAP_ERROR_BLOCKS_MAX: i64 = 8;
 const OVERLAP_BUCKETS: usize = 17;
 
-/// Where a shard stands in its life.
+/// Phase of a shard, from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardPhase {
     /// Not listening yet.
@@ -33,14 +33,13 @@ pub enum ShardPhase {
     Listening,
     /// Accepts none; lets the open ones finish.
     Draining,
-    /// Has none left, and has told the other shards all that it had to; what they need of it goes
-    /// on.
+    /// Has no connection left and has posted its last messages to other shards. Still serves
+    /// messages of other shards.
     Idle,
     /// The thread is gone.
     Ended,
 }
 
-/// All counters of one shard.
 #[derive(Debug)]
 pub struct ShardCounters {
     plain: Box<[AtomicU64]>,
@@ -70,7 +69,7 @@ struct LabelledCells {
 #[derive(Debug)]
 struct ModelRows(Rows);
 
-/// How far predictions were from what engines reported.
+/// Differences between predicted and reported overlap.
 #[derive(Debug)]
 struct OverlapError {
     buckets: [AtomicU64; OVERLAP_BUCKETS],
@@ -115,16 +114,16 @@ impl ShardCounters {
         self.plain.get(count as usize).map_or(0, read)
     }
 
-    /// Shows what the shard has learnt of a model's bytes per token. Only the owning shard calls
-    /// it.
+    /// Publishes the bytes per token that the shard has learned for a model. Only the owning shard
+    /// calls this.
     pub fn set_bytes_per_token(&self, model: ModelIndex, ratio: f32) {
         if let Some(cell) = self.bytes_per_token.get(model.index()) {
-            // ordering: one word, a statistic; pairs with the load in `bytes_per_token`.
+            // ordering: a statistic; pairs with the load in `bytes_per_token`.
             cell.store(ratio.to_bits(), Ordering::Relaxed);
         }
     }
 
-    /// Bytes per token of a model, if the shard has learnt them and it is one of the first
+    /// Bytes per token of a model, if the shard has learned them; `None` for models past the first
     /// [`MODELS_MAX`].
     #[must_use]
     pub fn bytes_per_token(&self, model: ModelIndex) -> Option<f32> {
@@ -133,13 +132,12 @@ impl ShardCounters {
         (bits != 0).then(|| f32::from_bits(bits))
     }
 
-    /// What became of choices.
     #[must_use]
     pub const fn choices(&self) -> &ChoiceCounts {
         &self.choices
     }
 
-    /// Counts one answered request.
+    /// Counts an answered request.
     pub fn answered(&self, endpoint_index: usize, status: u16) {
         if let Some(cell) =
             request_slot(endpoint_index, status).and_then(|at| self.by_label.requests.get(at))
@@ -156,34 +154,34 @@ impl ShardCounters {
             .map_or(0, read)
     }
 
-    /// Counts one stream that no other worker went on with.
+    /// Counts a stream that no other worker continued.
     pub fn not_continued(&self, why: NotContinued) {
         if let Some(cell) = self.by_label.not_continued.get(why as usize) {
             bump(cell, 1);
         }
     }
 
-    /// Streams that no other worker went on with, for that reason.
+    /// Streams that no other worker continued, for that reason.
     #[must_use]
     pub fn not_continued_count(&self, why: NotContinued) -> u64 {
         self.by_label.not_continued.get(why as usize).map_or(0, read)
     }
 
-    /// Counts one refusal or failure of a worker.
+    /// Counts a refusal or failure of a worker.
     pub fn held(&self, against: HeldAgainst) {
         if let Some(cell) = self.by_label.held_against.get(against as usize) {
             bump(cell, 1);
         }
     }
 
-    /// Refusals and failures of workers that were held against this.
+    /// Refusals and failures of workers held against the caller, the model or the rank.
     #[must_use]
     pub fn held_count(&self, against: HeldAgainst) -> u64 {
         self.by_label.held_against.get(against as usize).map_or(0, read)
     }
 
-    /// Counts one request that the router itself refused. `stream`: is one asked for, if the body
-    /// has told.
+    /// Counts a request that the router itself refused. `stream`: whether the request asks for a
+    /// stream; `None`: the body has not been parsed.
     pub fn refused(
         &self,
         reason_index: usize,
@@ -208,7 +206,7 @@ impl ShardCounters {
         self.by_label.refused.count(row, model_index, kind_of(stream))
     }
 
-    /// Counts the tokens of one answered request.
+    /// Counts the tokens of an answered request.
     pub fn tokens_used(&self, tenant: TenantIndex, model_index: usize, usage: TokenUsage) {
         let TokenUsage { prompt, cached, output } = usage;
         for (kind, tokens) in [prompt, cached, output].into_iter().enumerate() {
@@ -224,7 +222,8 @@ impl ShardCounters {
         TokenUsage { prompt: value(0), cached: value(1), output: value(2) }
     }
 
-    /// Counts one comparison of predicted overlap with what the engine reported, in blocks.
+    /// Counts a comparison of predicted overlap with the overlap that the engine reported, in
+    /// blocks.
     pub fn overlap_error(&self, predicted_minus_reported_blocks: i64) {
         let clamped = predicted_minus_reported_blocks
             .clamp(-OVERLAP_ERROR_BLOCKS_MAX, OVERLAP_ERROR_BLOCKS_MAX);
@@ -246,7 +245,7 @@ impl ShardCounters {
         read(&self.overlap_error.blocks_sum)
     }
 
-    /// Shows that the shard makes progress. Only the owning shard calls it.
+    /// Signals that the shard makes progress. Only the owning shard calls this.
     pub fn beat(&self) {
         bump(&self.beats, 1);
     }
@@ -258,7 +257,7 @@ impl ShardCounters {
         read(&self.beats)
     }
 
-    /// Sets how many jobs the offload thread has. Only the owning shard calls it.
+    /// Sets how many jobs the offload thread has. Only the owning shard calls this.
     pub fn set_offloaded(&self, count: usize) {
         // ordering: Relaxed; a figure for people, it orders nothing.
         self.offloaded.store(count.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -270,14 +269,12 @@ impl ShardCounters {
         read(&self.offloaded)
     }
 
-    /// Moves the shard to its next phase.
     pub fn set_phase(&self, phase: ShardPhase) {
-        // ordering: Release; pairs with the Acquire load in `phase`, so that whoever sees
-        // `Listening`, `Idle` or `Ended` also sees what the shard did before, and what it posted.
+        // ordering: Release; pairs with the Acquire load in `phase`. A reader of `Listening`,
+        // `Idle` or `Ended` also sees the shard's earlier writes and posts.
         self.phase.store(phase as u32, Ordering::Release);
     }
 
-    /// Where the shard stands.
     #[must_use]
     pub fn phase(&self) -> ShardPhase {
         // ordering: Acquire; pairs with the Release store in `set_phase`.
@@ -302,8 +299,8 @@ fn request_slot(endpoint_index: usize, status: u16) -> Option<usize> {
     (endpoint_index < ENDPOINTS_MAX).then_some(endpoint_index * STATUSES + status)
 }
 
-/// Of refusals: unary, stream, and requests whose body has not told. Of tokens: prompt, cached,
-/// output.
+/// Kinds of refused requests: unary, stream, and unknown before the body is parsed. Kinds of
+/// tokens: prompt, cached, output.
 const KINDS: usize = 3;
 
 impl ModelRows {

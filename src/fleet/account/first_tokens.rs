@@ -1,35 +1,36 @@
-//! Prompts whose first tokens do not show: their answers come whole.
+//! Prompts without a visible end of prefill: their answers come whole.
 
 use super::Lease;
 use forebay_base::NanosSinceStart;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Part of the way by which one request moves the share.
+/// Weight of each request in the moving share.
 const STEP: f32 = 1.0 / 256.0;
-/// Where fewer first tokens show, a rank that took too much would be noticed too late.
+/// Below this share of streams, prefill times are measured too rarely to notice an overloaded rank.
 const SHARE_MIN: f32 = 1.0 / 16.0;
 
-/// The share of streams in the last requests for a model. The same for all ranks: one that had its
-/// prompts taken off would look free beside another.
+/// The share of streams among recent requests for a model. Shared by all ranks: with a share per
+/// rank, a rank that discounts its prompts would look free beside other ranks.
 #[derive(Debug, Default)]
 pub struct FirstTokens {
     shown_share: Cell<f32>,
 }
 
-/// How the first token of a request shows.
+/// Whether the router observes the first token of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstTokenKind {
-    /// The first byte of the answer comes with it. An answer of a single token shows it too.
+    /// The first byte of the answer arrives with the first token, as in streams and in answers of a
+    /// single token.
     pub shows: bool,
-    /// It is that of a stream. Answers of a single token have short prompts, and show little of a
-    /// queue.
+    /// The answer is a stream. Answers of a single token have short prompts, and reveal little
+    /// about a rank's queue.
     pub is_stream: bool,
 }
 
 impl FirstTokens {
-    /// Counts a request that is sent. How long its prompt waits for its rank, if only time can
-    /// tell.
+    /// Counts a request that is sent. Returns the time after which the prompt counts as computed,
+    /// if only an estimate can end its prefill.
     #[must_use]
     pub fn time_unseen(
         &self,
@@ -92,7 +93,8 @@ mod tests {
         assert_eq!(one_in(50), 0);
     }
 
-    /// A prompt whose first token never shows would stand in the limit until its answer ends.
+    /// Otherwise a prompt without a visible first token would occupy the limit until its answer
+    /// ends.
     #[test]
     fn prompts_without_a_time_are_counted_as_unseen() {
         let board = ShardBoard::from(LoadBoard::new());

@@ -1,23 +1,23 @@
-//! What the refusals and failures of workers are held against.
+//! Scopes that refusals and failures of workers are held against.
 
 use crate::worker::FailureScope;
 
-/// What a refusal or a failure of a worker is held against, each with a counter of its own.
+/// Scope that a refusal or a failure of a worker is held against, with a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldAgainst {
-    /// The caller alone: the rank serves others as before.
+    /// The caller alone: the rank serves other callers as before.
     Caller,
-    /// The model on the rank: other models go on.
+    /// The model on the rank: other models are unaffected.
     Model,
     /// The rank, for all requests.
     Rank,
 }
 
 impl HeldAgainst {
-    /// All of them, in the order of their index.
+    /// All scopes, in the order of their index.
     pub const ALL: [Self; 3] = [Self::Caller, Self::Model, Self::Rank];
 
-    /// The label of its metric.
+    /// Value of the metric's label.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

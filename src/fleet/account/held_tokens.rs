@@ -1,5 +1,5 @@
-//! KV tokens that one lease takes of its rank's limit: those of its own, and those of prefixes that
-//! several requests hold together.
+//! KV tokens that a lease takes of its rank's limit: its own tokens, and the tokens of prefixes
+//! that several requests share.
 
 use crate::worker::{Pinned, ShardBoard};
 use forebay_base::RankIndex;
@@ -19,7 +19,7 @@ pub struct PromptPrefixes<'a> {
 pub(super) struct HeldTokens {
     /// Tokens that no other request shares.
     own_tokens: u64,
-    /// In a box: leases lie in the futures of connections, more than once in each.
+    /// Boxed: leases are stored in the futures of connections, several times in each.
     shared: Option<Box<SharedPrefixes>>,
 }
 
@@ -31,13 +31,13 @@ struct SharedPrefixes {
 }
 
 impl HeldTokens {
-    /// Tokens that have been taken, and of which none are shared.
+    /// Tokens that have been taken, none of them shared.
     pub(super) fn unshared(own_tokens: u64) -> Self {
         Self { own_tokens, ..Self::default() }
     }
 
-    /// Of a request that holds so many tokens in all, of which `taken_tokens` have been taken: the
-    /// rank's sum is corrected by what other requests hold or no longer hold of its prompt.
+    /// Pins the prompt's prefixes for a request that holds `all_tokens`, of which `taken_tokens`
+    /// have been taken. Corrects the rank's sum by the prefixes that other requests share.
     pub(super) fn pin(
         board: &ShardBoard,
         rank: RankIndex,
@@ -57,7 +57,7 @@ impl HeldTokens {
         Self { own_tokens, shared }
     }
 
-    /// The tokens that go back to the rank.
+    /// Tokens that the lease gives back to the rank.
     pub(super) fn unpin(self, board: &ShardBoard, rank: RankIndex) -> u64 {
         let Self { own_tokens, shared } = self;
         let (Some(prefixes), Some(shared)) = (board.pinned(rank), shared) else {
@@ -67,7 +67,7 @@ impl HeldTokens {
     }
 }
 
-/// Tokens between the prefix of that number and the one before.
+/// Tokens between prefix `number` and the prefix before.
 fn step_tokens(number: usize, bytes_per_token: f32) -> u64 {
     let before = number.checked_sub(1).map_or(0, prefix_bytes);
     let bytes = prefix_bytes(number).saturating_sub(before);

@@ -1,9 +1,9 @@
-//! Time per stage, one HDR histogram each. A shard records into its own set, about 10 ns a value,
+//! Time per stage, an HDR histogram each. A shard records into its own set, about 10 ns a value,
 //! and hands the whole set to the control plane once per second.
 
 use hdrhistogram::Histogram;
 
-/// What is timed. The name is the metrics label.
+/// Timed stages of a request. The name is the label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Scan of the body.
@@ -14,12 +14,13 @@ pub enum Stage {
     Index,
     /// Choice of the rank and its lease.
     Select,
-    /// In a queue, for those that waited.
+    /// Time in a queue, for requests that waited.
     Queue,
     /// From the request read completely to its bytes handed to the worker's connection: the
     /// router's own time.
     Dispatch,
-    /// A prefill leg's way over the mesh: from where its request is to where it is sent from.
+    /// A prefill leg's way over the mesh: from the shard that has the request to the shard that
+    /// sends the leg.
     PrefillHop,
     /// From the prefill leg's departure to the decode leg's, for legs that leave together.
     DecodeLag,
@@ -30,7 +31,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All, in order of their index.
+    /// All stages, in the order of their index.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::Parse, "parse"),
         (Self::Render, "render"),
@@ -45,18 +46,17 @@ impl Stage {
     ];
 }
 
-/// One histogram of nanoseconds per stage; values above one hour count as one hour, error below 1
+/// A histogram of nanoseconds per stage. Values above 1 hour count as 1 hour; the error is below 1
 /// %.
 #[derive(Clone, Debug)]
 pub struct StageHistograms {
     stages: Vec<Histogram<u64>>,
 }
 
-/// Longest time that keeps its value.
+/// Longest time that is recorded exactly.
 const NANOS_MAX: u64 = 3_600_000_000_000;
 
 impl StageHistograms {
-    /// All empty.
     #[must_use]
     pub fn new() -> Self {
         let stages = Stage::ALL
@@ -66,29 +66,25 @@ impl StageHistograms {
         Self { stages }
     }
 
-    /// Records one duration.
     pub fn record(&mut self, stage: Stage, nanos: u64) {
         if let Some(histogram) = self.stages.get_mut(stage as usize) {
             histogram.saturating_record(nanos);
         }
     }
 
-    /// The histogram of one stage.
     #[must_use]
     pub fn stage(&self, stage: Stage) -> Option<&Histogram<u64>> {
         self.stages.get(stage as usize)
     }
 
-    /// True if nothing was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stages.iter().all(Histogram::is_empty)
     }
 
-    /// Adds another set to this one.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
-            // Same bounds on both sides, so the addition cannot be refused.
+            // Both sides have the same bounds, so the addition cannot fail.
             if mine.add(theirs).is_err() {
                 forebay_base::count_broken_invariant();
             }

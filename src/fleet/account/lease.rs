@@ -1,4 +1,4 @@
-//! A request's cost on a rank, given back exactly once, on every path: the guard is dropped.
+//! A request's cost on a rank, given back exactly once on every path, when the guard is dropped.
 
 use super::PromptPrefixes;
 use super::held_tokens::HeldTokens;
@@ -9,49 +9,50 @@ use crate::worker::{
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
-/// What a request is expected to cost its rank, in tokens.
+/// Expected cost of a request on its rank, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCost {
     /// Prompt tokens that the rank has to compute: not found in its cache.
     pub prefill_tokens: u64,
-    /// Prompt and output tokens whose KV the request will hold.
+    /// Prompt and output tokens that will occupy the KV cache.
     pub decode_tokens: u64,
-    /// The part of them that the rank does not hold yet. Others may share the rest.
+    /// Tokens of `decode_tokens` that the rank does not hold yet. Other requests may share the
+    /// rest.
     pub kv_tokens: u64,
-    /// The part of the prompt that requests hold which run there: it takes no more of the cache.
+    /// Prompt tokens that running requests on the rank already hold: they take no more of the
+    /// cache.
     pub shared_tokens: u64,
 }
 
 impl LeaseCost {
-    /// What it takes of a rank's limits.
+    /// Room that the request takes of the rank's limits.
     #[must_use]
     pub const fn room_wanted(&self) -> RoomWanted {
         let kv_tokens = self.decode_tokens.saturating_sub(self.shared_tokens);
         RoomWanted { kv_tokens, prefill_tokens: self.prefill_tokens }
     }
 
-    /// Tokens that it finds in the rank's cache.
+    /// Prompt tokens that the request finds in the rank's cache.
     const fn reused_tokens(&self) -> u64 {
         self.decode_tokens.saturating_sub(self.kv_tokens)
     }
 }
 
-/// What a lease is wanted for.
+/// Arguments of [`Lease::try_take`].
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseWanted<'a> {
-    /// The rank that is to be given the request.
+    /// The rank that the request is to be sent to.
     pub rank: RankIndex,
     /// The caller and the model of the request.
     pub requester: Requester,
-    /// What the request is expected to cost the rank.
     pub cost: LeaseCost,
-    /// What the rank may be given.
+    /// Limits of the rank.
     pub limits: RoomLimits,
-    /// The prefixes that the prompt begins with.
+    /// Names of the prompt's prefixes.
     pub prefixes: PromptPrefixes<'a>,
 }
 
-/// Is the request the trial of a breaker that is half open?
+/// State of a request as the trial of a half-open breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseTrial {
     None,
@@ -59,25 +60,25 @@ enum LeaseTrial {
     Held,
     /// The answer has begun: the next request may try the rank.
     Shared,
-    /// It has shown what the rank does.
+    /// The trial has succeeded or failed.
     Judged,
 }
 
-/// What a request does with the cache of its rank.
+/// Tokens that a request writes to the cache of its rank and reuses from it.
 #[derive(Clone, Copy, Debug)]
 struct CacheTokens {
     written: u64,
     reused: u64,
 }
 
-/// What the first bytes of an answer's body come with.
+/// Content of the first bytes of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyStart {
     /// The first token of the answer.
     Token,
     /// An event ahead of the first token.
     Event,
-    /// The last token: the answer comes whole.
+    /// The whole answer, its last token included.
     Whole,
 }
 
@@ -86,19 +87,20 @@ pub enum BodyStart {
 struct PrefillWait {
     /// Tokens that the rank has to compute.
     tokens: u64,
-    /// When it began to wait; `None`: it waits no longer.
+    /// Start of the wait for the first token; `None`: the wait is over.
     since: Option<NanosSinceStart>,
-    /// The end of a prefill makes room, not only the end of the request.
+    /// The rank has a limit of prefill tokens: the end of the prefill makes room too, not only the
+    /// end of the request.
     is_bounded: bool,
-    /// The first token will not show.
+    /// The router will not see the first token.
     is_unseen: bool,
-    /// Its slot among such prompts; `None`: it has none.
+    /// Slot among unseen prompts; `None`: no slot.
     slot: Option<PromptSlot>,
-    /// Its number among all prompts of the rank.
+    /// Number among all prompts of the rank.
     number: PromptNumber,
 }
 
-/// One place on one rank. Dropping it returns everything.
+/// A place on a rank. Dropping it returns everything.
 #[derive(Debug)]
 pub struct Lease {
     board: ShardBoard,
@@ -109,12 +111,12 @@ pub struct Lease {
     held: HeldTokens,
     prefill: PrefillWait,
     trial: LeaseTrial,
-    /// The engine took the request.
+    /// The engine accepted the request.
     served: bool,
 }
 
 impl Lease {
-    /// Takes a place unless one of the limits is reached, or the rank's breaker refuses.
+    /// Takes a place, unless a limit is reached or the rank's breaker refuses.
     #[must_use]
     pub fn try_take(
         board: &ShardBoard,
@@ -133,12 +135,14 @@ impl Lease {
             board.give_back(rank, taken_tokens, None);
             return None;
         };
-        // What no cache could hold takes what is left, and shares nothing.
+        // A request that is larger than any cache takes the tokens that are left, and shares
+        // nothing.
         let held = match limits.kv_tokens_max > 0 && taken_tokens == wanted_tokens {
             true => HeldTokens::pin(board, rank, cost.decode_tokens, taken_tokens, prefixes),
             false => HeldTokens::unshared(taken_tokens),
         };
-        // Before it counts: another shard would take the time without work for that of its prompt.
+        // Start the prefill before the prompt is counted: otherwise another shard would take the
+        // rank's idle time for prefill time of this prompt.
         if cell.prefill_tokens() == 0 {
             past.prefill_began(cost.prefill_tokens, now);
         }
@@ -166,25 +170,23 @@ impl Lease {
         })
     }
 
-    /// The caller and the model of the request.
     #[must_use]
     pub const fn requester(&self) -> Requester {
         self.requester
     }
 
-    /// Does this request try a rank that may be paused?
+    /// Is this request the trial of a rank that may be paused?
     #[must_use]
     pub fn is_trial(&self) -> bool {
         self.trial != LeaseTrial::None
     }
 
-    /// The rank this lease is on.
     #[must_use]
     pub const fn rank(&self) -> RankIndex {
         self.rank
     }
 
-    /// Bytes of the answer's body came.
+    /// Bytes of the answer's body arrived.
     pub fn bytes_came(&mut self, start: BodyStart, now: impl FnOnce() -> NanosSinceStart) {
         match start {
             BodyStart::Token => self.prefill_done(now),
@@ -193,8 +195,8 @@ impl Lease {
         }
     }
 
-    /// The first byte of the answer came: the prompt is computed, and so are earlier prompts.
-    /// Called with each, so the time is asked for once.
+    /// The first token arrived: the prompt is computed, and so are earlier prompts. Called with
+    /// each chunk of the body, so the clock is read only once.
     pub fn prefill_done(&mut self, now: impl FnOnce() -> NanosSinceStart) {
         let Some(since) = self.prefill.since else { return };
         let tokens = self.prefill.tokens;
@@ -210,8 +212,8 @@ impl Lease {
         }
     }
 
-    /// How long it takes until the rank should have computed the prompt and what was sent to it
-    /// before; `None`: not known, or it is computed.
+    /// Expected time until the rank has computed this prompt and the prompts before it; `None`:
+    /// unknown, or the prompt is computed.
     #[must_use]
     pub fn prefill_time(&self, now: NanosSinceStart) -> Option<Duration> {
         let past = self.board.past(self.rank)?;
@@ -219,13 +221,13 @@ impl Lease {
         past.prefill_time(past.prefill_left(self.board.rank(self.rank)?.prefill_tokens(), now))
     }
 
-    /// How long the rank should take for this prompt alone; `None`: not known.
+    /// Expected time to compute this prompt alone; `None`: unknown.
     #[must_use]
     pub fn own_prefill_time(&self) -> Option<Duration> {
         self.board.past(self.rank)?.prefill_time(self.prefill.tokens)
     }
 
-    /// The rank should have computed the prompt: it waits no longer.
+    /// The expected time is over: the prompt no longer counts as waiting.
     pub fn prefill_due(&mut self, now: NanosSinceStart) {
         if let Some(left_tokens) = self.end_prefill()
             && let Some(past) = self.board.past(self.rank)
@@ -234,8 +236,8 @@ impl Lease {
         }
     }
 
-    /// The first byte of an answer came whose first token did not show: its prompt is computed, and
-    /// earlier prompts are.
+    /// The first byte of an answer without a visible first token arrived: the prompt is computed,
+    /// and so are earlier prompts.
     pub fn answer_came(&mut self) {
         if self.prefill.since.is_some() {
             self.end_prefill();
@@ -243,7 +245,7 @@ impl Lease {
         }
     }
 
-    /// Engines compute prompts in the order in which they come.
+    /// Engines compute prompts in the order of arrival.
     fn pass_before(&self) -> PassedPrompts {
         match self.board.rank(self.rank).is_some_and(RankLoad::has_unseen) {
             true => self.board.pass_unstreamed(self.rank, self.prefill.number, u32::MAX),
@@ -251,7 +253,7 @@ impl Lease {
         }
     }
 
-    /// The answer has begun: the next request may try the rank too, before this one ends.
+    /// The answer has begun: the next request may try the rank too, before this request ends.
     pub fn share_trial(&mut self) {
         if self.trial == LeaseTrial::Held {
             self.trial = LeaseTrial::Shared;
@@ -261,14 +263,14 @@ impl Lease {
         }
     }
 
-    /// The trial failed. Whether the rank is to blame shows when another rank answers.
+    /// The trial failed. The rank is to blame only if another rank serves the request.
     pub fn judge_open(&mut self, failure: RankFailure) -> FailedTrial {
         self.judge_failure();
         FailedTrial { board: self.board.clone(), failure }
     }
 
-    /// The same in nanoseconds for a bill, which charges for the time behind it: rather too short.
-    /// 0 once the prompt is computed.
+    /// Low estimate of [`prefill_time`](Self::prefill_time) in nanoseconds, for a token bill: the
+    /// bill charges for the time after the prefill. 0 once the prompt is computed.
     #[must_use]
     pub fn prefill_expected_ns(&self, now: NanosSinceStart) -> u64 {
         let (Some(past), Some(cell), Some(_)) =
@@ -286,8 +288,8 @@ impl Lease {
         past.prefill_time_least(tokens)
     }
 
-    /// The first token will not show: the prompt is computed when a later one is, when the engine
-    /// has counted its first token, or when the answer comes.
+    /// The first token will not be visible. The prompt counts as computed when a later prompt is
+    /// computed, when the engine reports its first token, or when the answer arrives.
     pub fn set_unseen(&mut self) {
         if self.prefill.since.is_none() || self.prefill.is_unseen {
             return;
@@ -304,8 +306,8 @@ impl Lease {
         }
     }
 
-    /// The prompt waits no longer, whether it was computed or not. Tokens that are left on the
-    /// rank; `None`: it waits no more since before.
+    /// Ends the wait of the prompt, computed or not. Returns the prefill tokens left on the rank;
+    /// `None`: the wait was over before.
     pub fn end_prefill(&mut self) -> Option<u64> {
         self.prefill.since.take()?;
         let cell = self.board.rank(self.rank)?;
@@ -322,8 +324,8 @@ impl Lease {
         Some(left_tokens)
     }
 
-    /// The rank served the request: what is held against the rank gets less, and what ends with
-    /// this lease is work done.
+    /// The rank served the request: failures held against the rank are reduced, and the end of this
+    /// lease counts as finished work.
     pub fn judge_success(&mut self) {
         self.judge_taken();
         self.settle();
@@ -332,14 +334,14 @@ impl Lease {
         }
     }
 
-    /// The rank took the request and answered, with an error too: what ends with this lease is work
-    /// done.
+    /// The rank accepted the request and answered, maybe with an error: the end of this lease
+    /// counts as finished work.
     pub const fn judge_taken(&mut self) {
         self.served = true;
     }
 
-    /// The rank failed the request: a trial is over. What the failure means is for
-    /// [`LoadBoard::hold_against`](crate::worker::LoadBoard::hold_against).
+    /// The rank failed the request: a trial is over.
+    /// [`LoadBoard::hold_against`](crate::worker::LoadBoard::hold_against) judges the failure.
     pub fn judge_failure(&mut self) {
         self.settle();
     }
@@ -351,8 +353,8 @@ impl Lease {
     }
 }
 
-/// A trial that an engine answered with an error, until it shows whether the rank or the request is
-/// to blame. Dropped, the next request tries the rank.
+/// A trial that an engine answered with an error, until another rank's answer decides whether the
+/// rank or the request is to blame. Dropping it lets the next request try the rank.
 #[derive(Debug)]
 pub struct FailedTrial {
     board: ShardBoard,
@@ -360,8 +362,8 @@ pub struct FailedTrial {
 }
 
 impl FailedTrial {
-    /// The failure of the tried rank, if another rank has served the request. A refusal (4xx)
-    /// speaks of the caller still: its prompts may be too long for this rank alone.
+    /// The failure of the tried rank, after another rank has served the request. A refusal (4xx)
+    /// still counts for the caller alone: its prompts may be too long for this rank only.
     #[must_use]
     pub const fn served_elsewhere(&self) -> RankFailure {
         let scope = match (self.failure.scope, self.failure.weight) {
@@ -387,7 +389,7 @@ impl Drop for Lease {
             past.sub(self.cache_tokens.written, self.cache_tokens.reused);
         }
         if let Some(cell) = self.board.rank(self.rank) {
-            // Of an ejected rank the head of an answer decides nothing.
+            // The head of an answer does not end the trial of an ejected rank.
             let is_ejected = cell.ejected().is_some();
             if self.trial == LeaseTrial::Held || self.trial == LeaseTrial::Judged && is_ejected {
                 cell.trial_abandoned();
@@ -423,7 +425,7 @@ mod tests {
         take_of(board, cost, limits, &PrefixMarks::NONE, now)
     }
 
-    /// For a prompt with these prefixes, of one byte a token.
+    /// Lease for a prompt with these prefixes, with one byte per token.
     fn take_of(
         board: &ShardBoard,
         cost: LeaseCost,
@@ -441,7 +443,7 @@ mod tests {
         PrefixMarks::of(BlockKey::root(KeySeed(1), &RootName::default()), text)
     }
 
-    /// The rank fails a request, and is paused: its sibling does well.
+    /// The rank fails a request and is paused. Its sibling serves requests.
     fn fail(board: &LoadBoard, mut lease: Lease, open: Duration) {
         lease.judge_failure();
         let weight = FailureWeight::Failed;
@@ -494,7 +496,7 @@ mod tests {
         assert_eq!((left(2_100), left(2_200)), (100, 40));
         let own_ms = second.own_prefill_time().unwrap().as_millis();
         assert!((90..=110).contains(&own_ms), "{own_ms} ms for its own prompt");
-        // Its client leaves: of a time in which nothing ended, nothing is learned.
+        // The client leaves: a prefill without an end changes no speed.
         drop(second);
         let _third = take(9_000);
         assert_eq!((left(9_000), left(9_100)), (100, 40));
@@ -527,7 +529,7 @@ mod tests {
         served.judge_success();
         drop(served);
         assert_eq!((past.written_tokens(), past.reused_tokens()), (200, 300));
-        // Over the limit it takes what is left, and still writes all of it.
+        // Over the limit the request takes the tokens that are left, and still writes all tokens.
         let limits = RoomLimits { kv_tokens_max: 150, ..NONE };
         let cost = LeaseCost { prefill_tokens: 300, decode_tokens: 300, kv_tokens: 300, ..COST };
         let mut large = take_with(&board, cost, limits, NanosSinceStart(0));
@@ -561,7 +563,7 @@ mod tests {
     const ROOM: RoomLimits =
         RoomLimits { places_max: 0, kv_tokens_max: 4_000, prefill_tokens_max: 0 };
 
-    /// Prompts of 1,024 shared and some own tokens, and answers: 1,500 tokens and 2,000.
+    /// Prompts of 1,024 shared and some own tokens; with answers 1,500 and 3,000 tokens.
     #[test]
     fn two_leases_take_their_common_prefix_once() {
         let prompts = [marks(&[1; 1_024]), marks(&[[1; 1_024], [2; 1_024]].concat())];
@@ -591,7 +593,7 @@ mod tests {
         }
     }
 
-    /// The holder of the prefix ends between the look for room and the lease.
+    /// The holder of the prefix ends between the check for room and the lease.
     #[test]
     fn a_prefix_that_has_gone_is_taken_in_full() {
         let board = ShardBoard::from(LoadBoard::new());

@@ -1,5 +1,5 @@
-//! What a request costs and what it did: leases on ranks, counters, latencies.
-//! Each shard owns its counters and histograms and is their only writer; the control plane reads.
+//! Expected cost and accounted use of requests: leases on ranks, counters, latencies. Each shard
+//! owns its counters and histograms and is their only writer; the control plane reads.
 
 mod choice_counts;
 mod count;

@@ -1,17 +1,18 @@
-//! Why no other worker goes on with a stream that has lost its worker.
+//! Reasons why a stream of a failed worker is not continued by another worker.
 
-/// The reasons, each with a counter of its own.
+/// The reasons, with a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotContinued {
-    /// The request asks for what a continuation cannot ask for again.
+    /// The request has parameters that a continuation cannot repeat.
     Request,
-    /// The engine tells no token ids there, the worker was one of a pair, or it returned none.
+    /// The endpoint reports no token ids, the worker was part of a pair, or the engine returned
+    /// none.
     Engine,
-    /// The answer has more than text, or is not understood.
+    /// The answer contains more than text, or the router cannot parse the answer.
     Answer,
-    /// A limit is reached: ids of one stream, bytes of one event, or bytes held.
+    /// A limit is reached: ids per stream, bytes per event, or bytes held.
     TooLong,
-    /// The worker failed where a character may be half sent.
+    /// The stream ended in a place where a character may be half sent.
     Character,
     /// No other worker took the rest: none had room in time, or `retry.attempts_max` or
     /// `retry.budget_percent` is reached.
@@ -19,11 +20,11 @@ pub enum NotContinued {
 }
 
 impl NotContinued {
-    /// All of them, in the order of their index.
+    /// All reasons, in the order of their index.
     pub const ALL: [Self; 6] =
         [Self::Request, Self::Engine, Self::Answer, Self::TooLong, Self::Character, Self::NoWorker];
 
-    /// The label of its metric.
+    /// Value of the metric's label.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

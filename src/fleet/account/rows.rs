@@ -1,10 +1,10 @@
-//! Cells of one shard: single-writer atomics, read in place by the control plane.
+//! Cells of a shard: single-writer atomics, read in place by the control plane.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rows of counters. Most rows never count anything: a row takes memory from its first count on.
-/// The shard alone fills it, so nobody waits for the lock.
+/// Rows of counters. Most rows never count anything: a row allocates memory at its first count.
+/// Only the shard initializes rows, so no thread waits for the lock.
 #[derive(Debug)]
 pub(super) struct Rows {
     rows: Box<[OnceLock<Box<[AtomicU64]>>]>,
@@ -17,7 +17,7 @@ impl Rows {
         Self { rows: (0..rows).map(|_| OnceLock::new()).collect(), width }
     }
 
-    /// Rows past the last one share it. Cells past the last one count nothing.
+    /// Rows past the last row share it. Cells past the last cell count nothing.
     pub(super) fn add(&self, row: usize, place: usize, amount: u64) {
         let Some(row) = self.rows.get(row.min(self.rows.len() - 1)).filter(|_| amount > 0) else {
             return;
@@ -38,7 +38,7 @@ pub(super) fn zeroed(length: usize) -> Box<[AtomicU64]> {
 }
 
 pub(super) fn bump(cell: &AtomicU64, amount: u64) {
-    // ordering: statistic with one writer: load and store need no lock prefix and pair with
+    // ordering: statistic with a single writer: load and store need no lock prefix and pair with
     // nothing.
     let value = cell.load(Ordering::Relaxed);
     // ordering: as above.

@@ -1,31 +1,30 @@
-//! How many requests of a pool end per second: what `Retry-After` and the projected wait of a
-//! newcomer are computed from. Owned by one thread, which tells it now and then how many have
-//! ended; never reads a clock.
+//! Requests of a pool that end per second: the input of `Retry-After` and of the projected wait of
+//! a new request. Owned by a single thread, which passes in the number of ended requests from time
+//! to time; never reads a clock.
 //!
 //! Several memories of different length run side by side, each without a bias towards its empty
-//! beginning. The longest counts, until a shorter one contradicts it: long memories are exact while
-//! nothing changes, short ones see first that an overload has begun or that a worker is gone, and
-//! the long ones then go on from there. What counts as contradiction follows from the number of
-//! ends remembered, so there is nothing to tune per fleet.
+//! beginning. The longest memory counts, until a shorter memory contradicts it. Long memories are
+//! exact while the rate is steady; short memories are first to see that an overload has begun or
+//! that a worker is gone. A contradicted memory continues from the state of the shorter memory. The
+//! number of remembered ends defines a contradiction, so no fleet needs tuning.
 
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
 
 /// Time constants of the memories in seconds, from short to long.
 const MEMORIES_S: [f64; 5] = [0.1, 0.5, 2.5, 12.0, 60.0];
-/// Samples that come sooner than this after the last one wait for the next: refusals come in
-/// bursts.
+/// A sample within this time of the last sample is skipped: refusals come in bursts.
 const SAMPLE_STEP: Duration = Duration::from_millis(5);
-/// Without a sample for so long nothing is known any more.
+/// Without a sample for this long, the rate is unknown.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(5);
-/// Remembered ends below which a memory knows nothing.
+/// Below this number of remembered ends, a memory has no rate.
 const ENDS_NEEDED: f64 = 3.0;
-/// Remembered ends up to which nothing was going on.
+/// Up to this number of remembered ends, the pool counts as idle.
 const ENDS_IN_A_LULL: f64 = 0.5;
 /// Standard deviations within which two memories agree.
 const AGREEMENT_DEVIATIONS: f64 = 3.5;
-/// Shortest and longest wait that a client is told. The SDKs of both vendors obey up to one minute
-/// and do as they like with more.
+/// Shortest and longest wait that a client is sent. The SDKs of both vendors obey up to a minute,
+/// and choose their own wait above that.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 const _: () = assert!(RETRY_AFTER_MIN.as_nanos() < RETRY_AFTER_MAX.as_nanos());
@@ -35,7 +34,7 @@ const _: () = assert!(ENDS_IN_A_LULL < ENDS_NEEDED);
 /// back together.
 const JITTER: f64 = 0.5;
 
-/// Ends per second of one pool. Starts knowing nothing.
+/// Ends per second of a pool; unknown at first.
 #[derive(Clone, Debug, Default)]
 pub struct DrainRate {
     memories: [Memory; MEMORIES_S.len()],
@@ -48,18 +47,18 @@ struct EndedSample {
     ended_total: u64,
 }
 
-/// Ends and time seen, each faded by its age.
+/// Ends and observed time, each faded by its age.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     ends: f64,
     seconds: f64,
-    /// The integral of the squared weights: says how far chance moves `ends`.
+    /// The integral of the squared weights: the variance that chance gives to `ends`.
     squares: f64,
 }
 
 impl DrainRate {
-    /// `ended_total` requests have ended so far. Cheap when called often; at least once per second
-    /// keeps it known. A total that fell (ranks left the pool) starts counting from there.
+    /// `ended_total` requests have ended so far. Cheap when called often; a call at least once per
+    /// second keeps the rate known. A total that fell (ranks left the pool) starts a new count.
     pub fn observe(&mut self, now: NanosSinceStart, ended_total: u64) {
         let sample = EndedSample { at: now, ended_total };
         let Some(last) = self.last.filter(|last| ended_total >= last.ended_total) else {
@@ -72,7 +71,7 @@ impl DrainRate {
         }
         let ends = (ended_total - last.ended_total) as f64;
         let passed_s = passed.as_secs_f64();
-        // The first ends after a lull: how long it was tells nothing about how fast they come.
+        // The first ends after a lull: the length of the lull does not predict the new rate.
         if ends > 0.0 && self.memories.last().is_some_and(|longest| longest.ends < ENDS_IN_A_LULL) {
             self.memories = Default::default();
         }
@@ -84,7 +83,6 @@ impl DrainRate {
         self.check_invariants();
     }
 
-    /// What holds after each sample.
     fn check_invariants(&self) {
         for memory in &self.memories {
             debug_assert!(memory.ends.is_finite() && memory.ends >= 0.0, "{memory:?}");
@@ -93,26 +91,27 @@ impl DrainRate {
         }
     }
 
-    /// Other ranks make up the pool from now on: what was learnt stays, the count starts from here.
+    /// Other ranks make up the pool from now on: the rate stays, and the count starts at
+    /// `ended_total`.
     pub fn rebase(&mut self, now: NanosSinceStart, ended_total: u64) {
         self.last = Some(EndedSample { at: now, ended_total });
     }
 
-    /// Ends per second; `None` while unknown: too few ends seen, or no sample lately.
+    /// Ends per second; `None` while unknown: too few ends, or no recent sample.
     #[must_use]
     pub fn per_second(&self, now: NanosSinceStart) -> Option<f64> {
         let last = self.last?;
         if Duration::from_nanos(now.since(last.at)) > SAMPLE_AGE_MAX {
             return None;
         }
-        // Not the shortest, which would be newer: chance moves it most.
+        // Not the shortest memory, which is newer: chance moves it most.
         let memory = self.memories.last()?;
         (memory.ends >= ENDS_NEEDED).then(|| memory.rate())
     }
 
-    /// Where a memory's rate lies outside of what all shorter ones allow, something has changed
-    /// since: it and the longer ones start anew with what the next shorter one knows. So the
-    /// longest memory is always one that nothing contradicts.
+    /// Starts memories anew after a change. If the rate of a memory lies outside of the range that
+    /// all shorter memories allow, this memory and longer ones take the state of the next shorter
+    /// memory. So nothing contradicts the longest memory.
     fn forget_what_changed(&mut self) {
         let mut low = f64::NEG_INFINITY;
         let mut high = f64::INFINITY;
@@ -128,7 +127,7 @@ impl DrainRate {
         }
     }
 
-    /// How long it takes until `ahead` requests have ended; `None` while the rate is unknown.
+    /// Time until `ahead` requests have ended; `None` while the rate is unknown.
     #[must_use]
     pub fn projected_wait(&self, now: NanosSinceStart, ahead: u64) -> Option<Duration> {
         let rate = self.per_second(now)?;
@@ -136,8 +135,8 @@ impl DrainRate {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// When a client that is refused now should come back: after `ahead` requests have ended, and a
-    /// little later by chance. Never more than a minute; `None` while the rate is unknown.
+    /// Wait for the `Retry-After` of a client that is refused now: until `ahead` requests have
+    /// ended, plus jitter. Never more than a minute; `None` while the rate is unknown.
     pub fn retry_after(
         &self,
         now: NanosSinceStart,
@@ -145,27 +144,28 @@ impl DrainRate {
         random: &mut fastrand::Rng,
     ) -> Option<Duration> {
         let wait = self.projected_wait(now, ahead)?;
-        // Cut before the chance comes in: clients told the longest wait must not come back together
-        // either.
+        // Limit the wait before the jitter: clients that are sent the longest wait must not come
+        // back together either.
         let cut = wait.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX.div_f64(1.0 + JITTER));
         Some(later_by_chance(cut, random))
     }
 }
 
-/// A time to come back after: not before `after`, up to half later, and no later than a minute
-/// unless `after` is. Who was refused together does not come back together.
+/// A random wait from `after` to `after` and a half, at most a minute unless `after` is longer.
+/// Spreads clients that were refused together.
 pub fn later_by_chance(after: Duration, random: &mut fastrand::Rng) -> Duration {
     let latest = after.mul_f64(1.0 + JITTER).min(RETRY_AFTER_MAX);
-    // Only later, never earlier: before `after` a client would be refused once more.
+    // Only later, never earlier: before `after`, a client would be refused again.
     after + latest.saturating_sub(after).mul_f64(random.f64())
 }
 
 impl Memory {
-    /// Fades what was, and adds `ends` that were spread over the `passed_s` seconds since.
+    /// Fades the memory, and adds `ends` spread over the last `passed_s` seconds.
     fn add(&mut self, ends: f64, passed_s: f64, length_s: f64) {
         debug_assert!(ends >= 0.0 && passed_s > 0.0 && length_s > 0.0);
         let kept = (-passed_s / length_s).exp();
-        // The time seen fades with the ends, so that the empty beginning is no time without ends.
+        // The observed time fades with the ends, so that the empty beginning is no time without
+        // ends.
         let weight = length_s * (1.0 - kept);
         self.ends = self.ends * kept + ends * weight / passed_s;
         self.seconds = self.seconds * kept + weight;
@@ -176,8 +176,8 @@ impl Memory {
         self.ends / self.seconds
     }
 
-    /// Standard deviation of the rate if ends come by chance. One end more than seen: none seen
-    /// does not mean none come.
+    /// Standard deviation of the rate if ends come by chance. Adds 1 to the ends: a memory without
+    /// ends does not prove a rate of 0.
     fn deviation(&self) -> f64 {
         ((self.ends + 1.0) / self.seconds * self.squares).sqrt() / self.seconds
     }

@@ -1,4 +1,4 @@
-//! Tests of the drain rate, with a small simulation of what it has to estimate.
+//! Tests of the drain rate, with a small simulation of a pool.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// Ends at random, at a rate that changes, and the estimator that is told of them now and then.
+/// A pool with random ends at a changing rate, and an estimator that samples it from time to time.
 struct Pool {
     random: fastrand::Rng,
     now: u64,
@@ -21,8 +21,8 @@ impl Pool {
     }
 
     /// Lets `per_second` requests end for `seconds`, `at_once` of them together. Samples come every
-    /// 20 ms on average (every refusal is one), or once a second when nothing is refused. After
-    /// each sample `look` sees the pool.
+    /// 20 ms on average (every refusal is a sample), or once a second when nothing is refused.
+    /// `look` sees the pool after each sample.
     fn run(
         &mut self,
         per_second: f64,
@@ -53,8 +53,8 @@ impl Pool {
     }
 }
 
-/// Mean error while nothing changes, in per cent, and the time after the change to `per_second`
-/// until the estimate is, for good, within 30 % (more for a rate that chance moves as much).
+/// Mean error at a steady rate, in per cent, and the time after the change to `per_second` until
+/// the estimate stays within 30 % (more for a rate that chance moves as much).
 fn errors(before: f64, per_second: f64, at_once: u64, seed: u64) -> (f64, f64) {
     let mut pool = Pool::new(seed);
     pool.run(before, 60, (at_once, false), |_| {});
@@ -101,8 +101,7 @@ fn the_error_of_the_estimate() {
     }
 }
 
-/// What B8 asks: the wait that a client is told against the time that so many requests then took to
-/// end.
+/// B8: the projected wait that a client is sent, against the time until so many requests had ended.
 #[test]
 fn the_projected_wait_is_what_it_took() {
     let mut pool = Pool::new(7);

@@ -1,14 +1,12 @@
-//! How fast the requests of each pool end. The control plane keeps one for the metrics, each shard
-//! one for what it tells clients; both look at the load board once per tick, shards also whenever
-//! they refuse.
+//! Drain rates of all pools. The control plane keeps a set for the metrics, and each shard keeps a
+//! set for `Retry-After`. Both read the load board once per tick, and shards also at each refusal.
 
 use super::DrainRate;
 use crate::worker::{FleetSnapshot, LoadBoard, Pool, RankLoad};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use std::time::Duration;
 
-/// One rate per pool, by its number. As many as pools ever were, which is at most the fleet's
-/// models.
+/// A rate per pool, by its number. The fleet's models bound the number of pools.
 #[derive(Debug, Default)]
 pub struct DrainRates {
     pools: Vec<PoolDrainRate>,
@@ -17,19 +15,18 @@ pub struct DrainRates {
 #[derive(Debug, Default)]
 struct PoolDrainRate {
     rate: DrainRate,
-    /// Those it was counted on.
+    /// Ranks of the count.
     ranks: Vec<RankIndex>,
 }
 
 impl DrainRates {
-    /// Looks at every pool. Cheap when called often.
+    /// Samples every pool. Cheap when called often.
     pub fn observe(&mut self, fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) {
         for (index, pool) in fleet.used_pools() {
             self.observe_pool(index, pool, board, now);
         }
     }
 
-    /// Looks at one.
     pub fn observe_pool(
         &mut self,
         index: PoolIndex,
@@ -41,7 +38,7 @@ impl DrainRates {
         let Some(known) = self.pools.get_mut(index.index()) else { return };
         let loads = pool.ranks.iter().filter_map(|&rank| board.rank(rank));
         let ended = loads.map(RankLoad::ended).fold(0, u64::saturating_add);
-        // A rank that joins brings the ends of its whole life: they are no ends of this pool.
+        // A joining rank has a count of its whole life: these ends are no ends of this pool.
         if known.ranks != pool.ranks {
             known.ranks.clone_from(&pool.ranks);
             known.rate.rebase(now, ended);
@@ -66,7 +63,7 @@ impl DrainRates {
         self.pools.get(pool.index())?.rate.projected_wait(now, ahead)
     }
 
-    /// When a client that is refused now may come back, see [`DrainRate::retry_after`].
+    /// `Retry-After` for a client that is refused now, see [`DrainRate::retry_after`].
     pub fn retry_after(
         &self,
         pool: PoolIndex,

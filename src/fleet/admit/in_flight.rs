@@ -1,40 +1,40 @@
-//! Limits of one shard: requests in flight and bytes of request bodies held. Both are counted by
-//! guards, so every path gives back what it took.
+//! Limits of a shard: requests in flight and bytes of request bodies held. Guards count both, so
+//! every path gives back what it took.
 //!
 //! | limit reached | a tenant gets more |
 //! |---|---|
 //! | requests | up to its share by weight beside the tenants that have requests here |
-//! | the first seven eighths of the bytes | for one request, or up to an eighth of all |
+//! | the first seven eighths of the bytes | for a single request, or up to an eighth of all |
 //! | all bytes | never: they bound the memory |
 //!
-//! With one tenant, both limits are exact.
+//! With a single tenant, both limits are exact.
 
 use crate::tenant::{TENANT_SLOTS, TenantPart, tenant_slot};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// This part of the bytes is kept for tenants that hold no more than that.
+/// This part of the bytes is reserved for tenants that hold no more than this part.
 const RESERVED_PART: usize = 8;
 
-/// The limits and what is taken of them.
+/// The limits and their use.
 #[derive(Debug)]
 pub struct InFlight {
     requests_max: Cell<usize>,
     body_bytes_max: Cell<usize>,
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
-    /// One for each [`tenant_slot`].
+    /// By [`tenant_slot`].
     tenants: Box<[TenantHeld]>,
     /// Weights of the tenants that have requests in flight.
     weights: Cell<u64>,
 }
 
-/// What one tenant has in flight.
+/// Requests and bytes of a tenant in flight.
 #[derive(Debug, Default)]
 struct TenantHeld {
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
-    /// The weight that its first request came with.
+    /// The weight of its first request in flight.
     weight: Cell<u32>,
 }
 
@@ -47,7 +47,7 @@ pub enum Full {
     BodyBytes,
 }
 
-/// One admitted request. Dropping it gives everything back.
+/// An admitted request. Dropping it gives everything back.
 #[derive(Debug)]
 pub struct Admitted {
     limits: Rc<InFlight>,
@@ -63,7 +63,6 @@ pub struct HeldBytes {
 }
 
 impl InFlight {
-    /// Nothing taken.
     #[must_use]
     pub fn new(requests_max: usize, body_bytes_max: usize) -> Self {
         Self {
@@ -76,16 +75,16 @@ impl InFlight {
         }
     }
 
-    /// Admits so much from now on. What was admitted before stays.
+    /// Sets the limits for new requests. Admitted requests stay.
     pub fn set_limits(&self, requests_max: usize, body_bytes_max: usize) {
         self.requests_max.set(requests_max);
         self.body_bytes_max.set(body_bytes_max);
     }
 
-    /// Admits one request of a tenant.
+    /// Admits a request of a tenant.
     ///
     /// # Errors
-    /// [`Full::Requests`] when the shard is full, and the tenant has its share.
+    /// [`Full::Requests`] when the shard is full and the tenant has its share.
     pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<Admitted, Full> {
         let most = self.requests_max.get();
         if self.requests.get() >= most && !self.has_share(tenant, most) {
@@ -102,8 +101,8 @@ impl InFlight {
         Ok(Admitted { limits: Rc::clone(self), body_bytes: 0, tenant })
     }
 
-    /// Would one more request of the tenant stay within its share of `requests_max`? The first
-    /// always does. A tenant that is alone here has all of it.
+    /// Would another request of the tenant stay within its share of `requests_max`? The first
+    /// request always does. Without other tenants, no share applies.
     #[must_use]
     pub fn has_share(&self, tenant: TenantPart, requests_max: usize) -> bool {
         let Some(held) = self.held(tenant).filter(|_| !tenant.is_only) else { return false };
@@ -118,16 +117,15 @@ impl InFlight {
         self.tenants.get(tenant_slot(tenant.tenant))
     }
 
-    /// Counts bytes that a request which ends leaves in memory. Nothing is refused here; the next
-    /// request is, if they are too many.
+    /// Counts bytes that stay in memory after the end of a request. Never refuses; with too many
+    /// bytes, the next request is refused.
     pub fn hold(self: &Rc<Self>, bytes: usize) -> HeldBytes {
-        // The offload thread may hold a body past its request. Not counted, 150 clients that left
-        // held 2.7 GB.
+        // The offload thread may hold a body longer than its request. When these bytes were not
+        // counted, 150 clients that left held 2.7 GB.
         self.body_bytes.set(self.body_bytes.get().saturating_add(bytes));
         HeldBytes { limits: Rc::clone(self), bytes }
     }
 
-    /// Requests in flight.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.get()
@@ -135,12 +133,13 @@ impl InFlight {
 }
 
 impl Admitted {
-    /// Could the request hold a body of so many bytes now? Nothing is counted.
+    /// Could the request hold a body of `body_bytes` now? Counts nothing.
     #[must_use]
     pub fn has_room_for(&self, body_bytes: usize) -> bool {
         let wanted = self.wanted(body_bytes);
         let most = self.limits.body_bytes_max.get();
-        // Kept for tenants that hold little: all could not go past the limit, as requests may.
+        // Reserved for tenants that hold little: unlike requests, bytes must never exceed the
+        // limit.
         let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
         let has_much = |held: &TenantHeld| {
             self.of_tenant(held, body_bytes) > most / RESERVED_PART && held.requests.get() > 1
@@ -148,21 +147,22 @@ impl Admitted {
         wanted <= most && !(is_reserved && self.limits.held(self.tenant).is_some_and(has_much))
     }
 
-    /// What the tenant holds with a body of so many bytes of this request.
+    /// Bytes that the tenant holds if this request's body has `body_bytes`.
     fn of_tenant(&self, held: &TenantHeld, body_bytes: usize) -> usize {
         held.body_bytes.get().saturating_sub(self.body_bytes).saturating_add(body_bytes)
     }
 
-    /// Bytes of all bodies, if that of this request has so many.
+    /// Bytes of all bodies if this request's body has `body_bytes`.
     fn wanted(&self, body_bytes: usize) -> usize {
-        // A body grows while it is read: what this request holds already is not asked for again.
+        // A body grows while it is read: bytes that this request holds already are not counted
+        // twice.
         self.limits.body_bytes.get().saturating_sub(self.body_bytes).saturating_add(body_bytes)
     }
 
-    /// The request's body now holds `body_bytes` in memory.
+    /// Sets the bytes that the request's body holds in memory.
     ///
     /// # Errors
-    /// [`Full::BodyBytes`] when the shard may not hold that much more.
+    /// [`Full::BodyBytes`] when the shard may not hold the additional bytes.
     pub fn hold_body(&mut self, body_bytes: usize) -> Result<(), Full> {
         debug_assert!(self.limits.body_bytes.get() >= self.body_bytes, "own bytes not counted");
         if !self.has_room_for(body_bytes) {
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!((limits.requests.get(), limits.body_bytes.get()), (0, 0));
     }
 
-    /// Issue 35: a tenant that takes all places shuts no other tenant out.
+    /// Issue 35: a tenant that takes all places does not shut other tenants out.
     #[test]
     fn a_full_shard_admits_a_tenant_up_to_its_share() {
         let limits = Rc::new(InFlight::new(8, 800));

@@ -1,5 +1,5 @@
-//! Says admit or reject before any work is done for a request: exact limits of what a shard holds
-//! at once. Runs on the shard's thread; state is plain cells of that shard.
+//! Admits or rejects a request before any work is done for it: exact limits of requests and bytes
+//! that a shard holds at once. Runs on the shard's thread; state is plain cells of that shard.
 
 mod drain_rate;
 mod drain_rates;

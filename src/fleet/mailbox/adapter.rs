@@ -2,21 +2,22 @@
 
 use std::sync::{Arc, OnceLock};
 
-/// A request for an adapter that no worker has. That it is loaded shows in the next fleet.
+/// A request for an adapter that no worker serves. The next fleet snapshot has the adapter once it
+/// is loaded.
 #[derive(Debug)]
 pub struct AdapterAsk {
-    /// The `name` of its table.
+    /// Name of its adapter table.
     pub name: Arc<str>,
-    /// Where a request hears why it waits in vain.
+    /// Receives the reason if all workers refuse the adapter.
     pub refused: AdapterRefused,
 }
 
-/// Set once, by the control plane. Who waits holds a copy.
+/// Set once, by the control plane. A waiting request holds a clone.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterRefused(Arc<OnceLock<Arc<str>>>);
 
 impl AdapterRefused {
-    /// What workers said, once all have refused.
+    /// Errors of the workers, once all have refused.
     #[must_use]
     pub fn why(&self) -> Option<Arc<str>> {
         self.0.get().cloned()
@@ -24,11 +25,11 @@ impl AdapterRefused {
 
     /// Ends the wait of the request.
     pub fn refuse(&self, why: &Arc<str>) {
-        // A second refusal says nothing new.
+        // Only the first refusal counts.
         let _ = self.0.set(Arc::clone(why));
     }
 
-    /// Does nobody wait any more?
+    /// Has every waiting request gone?
     #[must_use]
     pub fn is_left(&self) -> bool {
         Arc::strong_count(&self.0) == 1

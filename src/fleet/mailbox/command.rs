@@ -1,89 +1,81 @@
-//! Commands from the control plane to a shard, and hints between shards.
+//! Commands from the control plane to a shard, and messages between shards.
 
-use super::kept::KeptResponse;
 use super::prefill::{PrefillEnded, PrefillLeg};
+use super::stored_response::KeptResponse;
 use super::waiting::{Ticket, Verdict, Waiter};
 use forebay_base::{NanosSinceStart, QueueIndex, WorkerIndex};
 use forebay_index::RoutedPrompt;
 
-/// From control to one shard.
+/// From the control plane to a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardCommand {
-    /// Tell whoever asks for the health of the router that it leaves. Nothing else changes.
+    /// Report in health checks that the router leaves. Nothing else changes.
     Unready,
-    /// Stop accepting, let streams finish, then close what is left and end the thread.
+    /// Stop accepting, let streams finish, then close remaining connections and end the thread.
     Drain(DrainOrder),
-    /// Do wrong, for a test.
+    /// Inject a fault, for a test.
     #[cfg(debug_assertions)]
     Plant(PlantedFault),
 }
 
-/// How a shard ends.
+/// How a draining shard ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainOrder {
-    /// Connections without a request are closed then.
+    /// Connections without a request are closed at this time.
     pub silent_until: NanosSinceStart,
-    /// When what is left is closed.
+    /// Remaining connections are closed at this time.
     pub deadline: NanosSinceStart,
-    /// Another process serves by now.
+    /// Another process already serves.
     pub is_handed_over: bool,
     /// Another process has the listening sockets. It may accept from them already, or will.
     pub has_heir: bool,
 }
 
-/// What a shard of a debug build can be told to do wrong.
+/// Faults that a test can inject into a shard of a debug build.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedFault {
-    /// Stop the shard's thread for so long.
     Hang(std::time::Duration),
-    /// End the shard by a panic.
     Panic,
 }
 
-/// From one shard to another. The first three are hints: losing one costs time, or the way to a
-/// response. The others are kept by the sender until there is room.
+/// From a shard to another. The first three are hints: losing a hint costs time, or the route to a
+/// stored response. The sender retains all other messages until there is room.
 #[derive(Debug)]
 pub enum MeshMessage {
-    /// A connection to this worker was refused or died: pooled connections to it are not to be
-    /// trusted.
-    WorkerFailed {
-        /// The worker that failed.
-        worker: WorkerIndex,
-    },
-    /// A prompt was routed whose path lies in the receiver's slice. Boxed, so that a ring of them
-    /// stays small.
+    /// A connection to this worker was refused or died: pooled connections to it are suspect.
+    WorkerFailed { worker: WorkerIndex },
+    /// A prompt was routed, and its path lies in the receiver's slice. Boxed to keep the ring
+    /// small.
     Routed(Box<RoutedPrompt>),
-    /// An engine keeps a response.
+    /// An engine stores a response.
     Kept(Box<KeptResponse>),
-    /// A request waits in a queue that the receiver is home to.
+    /// A request joins a queue that the receiver owns.
     Join(Box<Waiter>),
-    /// It does not any more.
+    /// The request leaves the queue.
     Leave {
-        /// Where it waited.
+        /// The queue that it waited in.
         queue: QueueIndex,
-        /// Who.
+        /// The wait that ends.
         ticket: Ticket,
     },
-    /// What became of a request of the receiver's that waited.
+    /// The result of a wait, for the shard that has the request.
     Verdict {
-        /// Which.
+        /// The wait that ends.
         ticket: Ticket,
-        /// What.
         verdict: Box<Verdict>,
     },
-    /// A prefill leg for a rank that the receiver is home to.
+    /// A prefill leg for a rank that the receiver owns.
     Prefill(Box<PrefillLeg>),
-    /// It is not wanted any more.
+    /// Cancels a prefill leg.
     PrefillCancel {
-        /// Which.
+        /// The leg's ticket.
         ticket: Ticket,
     },
-    /// How a prefill leg of the receiver's request ended.
+    /// The outcome of a prefill leg, for the shard that has the request.
     PrefillEnded {
-        /// Which.
+        /// The leg's ticket.
         ticket: Ticket,
-        /// How.
         ended: Box<PrefillEnded>,
     },
 }

@@ -1,61 +1,62 @@
-//! The facts of a request: what every stage from the hints to the queue knows of it. One struct,
+//! The facts of a request, shared by every stage from the hints to the queue. A single struct,
 //! passed on and never copied field by field.
 
 use crate::worker::{Dialect, Requester, SessionKey};
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 
-/// Who asks, and with which right to a place in line.
+/// Identity of the caller, and its right to a place in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Class in the queue; 0 is served first.
+    /// Class in the queue; class 0 is served first.
     pub class: u8,
-    /// Requests with the same number share the part of one tenant: see
+    /// Requests with the same number share the part of a tenant: see
     /// [`TenantPart`](crate::tenant::TenantPart).
     pub tenant: u64,
-    /// The tenant's part beside other tenants.
+    /// Weight of the tenant beside other tenants.
     pub weight: u32,
-    /// The session that the request belongs to, if its client names one.
+    /// The session that the request belongs to, if its client names a session.
     pub session: Option<SessionKey>,
-    /// Failures are held against ranks for requests of the same source alone, until requests of a
-    /// second source fail there: a hash of the tenant that a key shows, else of the client's
-    /// address.
+    /// Source of the request for blame: a hash of the tenant that a key proves, else of the
+    /// client's address. A failure is held against a rank for the same source alone, until requests
+    /// of a second source fail there.
     pub source: u32,
 }
 
-/// The ranks that may answer a request, where not all may.
+/// Limits the ranks that may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// Those of this number in their worker.
+    /// Ranks with this number in their worker.
     Number(DpRank),
-    /// Those at the address of this one.
+    /// Ranks at the address of this rank.
     Beside(RankIndex),
-    /// Those of engines of this family, and of this number in their worker where that counts.
+    /// Ranks of engines of this family, and with this number in their worker where the number
+    /// matters.
     Engine(Dialect, Option<DpRank>),
 }
 
-/// What is known of a request, wherever it is.
+/// Facts of a request that all stages share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestFacts {
-    /// The model it asks for.
+    /// The requested model.
     pub model: ModelIndex,
-    /// Whose request it is, and its class.
     pub caller: Caller,
-    /// When it had been read. Its order among others and its longest wait count from here.
+    /// Time when the request was read completely. Its order in the queue and its longest wait count
+    /// from here.
     pub arrived_at: NanosSinceStart,
-    /// It waits for a rank no longer than this.
+    /// The wait for a rank ends here.
     pub deadline: NanosSinceStart,
-    /// The client gives up at this moment, as far as it says.
+    /// The client's own deadline, if the client sent it.
     pub client_deadline: Option<NanosSinceStart>,
-    /// The ranks that may answer it, where not all may.
+    /// Limits the ranks that may answer the request.
     pub pin: Option<Pin>,
-    /// Ranks that failed it, or could not be connected to.
+    /// Ranks that failed the request, or refused a connection.
     pub tried: Vec<RankIndex>,
-    /// Output tokens that it is expected to make.
+    /// Expected number of output tokens.
     pub output_tokens: u32,
 }
 
 impl RequestFacts {
-    /// The caller and the model, as far as blame goes.
+    /// The caller and the model for blame.
     #[must_use]
     pub const fn requester(&self) -> Requester {
         Requester { caller: self.caller.source, model: self.model, is_forced: false }

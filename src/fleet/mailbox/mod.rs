@@ -1,13 +1,13 @@
 //! Every type that crosses a thread, and the rings that carry them. The tables of
-//! docs/internals/threads.md list both. Holds `Send` data only, no behaviour beyond
-//! building the rings.
+//! docs/internals/threads.md list both. Holds `Send` data only, no behavior beyond building the
+//! rings.
 
 mod adapter;
 mod client_door;
 mod command;
 mod facts;
-mod kept;
 mod prefill;
+mod stored_response;
 mod traced;
 mod waiting;
 mod wiring;
@@ -18,8 +18,8 @@ pub use client_door::{ClientDoor, DoorClosed, is_on_client_port};
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, Pin, RequestFacts};
-pub use kept::{KeptPlace, KeptResponse, ResponseId};
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
+pub use stored_response::{KeptPlace, KeptResponse, ResponseId};
 pub use traced::{LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, ToControl, wire};

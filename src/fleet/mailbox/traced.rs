@@ -1,98 +1,88 @@
-//! Traces of sampled requests as they cross from the shards to the control plane, which makes spans
-//! of them.
+//! Traces of sampled requests on the way from the shards to the control plane, which makes spans of
+//! them.
 
 use crate::tenant::TokenUsage;
 use forebay_base::{NanosSinceStart, RankIndex, TraceParent};
 
-/// What a shard hands over of a trace.
+/// Part of a trace that a shard sends.
 #[derive(Debug)]
 pub enum Traced {
-    /// A request that has ended.
     Request(Box<RequestTrace>),
-    /// A prefill leg that has ended, on the shard that has sent it.
+    /// A prefill leg that has ended, from the shard that sent it.
     Leg(Box<LegTrace>),
 }
 
 /// A request that has ended.
 #[derive(Debug)]
 pub struct RequestTrace {
-    /// Its own span, the parent of all others here.
+    /// Span of the request, the parent of all spans here.
     pub context: TraceParent,
-    /// The span of the client that it belongs to.
+    /// The client's span, parent of `context`.
     pub parent: Option<u64>,
-    /// What was asked for.
     pub asked: TracedAsk,
-    /// When its head had come.
+    /// When its head was complete.
     pub started_at: NanosSinceStart,
-    /// When all of it had been read, if it ever was.
+    /// When the request was read completely; `None` if it never was.
     pub read_at: Option<NanosSinceStart>,
-    /// When it had ended.
     pub ended_at: NanosSinceStart,
-    /// What happened to it, in the order of its beginnings.
+    /// Steps of the request, ordered by their start.
     pub steps: Vec<TraceStep>,
-    /// How the request ended.
     pub answer: TracedAnswer,
 }
 
-/// What was asked for, by whom.
+/// Attributes of the request and its client.
 #[derive(Debug, Default)]
 pub struct TracedAsk {
-    /// Method of HTTP, or `_OTHER`.
+    /// HTTP method, or `_OTHER`.
     pub method: &'static str,
-    /// Name of the endpoint.
     pub endpoint: &'static str,
     /// Path without its query.
     pub path: String,
-    /// Address of the client.
     pub client: String,
-    /// The client's `tracestate`, as it came.
+    /// The client's `tracestate`, unchanged.
     pub state: String,
     /// Model as the client names it.
     pub model: String,
-    /// The id of the request.
     pub request_id: String,
 }
 
 /// How a request ended.
 #[derive(Debug, Default)]
 pub struct TracedAnswer {
-    /// Status that the client has heard.
+    /// Status that the client received.
     pub status: u16,
-    /// How it ended, as the log says it.
+    /// Outcome, with the value of the log.
     pub outcome: &'static str,
-    /// Why the last rank was chosen.
+    /// Reason of the last rank's choice.
     pub because: Option<&'static str>,
-    /// Bytes of the prompt that the last rank held, as the index says.
+    /// Bytes of the prompt that the last rank held, by the index.
     pub hit_bytes: Option<u32>,
     /// The same in tokens, where blocks are counted.
     pub hit_tokens: Option<u32>,
-    /// Tokens, as the engine tells them.
+    /// Tokens, as the engine reported them.
     pub usage: Option<TokenUsage>,
-    /// How often another rank went on with the stream.
+    /// How often another rank continued the stream.
     pub continued: u32,
 }
 
-/// A part of the way of a request.
+/// A step of a request.
 #[derive(Clone, Debug)]
 pub struct TraceStep {
-    /// Which part it is.
     pub kind: StepKind,
-    /// Number of its span.
+    /// Id of its span.
     pub span: u64,
-    /// When this part began.
     pub from: NanosSinceStart,
-    /// When this part ended.
     pub until: NanosSinceStart,
-    /// The rank that was asked, if one was.
+    /// The rank of the step, if there is any.
     pub rank: Option<RankIndex>,
-    /// Why it failed, if it did.
+    /// Why the step failed, if it did.
     pub fault: Option<&'static str>,
 }
 
-/// Parts of the way of a request.
+/// Kinds of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// It waits for a rank.
+    /// The wait for a rank.
     Queue,
     /// From its dispatch to the first byte of the answer.
     FirstByte,
@@ -103,16 +93,13 @@ pub enum StepKind {
 /// A prefill leg that was sent for a sampled request.
 #[derive(Debug)]
 pub struct LegTrace {
-    /// The span of the leg, as its worker is told.
+    /// Span of the leg, as sent to its worker.
     pub context: TraceParent,
     /// The span of its request.
     pub parent: u64,
-    /// The prefill rank that was asked.
     pub rank: RankIndex,
-    /// When it was posted.
     pub from: NanosSinceStart,
-    /// When it had ended.
     pub until: NanosSinceStart,
-    /// Why it failed, if it did.
+    /// Why the leg failed, if it did.
     pub fault: Option<&'static str>,
 }

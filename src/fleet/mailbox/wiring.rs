@@ -1,5 +1,5 @@
-//! The rings between the planes, built once at start. What each carries, its capacity and what
-//! happens when it is full stand in `base::limits` and in docs/internals/threads.md.
+//! The rings between the planes, built once at start. `base::limits` and docs/internals/threads.md
+//! list the content of each ring, its capacity, and the behavior of a full ring.
 
 use crate::account::{ShardCounters, StageHistograms};
 use crate::mailbox::{AdapterAsk, MeshMessage, ShardCommand, Traced};
@@ -17,58 +17,51 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// The control plane's side of everything.
+/// The control plane's ends of all rings.
 #[derive(Debug)]
 pub struct ControlEnd {
-    /// One port per shard, in shard order.
+    /// By [`ShardIndex`].
     pub shards: Vec<ShardPort>,
-    /// Adapters that requests wait for. No bell: control looks at each tick.
+    /// Adapters that requests wait for. No bell: control polls at each tick.
     pub adapters: Receiver<AdapterAsk>,
 }
 
-/// The control plane's side of one shard.
+/// The control plane's ends of the rings of a shard.
 #[derive(Debug)]
 pub struct ShardPort {
     /// Index operations for the slice that the shard owns.
     pub kv: Producer<KvBatch>,
-    /// The newest fleet; an unread one is replaced.
+    /// The newest fleet; an unread fleet is replaced.
     pub fleet: LatestWriter<Arc<FleetSnapshot>>,
-    /// What engines say of their load. No bell: a shard looks before it chooses a rank.
+    /// Load that engines report. No bell: a shard polls before it chooses a rank.
     pub reports: Producer<LoadReport>,
-    /// Commands.
     pub commands: Producer<ShardCommand>,
     /// Latencies, once per second.
     pub histograms: Consumer<Box<StageHistograms>>,
-    /// Traces of sampled requests. No bell: control looks at each tick.
+    /// Traces of sampled requests. No bell: control polls at each tick.
     pub traces: Consumer<Traced>,
     /// Wakes the shard after a push.
     pub bell: Arc<Bell>,
-    /// What the shard counts.
     pub counters: Arc<ShardCounters>,
 }
 
-/// One shard's side of everything.
+/// A shard's ends of all rings.
 #[derive(Debug)]
 pub struct ShardEnd {
-    /// Which shard this is.
     pub index: ShardIndex,
     /// Index operations for its slice.
     pub kv: Consumer<KvBatch>,
-    /// The newest fleet.
     pub fleet: LatestReader<Arc<FleetSnapshot>>,
-    /// What engines say of their load.
+    /// Load that engines report.
     pub reports: Consumer<LoadReport>,
-    /// Commands.
     pub commands: Consumer<ShardCommand>,
-    /// What it tells the control plane.
     pub to_control: ToControl,
-    /// What it counts.
     pub counters: Arc<ShardCounters>,
-    /// The other shards, and the ways to them.
+    /// The other shards, and the rings to them.
     pub peers: ShardPeers,
 }
 
-/// What one shard tells the control plane, beside what it counts.
+/// Messages of a shard to the control plane, apart from its counters.
 #[derive(Debug)]
 pub struct ToControl {
     /// Latencies, once per second.
@@ -79,19 +72,18 @@ pub struct ToControl {
     pub adapters: SyncSender<AdapterAsk>,
 }
 
-/// All shards, as one of them reaches them. The vectors go by [`ShardIndex`], and hold the shard
-/// itself too.
+/// All shards, as a shard reaches them. The vectors are indexed by [`ShardIndex`] and include the
+/// shard itself.
 #[derive(Debug)]
 pub struct ShardPeers {
     /// Messages to and from the other shards.
     pub mesh: MeshPort<MeshMessage>,
-    /// Wake a shard after a message.
+    /// Bells that wake a shard after a message.
     pub bells: Vec<Arc<Bell>>,
-    /// What each shard counts.
     pub counters: Vec<Arc<ShardCounters>>,
 }
 
-/// Builds every ring for the shards whose wake-up descriptors are given, in shard order.
+/// Builds every ring for the shards of the given wake-up descriptors, in shard order.
 #[must_use]
 pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
     let bells: Vec<Arc<Bell>> = wakes.into_iter().map(|wake| Arc::new(Bell::new(wake))).collect();

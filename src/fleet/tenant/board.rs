@@ -1,37 +1,37 @@
-//! What tenants have used, in words that all shards share. Each limit is one word, changed by
-//! compare-and-swap, so it holds exactly however many shards take of it.
+//! Use of the tenants' limits, in words that all shards share. Each limit is a single word that is
+//! changed by compare-and-swap, so it is exact for any number of shards.
 
 use super::rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
-use super::who::Quota;
+use super::tenants::Quota;
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::TENANTS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The longest debt by what other replicas say. Their word is not signed, and a wrong one outlives
-/// its author by no more.
+/// The longest debt by reports of other replicas. The reports are not signed; this bounds the
+/// effect of a wrong report.
 const DEBT_ELSEWHERE_MAX: Duration = Duration::from_mins(5);
 
-/// One cell per tenant that may have a number.
+/// A cell per tenant with a number.
 #[derive(Debug)]
 pub struct TenantBoard {
     cells: Box<[CachePadded<TenantCell>]>,
 }
 
-/// What the requests of one tenant have used together.
+/// Use by all requests of a tenant.
 #[derive(Debug, Default)]
 pub struct TenantCell {
-    /// When its bucket of requests is full, see [`MinuteRate`].
+    /// When the bucket of requests is full, see [`MinuteRate`].
     requests_full_at: AtomicU64,
-    /// The same of tokens.
+    /// When the bucket of tokens is full.
     tokens_full_at: AtomicU64,
-    /// Requests that were taken, ever.
+    /// All requests that were ever taken.
     requests_used: AtomicU64,
-    /// Tokens taken and not given back, ever.
+    /// All tokens that were ever taken and not given back.
     tokens_used: AtomicU64,
     in_flight: InFlightCount,
-    /// Requests in flight at other replicas, as they last said.
+    /// Requests in flight at other replicas, as last reported.
     in_flight_elsewhere: AtomicU32,
 }
 
@@ -40,13 +40,11 @@ pub struct TenantCell {
 pub struct InFlightCount(AtomicU32);
 
 impl TenantBoard {
-    /// A board on which nothing is used.
     #[must_use]
     pub fn new() -> Self {
         Self { cells: (0..TENANTS_MAX).map(|_| CachePadded::default()).collect() }
     }
 
-    /// The cell of a tenant; `None` only for a number past [`TENANTS_MAX`].
     #[must_use]
     pub fn of(&self, tenant: TenantIndex) -> Option<&TenantCell> {
         self.cells.get(tenant.index()).map(|cell| &**cell)
@@ -60,7 +58,7 @@ impl Default for TenantBoard {
 }
 
 impl TenantCell {
-    /// Takes one request.
+    /// Takes a request.
     ///
     /// # Errors
     /// [`RateRefusal`]; nothing is taken then.
@@ -71,7 +69,7 @@ impl TenantCell {
         Ok(())
     }
 
-    /// Takes so many tokens.
+    /// Takes `tokens`.
     ///
     /// # Errors
     /// [`RateRefusal`]; nothing is taken then.
@@ -87,7 +85,7 @@ impl TenantCell {
         Ok(TakenUnits { rate, units: tokens, refilled_at })
     }
 
-    /// `used` tokens were used in the end, of `taken` ones.
+    /// Corrects `taken` tokens to the `used` tokens of the finished request.
     pub fn correct_tokens(&self, taken: TakenUnits, now: NanosSinceStart, used: u64) {
         let rate = taken.rate;
         let used = taken.spent(now, used);
@@ -99,17 +97,17 @@ impl TenantCell {
         self.tokens_used.fetch_add(used.wrapping_sub(taken), Ordering::Relaxed);
     }
 
-    /// Requests and tokens that were taken here, ever. The sum of tokens may fall, and wraps.
+    /// All requests and tokens that were ever taken here. The sum of tokens may fall, and wraps.
     #[must_use]
     pub fn used(&self) -> (u64, u64) {
-        // ordering: sums; pair with the additions above. Neither says anything of the other.
+        // ordering: sums; pair with the additions above. Neither sum depends on the other.
         let requests = self.requests_used.load(Ordering::Relaxed);
         // ordering: as above.
         (requests, self.tokens_used.load(Ordering::Relaxed))
     }
 
-    /// Another replica has taken so much, or given tokens back. A word of it costs at most what a
-    /// minute has.
+    /// Another replica has taken units, or given tokens back. Each report costs at most the limit
+    /// of a minute.
     pub fn use_elsewhere(&self, quota: Quota, now: NanosSinceStart, requests: i64, tokens: i64) {
         let words = [
             (&self.requests_full_at, quota.requests, requests),
@@ -142,21 +140,20 @@ impl TenantCell {
         rate.standing(self.tokens_full_at.load(Ordering::Relaxed), now)
     }
 
-    /// Counts one request in unless `max` are, here and at other replicas.
+    /// Counts a request in, unless `max` requests are in flight here and at other replicas.
     #[must_use]
     pub fn enter(&self, max: u32) -> bool {
-        // ordering: the last word of other replicas, which is late anyway; pairs with nothing.
+        // ordering: reports of other replicas, which are late anyway; pairs with nothing.
         let left = max.saturating_sub(self.in_flight_elsewhere.load(Ordering::Relaxed));
         left > 0 && self.in_flight.enter(left)
     }
 
-    /// Another replica has `after` requests of this tenant in flight, no longer `before`.
+    /// Another replica now has `after` requests of this tenant in flight, and had `before`.
     pub fn in_flight_elsewhere(&self, before: u32, after: u32) {
-        // ordering: as in `enter`. One thread alone writes.
+        // ordering: as in `enter`. A single thread writes.
         self.in_flight_elsewhere.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Requests of this tenant in flight.
     #[must_use]
     pub const fn in_flight(&self) -> &InFlightCount {
         &self.in_flight
@@ -164,30 +161,28 @@ impl TenantCell {
 }
 
 impl InFlightCount {
-    /// Counts one request in unless `max` (0 = no limit) are. Exact under any interleaving, and
-    /// counted without a limit too: one that is loaded later counts those that are there.
+    /// Counts a request in, unless `max` requests (0 = no limit) are in flight. Exact under any
+    /// interleaving. Requests without a limit are counted too, so that a reload can set a limit.
     #[must_use]
     pub fn enter(&self, max: u32) -> bool {
         if max == 0 {
-            // ordering: as below. One instruction, and no retries between the shards.
+            // ordering: as below. A single instruction, without retries between the shards.
             self.0.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let one_more = |taken: u32| (taken < max).then(|| taken.saturating_add(1));
-        // ordering: a count nothing is published through; atomicity alone makes the limit exact.
+        // ordering: a count that publishes nothing; atomicity alone makes the limit exact.
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// Counts a request out again.
     pub fn exit(&self) {
         // ordering: as in `enter`; pairs with it on the same word only.
         let before = self.0.fetch_sub(1, Ordering::Relaxed);
         // The word's own order shows the request's `enter` before its `exit`, so no other shard can
-        // make this fail.
+        // break this.
         debug_assert!(before > 0, "a request left twice");
     }
 
-    /// How many are in flight.
     #[must_use]
     pub fn get(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
@@ -208,8 +203,8 @@ fn take(
         refilled_at = taken.unwrap_or_default();
         taken.ok()
     };
-    // ordering: pairs with itself on other shards. Nothing is published through the word, and its
-    // own order makes the limit exact.
+    // ordering: pairs with itself on other shards. The word publishes nothing, and its own order
+    // makes the limit exact.
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).map_err(|_| refused)?;
     Ok(refilled_at)
 }

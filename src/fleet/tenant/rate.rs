@@ -1,6 +1,6 @@
-//! A limit per minute, as a token bucket in virtual time. The bucket holds one minute's worth and
-//! fills evenly. Its whole state is one number, the moment when it will be full again, so that
-//! shards can share it in one atomic word. Sans-IO: the time is an argument.
+//! A limit per minute, as a token bucket in virtual time. The bucket holds the units of a minute
+//! and fills evenly. Its whole state is the moment when it will be full again, so that shards can
+//! share it in a single atomic word. Sans-IO: the time is an argument.
 //!
 //! ```text
 //!   now        full_at                        now + 1 min
@@ -9,11 +9,11 @@
 //!      refilled      a minute over the limit
 //! ```
 //!
-//! A cost is rounded down to whole nanoseconds, so a request may pass one nanosecond early.
+//! A cost is rounded down to whole nanoseconds, so a request may pass a nanosecond early.
 
 use forebay_base::NanosSinceStart;
 
-/// What a bucket holds, as time.
+/// Capacity of a bucket, as time.
 const MINUTE_NS: u64 = 60_000_000_000;
 
 /// The longest debt. No answer of an engine may lock a tenant for longer.
@@ -23,54 +23,49 @@ const DEBT_NS_MAX: u64 = 60 * MINUTE_NS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinuteRate(u32);
 
-/// Units that were taken.
+/// Units taken of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenUnits {
-    /// The limit that they count for.
     pub rate: MinuteRate,
-    /// How many of them.
     pub units: u64,
     /// When time alone will have refilled all of them.
     pub refilled_at: u64,
 }
 
-/// Why units are not to be had.
+/// Why a bucket refuses units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateRefusal {
-    /// They are to be had after this time, if nobody takes others.
-    NotNow {
-        /// The wait, in nanoseconds.
-        wait_ns: u64,
-    },
-    /// They are more than the bucket holds.
+    /// The bucket has the units after this time, if no other request takes them.
+    NotNow { wait_ns: u64 },
+    /// The units exceed the capacity of the bucket.
     Never,
 }
 
-/// What a client is told of a limit.
+/// State of a limit that is sent to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateStanding {
-    /// Units that a minute has.
+    /// Units per minute.
     pub limit: u64,
-    /// Units that may be taken now.
+    /// Units that are available now.
     pub remaining: u64,
-    /// Time until the bucket is full, if nobody takes any.
+    /// Time until the bucket is full, if no request takes units.
     pub reset_ns: u64,
 }
 
 impl MinuteRate {
-    /// `None` for 0, which stands for no limit.
+    /// `None` for 0, which means no limit.
     #[must_use]
     pub const fn of(per_minute: u32) -> Option<Self> {
         if per_minute == 0 { None } else { Some(Self(per_minute)) }
     }
 
-    /// Units that a full bucket has.
+    /// Units of a full bucket.
     #[must_use]
     pub fn per_minute(self) -> u64 {
         u64::from(self.0)
     }
 
-    /// Takes units of a bucket that is full at `full_at`; returns when it will be full then.
+    /// Takes units of a bucket that is full at `full_at`; returns the new `full_at`.
     ///
     /// # Errors
     /// [`RateRefusal`].
@@ -85,8 +80,8 @@ impl MinuteRate {
         }
     }
 
-    /// The same bucket, of which `used` units were used after all, not `taken`. More used than the
-    /// bucket holds is a debt that time pays, within an hour.
+    /// Corrects a bucket from `taken` to `used` units. A use beyond the bucket's capacity is a
+    /// debt, which time pays within an hour.
     #[must_use]
     pub fn corrected(self, full_at: u64, now: NanosSinceStart, taken: u64, used: u64) -> u64 {
         match used.checked_sub(taken) {
@@ -94,19 +89,18 @@ impl MinuteRate {
                 let owed = full_at.max(now.0).saturating_add(self.cost_ns(more));
                 owed.min(now.0.saturating_add(DEBT_NS_MAX)).max(full_at)
             }
-            // What time has refilled meanwhile is not given back once more: below `now`, any
-            // moment means full.
+            // Units that time has refilled are not given back again: any moment below `now` means
+            // full.
             None => full_at.saturating_sub(self.cost_ns(taken.saturating_sub(used))),
         }
     }
 
-    /// Units that flow in meanwhile.
+    /// Units that flow in during `time_ns`.
     fn units_in(self, time_ns: u64) -> u64 {
         let units = u128::from(time_ns) * u128::from(self.0) / u128::from(MINUTE_NS);
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    /// What is left of a bucket.
     #[must_use]
     pub fn standing(self, full_at: u64, now: NanosSinceStart) -> RateStanding {
         let reset_ns = full_at.saturating_sub(now.0);
@@ -122,8 +116,8 @@ impl MinuteRate {
 }
 
 impl TakenUnits {
-    /// What of them counts as used, if `used` were. What time has refilled is not given back once
-    /// more.
+    /// Units that count as used if the request used `used`. Units that time has refilled are not
+    /// given back again.
     #[must_use]
     pub fn spent(self, now: NanosSinceStart, used: u64) -> u64 {
         let returnable = self.rate.units_in(self.refilled_at.saturating_sub(now.0));
@@ -180,7 +174,7 @@ mod tests {
         assert_eq!(left(debt, 101), 1);
         let debt = hundred.corrected(taken, at(10), 80, u64::MAX);
         assert_eq!((left(debt, 10 + 3_540), left(debt, 10 + 3_600)), (0, 100), "an hour at most");
-        // Of what was taken, time has refilled a half: no more than the other half comes back.
+        // Time has refilled half of the taken units: at most the other half comes back.
         let taken = TakenUnits { rate: hundred, units: 80, refilled_at: taken };
         for (now, used, spent) in
             [(10, 0, 0), (10, 30, 30), (34, 0, 40), (34, 60, 60), (58, 0, 80), (900, 0, 80)]
@@ -189,14 +183,14 @@ mod tests {
         }
         assert_eq!(taken.spent(at(900), 250), 250);
         let taken = taken.refilled_at;
-        // All is refilled long before the correction: no more than full.
+        // Time has refilled all units before the correction: no more than full.
         assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 0), 1_000), 100);
         assert_eq!(left(hundred.corrected(taken, at(1_000), 80, 90), 1_000), 90);
     }
 
     proptest! {
-        /// Whatever comes when: in no stretch of time more passes than a full bucket and what flows
-        /// in meanwhile, and a burst on a full bucket gets exactly the limit.
+        /// For any sequence of requests, no period passes more than a full bucket and its inflow,
+        /// and a burst on a full bucket gets exactly the limit.
         #[test]
         fn no_more_than_the_limit_passes(
             per_minute in 1_u32..5_000_000,
@@ -222,7 +216,7 @@ mod tests {
                     }
                 }
                 let flowed = u128::from(now.0 - SECOND) * u128::from(per_minute);
-                // One nanosecond a request, in units.
+                // A nanosecond per request, in units.
                 let slack = 200 * u128::from(per_minute) / u128::from(MINUTE_NS) + 1;
                 let most = u128::from(per_minute) + flowed / u128::from(MINUTE_NS) + slack;
                 prop_assert!(passed <= most, "{} of {}", passed, most);

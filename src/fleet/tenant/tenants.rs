@@ -1,5 +1,5 @@
-//! Who tenants are, and the keys that say who is one. Control makes [`Tenants`] anew with each
-//! reload; shards read them as part of the fleet.
+//! Tenants, and the API keys that identify them. Control rebuilds [`Tenants`] at each reload;
+//! shards read them as part of the fleet.
 
 use super::rate::MinuteRate;
 use ahash::{AHashMap, RandomState};
@@ -11,41 +11,41 @@ use std::sync::Arc;
 
 /// Slots of a table by tenant, see [`tenant_slot`].
 pub const TENANT_SLOTS: usize = 2 * TENANTS_MAX;
-/// Tenants that only a token names have numbers from here on.
+/// First number of tenants that only a token names.
 const TOKEN_TENANTS: u64 = 1 << 63;
 
-/// Name of the `[[tenant]]` that stands for all without a table of their own.
+/// Name of the `[[tenant]]` for all tenants without a table of their own.
 pub const ANY_TENANT: &str = "*";
 
-/// Who may call, and what they may have together. Immutable.
+/// Permitted callers, their keys and limits. Immutable.
 #[derive(Clone, Debug)]
 pub struct Tenants {
-    /// Indexed by [`TenantIndex`]. The first stands for all without a number.
+    /// Indexed by [`TenantIndex`]. The first entry is for all tenants without a number.
     list: Vec<Tenant>,
     numbers: Arc<TenantNumbers>,
     keys: Option<ServedKeys>,
-    /// Checks tokens, where clients may show one in place of a key.
+    /// Checks tokens, where clients may send a token in place of a key.
     tokens: Option<Arc<TokenVerifier>>,
-    /// Is there anybody to count tokens for?
+    /// Does any tenant need its tokens counted?
     are_counted: bool,
-    /// May requests of more than one tenant come?
+    /// May requests of several tenants arrive?
     are_several: bool,
 }
 
-/// One tenant, as configured at this moment.
+/// A tenant, as configured at this moment.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Shown to people: log and metrics.
+    /// For the log and metrics.
     pub name: Arc<str>,
-    /// Its `[[tenant]]`, or that of `*`, which such tenants share.
+    /// Its `[[tenant]]`, or `*`, which tenants without a table share.
     pub billed: TenantIndex,
-    /// Share of a class beside other tenants.
+    /// Weight in a class beside other tenants.
     pub weight: u32,
-    /// What all requests that are billed alike may have together.
+    /// Limits for all requests with the same `billed`.
     pub quota: Quota,
 }
 
-/// Limits of one tenant, or of all tenants of `*` together.
+/// Limits of a tenant, or of all tenants of `*` together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Requests per minute; `None`: no limit.
@@ -56,25 +56,25 @@ pub struct Quota {
     pub in_flight_max: u32,
 }
 
-/// A tenant beside other tenants, wherever they share something: a queue, the places of a shard.
+/// A tenant's part of a shared resource: a queue, or the places of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantPart {
-    /// Number of the tenant. A tenant without a `[[tenant]]` has a number of its own too, as far as
-    /// a key or a token proves its name.
+    /// Number of the tenant. A tenant without a `[[tenant]]` has its own number too, if a key or a
+    /// token proves its name.
     pub tenant: u64,
-    /// Share beside other tenants.
+    /// Weight beside other tenants.
     pub weight: u32,
     /// There is no other tenant: nothing is shared.
     pub is_only: bool,
 }
 
 impl TenantPart {
-    /// Of a router that knows no tenants.
+    /// The part in a router without tenants.
     pub const ONLY: Self = Self { tenant: 0, weight: 1, is_only: true };
 }
 
 /// Slot of a tenant in a table of [`TENANT_SLOTS`]. Tenants that only a token names share half of
-/// the slots by hash, so that issuers of tokens bound no table.
+/// the slots by hash, so that token issuers cannot grow any table.
 #[must_use]
 pub fn tenant_slot(tenant: u64) -> usize {
     let slots = TENANTS_MAX as u64;
@@ -82,27 +82,27 @@ pub fn tenant_slot(tenant: u64) -> usize {
     usize::try_from(slot).unwrap_or(0)
 }
 
-/// Tokens that one request has used, as its engine counts them.
+/// Tokens that a request has used, as its engine reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
-    /// Tokens of the prompt, those in the cache included.
+    /// Tokens of the prompt, cached tokens included.
     pub prompt: u64,
     /// Tokens of the prompt that the cache held.
     pub cached: u64,
-    /// Tokens of the answer.
     pub output: u64,
 }
 
-/// Numbers of tenants by name. They never change while the process runs: counters go by them.
+/// Numbers of tenants by name. A number never changes while the process runs: counters are indexed
+/// by it.
 #[derive(Clone, Debug, Default)]
 pub struct TenantNumbers {
     by_name: AHashMap<Arc<str>, TenantIndex>,
 }
 
-/// What a key is good for.
+/// Rights of an API key.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// The tenant whose key it is.
+    /// The tenant that owns the key.
     pub tenant: TenantIndex,
     /// Its models and its best class.
     pub key: &'a StoredKey,
@@ -116,7 +116,7 @@ struct ServedKeys {
 }
 
 impl TenantNumbers {
-    /// The number of that name, a new one if there is room.
+    /// Number of the tenant; assigns a new number if there is room.
     fn give(&mut self, name: &str) -> TenantIndex {
         if let Some(known) = self.by_name.get(name) {
             return *known;
@@ -132,11 +132,11 @@ impl TenantNumbers {
 }
 
 impl Tenants {
-    /// As the configuration and the file of keys have them now. Numbers stay those of `before`.
+    /// Tenants of the configuration and the key file. Numbers stay as in `before`.
     #[must_use]
     pub fn new(before: &Self, tables: &[TenantConfig], keys: Option<Arc<KeyRing>>) -> Self {
         let mut numbers = (*before.numbers).clone();
-        // Tables come first: they have weights and quotas, and at the limit the rest shares `*`.
+        // Tables come first: they have weights and quotas. At the limit, further tenants share `*`.
         let billed: Vec<TenantIndex> =
             tables.iter().map(|table| numbers.give(&table.name)).collect();
         let keys = keys.map(|ring| {
@@ -167,49 +167,47 @@ impl Tenants {
         Self { list, numbers: Arc::new(numbers), keys, tokens, are_counted, are_several }
     }
 
-    /// The same, and clients may show tokens that `verifier` takes.
+    /// The same tenants, for clients that may send tokens.
     #[must_use]
     pub fn with_tokens(self, verifier: Arc<TokenVerifier>) -> Self {
         Self { tokens: Some(verifier), are_counted: true, ..self }
     }
 
-    /// The same tenants, without tokens of clients.
+    /// The same tenants, for clients without tokens.
     #[must_use]
     pub fn without_tokens(self) -> Self {
         Self { tokens: None, ..self }
     }
 
-    /// Are there tenants whose tokens are counted?
     #[must_use]
     pub const fn are_counted(&self) -> bool {
         self.are_counted
     }
 
-    /// Must a client show a key or a token?
+    /// Must a client send a key or a token?
     #[must_use]
     pub const fn ask_for_keys(&self) -> bool {
         self.keys.is_some() || self.tokens.is_some()
     }
 
-    /// Checks tokens, where clients may show one.
     #[must_use]
     pub const fn tokens(&self) -> Option<&Arc<TokenVerifier>> {
         self.tokens.as_ref()
     }
 
-    /// The tenant of that name; `*` for a name that neither a table nor a key has.
+    /// The tenant of that name; `*` for a name without a table and without a key.
     #[must_use]
     pub fn named(&self, name: &str) -> TenantIndex {
         self.numbers.by_name.get(name).copied().unwrap_or_default()
     }
 
-    /// The keys, where clients must show one.
+    /// The keys, if clients must send a key.
     #[must_use]
     pub fn keys(&self) -> Option<&Arc<KeyRing>> {
         self.keys.as_ref().map(|keys| &keys.ring)
     }
 
-    /// What the key with that hash is good for; `None` for an unknown one.
+    /// Rights of the key with that hash; `None` for an unknown key.
     #[must_use]
     pub fn grant(&self, digest: &KeyDigest) -> Option<Grant<'_>> {
         let keys = self.keys.as_ref()?;
@@ -230,7 +228,7 @@ impl Tenants {
     pub fn part(&self, tenant: TenantIndex, named: Option<&str>) -> TenantPart {
         let number = match named {
             Some(name) if tenant == TenantIndex::default() && !matches!(name, "" | ANY_TENANT) => {
-                // Not by chance: all shards count it in the same slot.
+                // Fixed seeds: all shards must count the tenant in the same slot.
                 RandomState::with_seeds(1, 2, 3, 4).hash_one(name) | TOKEN_TENANTS
             }
             _ => u64::from(tenant.0),
@@ -242,19 +240,18 @@ impl Tenants {
         }
     }
 
-    /// The tenant with that number.
     #[must_use]
     pub fn get(&self, tenant: TenantIndex) -> Option<&Tenant> {
         self.list.get(tenant.index())
     }
 
-    /// Its name, as people know it.
+    /// Name of the tenant, for people.
     #[must_use]
     pub fn name(&self, tenant: TenantIndex) -> &str {
         self.get(tenant).map_or(ANY_TENANT, |tenant| &tenant.name)
     }
 
-    /// All of them, in the order of their numbers.
+    /// All tenants, in the order of their numbers.
     #[must_use]
     pub fn all(&self) -> &[Tenant] {
         &self.list
@@ -326,7 +323,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|number| billed(&first, number)), [(0, 3), (1, 5), (0, 3)]);
         assert_eq!(first.with_table(b"b"), Some(TenantIndex(1)));
         assert_eq!((first.with_table(b"a"), first.with_table(b"*")), (None, None));
-        // Other tables and keys: who had a number keeps it.
+        // Other tables and keys: a tenant with a number keeps it.
         let second = Tenants::new(&first, &[table("c", 2), table("a", 7)], ring(&[("k1", "b")]));
         assert_eq!((of_key(&second, "k1"), of_key(&second, "k2")), (Some(1), None));
         let names: Vec<&str> = second.all().iter().map(|tenant| &*tenant.name).collect();
@@ -347,7 +344,7 @@ mod tests {
         let over = TENANTS_MAX - 1;
         assert_eq!(of_key(&tenants, &last.to_string()), u16::try_from(TENANTS_MAX - 1).ok());
         assert_eq!(of_key(&tenants, &over.to_string()), Some(0));
-        // A table that comes too late is one of `*` too.
+        // A table that comes too late counts as `*` too.
         let late = Tenants::new(&tenants, &[table("late", 9)], None);
         assert_eq!((late.with_table(b"late"), late.all().len()), (None, TENANTS_MAX));
         assert_eq!(late.get(TenantIndex(0)).unwrap().weight, 1);

@@ -1,4 +1,4 @@
-//! Responses that engines keep for later requests, and where.
+//! Responses that engines store for later requests, and their ranks.
 
 use forebay_base::limits::RESPONSE_ID_BYTES_MAX;
 use forebay_base::{ModelIndex, RankIndex, TenantIndex};
@@ -9,7 +9,7 @@ use std::fmt::{self, Debug};
 pub struct ResponseId([u8; RESPONSE_ID_BYTES_MAX]);
 
 impl ResponseId {
-    /// `None` for what is no id: empty, too long, or with other characters than letters, digits,
+    /// `None` if `text` is no id: empty, too long, or with other characters than letters, digits,
     /// `-` and `_`.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
@@ -26,23 +26,23 @@ impl Debug for ResponseId {
     }
 }
 
-/// A response that an engine has begun.
+/// A stored response that an engine has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptResponse {
-    /// Its id, as its engine says.
+    /// Its id, as the engine reported it.
     pub id: ResponseId,
-    /// Where it is found.
+    /// Where later requests find it.
     pub place: KeptPlace,
 }
 
-/// Where a response is kept, and for whom.
+/// Place of a stored response, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptPlace {
-    /// The rank that made it. All ranks at its address keep it.
+    /// The rank that made the response. All ranks at its address store it.
     pub rank: RankIndex,
-    /// The model that was asked.
+    /// The model that made the response.
     pub model: ModelIndex,
-    /// Whose response it is: nobody else hears of it.
+    /// The tenant that owns the response: no other tenant can access it.
     pub tenant: TenantIndex,
 }
 
