@@ -1,10 +1,10 @@
 //! Counters of a shard: single-writer atomics, read in place by the control plane. No locks, no
 //! read-modify-write. Draining shards read each other's phase.
 
+use super::blame_scope::HeldAgainst;
 use super::choice_counts::ChoiceCounts;
 use super::count::Count;
-use super::held_against::HeldAgainst;
-use super::not_continued::NotContinued;
+use super::no_continuation::NotContinued;
 use super::rows::{Rows, bump, read, zeroed};
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};

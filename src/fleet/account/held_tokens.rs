@@ -1,7 +1,7 @@
 //! KV tokens that a lease takes of its rank's limit: its own tokens, and the tokens of prefixes
 //! that several requests share.
 
-use crate::worker::{Pinned, ShardBoard};
+use crate::worker::{PrefixPins, ShardBoard};
 use forebay_base::RankIndex;
 use forebay_index::{PrefixMarks, prefix_bytes};
 
@@ -27,7 +27,7 @@ pub(super) struct HeldTokens {
 #[derive(Debug)]
 struct SharedPrefixes {
     marks: PrefixMarks,
-    pinned: Pinned,
+    pinned: PrefixPins,
 }
 
 impl HeldTokens {

@@ -1,26 +1,26 @@
 //! Expected cost and accounted use of requests: leases on ranks, counters, latencies. Each shard
 //! owns its counters and histograms and is their only writer; the control plane reads.
 
+mod blame_scope;
 mod choice_counts;
 mod count;
 mod counters;
 mod first_tokens;
-mod held_against;
 mod held_tokens;
 mod latency;
 mod lease;
 mod metric;
-mod not_continued;
+mod no_continuation;
 mod rows;
 
+pub use blame_scope::HeldAgainst;
 pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
 pub use count::Count;
 pub use counters::{NO_ENDPOINT, REASONS_MAX};
 pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
 pub use first_tokens::{FirstTokenKind, FirstTokens};
-pub use held_against::HeldAgainst;
 pub use held_tokens::PromptPrefixes;
 pub use latency::{Stage, StageHistograms};
 pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseWanted};
 pub use metric::{Metric, MetricKind};
-pub use not_continued::NotContinued;
+pub use no_continuation::NotContinued;

@@ -163,13 +163,14 @@ impl Memory {
     /// Fades the memory, and adds `ends` spread over the last `passed_s` seconds.
     fn add(&mut self, ends: f64, passed_s: f64, length_s: f64) {
         debug_assert!(ends >= 0.0 && passed_s > 0.0 && length_s > 0.0);
-        let kept = (-passed_s / length_s).exp();
+        let retained = (-passed_s / length_s).exp();
         // The observed time fades with the ends, so that the empty beginning is no time without
         // ends.
-        let weight = length_s * (1.0 - kept);
-        self.ends = self.ends * kept + ends * weight / passed_s;
-        self.seconds = self.seconds * kept + weight;
-        self.squares = self.squares * kept * kept + length_s / 2.0 * (1.0 - kept * kept);
+        let weight = length_s * (1.0 - retained);
+        self.ends = self.ends * retained + ends * weight / passed_s;
+        self.seconds = self.seconds * retained + weight;
+        self.squares =
+            self.squares * retained * retained + length_s / 2.0 * (1.0 - retained * retained);
     }
 
     fn rate(&self) -> f64 {

@@ -105,16 +105,16 @@ fn the_error_of_the_estimate() {
 #[test]
 fn the_projected_wait_is_what_it_took() {
     let mut pool = Pool::new(7);
-    let mut told = Vec::new();
+    let mut waits = Vec::new();
     let mut ends = Vec::new();
     for (per_second, seconds) in [(100.0, 20), (400.0, 20), (150.0, 40)] {
         pool.run(per_second, seconds, (1, true), |pool| {
             let wait = pool.rate.projected_wait(NanosSinceStart(pool.now), 200);
-            told.extend(wait.map(|wait| (pool.now, pool.ended + 200, wait.as_secs_f64())));
+            waits.extend(wait.map(|wait| (pool.now, pool.ended + 200, wait.as_secs_f64())));
             ends.push((pool.now, pool.ended));
         });
     }
-    let errors: Vec<f64> = told
+    let errors: Vec<f64> = waits
         .iter()
         .filter_map(|(at, wanted, wait_s)| {
             let index = ends.partition_point(|(_, ended)| ended < wanted);
@@ -124,7 +124,7 @@ fn the_projected_wait_is_what_it_took() {
         .collect();
     let mean = 100.0 * errors.iter().sum::<f64>() / errors.len() as f64;
     println!("projected wait of 200 requests over changing rates: {mean:.1} % off on average");
-    assert!(told.len() > 3_000, "known nearly always: {}", told.len());
+    assert!(waits.len() > 3_000, "known nearly always: {}", waits.len());
     assert!(mean < 15.0, "{mean} % off");
 }
 

@@ -8,7 +8,7 @@ mod command;
 mod facts;
 mod prefill;
 mod stored_response;
-mod traced;
+mod trace_record;
 mod waiting;
 mod wiring;
 
@@ -20,6 +20,8 @@ pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, Pin, RequestFacts};
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
 pub use stored_response::{KeptPlace, KeptResponse, ResponseId};
-pub use traced::{LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk};
+pub use trace_record::{
+    LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk,
+};
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, ToControl, wire};

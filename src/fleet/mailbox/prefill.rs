@@ -1,7 +1,7 @@
 //! Prefill legs on the way from the shard that has the request to the shard that owns the prefill
 //! rank, and their outcomes.
 
-use super::traced::LegTrace;
+use super::trace_record::LegTrace;
 use super::waiting::Ticket;
 use crate::account::Lease;
 use crate::worker::KvTransfer;

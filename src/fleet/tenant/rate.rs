@@ -194,13 +194,13 @@ mod tests {
         #[test]
         fn no_more_than_the_limit_passes(
             per_minute in 1_u32..5_000_000,
-            asks in prop::collection::vec((0_u64..30 * SECOND, 1_u64..2_000), 1..200),
+            requests in prop::collection::vec((0_u64..30 * SECOND, 1_u64..2_000), 1..200),
         ) {
             let rate = rate(per_minute);
             let mut full_at = 0;
             let mut now = NanosSinceStart(SECOND);
             let mut passed = 0_u128;
-            for (gap, units) in asks {
+            for (gap, units) in requests {
                 now = NanosSinceStart(now.0 + gap);
                 match rate.take(full_at, now, units) {
                     Ok(next) => {

@@ -1,5 +1,5 @@
-//! The load board: one padded cell of atomics per rank, shared by all shards and the control plane,
-//! with the cells of queues, the windows, and whom to wake.
+//! The load board: a padded cell of atomics per rank, shared by all shards and the control plane,
+//! with the cells of queues, the rejection windows, and the bells of the shards.
 
 use super::{
     PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad, RankPast, RoomLimits,
@@ -13,8 +13,8 @@ use forebay_ring::Bell;
 use forebay_ring::sync::OnceLock;
 use std::sync::Arc;
 
-/// One cell per rank that a fleet may have and one per queue, the windows, and whom to wake. Less
-/// than 1 MiB.
+/// A cell per rank and per queue, the rejection windows, and the bells of the shards. Less than 1
+/// MiB.
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
@@ -27,22 +27,22 @@ pub struct LoadBoard {
     bells: Vec<Arc<Bell>>,
 }
 
-/// Prompts that a rank has.
+/// Prompts in flight on a rank.
 #[derive(Debug, Default)]
 struct RankPrompts {
     pinned: PinnedPrefixes,
-    /// Of a rank that has ever had such a prompt.
+    /// Allocated with the first such prompt.
     unstreamed: OnceLock<Box<UnstreamedPrompts>>,
 }
 
 impl LoadBoard {
-    /// An empty board that wakes nobody.
+    /// An empty board without bells.
     #[must_use]
     pub fn new() -> Self {
         Self::with_bells(Vec::new())
     }
 
-    /// An empty board. `bells` are those of the shards, in shard order: they are the queues' homes.
+    /// An empty board. `bells` are the bells of the shards, in shard order: shards own the queues.
     #[must_use]
     pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl LoadBoard {
         self.cells.get(rank.index()).map(|cell| &**cell)
     }
 
-    /// What a rank has lately done; `None` only for an index past [`RANKS_MAX`].
+    /// Recent history of a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
         self.pasts.get(rank.index())
@@ -86,23 +86,24 @@ impl LoadBoard {
         self.prompts.get(rank.index()).map(|prompts| &prompts.pinned)
     }
 
-    /// Prompts of a rank whose first tokens do not show; `None`: there was never one.
+    /// Prompts of a rank without a visible first token; `None`: the rank never had any.
     #[must_use]
     pub fn unstreamed(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
         self.prompts.get(rank.index())?.unstreamed.get().map(|prompts| &**prompts)
     }
 
-    /// The same, made if it was not there; `None` only for an index past [`RANKS_MAX`].
+    /// Like [`unstreamed`](Self::unstreamed), but allocates if needed; `None` only for an index
+    /// past [`RANKS_MAX`].
     pub fn unstreamed_made(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
         if self.unstreamed(rank).is_none() {
-            // Another shard may have made it meanwhile.
+            // Another shard may have allocated it meanwhile.
             let _ = self.prompts.get(rank.index())?.unstreamed.set(Box::default());
         }
         self.unstreamed(rank)
     }
 
-    /// The oldest prompts of a rank whose first tokens do not show are computed: those with numbers
-    /// below `end`, and at most so many.
+    /// Marks the oldest prompts without a visible first token as computed: prompts with numbers
+    /// below `end`, and at most `count_max`.
     pub fn pass_unstreamed(
         &self,
         rank: RankIndex,
@@ -126,7 +127,6 @@ impl LoadBoard {
         self.queues.get(queue.index()).map(|cell| &**cell)
     }
 
-    /// What tenants have used.
     #[must_use]
     pub const fn tenants(&self) -> &TenantBoard {
         &self.tenants
@@ -138,21 +138,21 @@ impl LoadBoard {
         &self.windows
     }
 
-    /// Requests in flight in all shards.
     #[must_use]
     pub fn in_flight(&self) -> &InFlightCount {
         &self.in_flight
     }
 
-    /// Gives a place and its tokens back, and wakes the home of the rank's queue. `served`: the
-    /// model of a request that the engine had taken, so that there is room now that was not there
-    /// before. The place of a request that the engine refused, or never saw, shows nothing.
+    /// Gives a place and its tokens back, and wakes the owner of the rank's queue. `served`: the
+    /// model of a request that the engine had accepted; its end proves new room. The end of a
+    /// request that the engine refused, or never received, proves nothing.
     pub fn give_back(&self, rank: RankIndex, kv_tokens: u64, served: Option<ModelIndex>) {
         if let Some(cell) = self.rank(rank) {
-            // The place is back before waiters are told: the home would look and find nothing.
+            // Give the place back before the waiters wake: otherwise the queue's owner would find
+            // no room.
             cell.release(kv_tokens);
-            // A refused attempt is no end. Counted as such, a full pool looked fast, and
-            // `Retry-After` was at its least.
+            // A refused attempt is not counted as an end. When it was, a full pool looked fast, and
+            // `Retry-After` was at its minimum.
             if let Some(model) = served {
                 cell.has_ended(model);
             }
@@ -160,7 +160,7 @@ impl LoadBoard {
         }
     }
 
-    /// The rank may have room that it had not: wakes the home of its queue if anybody waits there.
+    /// The rank may have new room: wakes the owner of its queue if requests wait there.
     pub fn room_made(&self, rank: RankIndex) {
         let queue = self.rank(rank).and_then(RankLoad::queue);
         let Some(queue) = queue else { return };
@@ -169,8 +169,8 @@ impl LoadBoard {
         }
     }
 
-    /// Writes the limit that was learned of a rank, and wakes the home of its queue if the limit is
-    /// higher than before. Only the control plane calls it.
+    /// Stores the learned limit of a rank, and wakes the owner of its queue if the limit has risen.
+    /// Only the control plane calls this.
     pub fn set_learned_places(&self, rank: RankIndex, places: Option<u32>) {
         let Some(cell) = self.rank(rank) else { return };
         let before = cell.learned_places();
@@ -181,13 +181,13 @@ impl LoadBoard {
         }
     }
 
-    /// Shard, by number, that is home to a queue.
+    /// Number of the shard that owns a queue.
     #[must_use]
     pub fn home(&self, queue: QueueIndex) -> usize {
         queue.index() % self.bells.len().max(1)
     }
 
-    /// Rings the bell of a queue's home.
+    /// Rings the bell of the shard that owns a queue.
     pub fn wake_home(&self, queue: QueueIndex) {
         debug_assert!(self.bells.is_empty() || self.home(queue) < self.bells.len());
         if let Some(bell) = self.bells.get(self.home(queue)) {

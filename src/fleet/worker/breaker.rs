@@ -1,26 +1,27 @@
-//! The breaker of one rank: passive outlier detection, as words of the rank's cell of the load
-//! board. Each shard writes the words when it sees how a request ended. The control plane ejects a
-//! rank by the same words, and alone closes them then ([`super::EjectReason`]).
+//! The breaker of a rank: passive outlier detection, in words of the rank's cell of the load board.
+//! Each shard updates the words when a request ends. The control plane ejects a rank through the
+//! same words; only the control plane ends an ejection ([`super::EjectReason`]).
 //!
-//! | state | requests that the failures speak of | next state |
+//! | state | requests that the failures concern | next state |
 //! |---|---|---|
 //! | closed | all | half open, when the rank fails more than its siblings |
-//! | half open | one trial at a time | closed by successes, paused by a failed trial |
+//! | half open | a single trial at a time | closed by successes, paused by a failed trial |
 //! | paused | none | half open, when the pause ends |
 //!
 //! * **Score.** Each failure adds its weight, each success halves the score. The share of failures
-//!   among the latest requests is counted beside it: a rank that fails one in two has a low score.
-//! * **Witnesses.** The failures of one caller, or of one model, concern requests of that caller or
-//!   that model alone. A second caller or model that fails there widens that.
-//! * **Siblings.** A rank leaves the state *closed* only while a sibling does better, and the best
-//!   of them never does: see [`LoadBoard::hold_against`].
-//! * **Trials.** A trial that an engine answers with an error goes to a sibling, and the client
-//!   gets that answer. Served there, the rank is to blame: it is paused. Failed there too, the
-//!   request is to blame, and the next request is the trial.
-//! * **Pauses** grow with each one, until the rank has served [`STREAK_MAX`] requests in a row. The
-//!   first success closes the breaker of a rank that was not paused, unless its share of failures
-//!   is high. A rank that was paused has to serve more trials, so that a rank that fails now and
-//!   then gets trials alone.
+//!   among the latest requests is counted separately: a rank that fails every second request has a
+//!   low score.
+//! * **Witnesses.** Failures of a single caller or model concern only requests of that caller or
+//!   model. A failure of a second caller or model on the rank widens the scope.
+//! * **Siblings.** A rank leaves the state *closed* only while a sibling does better; the best rank
+//!   never leaves it: see [`LoadBoard::hold_against`].
+//! * **Trials.** A trial that an engine answers with an error is retried on a sibling, and the
+//!   client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
+//!   paused. If the sibling fails too, the request is to blame, and the next request is the trial.
+//! * **Pauses** grow, until the rank has served [`STREAK_MAX`] requests in a row. The first success
+//!   closes the breaker of a rank that was not paused, unless its share of failures is high. A rank
+//!   that was paused has to serve more trials, so that a rank with occasional failures gets only
+//!   trials.
 
 use super::tag::{Requester, Tag, Witness};
 use super::{LoadBoard, RankLoad};
@@ -28,31 +29,31 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_ring::sync::Ordering;
 use std::time::Duration;
 
-/// Each pause is so many times the one before.
+/// Each pause is this many times as long as the pause before.
 const PAUSE_GROWTH: u32 = 4;
-/// Longest pause, unless the first one is longer. A trial that fails costs its client nothing but a
-/// moment, and a rank that is well again is missed where its siblings are full.
+/// Longest pause, unless the first pause is longer. A failed trial delays its client only a moment,
+/// and a recovered rank is missed while its siblings are full.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
-/// A trial that takes longer keeps other trials waiting no more.
+/// A trial that takes longer than this no longer blocks other trials.
 const TRIAL_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Pauses that are counted.
+/// Most pauses that are counted.
 const LEVEL_MAX: u32 = 15;
-/// Trials in a row that a rank has to serve for each of its pauses before it serves all again.
+/// Trials in a row that a rank has to serve per pause before it serves all requests again.
 const TRIALS_PER_LEVEL: u32 = 4;
-/// Successes in a row that make the next pause the first again.
+/// Successes in a row after which the next pause is a first pause again.
 const STREAK_MAX: u32 = 16;
-/// A rank is worse than its best sibling when its score is so many times as high.
+/// A rank is worse than its best sibling if its score is this many times as high.
 const WORSE_FACTOR: u32 = 3;
-/// A rank is worse than its best sibling too when it fails so many more of its latest requests, of
+/// A rank is also worse than its best sibling if it fails this many more of its latest requests, of
 /// 256.
 const WORSE_SHARE: u32 = 64;
-/// The share of failures goes by about so many requests.
+/// Number of requests that the share of failures averages over.
 const SHARE_REQUESTS: u32 = 16;
-/// Score that a rank keeps when another caller or model fails there: a failure.
+/// Score that a rank keeps when another caller or model fails there: a single failure.
 const SCORE_WIDENED: u32 = FailureWeight::Failed as u32;
 
-/// The parts of the word `history`: successes in a row since the last failure, pauses (the level)
-/// above this bit, the share of failures above the next, doubts above the last.
+/// Layout of the word `history`, from the lowest bit: successes in a row since the last failure,
+/// pauses (the level), the share of failures, doubts.
 const LEVEL_BIT: u32 = 8;
 const SHARE_BIT: u32 = 12;
 const DOUBTS_BIT: u32 = 20;
@@ -64,19 +65,19 @@ const SHARE_MASK: u32 = !(DOUBTS_MASK | LEVEL_MASK | STREAK_MASK);
 const SHARE_MAX: u32 = SHARE_MASK >> SHARE_BIT;
 const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX <= LEVEL_MASK >> LEVEL_BIT);
 
-/// How much a failure weighs.
+/// Weight of a failure in the score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureWeight {
-    /// The rank refused the request as wrong (4xx). Callers make most of these themselves.
+    /// The rank refused the request as wrong (4xx). Callers cause most of these refusals.
     Refused = 1,
     /// The rank failed the request.
     Failed = 2,
 }
 
-/// What a failure speaks of.
+/// Requests that a failure counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureScope {
-    /// The request alone: others of its caller may fail too.
+    /// The request alone: other requests of its caller may fail too.
     Caller,
     /// The model on the rank: the same request was served by another rank.
     Model,
@@ -89,65 +90,64 @@ pub enum FailureScope {
 pub struct RankFailure {
     /// The rank that failed.
     pub rank: RankIndex,
-    /// The request that shows the failure.
+    /// The failed request's caller and model.
     pub requester: Requester,
-    /// What the failure speaks of.
+    /// Requests that the failure counts against.
     pub scope: FailureScope,
-    /// How much it weighs.
     pub weight: FailureWeight,
-    /// Status of the answer; 0 without one.
+    /// Status of the answer; 0 without an answer.
     pub status: u16,
-    /// The request tried the rank, and the rank is to blame.
+    /// The request was a trial, and the rank is to blame.
     pub is_trial: bool,
 }
 
-/// When a rank is paused, and for how long.
+/// Conditions and length of a pause.
 #[derive(Clone, Copy, Debug)]
 pub struct BreakerRules {
     /// Failures after which a rank may be paused.
     pub failures: u32,
-    /// The first pause of a rank.
+    /// Length of a rank's first pause.
     pub open: Duration,
 }
 
-/// On what terms a request has its rank.
+/// Result of a claim on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerClaim {
     /// No pause covers the request.
     Free,
-    /// It is half open, and this is its trial.
+    /// The rank is half open, and this request is its trial.
     Trial,
 }
 
-/// What is held against a rank, for people.
+/// Failures held against a rank, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldFailures {
     /// Weights of failures, less what successes took off.
     pub score: u32,
-    /// Status of the last failure; 0 for one without an answer.
+    /// Status of the last failure; 0 without an answer.
     pub status: u16,
-    /// True if all failures are of one model.
+    /// True if a single model has all the failures.
     pub is_one_model: bool,
-    /// True if all failures are of one caller.
+    /// True if a single caller has all the failures.
     pub is_one_caller: bool,
     /// End of the pause; 0: no pause.
     pub until: NanosSinceStart,
-    /// Pauses since the rank last worked for a while.
+    /// Pauses since the rank last had [`STREAK_MAX`] successes in a row.
     pub pauses: u32,
 }
 
 impl LoadBoard {
-    /// Counts a failure of a rank, and tries the rank by single requests if it does worse than
-    /// `siblings`: other ranks that are up and serve the same model and leg.
+    /// Counts a failure of a rank, and half-opens the rank if it does worse than `siblings`: other
+    /// ranks that are up and serve the same model and leg.
     ///
-    /// The rule: a rank is worse when its score has reached [`BreakerRules::failures`] failures,
-    /// and exceeds that by [`WORSE_FACTOR`] times the score of its best sibling. Or its share of
-    /// failures exceeds that of the sibling by [`WORSE_SHARE`]. What is held against the sibling
-    /// for other callers or models does not count. The best of all is opened. So requests that
-    /// fail everywhere close no rank, and a rank that fails what others serve is left out after
-    /// few failures.
+    /// A rank is worse if its score exceeds [`WORSE_FACTOR`] times the score of its best sibling by
+    /// [`BreakerRules::failures`] failures. It is also worse if its share of failures exceeds the
+    /// share of that sibling by [`WORSE_SHARE`]. Failures of the sibling for other callers or
+    /// models do not count. The breaker of the best rank is closed. So requests that fail
+    /// everywhere remove no rank, and a rank that fails requests which other ranks serve is removed
+    /// after few failures.
     ///
-    /// A failed trial pauses the rank, and so does a failure that speaks of the rank.
+    /// A failed trial pauses the rank, and so does a failure with [`FailureScope::Rank`].
     pub fn hold_against(
         &self,
         failure: RankFailure,
@@ -183,8 +183,8 @@ impl LoadBoard {
 }
 
 impl RankLoad {
-    /// May a request go there now? In half-open state exactly one request gets `true`; its outcome
-    /// decides. Without an `requester`: is the rank open to some callers?
+    /// May a request be sent to the rank now? In half-open state exactly one request gets `true`;
+    /// its outcome decides. Without a `requester`: does the rank accept some callers?
     #[must_use]
     #[inline]
     pub fn breaker_admits(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
@@ -193,7 +193,7 @@ impl RankLoad {
 
     #[cold]
     fn admits_while_open(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
-        // ordering: one word, monotone between successes; pairs with the store in `pause`.
+        // ordering: a single word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
             || (now.0 >= open_until && !self.trial_taken())
@@ -201,14 +201,14 @@ impl RankLoad {
             || (self.ejected().is_none() && !self.covers(requester))
     }
 
-    /// Is the rank paused or half open for requests like this one?
+    /// Is the rank paused or half open for requests of this caller and model?
     #[must_use]
     pub fn is_open_for(&self, requester: Requester) -> bool {
         self.is_open() && (self.ejected().is_some() || self.covers(Some(requester)))
     }
 
-    /// Claims the one trial of a half-open rank, called when such a rank was picked. `None`:
-    /// another request has the trial.
+    /// Claims the trial of a half-open rank, after the rank was selected. `None`: another request
+    /// has the trial.
     #[must_use]
     #[inline]
     pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
@@ -221,17 +221,18 @@ impl RankLoad {
 
     #[cold]
     fn claim_while_open(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
-        // ordering: pairs with `pause`; a stale 0 sends one request more.
+        // ordering: pairs with `pause`; a stale 0 sends an extra request.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         let concerns = || !requester.is_forced && self.covers(Some(requester));
         if open_until == 0 || (self.ejected().is_none() && !concerns()) {
             return Some(BreakerClaim::Free);
         }
-        // ordering: the swap picks one winner; nothing else is published through it.
+        // ordering: the swap picks a single winner and publishes nothing else.
         let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
         if (won || self.trial_is_long(now)) && self.ejected().is_none() {
             let at = now.0.max(1);
-            // ordering: as above. Time of the trial: of two that find it too long, one swap wins.
+            // ordering: as above. Start of the trial: of two requests that find the trial too long,
+            // the compare-exchange picks a winner.
             let relaxed = Ordering::Relaxed;
             let next = self.open_until_ns.compare_exchange(open_until, at, relaxed, relaxed);
             return (won || next.is_ok()).then_some(BreakerClaim::Trial);
@@ -239,7 +240,7 @@ impl RankLoad {
         won.then_some(BreakerClaim::Trial)
     }
 
-    /// A whole answer may take minutes: the next request is a trial too.
+    /// A whole answer may take minutes: after [`TRIAL_WAIT_MAX`], the next request is a trial too.
     fn trial_is_long(&self, now: NanosSinceStart) -> bool {
         // ordering: hints; pair with `claim`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
@@ -247,7 +248,7 @@ impl RankLoad {
         self.ejected().is_none() && self.trial_taken() && now >= long
     }
 
-    /// The rank served a request. What speaks of another model alone stays.
+    /// The rank served a request. Failures of another model alone stay.
     #[inline]
     pub fn succeeded(&self, requester: Requester) {
         // ordering: a hint; pairs with `count_failure`, `pause` and `doubted`.
@@ -262,9 +263,9 @@ impl RankLoad {
         if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
             return self.answered();
         }
-        // One success after a flood of failures shows as much as one after a few.
+        // A success after a flood of failures counts as much as a success after a few failures.
         let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
-        // ordering: independent words, each a hint; of two successes at once the later one counts.
+        // ordering: independent words, each a hint; of two successes at once the later store wins.
         self.failures.store(left, Ordering::Relaxed);
         let level = self.level();
         let mut streak = 0;
@@ -279,7 +280,7 @@ impl RankLoad {
                 level => share << SHARE_BIT | level | streak,
             }
         });
-        // The head of an answer may come from a server whose engine stands still.
+        // The head of an answer may come from a server with a hanging engine.
         if self.ejected().is_none() && self.is_open() {
             let is_enough = match level {
                 0 => share < WORSE_SHARE,
@@ -293,13 +294,14 @@ impl RankLoad {
         }
     }
 
-    /// The rank answered that it has no room: the rank is not what two ranks failed by together.
+    /// The rank answered that it has no room: it did not cause the failures that it shares with
+    /// another rank.
     pub fn answered(&self) {
         self.change_history(|word| word & !DOUBTS_MASK);
     }
 
     fn change_history(&self, mut change: impl FnMut(u32) -> u32) {
-        // ordering: a word of its own, read as a hint; the read-modify-write keeps its parts.
+        // ordering: an independent word, read as a hint; the read-modify-write keeps its parts.
         let _ = self.history.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             Some(change(word)).filter(|changed| *changed != word)
         });
@@ -310,7 +312,7 @@ impl RankLoad {
         (self.history.load(Ordering::Relaxed) & LEVEL_MASK) >> LEVEL_BIT
     }
 
-    /// Score and share of failures, as far as they concern requests like this one.
+    /// Score and share of failures that concern requests of this caller and model.
     fn record_of(&self, requester: Requester) -> (u32, u32) {
         if !self.covers(Some(requester)) {
             return (0, 0);
@@ -318,7 +320,7 @@ impl RankLoad {
         (self.failures(), self.share())
     }
 
-    /// Failures of its latest requests, of [`SHARE_MAX`].
+    /// Share of failures among its latest requests, of [`SHARE_MAX`].
     fn share(&self) -> u32 {
         // ordering: a hint; pairs with `change_history`.
         (self.history.load(Ordering::Relaxed) & SHARE_MASK) >> SHARE_BIT
@@ -327,11 +329,12 @@ impl RankLoad {
     fn is_worse_than(&self, best: &Self, requester: Requester, rules: BreakerRules) -> bool {
         let (score, share) = self.record_of(requester);
         let (best_score, best_share) = best.record_of(requester);
-        // After a pause one failure is enough, until the rank has served for a while.
+        // After a pause a single failure is enough, until the rank has served [`STREAK_MAX`]
+        // requests.
         let failures = if self.level() == 0 { rules.failures } else { 1 };
         let enough = failures.saturating_mul(FailureWeight::Failed as u32);
         score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best_score))
-            // The share of a rank that gets few requests is old: its score says more.
+            // A rank with few requests has an old share: its score is more reliable.
             || score >= best_score && share >= best_share + WORSE_SHARE
     }
 
@@ -344,26 +347,27 @@ impl RankLoad {
         };
         let before = self.failures();
         let seen = self.witness();
-        // What a paused rank was blamed for stays until the rank has served for a while.
+        // Blame of a paused rank stays until the rank has served [`STREAK_MAX`] requests in a row.
         let is_first = before == 0 && self.level() == 0 && self.share() == 0;
         let (caller, model) = match is_first {
             true => (caller, model),
             false => (seen.caller.with(caller), seen.model.with(model)),
         };
         let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
-        // Most 4xx are caused by the request: they widen no evidence of 5xx and broken answers.
+        // Most 4xx are caused by the request: they do not widen the scope of 5xx and broken
+        // answers.
         let is_refused = |status| (300..500).contains(&status);
         let is_other_model = !is_first && model != seen.model;
         if is_other_model && is_refused(failure.status) && !is_refused(seen.status) {
             return;
         }
-        // What one caller or one model has failed is no evidence for the others.
+        // Failures of a single caller or model are no evidence for other callers and models.
         let score = if is_widened { before.min(SCORE_WIDENED) } else { before };
         let weight = failure.weight as u32;
-        // ordering: independent words, each a hint; of two failures at once one may be lost.
+        // ordering: independent words, each a hint; of two failures at once the count may lose one.
         self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
         let witness = Witness { caller, model, status: failure.status };
-        // ordering: one word, a hint; pairs with `covers`.
+        // ordering: a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);
         // The streak of successes ends, the level stays.
         self.change_history(|word| {
@@ -374,7 +378,7 @@ impl RankLoad {
         });
     }
 
-    /// A failure that was the request's own, as a sibling has shown: it is taken off again.
+    /// Takes back a failure that the request itself caused: a sibling failed it too.
     pub fn forgive(&self) {
         let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed as u32));
         // ordering: a count; the read-modify-write makes it exact.
@@ -390,14 +394,14 @@ impl RankLoad {
 
     /// Single requests try the rank from now on.
     fn half_open(&self, now: NanosSinceStart) {
-        // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
-        // At least 1, since 0 means closed.
+        // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
+        // since 0 means closed.
         self.open_until_ns.fetch_max(now.0.max(1), Ordering::Relaxed);
         // ordering: as above.
         self.trial.store(false, Ordering::Relaxed);
     }
 
-    /// Begins a pause, unless one is running. Failures during a pause are of requests from before.
+    /// Begins a pause, unless a pause is running. Failures during a pause are of earlier requests.
     fn pause(&self, first: Duration, now: NanosSinceStart) {
         // ordering: a hint; pairs with the store below.
         if self.open_until_ns.load(Ordering::Relaxed) > now.0 {
@@ -407,16 +411,15 @@ impl RankLoad {
         let long = first.saturating_mul(PAUSE_GROWTH.saturating_pow(level));
         let until = now.plus(long.min(PAUSE_MAX.max(first)));
         self.change_history(|word| word & DOUBTS_MASK | (level + 1).min(LEVEL_MAX) << LEVEL_BIT);
-        // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
-        // At least 1, since 0 means closed. Not before the end of an ejection.
+        // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
+        // since 0 means closed. Not before the end of an ejection.
         self.open_until_ns.fetch_max(until.0.max(1), Ordering::Relaxed);
-        // A trial that failed is over: the next half-open state has a new one.
+        // The failed trial is over: the next half-open state has a new trial.
         // ordering: as above.
         self.trial.store(false, Ordering::Relaxed);
     }
 
-    /// Closes the breaker of a rank that is the best there is. False: it was closed, or the rank is
-    /// ejected.
+    /// Closes the breaker of the best rank. False: it was closed, or the rank is ejected.
     #[must_use]
     pub fn reopen(&self) -> bool {
         let is_paused = self.is_open() && self.ejected().is_none();
@@ -427,13 +430,13 @@ impl RankLoad {
     }
 
     /// The trial ended without an outcome: the client left, or the request was to blame. The next
-    /// request may try. Only for the request that has claimed it.
+    /// request may try. Only the request that has claimed the trial calls this.
     pub fn trial_abandoned(&self) {
         // ordering: pairs with the swap in `claim`.
         self.trial.store(false, Ordering::Relaxed);
     }
 
-    /// The score: weights of failures, less what successes took off.
+    /// The score: weights of failures, halved by successes.
     #[must_use]
     pub fn failures(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
@@ -448,7 +451,7 @@ impl RankLoad {
         self.open_until_ns.load(Ordering::Relaxed) != 0
     }
 
-    /// What is held against the rank; `None`: nothing.
+    /// Failures held against the rank; `None`: none.
     #[must_use]
     pub fn held(&self) -> Option<HeldFailures> {
         let score = self.failures();
@@ -464,7 +467,8 @@ impl RankLoad {
         })
     }
 
-    /// It failed together with another rank. How often that had happened in a row before.
+    /// Counts a failure that this rank shares with another rank. Returns how many such failures in
+    /// a row came before.
     pub(super) fn doubted(&self) -> u32 {
         // ordering: a count; pairs with the store in `change_history`.
         self.history.fetch_add(ONE_DOUBT, Ordering::Relaxed) >> DOUBTS_BIT
@@ -489,7 +493,7 @@ impl RankLoad {
         Witness::of(self.witnesses.load(Ordering::Relaxed))
     }
 
-    /// Do the failures speak of requests like this one?
+    /// Do the failures concern requests of this caller and model?
     fn covers(&self, requester: Option<Requester>) -> bool {
         let Witness { caller, model, .. } = self.witness();
         let Some(requester) = requester else { return caller == Tag::SEVERAL };

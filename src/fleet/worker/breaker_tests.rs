@@ -1,4 +1,4 @@
-//! What the breaker holds against ranks, callers and models.
+//! Failures that the breaker holds against ranks, callers and models.
 
 use super::*;
 use forebay_base::ModelIndex;
@@ -30,13 +30,13 @@ fn failure(requester: Requester, status: u16) -> RankFailure {
 struct Fleet {
     board: LoadBoard,
     count: u16,
-    /// Good requests that a rank of [`Nature::EveryThird`] has got.
-    asked: Cell<u32>,
+    /// Good requests that were sent to a rank of [`Nature::EveryThird`].
+    sent: Cell<u32>,
 }
 
 impl Fleet {
     fn new(count: u16) -> Self {
-        Self { board: LoadBoard::new(), count, asked: Cell::new(0) }
+        Self { board: LoadBoard::new(), count, sent: Cell::new(0) }
     }
 
     fn rank(&self, rank: u16) -> &RankLoad {
@@ -153,12 +153,12 @@ fn the_best_rank_is_opened_when_another_turns_out_to_be_worse() {
     (0..3).for_each(|ms| fleet.fail(1, failure(X, 500), ms));
     fleet.fail_trial(1, failure(X, 500), 3);
     assert!(!fleet.admits(1, X, 4));
-    // The other one fails all: the first was the better one.
+    // The second rank fails everything: the first rank was better.
     (0..15).for_each(|ms| fleet.fail(0, failure(X, 500), 4 + ms));
     assert_eq!((fleet.is_free(0, X), fleet.is_free(1, X)), (false, true));
 }
 
-/// What a sibling fails of another model is no measure.
+/// A sibling's failures of another model do not count.
 #[test]
 fn failures_of_another_model_do_not_excuse_a_rank() {
     let fleet = Fleet::new(2);
@@ -168,7 +168,8 @@ fn failures_of_another_model_do_not_excuse_a_rank() {
     assert!(!fleet.is_free(0, X));
 }
 
-/// A flood of one caller weighs no more than a failure once another caller fails there.
+/// A flood of failures of a caller weighs no more than a single failure once another caller fails
+/// there.
 #[test]
 fn a_flood_of_one_caller_is_no_evidence_for_others() {
     let fleet = Fleet::new(2);
@@ -179,7 +180,7 @@ fn a_flood_of_one_caller_is_no_evidence_for_others() {
     assert!(fleet.is_free(0, Y));
 }
 
-/// One caller's 400s of a model that the rank serves opened the rank for a model that it fails.
+/// A caller's 400s for a model that the rank serves opened the rank for a model that it fails.
 #[test]
 fn a_refused_request_widens_nothing_that_failures_have_shown() {
     let fleet = Fleet::new(2);
@@ -205,7 +206,7 @@ fn a_rank_that_fails_every_second_request_is_tried() {
     }
 }
 
-/// The last rank of a model serves, whatever it is held to for other models.
+/// The last rank of a model serves, whatever its failures for other models.
 #[test]
 fn a_forced_request_passes_a_pause_and_ends_none() {
     let fleet = Fleet::new(2);
@@ -218,7 +219,7 @@ fn a_forced_request_passes_a_pause_and_ends_none() {
     assert!(!fleet.admits(0, X, 4), "the pause goes on for the others");
 }
 
-/// A whole answer of minutes was the only trial.
+/// A whole answer that took minutes was the only trial.
 #[test]
 fn a_trial_that_takes_long_keeps_no_other_waiting() {
     let fleet = Fleet::new(2);
@@ -229,19 +230,16 @@ fn a_trial_that_takes_long_keeps_no_other_waiting() {
     assert_eq!((claim(1_010), claim(1_011)), (Some(BreakerClaim::Trial), None));
 }
 
-/// How a rank answers requests that are right.
+/// How a rank answers valid requests.
 #[derive(Clone, Copy, Debug)]
 enum Nature {
     Well,
-    /// Fails all.
     Broken,
-    /// Refuses all with 401.
     Locked,
-    /// Fails one in two.
+    /// Fails every second request.
     Flaky,
-    /// Fails for 5 ms, then serves for 5 ms.
     Alternating,
-    /// Fails every third one.
+    /// Fails every third request.
     EveryThird,
 }
 
@@ -276,8 +274,8 @@ fn stories() -> impl Strategy<Value = Story> {
     (natures, 0_u32..10, proptest::bool::ANY, proptest::num::u64::ANY).prop_map(
         |(mut natures, bad_count, is_one_address, seed)| {
             let at = usize::try_from(seed % 4).unwrap().min(natures.len());
-            // Several ranks that fail by chance take longer to tell from callers that do, and so
-            // does one beside bad requests from the address of the good ones.
+            // Several ranks that fail by chance are harder to distinguish from callers that fail,
+            // and so is a rank beside bad requests from the address of the good requests.
             let mut flaky_left = i32::from(!is_one_address || bad_count == 0);
             natures.retain(|nature| {
                 flaky_left -= i32::from(nature.is_flaky());
@@ -290,7 +288,7 @@ fn stories() -> impl Strategy<Value = Story> {
     )
 }
 
-/// Good requests that were not served, of those that were sent.
+/// Good requests that were not served, and all good requests.
 fn unserved(story: &Story) -> (u32, u32) {
     const GOOD_COUNT: u32 = 2_400;
     const GAP_MS: u64 = 50;
@@ -311,7 +309,7 @@ fn unserved(story: &Story) -> (u32, u32) {
     (unserved, GOOD_COUNT)
 }
 
-/// Sends a request as a router would: a trial that fails goes elsewhere. True: it was served.
+/// Sends a request as a router would: a failed trial is retried elsewhere. True: it was served.
 fn send(
     fleet: &Fleet,
     story: &Story,
@@ -341,8 +339,8 @@ fn send(
             Nature::Flaky => [200, 500][random.usize(..2)],
             Nature::Alternating => [200, 500][usize::try_from(ms / 5 % 2).unwrap()],
             Nature::EveryThird => {
-                let asked = fleet.asked.replace(fleet.asked.get() + 1);
-                [500, 200, 200][usize::try_from(asked % 3).unwrap()]
+                let sent = fleet.sent.replace(fleet.sent.get() + 1);
+                [500, 200, 200][usize::try_from(sent % 3).unwrap()]
             }
         };
         if status == 200 {
@@ -368,8 +366,8 @@ fn send(
 }
 
 proptest! {
-    /// I2: whatever bad callers send and bad ranks answer, at least 95 % of good requests are
-    /// served while one rank is well.
+    /// I2: for any bad callers and any answers of bad ranks, at least 95 % of good requests are
+    /// served while at least a single rank works.
     #[test]
     fn good_callers_are_served_while_one_rank_is_well(story in stories()) {
         let (unserved, all) = unserved(&story);

@@ -1,27 +1,28 @@
-//! How much requests have lately written to the KV cache of a rank, and found there. Leases add,
-//! and the control plane lets it fade: what is left of the writes is the part of the cache that is
-//! likely to be asked for again, if anything is.
+//! KV tokens that requests have recently written to the cache of a rank and found there. Leases add
+//! to the counts, and the control plane lets them fade. The faded count of writes estimates the
+//! part of the cache that requests may reuse.
 
 use super::{FleetSnapshot, LoadBoard};
 use forebay_base::{NanosSinceStart, RankIndex};
 
-/// After this time 37 % are left. Turns of a conversation and of an agent are seconds to minutes
+/// After this time, 37 % are left. Turns of a conversation or an agent are seconds to minutes
 /// apart.
 const FADE_NS: u64 = 600_000_000_000;
-/// Between two looks. In shorter steps, what fades of a small number is nothing.
+/// Time between two steps. In shorter steps, the faded part of a small count rounds to 0.
 const STEP_NS: u64 = 1_000_000_000;
 const _: () = assert!(STEP_NS * 10 < FADE_NS);
 
-/// Lets it fade. Only the control plane has one.
+/// Fades the counts. Owned by the control plane.
 #[derive(Debug, Default)]
 pub struct CacheWrites {
     at: NanosSinceStart,
-    /// By rank: the life of its cache that the writes belong to.
+    /// By rank: generation of the cache that the counts belong to.
     generations: Vec<Option<u32>>,
 }
 
 impl CacheWrites {
-    /// Lets the writes of all ranks fade. An empty cache has seen none. Cheap when called often.
+    /// Fades the writes of all ranks. Forgets the writes of a cache that was lost. Cheap when
+    /// called often.
     pub fn fade(&mut self, fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) {
         let elapsed_ns = now.since(self.at);
         if elapsed_ns < STEP_NS {
@@ -35,7 +36,7 @@ impl CacheWrites {
                 continue;
             };
             match known.replace(worker.cache_generation) {
-                // What came before the first look is of the life that the look finds.
+                // Writes before the first step belong to the generation that the step finds.
                 None => {}
                 Some(life) if life == worker.cache_generation => {
                     past.fade(|all| faded(all, elapsed_ns));
@@ -46,7 +47,7 @@ impl CacheWrites {
     }
 }
 
-/// Of so many, those that fade in that time.
+/// Part of `all` that fades in that time.
 fn faded(all: u32, elapsed_ns: u64) -> u32 {
     let part = u128::from(all) * u128::from(elapsed_ns.min(FADE_NS)) / u128::from(FADE_NS);
     debug_assert!(part <= u128::from(all), "more fades than there is");
@@ -78,7 +79,7 @@ mod tests {
         let mut at_second = |second: u64| {
             writes.fade(&fleet, &board, NanosSinceStart(second * 1_000_000_000));
             let past = board.past(RANK).unwrap();
-            // What is rounded away in each second is less than a token.
+            // The tokens that are rounded away in each second are less than a token.
             assert!(past.reused_tokens().abs_diff(past.written_tokens() * 2) < 700);
             past.written_tokens()
         };

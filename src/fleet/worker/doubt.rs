@@ -1,26 +1,26 @@
-//! Two ranks that fail a request together: which of them is to blame.
+//! Finds the rank to blame when two ranks fail a request together.
 
 use super::{LoadBoard, RankLoad};
 use forebay_base::RankIndex;
 use std::cmp::Ordering::{Equal, Greater, Less};
 
-/// Two ranks that failed so often together, and served nobody since, are both suspected.
+/// After this many failures together without a success, both ranks are suspected.
 const TOGETHER_MAX: u32 = 3;
 
-/// One of two ranks that failed together.
+/// The suspected rank of two ranks that failed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspect {
     /// The rank that may be to blame.
     pub rank: RankIndex,
-    /// What the two do with others has shown that it is.
+    /// Requests with other partners have shown that this rank is to blame.
     pub is_shown: bool,
 }
 
 impl LoadBoard {
-    /// Two ranks failed together and neither could be seen to be the cause. Who is, is told by what
-    /// they do with others: the one that has failed so more often since it last answered. `None`:
-    /// that cannot be told, or not yet. Two that are always asked together are suspected by turns,
-    /// so that both get single requests, which part them.
+    /// Counts a failure of two ranks when neither is known to be the cause. The suspect is the rank
+    /// with more such failures since its last success. `None`: both have the same count, which is
+    /// still low. Ranks that always fail together are suspected by turns, so that both get single
+    /// requests, which separate them.
     #[must_use]
     pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<Suspect> {
         let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
@@ -44,7 +44,7 @@ mod tests {
 
     const X: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 
-    /// One rank hangs. Whom its partner works with besides, tells.
+    /// A rank hangs. Its partner's success with another rank shows it.
     #[test]
     fn of_two_that_fail_together_the_one_that_works_with_others_is_well() {
         let board = LoadBoard::new();
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!((cell.failures(), cell.is_open()), (0, false), "a doubt is no failure");
     }
 
-    /// Round robin may pair the same two again and again.
+    /// Round robin may pair the same two ranks again and again.
     #[test]
     fn two_that_are_always_asked_together_are_suspected_by_turns() {
         let board = LoadBoard::new();

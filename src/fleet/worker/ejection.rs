@@ -1,33 +1,32 @@
-//! A rank that is ejected: the control plane keeps requests away from it. The words are those of
-//! the breaker, and further ones that say why and how often. Only the control plane writes these.
+//! Ejection of a rank: the control plane stops requests to it. Uses the words of the breaker, and
+//! further words for the reason and the counts. Only the control plane writes the further words.
 
 use super::RankLoad;
 use forebay_base::NanosSinceStart;
 use forebay_ring::sync::Ordering;
 
-/// The counts of all reasons share a word. A full count stays as it is.
+/// The counts of all reasons share a word. A count saturates.
 const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 const _: () = assert!(EjectReason::ALL.len() * COUNT_BITS as usize <= u32::BITS as usize);
 const SLOW: u8 = 1;
 const STALLED: u8 = 2;
-/// A request tries a rank that stood still.
+/// A request tries a stalled rank.
 const STALLED_TRIED: u8 = 3;
 
-/// Why a rank is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EjectReason {
-    /// Requests wait there, and nothing comes.
+    /// Requests wait there, and the rank sends no bytes.
     Stalled,
-    /// Its first bytes come far later than those of its pool.
+    /// Its first bytes come far later than the first bytes of other ranks in its pool.
     Slow,
 }
 
 impl EjectReason {
-    /// Both, in the order of their index.
+    /// All reasons, in the order of their index.
     pub const ALL: [Self; 2] = [Self::Stalled, Self::Slow];
 
-    /// Its word in metrics, `/workers` and the log.
+    /// The reason in metrics, `/workers` and the log.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,15 +37,15 @@ impl EjectReason {
 }
 
 impl RankLoad {
-    /// The rank gets nothing until then. Where it has stalled, requests that wait there leave, if
+    /// Ejects the rank until `until`. If the rank has stalled, requests that wait there leave, if
     /// they may.
     pub fn eject(&self, reason: EjectReason, until: NanosSinceStart) {
         let word = match reason {
             EjectReason::Stalled => STALLED,
             EjectReason::Slow => SLOW,
         };
-        // ordering: a hint; pairs with `ejected`. Before `open_until_ns`, which answers would close
-        // without it.
+        // ordering: a hint; pairs with `ejected`. Stored before `open_until_ns`, which answers
+        // would otherwise reset.
         self.ejection.store(word, Ordering::Relaxed);
         // ordering: as above; the next half-open state has a new trial.
         self.trial.store(false, Ordering::Relaxed);
@@ -59,35 +58,34 @@ impl RankLoad {
         let _ = self.ejections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// How often the rank was ejected for that reason.
+    /// Ejections of the rank for that reason.
     #[must_use]
     pub fn ejection_count(&self, reason: EjectReason) -> u32 {
         // ordering: statistic; pairs with nothing.
         count_of(self.ejections.load(Ordering::Relaxed), reason)
     }
 
-    /// To be called again while the rank is ejected: an answer that came at the same moment may
-    /// have closed the breaker.
+    /// Repeats the ejection while it lasts: an answer at the same moment may have closed the
+    /// breaker.
     pub fn keep_ejected(&self, until: NanosSinceStart) {
-        // ordering: pairs with `breaker_admits`; one word, a late reader sends one request more.
-        // At least 1, since 0 means closed.
+        // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
+        // since 0 means closed.
         self.open_until_ns.fetch_max(until.0.max(1), Ordering::Relaxed);
     }
 
-    /// The pause of a rank that stood still is over: one request tries it, and may wait there.
+    /// The pause of a stalled rank is over: a single request tries the rank, and may wait there.
     pub fn let_try(&self) {
         // ordering: a hint; pairs with `is_stalled`.
         self.ejection.store(STALLED_TRIED, Ordering::Relaxed);
     }
 
-    /// The rank is ejected no more. Failures still count: the next one may pause the rank.
+    /// Ends the ejection. Failures still count: the next failure may pause the rank.
     pub fn readmit(&self) {
         // ordering: a hint; pairs with `ejected`.
         self.ejection.store(0, Ordering::Relaxed);
         self.close();
     }
 
-    /// Why the rank is ejected, if it is.
     #[must_use]
     pub fn ejected(&self) -> Option<EjectReason> {
         // ordering: a hint; pairs with `eject`.
@@ -98,7 +96,7 @@ impl RankLoad {
         }
     }
 
-    /// Does the rank stand still, so that what waits there had better leave?
+    /// Has the rank stalled, so that waiting requests should leave?
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         // ordering: a hint; pairs with `eject`.
@@ -121,7 +119,7 @@ mod tests {
 
     const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 
-    /// A failure of the first rank, beside a sibling that does well.
+    /// A failure of the first rank, beside a sibling without failures.
     fn fail(board: &LoadBoard, failures: u32) {
         let weight = FailureWeight::Failed;
         let failure = RankFailure {

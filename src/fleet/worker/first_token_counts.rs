@@ -1,15 +1,15 @@
-//! The first tokens that engines count, by rank. The control plane owns them: it takes the reports,
-//! and passes the prompts of answers without a stream that the engine of their rank has computed.
+//! Counts of first tokens that engines report, by rank. Owned by the control plane: it reads the
+//! reports, and marks prompts without a stream as computed when the engine has computed them.
 //!
-//! A count has how many prompts are computed, and not whose. It is too high by requests of other
-//! clients and by several answers to one prompt. It is too low by requests that ended before their
-//! first token. So each report is measured by what this router knows, from both sides: prompts that
-//! it has seen done are done, and prompts that wait in the engine are not.
+//! A count covers all prompts, not only the prompts of this router. It is too high by requests of
+//! other clients and by several answers to a prompt. It is too low by requests that ended before
+//! their first token. So the router's own counts bound each report from both sides: prompts with an
+//! answer are computed, and prompts that wait in the engine are not.
 
 use super::{LoadBoard, LoadReading, OwnLoad, PassedPrompts, PromptNumber};
 use forebay_base::{NanosSinceStart, RankIndex};
 
-/// What each rank's engine has counted.
+/// Last count of each rank's engine.
 #[derive(Debug, Default)]
 pub struct FirstTokenCounts {
     by_rank: Vec<Option<EngineCount>>,
@@ -19,16 +19,17 @@ pub struct FirstTokenCounts {
 struct EngineCount {
     /// First tokens since the engine's start.
     first_tokens: u64,
-    /// The time that requests waited for them.
+    /// Sum of the waits for them.
     wait_ms: u64,
-    /// Own prompts that were done, as the board counts them.
+    /// This router's computed prompts, as the board counts them.
     prompts_done: PromptNumber,
-    /// Own prompts that the engine has counted and the board has not; below 0, the contrary.
+    /// This router's prompts that the engine has counted and the board has not; negative: the
+    /// opposite.
     surplus: f32,
 }
 
 impl FirstTokenCounts {
-    /// Takes what an engine reports of a rank. `own`: what this router had there.
+    /// Processes a load report of a rank. `own`: this router's load there.
     pub fn observe(
         &mut self,
         rank: RankIndex,
@@ -41,15 +42,15 @@ impl FirstTokenCounts {
         if position >= self.by_rank.len() {
             self.by_rank.resize(position + 1, None);
         }
-        let (Some(kept), Some(load)) = (self.by_rank.get_mut(position), board.rank(rank)) else {
+        let (Some(stored), Some(load)) = (self.by_rank.get_mut(position), board.rank(rank)) else {
             return;
         };
         let Some(new) = EngineCount::of(reading, own) else {
-            *kept = None;
+            *stored = None;
             return;
         };
-        let Some(last) = *kept else {
-            *kept = Some(new);
+        let Some(last) = *stored else {
+            *stored = Some(new);
             return;
         };
         let surplus = last.surplus(new, reading, own);
@@ -69,7 +70,7 @@ impl FirstTokenCounts {
         }
         #[expect(clippy::cast_precision_loss, reason = "few prompts")]
         let surplus = surplus - passed.count as f32;
-        *kept =
+        *stored =
             Some(EngineCount { prompts_done: new.prompts_done.plus(passed.count), surplus, ..new });
     }
 }
@@ -85,24 +86,24 @@ impl EngineCount {
     fn surplus(self, new: Self, reading: &LoadReading, own: OwnLoad) -> f32 {
         let there = reading.running.saturating_add(reading.waiting);
         if there == 0 {
-            // What it has counted has ended, and what is pending has not come yet.
+            // The counted requests have ended, and pending requests have not arrived yet.
             return 0.0;
         }
-        // Of other clients' first tokens and waiting requests nothing is known: the same part as of
-        // all requests there.
+        // The first tokens and waiting requests of other clients are unknown: use this router's
+        // share of all requests there.
         let own_share = own.in_flight.min(there) as f32 / there as f32;
-        // An engine that has started anew counts from 0, and has computed none of the prompts.
+        // A restarted engine counts from 0, and has computed none of the prompts.
         let counted = new.first_tokens.saturating_sub(self.first_tokens) as f32 * own_share;
         let done = new.prompts_done.since(self.prompts_done) as f32;
-        // What the engine has not counted for long, it never will: the request has failed.
+        // A prompt that the engine does not count for long has failed: halve the deficit.
         let before = if self.surplus < 0.0 { self.surplus / 2.0 } else { self.surplus };
         let pending = own.prompts_sent.since(own.prompts_done) as f32;
         let waiting = (reading.waiting as f32 * own_share).ceil();
         (before + counted - done).min((pending - waiting).max(0.0))
     }
 
-    /// How long a prompt waited that is the only one the engine has counted. The mean of several
-    /// is no speed: their prompts differ.
+    /// The wait of a prompt that is the only prompt in the engine's count. The mean of several
+    /// waits is no speed: their prompts differ.
     fn single_wait_ns(self, new: Self, passed: PassedPrompts) -> Option<u64> {
         let counted = new.first_tokens.checked_sub(self.first_tokens)?;
         let is_single = counted == 1 && passed.count == 1 && new.prompts_done == self.prompts_done;
@@ -130,11 +131,11 @@ mod tests {
         }
     }
 
-    /// One router before one engine.
+    /// A router and an engine.
     struct Scene {
         board: ShardBoard,
         counts: FirstTokenCounts,
-        /// First tokens, and the time that was waited for them.
+        /// First tokens, and the sum of the waits for them.
         engine: (u64, u64),
         second: u64,
     }
@@ -173,7 +174,7 @@ mod tests {
             self.board.rank(RANK).unwrap().prefill_tokens() / 100
         }
 
-        /// The engine has made so many first tokens since the last report. Prompts that are passed.
+        /// The engine has made `first_tokens` since the last report. Returns the passed prompts.
         fn report(&mut self, first_tokens: u64, running: u32, waiting: u32) -> u64 {
             self.engine.0 += first_tokens;
             self.engine.1 += first_tokens * 500;
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!((scene.report(2, 4, 1), scene.pending()), (2, 3));
         leases.iter_mut().take(2).for_each(Lease::answer_came);
         assert_eq!(scene.report(0, 2, 1), 0, "what was passed is not passed again");
-        // The fifth is answered: those before it are computed.
+        // The fifth is answered: earlier prompts are computed.
         leases[4].answer_came();
         assert_eq!(scene.pending(), 0);
         assert_eq!(scene.report(3, 0, 0), 0);
@@ -234,7 +235,7 @@ mod tests {
     fn a_count_that_is_too_high_passes_none_that_waits() {
         let mut scene = Scene::new();
         let _leases = scene.send_whole::<6>();
-        // Several answers to a prompt, or probes of others that have ended.
+        // Several answers to a prompt, or ended probes of other clients.
         assert_eq!(scene.report(90, 1, 5), 1);
         assert_eq!(scene.report(90, 2, 4), 1);
         // A second router has as many requests there: half of the count is ours.
@@ -266,7 +267,7 @@ mod tests {
         scene.engine = (0, 0);
         assert_eq!(scene.report(0, 1, 2), 0);
         assert_eq!(scene.report(1, 1, 2), 1);
-        // A report without the count is a new beginning.
+        // A report without the count restarts the comparison.
         let own = OwnLoad::default();
         let board = &scene.board;
         scene.counts.observe(RANK, &LoadReading::default(), own, board, scene.now());

@@ -1,4 +1,5 @@
-//! What the control plane knows of the fleet, as one immutable snapshot per change.
+//! The fleet as an immutable snapshot: workers, ranks, models and pools. The control plane
+//! publishes a snapshot per change.
 
 use super::model::{ANY_MODEL, Model};
 use super::{KvTransfer, Leg, LimitSource, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
@@ -12,11 +13,11 @@ use forebay_tls::{Acceptor, Connector};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The fleet at one moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
+/// The fleet at a moment. Indices are stable: a rank keeps its [`RankIndex`] for the life of the
 /// process, also while its worker is down.
 #[derive(Debug, Default)]
 pub struct FleetSnapshot {
-    /// Counts up with every snapshot.
+    /// Increases with every snapshot.
     pub generation: u64,
     /// Indexed by [`WorkerIndex`].
     pub workers: Vec<Worker>,
@@ -24,56 +25,58 @@ pub struct FleetSnapshot {
     pub ranks: Vec<Rank>,
     /// Indexed by [`ModelIndex`].
     pub models: Vec<Model>,
-    /// Indexed by [`PoolIndex`]; numbers that no pool has stand for empty ones.
+    /// Indexed by [`PoolIndex`]; unused numbers have empty pools.
     pub pools: Vec<Pool>,
-    /// What is configured at this moment.
+    /// The current configuration.
     pub config: Arc<Config>,
-    /// Who may call, and what callers may have.
+    /// Permitted callers, their keys and limits.
     pub tenants: Arc<Tenants>,
-    /// How requests are taken and noted from now on.
+    /// Settings for new connections and requests.
     pub serving: Serving,
 }
 
-/// What shards do beside choosing a rank.
+/// Settings of shards that do not concern the choice of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct Serving {
-    /// How sessions with clients begin; `None` without TLS.
+    /// Accepts TLS connections of clients; `None` without TLS.
     pub acceptor: Option<Acceptor>,
-    /// Where notes of requests go; `None` while nobody records.
+    /// Receives notes of requests; `None` while no recorder is attached.
     pub notes: Option<NoteSink>,
     /// Names images in chats; `None` without `image_key_file`.
     pub image_key: Option<ImageKey>,
-    /// A configured worker has not listed its models yet: an unlisted name may be one of them.
+    /// A configured worker has not listed its models yet: an unlisted name may be a model of that
+    /// worker.
     pub awaits_models: bool,
 }
 
-/// Ranks that share models, directly or through others: what they refuse they refuse together.
+/// Ranks that share models, directly or through other ranks: they have a common queue and rejection
+/// window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// In index order, whatever their state.
     pub ranks: Vec<RankIndex>,
-    /// Tokens that the KV caches of its usable ranks hold together; 0 while one of them is unknown.
+    /// Sum of the KV capacities of its usable ranks, in tokens; 0 if any capacity is unknown.
     pub kv_tokens: u64,
 }
 
-/// One engine process group, reached under one URL.
+/// An engine process group, reached under a URL.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Shown to people: header `x-forebay-worker`, metrics, logs. `host:port` unless configured.
+    /// Name for people: header `x-forebay-worker`, metrics, logs. `host:port` unless configured.
     pub name: Arc<str>,
     /// Value of the `Host` field sent to it.
     pub authority: Arc<str>,
-    /// Where it listens (resolved by the control plane).
+    /// Address of the worker, as resolved by the control plane.
     pub address: SocketAddr,
-    /// What it speaks beside OpenAI's API.
+    /// Engine family; decides which API the worker speaks beside OpenAI's.
     pub dialect: Dialect,
-    /// Health as last checked, and the operator's word.
+    /// Health by the last check, and the operator's order.
     pub state: WorkerState,
     /// Sent as `Authorization: Bearer …` instead of the client's own, when configured.
     pub api_key: Option<Arc<str>>,
-    /// Counts up when its caches may have been lost: it went down, or describes itself differently.
+    /// Increases when its caches may be lost: the worker was down, or its description changed.
     pub cache_generation: u32,
-    /// How sessions with it begin; `None` in plain text.
+    /// Opens TLS sessions with the worker; `None` in plain text.
     pub connector: Option<Connector>,
 }
 
@@ -88,7 +91,7 @@ pub enum Dialect {
     Openai,
 }
 
-/// What active health checks say of a worker, unless its operator has taken it out.
+/// Health of a worker by active checks, unless its operator drains or removes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerState {
     /// Never answered yet; takes no traffic.
@@ -97,19 +100,19 @@ pub enum WorkerState {
     Up,
     /// Failed its checks; takes no traffic.
     Down,
-    /// Gets nothing new by the operator's word, and finishes what it has.
+    /// Drained by the operator: gets no new requests, and finishes requests in flight.
     Draining {
-        /// What the checks say meanwhile.
+        /// Result of the health checks meanwhile.
         answers: bool,
-        /// Its streams go on at other workers, those that can.
+        /// Other workers continue its streams, as far as streams can move.
         moves: bool,
     },
-    /// Its operator has removed it. Only its place is left, and requests that were late.
+    /// Removed by the operator. Only its index is left, and late requests.
     Gone,
 }
 
 impl WorkerState {
-    /// The same for a worker that its operator has taken out.
+    /// The state after the operator drains the worker.
     #[must_use]
     pub const fn draining(self, moves: bool) -> Self {
         match self {
@@ -120,25 +123,24 @@ impl WorkerState {
         }
     }
 
-    /// Are its streams to go on at other workers, those that can?
+    /// Do other workers continue its streams, as far as streams can move?
     #[must_use]
     pub const fn moves_streams(self) -> bool {
         matches!(self, Self::Gone | Self::Draining { moves: true, .. })
     }
 
-    /// Has its operator taken it out?
+    /// Has the operator drained the worker?
     #[must_use]
     pub const fn is_draining(self) -> bool {
         matches!(self, Self::Draining { .. })
     }
 
-    /// Does it pass its checks?
     #[must_use]
     pub const fn answers(self) -> bool {
         matches!(self, Self::Up | Self::Draining { answers: true, .. })
     }
 
-    /// Did it fail its checks, or go?
+    /// Did the worker fail its checks, or was it removed?
     #[must_use]
     pub const fn is_down(self) -> bool {
         matches!(self, Self::Down | Self::Gone | Self::Draining { answers: false, .. })
@@ -148,45 +150,40 @@ impl WorkerState {
 /// The unit of index, load and selection: one `(worker, dp_rank)` with its own KV cache.
 #[derive(Clone, Debug)]
 pub struct Rank {
-    /// The worker it belongs to.
     pub worker: WorkerIndex,
-    /// Its number inside the worker.
     pub dp_rank: DpRank,
-    /// Ranks of that worker; 1 means that no pin is sent.
+    /// Ranks of that worker; with 1, requests need no rank pin.
     pub dp_size: u32,
-    /// Where it is reached: the worker's address, or its own port.
+    /// Address of the rank: the worker's address, or its own port.
     pub address: SocketAddr,
     /// Tokens per KV block; 0 while unknown.
     pub block_size_tokens: u32,
-    /// KV blocks it can hold; 0 while unknown.
+    /// Capacity in KV blocks; 0 while unknown.
     pub kv_block_count: u32,
-    /// Requests that it runs at once, as its engine tells; 0 while unknown.
+    /// Most requests that the engine runs at once, as declared; 0 while unknown.
     pub running_max: u32,
-    /// Where the limit of its requests comes from.
     pub limit_source: LimitSource,
-    /// True while its KV events are followed; without them its overlap is unknown.
+    /// True while a KV event stream is connected; without KV events the overlap is unknown.
     pub kv_feed_live: bool,
-    /// Which legs it serves.
     pub role: Role,
-    /// How its KV is transferred, when it prefills for others; `None` while that is not known, and
-    /// then it gets no legs.
+    /// KV transfer mode of a prefill rank; `None` while unknown. Without a mode the rank gets no
+    /// legs.
     pub kv_transfer: Option<KvTransfer>,
-    /// By which connector its KV moves, where that is known: ranks with different ones are no pair.
+    /// Connector that transfers its KV, if known: ranks with different connectors cannot be a pair.
     pub kv_flow: Option<KvFlow>,
-    /// Label of the part of the network it is in: ranks with different labels are no pair.
+    /// Label of its part of the network: ranks with different labels cannot be a pair.
     pub topology: Option<Arc<str>>,
-    /// How much it may be given.
+    /// Limits of requests and tokens on the rank.
     pub room: RoomLimits,
-    /// The pool it belongs to.
     pub pool: PoolIndex,
-    /// Where the index has what its lower tiers hold.
+    /// Index numbers of its lower cache tiers.
     pub tiers: TierRanks,
-    /// What sessions see of it.
+    /// Identity of the rank in session hashing.
     pub seat: SessionSeat,
 }
 
 impl Rank {
-    /// KV tokens that the rank can hold; 0: not known.
+    /// Capacity in KV tokens; 0: unknown.
     #[must_use]
     #[inline]
     pub const fn kv_capacity_tokens(&self) -> u64 {
@@ -194,46 +191,45 @@ impl Rank {
     }
 }
 
-/// Numbers under which the index knows what a rank could bring back from its lower tiers, and what
-/// its windows hold: like ranks of their own, but counted from
-/// [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) down, so that none is ever a rank. `None` while
-/// the rank was never seen to use that tier.
+/// Numbers in the index for blocks of a rank's lower cache tiers and windows. They count down from
+/// [`RANKS_MAX`](forebay_base::limits::RANKS_MAX), so that no number is ever a rank. `None` until
+/// KV events of the rank mention the tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierRanks {
-    /// What the device or the host holds.
+    /// Blocks on the device or the host.
     pub host: Option<RankIndex>,
-    /// What the device, the host or a disk holds.
+    /// Blocks on the device, the host or a disk.
     pub disk: Option<RankIndex>,
-    /// What the KV pool holds that the rank shares with others: all of them have its number.
+    /// Blocks of the KV pool that the rank shares with other ranks: all of them use its number.
     pub kv_pool: Option<RankIndex>,
-    /// Where a rank of a hybrid model can resume; the first places have them. None where the rank
-    /// can resume anywhere, or its events do not tell where.
+    /// Points where a rank of a hybrid model can resume; the first entries are used. All `None` if
+    /// the rank can resume anywhere, or if its events do not report the points.
     pub windows: [Option<Window>; WINDOWS_MAX],
-    /// The rank can resume only behind some of its blocks, and its events do not tell which: what
-    /// the index has is the most that it could.
+    /// The rank can resume only behind some of its blocks, and its events do not report which: the
+    /// index has an upper bound.
     pub is_bound: bool,
 }
 
 impl TierRanks {
-    /// The number of how far the rank can resume, when it cannot do so everywhere.
+    /// Index number of the rank's resumable prefix, if it cannot resume everywhere.
     #[must_use]
     pub fn point(&self) -> Option<RankIndex> {
         Some(self.windows.first()?.as_ref()?.number)
     }
 
-    /// Is what the index tells of the rank the most that it could find? Pools tell no better.
+    /// Is the overlap in the index an upper bound? KV pools report no exact overlap.
     #[must_use]
     pub const fn is_upper_bound(&self) -> bool {
         self.is_bound || self.kv_pool.is_some()
     }
 
-    /// What the index tells of the rank, in a word for pages.
+    /// Exactness of the overlap, as shown in admin pages.
     #[must_use]
     pub const fn overlap_kind(&self) -> &'static str {
         if self.is_upper_bound() { "upper_bound" } else { "exact" }
     }
 
-    /// The rank as walks know it, when it cannot resume everywhere.
+    /// The rank's windows for index walks, if it cannot resume everywhere.
     #[must_use]
     pub fn windowed(&self, rank: RankIndex) -> Option<WindowedRank> {
         self.point().map(|_| WindowedRank { rank, windows: self.windows })
@@ -241,7 +237,8 @@ impl TierRanks {
 }
 
 impl FleetSnapshot {
-    /// Before it is published: each rank tells of room where this fleet waits for the rank.
+    /// Sets the queue that each rank wakes when it has room. Called before the snapshot is
+    /// published.
     pub fn set_queues(&self, board: &LoadBoard) {
         for rank in (0..self.ranks.len()).filter_map(RankIndex::try_from_index) {
             if let Some(load) = board.rank(rank) {
@@ -250,8 +247,8 @@ impl FleetSnapshot {
         }
     }
 
-    /// What its maker owes to all who read it: indices lead somewhere, and lists that are searched
-    /// by halves are in order. Debug builds check it once for each snapshot.
+    /// Checks the guarantees for readers: indices are valid, and lists for binary search are
+    /// sorted. Debug builds check each snapshot once.
     pub fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -287,7 +284,7 @@ impl FleetSnapshot {
         Some((ModelIndex::try_from_index(index)?, self.models.get(index)?))
     }
 
-    /// The model whose ranks serve the name: the listed one, otherwise [`ANY_MODEL`]. `None` for an
+    /// The model that serves the name: the listed model, otherwise [`ANY_MODEL`]. `None` for an
     /// expected name without a rank: other workers must not get its requests.
     #[must_use]
     pub fn model_for(&self, name: &str) -> Option<(ModelIndex, &Model)> {
@@ -295,20 +292,20 @@ impl FleetSnapshot {
         known.or_else(|| self.model(ANY_MODEL)).filter(|(_, model)| !model.ranks.is_empty())
     }
 
-    /// Does a present worker list a name, or did it?
+    /// Has any present worker ever listed a model?
     #[must_use]
     pub fn has_names(&self) -> bool {
         self.models.iter().any(|model| model.is_known() && !model.is_any())
     }
 
-    /// What names the images in chats of a model; `None` where nothing behind an image is matched.
+    /// Key that names images in chats of a model; `None` if nothing behind an image is matched.
     #[must_use]
     pub fn image_key_of(&self, model: &Model) -> Option<&ImageKey> {
         let follows = model.text.as_ref().is_some_and(|text| text.vocabulary.follows_images());
         self.serving.image_key.as_ref().filter(|_| follows)
     }
 
-    /// Could any request be served now? A prefill worker is nothing without one that decodes.
+    /// Can any request be served now? A prefill worker needs a decode worker.
     #[must_use]
     pub fn can_serve(&self) -> bool {
         self.models.iter().any(|model| {
@@ -330,8 +327,8 @@ impl FleetSnapshot {
         })
     }
 
-    /// Does its worker still have the rank? One that it has no more serves no model, and so belongs
-    /// to no pool.
+    /// Does its worker still have the rank? A removed rank serves no model, and so belongs to no
+    /// pool.
     #[must_use]
     pub fn has(&self, index: RankIndex) -> bool {
         let rank = self.ranks.get(index.index());
@@ -353,15 +350,15 @@ impl FleetSnapshot {
         present.filter_map(|index| self.rank(index).map(|(rank, worker)| (index, rank, worker)))
     }
 
-    /// Do streams of the worker go on at other workers, those that can? Only as long as
-    /// `retry.mid_stream` is on: a reload may turn the key off after the order.
+    /// Do other workers continue streams of the worker, as far as streams can move? Only while
+    /// `retry.mid_stream` is on: a reload may turn the key off after the drain order.
     #[must_use]
     pub fn moves_streams(&self, worker: WorkerIndex) -> bool {
         let worker = self.workers.get(worker.index());
         self.config.retry.mid_stream && worker.is_some_and(|worker| worker.state.moves_streams())
     }
 
-    /// Can the rank take such a leg, whatever its state?
+    /// Can the rank serve the leg, whatever its state?
     #[must_use]
     pub fn serves(&self, index: RankIndex, leg: Leg) -> bool {
         let Some((rank, worker)) = self.rank(index) else { return false };
@@ -374,29 +371,28 @@ impl FleetSnapshot {
         }
     }
 
-    /// Does the rank serve whole requests and nothing else, whatever its state?
+    /// Does the rank serve only whole requests, whatever its state?
     #[must_use]
     pub fn is_whole_only(&self, index: RankIndex) -> bool {
         self.ranks.get(index.index()).is_some_and(|rank| rank.role == Role::Both)
     }
 
-    /// How much a rank may be given.
+    /// Limits of requests and tokens on a rank.
     #[must_use]
     pub fn room(&self, index: RankIndex) -> RoomLimits {
         self.ranks.get(index.index()).map(|rank| rank.room).unwrap_or_default()
     }
 
-    /// KV tokens that a rank can hold; 0: not known.
+    /// Capacity of a rank in KV tokens; 0: unknown.
     #[must_use]
     pub fn kv_capacity_tokens(&self, index: RankIndex) -> u64 {
         self.ranks.get(index.index()).map_or(0, Rank::kv_capacity_tokens)
     }
 
-    /// The queue that requests for a rank wait in.
     #[must_use]
     pub fn queue_of(&self, index: RankIndex) -> Option<QueueIndex> {
         let rank = self.ranks.get(index.index())?;
-        // By the number of the pool or of the rank: shards agree on it without a table.
+        // The number of the pool or of the rank: shards agree on it without a table.
         match self.config.flow.queue.mode {
             QueueMode::Pool => Some(QueueIndex(rank.pool.0)),
             QueueMode::Endpoint => Some(QueueIndex(index.0)),
@@ -404,7 +400,7 @@ impl FleetSnapshot {
         }
     }
 
-    /// The pool whose requests wait in a queue.
+    /// The pool that a queue serves.
     #[must_use]
     pub fn pool_of(&self, queue: QueueIndex) -> Option<PoolIndex> {
         match self.config.flow.queue.mode {
@@ -414,7 +410,7 @@ impl FleetSnapshot {
         }
     }
 
-    /// A pool; an empty one for a number that none has.
+    /// A pool; empty for an unused number.
     #[must_use]
     pub fn pool(&self, index: PoolIndex) -> Option<&Pool> {
         self.pools.get(index.index())
@@ -426,12 +422,12 @@ impl FleetSnapshot {
         self.pools.iter().enumerate().filter_map(used).filter(|(_, pool)| !pool.ranks.is_empty())
     }
 
-    /// Those whose ranks answer clients: all but the pools of prefill ranks.
+    /// Pools with ranks that answer clients: all pools except prefill pools.
     pub fn answering_pools(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
         self.used_pools().filter(|(index, _)| index.index() < RANKS_MAX)
     }
 
-    /// The rank and all others behind its address.
+    /// The rank and all other ranks at its address.
     pub fn ranks_beside(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
         let address = self.ranks.get(index.index()).map(|rank| rank.address);
         let beside = move |rank: &Rank| Some(rank.address) == address;
@@ -439,15 +435,14 @@ impl FleetSnapshot {
         ranks.filter_map(|(index, _)| RankIndex::try_from_index(index))
     }
 
-    /// Ranks that have no room when this one refuses a request: vLLM counts waiting requests for
-    /// all ranks of a server (`--max-num-queued-reqs`), SGLang for each rank.
+    /// Ranks that are full when this rank refuses a request: vLLM counts waiting requests for all
+    /// ranks of a server (`--max-num-queued-reqs`), SGLang for each rank.
     pub fn ranks_full_with(&self, index: RankIndex) -> impl Iterator<Item = RankIndex> {
         let dialect = self.rank(index).map(|(_, worker)| worker.dialect);
         let is_alone = dialect == Some(Dialect::Sglang);
         self.ranks_beside(index).filter(move |&rank| rank == index || !is_alone)
     }
 
-    /// The rank and its worker.
     #[must_use]
     pub fn rank(&self, index: RankIndex) -> Option<(&Rank, &Worker)> {
         let rank = self.ranks.get(index.index())?;

@@ -1,5 +1,4 @@
-//! Prefill and decode on different ranks: who does what, and how the KV cache gets from one to the
-//! other.
+//! Disaggregation: the roles of ranks, and the transfer of KV from prefill to decode.
 
 use std::sync::Arc;
 
@@ -11,38 +10,38 @@ pub enum Role {
     Both,
     /// Prefill legs only.
     Prefill,
-    /// Decode legs; engines that can also compute a prompt themselves get whole requests too.
+    /// Decode legs; engines that can also compute a prompt get whole requests too.
     Decode,
 }
 
-/// What a rank is asked to do for one request.
+/// The part of a request that a rank computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
-    /// Everything.
+    /// Prompt and answer.
     #[default]
     Whole,
-    /// Compute the prompt and hand its KV over.
+    /// Compute the prompt and send its KV to the decode rank.
     Prefill,
-    /// Take the KV and answer.
+    /// Receive the KV and answer.
     Decode,
 }
 
-/// How the KV of a prefill rank reaches a decode rank. The fields are what the decode engine has to
-/// be told.
+/// How the KV of a prefill rank reaches a decode rank. The fields are parameters for the decode
+/// engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvTransfer {
-    /// SGLang: both legs at once, they meet in a room.
+    /// SGLang: both legs at once; they meet in a bootstrap room.
     Bootstrap(Bootstrap),
-    /// vLLM `NixlConnector`: decode is sent what prefill has answered.
+    /// vLLM `NixlConnector`: decode gets the parameters of prefill's answer.
     TwoPhase,
     /// vLLM `NixlPushConnector`: both legs at once.
     Push(PushSource),
-    /// vLLM `MooncakeConnector`: both legs at once, they meet under a transfer id.
+    /// vLLM `MooncakeConnector`: both legs at once; they meet under a transfer id.
     Mooncake(MooncakeSource),
 }
 
 impl KvTransfer {
-    /// The same with strings of its own: handles of the copy write no count of the original's.
+    /// A copy with its own strings: its handles do not touch the reference counts of the original.
     #[must_use]
     pub fn copied(&self) -> Self {
         let copied = |text: &Arc<str>| Arc::from(&**text);
@@ -63,7 +62,7 @@ impl KvTransfer {
         }
     }
 
-    /// Prefill's answer comes when decode has the KV, so a decode rank that hangs makes both legs
+    /// Does prefill answer only when decode has the KV? Then a hanging decode rank makes both legs
     /// hang.
     #[must_use]
     pub const fn prefill_waits_for_decode(&self) -> bool {
@@ -74,20 +73,20 @@ impl KvTransfer {
 /// Registry of an SGLang prefill worker (SGLang 0.5.23, `disaggregation/common/conn.py`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// Its host, as the decode workers reach it.
+    /// Its host, as decode workers reach it.
     pub host: Arc<str>,
-    /// Its port; `None` lets decode use its own setting.
+    /// Its port; without a port, decode uses its own setting.
     pub port: Option<u16>,
     /// Data-parallel ranks of the prefill worker: a room belongs to the rank `room % dp_size`.
     pub dp_size: u32,
-    /// The prefill worker goes by the room, and refuses one that belongs to another rank.
+    /// The prefill worker checks the room, and refuses a room of another rank.
     pub follows_room: bool,
 }
 
-/// Where a `NixlPushConnector` sends from (vLLM 0.24 and newer).
+/// Source of a transfer by `NixlPushConnector` (vLLM 0.24 and newer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushSource {
-    /// `engine_id` of its `--kv-transfer-config`; with several ranks that of this rank.
+    /// `engine_id` of its `--kv-transfer-config`; of this rank, if there are several.
     pub engine_id: Arc<str>,
     /// Host of its side channel.
     pub host: Arc<str>,
@@ -99,7 +98,7 @@ pub struct PushSource {
     pub pp_size: u32,
 }
 
-/// Where a `MooncakeConnector` is found (vLLM 0.13 and newer).
+/// Registration of a `MooncakeConnector` (vLLM 0.13 and newer).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MooncakeSource {
     /// URL of its registry.

@@ -1,73 +1,73 @@
-//! The limit of requests of a rank whose engine declares none, learned from its load reports.
-//! Sans-IO: a report and its time go in, a limit comes out. The control plane keeps one for each
-//! such rank.
+//! The learned limit of requests of a rank, for engines that declare no limit. Learned from load
+//! reports. Sans-IO: a report and its time are the input, a limit is the output. The control plane
+//! has a [`LearnedLimit`] for each such rank.
 //!
 //! | state | report | next limit |
 //! |---|---|---|
-//! | no limit | enough requests have waited, see below | what runs, and one request more |
-//! | the limit holds requests back | more than two wait | what runs, and one request more |
-//! | the limit holds requests back | the second in a row in which none waits | a step more |
-//! | else | any | as it was |
+//! | no limit | enough requests have waited, see below | running requests plus 1 |
+//! | the limit holds requests back | more than two wait | running requests plus 1 |
+//! | the limit holds requests back | the second in a row in which none waits | raised by a step |
+//! | else | any | unchanged |
 //!
-//! One request that waits shows that the engine is full, so a full engine is not probed. A step is
-//! one request. It doubles while more run than ran when others waited last. A limit of twice as
-//! many as ran then is none, and is forgotten.
+//! A waiting request shows that the engine is full, so a full engine is not probed. A step is 1
+//! request. The step doubles while more requests run than at the last report with waiting requests.
+//! A limit above twice that number is removed.
 //!
-//! Requests that wait for a step of the engine, behind long prompts, are no sign of a limit. Held
-//! back, they would compute their prompts on ranks that do not hold them. So the first limit needs
-//! a proof: requests that waited, summed over reports in a row. It is large unless as many run as
-//! ever did, or the KV cache is full.
+//! Requests that wait for a step of the engine, behind long prompts, do not prove a limit. If the
+//! limit held them back, they would compute their prompts on ranks that do not hold them. So the
+//! first limit needs a proof: the sum of waiting requests over reports in a row. The proof is
+//! large, unless as many requests run as ever did, or the KV cache is full.
 
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
 
-/// So many requests may wait. With fewer than one the engine may idle, and nothing shows that it is
-/// full.
+/// Requests that may wait in the engine. Without a waiting request the engine may idle, and no
+/// report shows that it is full.
 const WAITING_MAX: u32 = 2;
-/// Reports that come faster are left out: in this time the requests that the limit has let in
-/// arrive, and the engine reports them.
+/// Reports in shorter intervals are ignored: requests that a new limit admits need this time to
+/// arrive and to be reported.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(400);
-/// Reports in a row without a waiting request that a probe needs. Two requests that end together
-/// leave none waiting for a moment.
+/// Reports in a row without a waiting request before a probe. Two requests that end together leave
+/// no request waiting for a moment.
 const FREE_REPORTS_MIN: u32 = 2;
-/// Waiting requests for each that runs that prove a limit, where the engine shows that it is full.
+/// Waiting requests per running request that prove a limit, if the engine appears full.
 const PROOF_FULL: u64 = 2;
-/// The same elsewhere: a long prompt keeps 20 requests waiting for some seconds.
+/// The same if the engine does not appear full: a long prompt delays 20 requests for some seconds.
 const PROOF: u64 = 32;
-/// The least proof: where few run, as many as ever ran is chance.
+/// Smallest proof: with few running requests, a new peak is chance.
 const PROOF_MIN: u64 = 128;
-/// As many as ever ran, less this part: requests that end with a step are missing in its report.
+/// Part of the peak that may be missing: requests that end with a step are missing in its report.
 const PEAK_PART: u32 = 32;
-/// A limit is forgotten only so far above what ran: where few run, twice as many are soon reached.
+/// Smallest distance above the running requests at which a limit is removed: with few running
+/// requests, twice as many are soon reached.
 const PROBED_MIN: u32 = 16;
 /// Part of [`LearnedLimit::ran`] that fades with each report of waiting requests.
 const RAN_FADE: u32 = 16;
 
-/// What one load report shows of a rank.
+/// Input of a learned limit, from a load report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitReport {
     /// Requests in the batch.
     pub running: u32,
-    /// Requests that wait for it.
+    /// Requests that wait for the batch.
     pub waiting: u32,
-    /// Requests that this router has there, and that other replicas have or may have.
+    /// Requests of this router on the rank, and of other replicas as far as reported.
     pub known: u32,
-    /// Hardly a block of its KV cache is free.
+    /// The KV cache has hardly a free block.
     pub is_kv_full: bool,
 }
 
-/// The limit of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LearnedLimit {
-    /// 0 while nothing has shown one.
+    /// 0 while no limit is proven.
     limit: u32,
-    /// By so much the next probe raises it.
+    /// The next probe raises the limit by this.
     step: u32,
-    /// Most requests that ran.
+    /// Most requests that ever ran.
     peak: u32,
-    /// Most requests that ran while others waited, lately.
+    /// Most requests that recently ran while other requests waited.
     ran: u32,
-    /// Waiting requests of the last reports, as far back as more than [`WAITING_MAX`] waited.
+    /// Sum of waiting requests over the last reports in a row with more than [`WAITING_MAX`].
     proven: u64,
     /// Reports in a row without a waiting request.
     free_reports: u32,
@@ -75,13 +75,13 @@ pub struct LearnedLimit {
 }
 
 impl LearnedLimit {
-    /// The limit; `None` while nothing has shown one.
+    /// The limit; `None` while no limit is proven.
     #[must_use]
     pub const fn places_max(&self) -> Option<u32> {
         if self.limit == 0 { None } else { Some(self.limit) }
     }
 
-    /// Takes a report. True if the limit has changed.
+    /// Processes a report. True if the limit has changed.
     pub fn observe(&mut self, report: LimitReport, now: NanosSinceStart) -> bool {
         let age = |at: NanosSinceStart| Duration::from_nanos(now.since(at));
         if self.reported_at.is_some_and(|at| age(at) < REPORT_INTERVAL_MIN) {
@@ -113,8 +113,8 @@ impl LearnedLimit {
         self.proven = if waits { self.proven.saturating_add(u64::from(report.waiting)) } else { 0 };
     }
 
-    /// Have so many waited that a limit must be the cause? Never by one report alone: many requests
-    /// may have come just before.
+    /// Have enough requests waited to prove a limit? A single report never proves a limit: many
+    /// requests may have arrived just before.
     fn is_proven(&self, report: LimitReport) -> bool {
         let least = self.peak - self.peak / PEAK_PART;
         let is_peak = (least..=self.peak).contains(&report.running);
@@ -123,7 +123,6 @@ impl LearnedLimit {
         self.proven > u64::from(report.waiting) && self.proven >= proof
     }
 
-    /// Raises the limit by a step.
     fn probe(&mut self, report: LimitReport) {
         let raised = self.limit.saturating_add(self.step.clamp(1, self.limit));
         let has_grown = report.running > self.ran;
@@ -134,8 +133,8 @@ impl LearnedLimit {
 }
 
 impl LimitReport {
-    /// The limit under which the engine is full and one request waits. Of an engine that others
-    /// use too: the part that its known requests are of all.
+    /// The limit at which the engine is full and 1 request waits. If other clients use the engine:
+    /// this router's share of it.
     fn filled(self) -> u32 {
         let all = self.running.saturating_add(self.waiting).max(self.known);
         let full = all.saturating_sub(self.waiting).saturating_add(1);
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reports one second apart.
+    /// Reports at intervals of a second.
     #[derive(Default)]
     struct Reports {
         learned: LearnedLimit,
@@ -166,8 +165,7 @@ mod tests {
             self.learned.places_max()
         }
 
-        /// An engine of so many places, and that many requests that want to be there. What is there
-        /// already stays.
+        /// A report of an engine with `places`, and `wanted` requests. Requests in the engine stay.
         fn serve(&mut self, places: u32, wanted: u32, there: &mut u32) -> Option<u32> {
             let most = self.learned.places_max().unwrap_or(u32::MAX);
             *there = (*there).saturating_sub(places).max(wanted.min(most));

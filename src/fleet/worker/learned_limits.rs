@@ -1,14 +1,14 @@
-//! The learned limits of all ranks. The control plane owns them: it follows the fleet, takes the
-//! reports, and writes each limit to the load board, where leases obey it.
+//! The learned limits of all ranks. Owned by the control plane: it follows the fleet, processes the
+//! reports, and stores each limit in the load board, where leases obey it.
 
 use super::learned_limit::{LearnedLimit, LimitReport};
 use super::{FleetSnapshot, LimitSource, LoadBoard, LoadReading, OwnLoad};
 use forebay_base::{NanosSinceStart, RankIndex};
 
-/// From here on a prompt of usual length finds no blocks.
+/// Above this share, a prompt of usual length finds no free blocks.
 const KV_FULL_PERMILLE: u16 = 950;
 
-/// One limit for each rank whose limit is to be learned.
+/// A limit for each rank with [`LimitSource::Learned`].
 #[derive(Debug, Default)]
 pub struct LearnedLimits {
     by_rank: Vec<Option<RankLimit>>,
@@ -16,30 +16,30 @@ pub struct LearnedLimits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RankLimit {
-    /// Life of the engine, see [`super::Worker::cache_generation`].
+    /// Generation of the engine's cache, see [`super::Worker::cache_generation`].
     life: u32,
     limit: LearnedLimit,
 }
 
 impl LearnedLimits {
-    /// The fleet is another one. What was learned of an engine is forgotten when it starts anew,
-    /// declares its limit, or is given one.
+    /// Follows a change of the fleet. Forgets the limit of an engine that restarts, declares its
+    /// limit, or gets a configured limit.
     pub fn follow(&mut self, fleet: &FleetSnapshot, board: &LoadBoard) {
         self.by_rank.resize(fleet.ranks.len().max(self.by_rank.len()), None);
-        for (position, kept) in self.by_rank.iter_mut().enumerate() {
+        for (position, entry) in self.by_rank.iter_mut().enumerate() {
             let Some(index) = RankIndex::try_from_index(position) else { continue };
             let life = fleet
                 .rank(index)
                 .filter(|(rank, _)| rank.limit_source == LimitSource::Learned)
                 .map(|(_, worker)| worker.cache_generation);
-            if kept.map(|kept| kept.life) != life {
-                *kept = life.map(|life| RankLimit { life, limit: LearnedLimit::default() });
+            if entry.map(|entry| entry.life) != life {
+                *entry = life.map(|life| RankLimit { life, limit: LearnedLimit::default() });
                 board.set_learned_places(index, None);
             }
         }
     }
 
-    /// Takes what an engine reports of a rank. `own`: what this router had there.
+    /// Processes a load report of a rank. `own`: this router's load there.
     pub fn observe(
         &mut self,
         rank: RankIndex,
@@ -48,7 +48,7 @@ impl LearnedLimits {
         board: &LoadBoard,
         now: NanosSinceStart,
     ) {
-        let Some(Some(kept)) = self.by_rank.get_mut(rank.index()) else { return };
+        let Some(Some(entry)) = self.by_rank.get_mut(rank.index()) else { return };
         let elsewhere = board.rank(rank).map_or(0, |load| load.places_elsewhere());
         let report = LimitReport {
             running: reading.running,
@@ -56,8 +56,8 @@ impl LearnedLimits {
             known: own.in_flight.saturating_add(elsewhere),
             is_kv_full: reading.kv_permille.is_some_and(|permille| permille >= KV_FULL_PERMILLE),
         };
-        if kept.limit.observe(report, now) {
-            board.set_learned_places(rank, kept.limit.places_max());
+        if entry.limit.observe(report, now) {
+            board.set_learned_places(rank, entry.limit.places_max());
         }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     const RANK: RankIndex = RankIndex(0);
     const NONE: RoomLimits = RoomLimits { places_max: 0, kv_tokens_max: 0, prefill_tokens_max: 0 };
 
-    /// Places that are taken until there is none left.
+    /// Takes all places that are left.
     fn taken(load: &RankLoad, limits: RoomLimits) -> usize {
         let takes = |_: &usize| load.try_acquire(limits, RoomWanted::default()).is_some();
         let count = (0..1_000).take_while(takes).count();
@@ -100,7 +100,7 @@ mod tests {
         assert!(load.has_room(NONE, RoomWanted::default()));
         assert_eq!(taken(load, RoomLimits { places_max: 20, ..NONE }), 20, "of another source");
         assert_eq!(taken(load, RoomLimits::CLOSED), 0);
-        // A refusal when idle: one may try, however many would run.
+        // A refusal when idle: a single request may try, however many would run.
         load.refused(ModelIndex(0), NanosSinceStart(0));
         let room = |ms: u64| load.room_at(NONE, None, NanosSinceStart(ms * 1_000_000)).places_max;
         assert_eq!([room(1), room(401), room(3_000)], [1, 3, 9]);

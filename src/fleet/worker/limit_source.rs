@@ -1,5 +1,4 @@
-//! Where the limit of requests of a rank comes from. The control plane and `forebay doctor` go by
-//! the same rule.
+//! Source of a rank's limit of requests. The control plane and `forebay doctor` use the same rule.
 
 use super::{Role, RoomLimits};
 use forebay_config::FlowConfig;
@@ -7,38 +6,37 @@ use forebay_config::FlowConfig;
 /// Source of [`RoomLimits::places_max`] of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitSource {
-    /// A key of the configuration; its 0 means no limit.
+    /// A configuration key; a value of 0 means no limit.
     Configured,
-    /// The engine declares it.
+    /// The engine declares the limit.
     Declared,
-    /// Neither: load reports show it, see [`LearnedLimit`](super::LearnedLimit).
+    /// Neither: learned from load reports, see [`LearnedLimit`](super::LearnedLimit).
     #[default]
     Learned,
     /// Neither, and the engine reports no load.
     Unlimited,
 }
 
-/// A limit of requests, and where it comes from.
+/// A limit of requests, and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlacesLimit {
-    /// Most requests in flight; 0: no limit, or one that is learned.
+    /// Most requests in flight; 0: no limit, or a learned limit.
     pub places_max: u32,
-    /// Where it comes from.
     pub source: LimitSource,
 }
 
-/// What an engine shows of the requests that it runs.
+/// Capabilities of an engine that decide the source of its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineShows {
-    /// Requests that it declares; 0: none.
+    /// Limit that the engine declares; 0: none.
     pub running_max: u32,
-    /// It reports its load.
+    /// The engine reports its load.
     pub reports_load: bool,
 }
 
 impl PlacesLimit {
-    /// What is configured for the worker (`own`), for its role, for all; then what its engine
-    /// declares.
+    /// The limit of the first source that has any: the worker (`own`), its role, all ranks, the
+    /// engine's declaration.
     #[must_use]
     pub fn of(flow: &FlowConfig, own: Option<u32>, role: Role, engine: EngineShows) -> Self {
         let of_role = match role {
@@ -73,7 +71,7 @@ impl PlacesLimit {
 }
 
 impl LimitSource {
-    /// Its word in `GET /workers`, and the metrics label `source`.
+    /// Value in `GET /workers` and of the metrics label `source`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

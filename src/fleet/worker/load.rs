@@ -1,6 +1,6 @@
-//! What is in flight on one rank: a cell of atomics of the load board. It is the truth of what this
-//! router has in flight. Leases (`account::lease`) are the only writers of the counts of requests
-//! and tokens; the other words say who may change them.
+//! Requests in flight on a rank: a cell of atomics of the load board. This cell is authoritative
+//! for requests of this router. Only leases (`account::lease`) write the counts of requests and
+//! tokens; each of the other words documents its writer.
 
 use super::RankSigns;
 use super::refusal::RefusalNote;
@@ -8,73 +8,74 @@ use super::room_limits::{RoomLimits, RoomWanted};
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Places stand above this bit of `held`, KV tokens below it: 16 million places, a million million
-/// tokens.
+/// `held` has the places above this bit, and the KV tokens below it: 16 million places, a million
+/// million tokens.
 pub(super) const PLACE_BIT: u32 = 40;
 pub(super) const ONE_PLACE: u64 = 1 << PLACE_BIT;
 pub(super) const TOKENS_MASK: u64 = ONE_PLACE - 1;
-/// `queue` of a rank that nobody waits for.
+/// `queue` of a rank without a queue.
 const NO_QUEUE: u32 = u32::MAX;
-/// So long after an engine has refused, one request more than it had then may try; each such time
-/// after it twice as many more.
+/// After this time since a refusal, 1 request more than at the refusal may try. After each further
+/// period, twice as many more.
 const REFUSAL_STEP_MS: u64 = 200;
-/// After so many steps more may try than a rank can have places: the refusal is forgotten.
+/// After this many steps, more requests may try than a rank can have places: the refusal is
+/// forgotten.
 const REFUSAL_STEPS: u64 = 24;
-// One more step is a shift of a `u32`, and no rank has more places than the word can count.
+// Each step is a shift of a `u32`, and no rank has more places than the word can count.
 const _: () = assert!(REFUSAL_STEPS < u32::BITS as u64);
 const _: () = assert!(REFUSAL_STEPS >= (u64::BITS - PLACE_BIT) as u64);
 
-/// What is in flight on one rank, as counted by this process.
+/// Requests in flight on a rank, as counted by this process.
 #[derive(Debug)]
 pub struct RankLoad {
-    /// Places taken and KV tokens reserved, in one word, so that both limits hold by one
-    /// compare-and-swap.
+    /// Places taken and KV tokens reserved, in a single word: a single compare-and-swap checks both
+    /// limits.
     held: AtomicU64,
     pub(super) prefill_tokens: AtomicU64,
-    /// The part of them whose first tokens do not show, see `UnstreamedPrompts`. Above
-    /// [`PLACE_BIT`] stands the number of the next prompt, which wraps.
+    /// Part of `prefill_tokens` without a visible first token, see `UnstreamedPrompts`. The bits
+    /// above [`PLACE_BIT`] are the number of the next prompt, which wraps.
     pub(super) unseen: AtomicU64,
-    /// Requests that the engine had taken and that have ended, ever: the drain rate is read off it.
-    /// Above [`PLACE_BIT`] stands the number of prompts that are computed as far as this router
-    /// knows, or given up, which wraps.
+    /// All requests that the engine had accepted and that have ended, for the drain rate. The bits
+    /// above [`PLACE_BIT`] count prompts that are computed as far as this router knows, or given
+    /// up. That count wraps.
     pub(super) ended: AtomicU64,
-    /// The same of other replicas, in the form of `held`. Written by the control plane.
+    /// Places and tokens of other replicas, in the layout of `held`. Written by the control plane.
     elsewhere: AtomicU64,
-    /// Prompt tokens that ranks have yet to compute for other replicas. Written by the control
+    /// Prompt tokens that the rank has yet to compute for other replicas. Written by the control
     /// plane.
     prefill_elsewhere: AtomicU64,
-    /// The engine refused work; until then it gets none. Written by who was refused.
+    /// The engine refused a request; the rank gets no requests until then. Written by the shard of
+    /// the refused request.
     busy_until_ns: AtomicU64,
-    /// When it refused last, in milliseconds below [`PLACE_BIT`], and how many requests it had then
-    /// above it; 0: never.
+    /// Time of the last refusal, in milliseconds, below [`PLACE_BIT`], and the requests in flight
+    /// at that time above it; 0: never.
     refused: AtomicU64,
-    /// Whose waiters are told when there is room. Written by the control plane.
+    /// Queue that waits for room here. Written by the control plane.
     queue: AtomicU32,
-    /// Requests that it may have as its load reports show, see `LearnedLimit`; 0: no limit. Written
-    /// by the control plane.
+    /// Learned limit of requests, see `LearnedLimit`; 0: no limit. Written by the control plane.
     learned_places: AtomicU32,
     /// Set by shards, taken by the control plane.
     signs: RankSigns,
-    /// Nobody in that queue has a use for room here. Written by the queue's home.
+    /// No request in that queue can use room here. Written by the queue's owner.
     spare: AtomicBool,
-    /// The model that [`Self::refused`] speaks of, and refusals in a row: see `Refusals`.
+    /// The model of [`Self::refused`], and refusals in a row: see `RefusalNote`.
     refusals: AtomicU32,
-    /// Weights of failures, less what successes took off.
+    /// Weights of failures, halved by successes.
     pub(super) failures: AtomicU32,
     /// The callers and the model of the failures.
     pub(super) witnesses: AtomicU32,
-    /// Successes in a row, pauses, and failures of this and another rank of which either may be the
-    /// cause.
+    /// Successes in a row, pauses, the share of failures, and failures that this rank shares with
+    /// another rank.
     pub(super) history: AtomicU32,
     pub(super) open_until_ns: AtomicU64,
     pub(super) trial: AtomicBool,
-    /// Why it is ejected. Written by the control plane.
+    /// Reason of the ejection. Written by the control plane.
     pub(super) ejection: AtomicU8,
-    /// How often it was, for each reason.
+    /// Number of ejections by reason.
     pub(super) ejections: AtomicU32,
 }
 
-// One line of the cache, or the pair that a core fetches together.
+// A cache line, or the pair of lines that a core fetches together.
 #[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<RankLoad>() <= 128);
 
@@ -106,24 +107,23 @@ impl Default for RankLoad {
 }
 
 impl RankLoad {
-    /// Takes one place and tokens, unless a limit would be exceeded: the number of tokens, which is
-    /// to be given back. They are those wanted; where that is more than the rank may ever hold,
-    /// those that are left. Exact under any interleaving, for places and tokens together: one word
-    /// decides. The prefill limit is checked before: it bounds what is begun, not what is taken.
+    /// Takes a place and KV tokens, unless a limit would be exceeded. Returns the number of tokens,
+    /// which has to be given back: `wanted`, or the tokens that are left if `wanted` exceeds the
+    /// limit. Exact under any interleaving, for places and tokens together: a single word decides.
+    /// The prefill limit is checked first: it bounds new prefills, not places.
     #[must_use]
     pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
         if !self.takes_prefill(limits) {
             return None;
         }
-        // ordering: written by one thread, read as a limit; pairs with the store in
+        // ordering: written by a single thread, read as a limit; pairs with the store in
         // `set_elsewhere`.
         let elsewhere = self.elsewhere.load(Ordering::Relaxed);
         let limits = self.limited(limits);
         let wanted = wanted.kv_tokens.min(TOKENS_MASK);
         let mut taken = 0;
         let take = |held: u64| {
-            // What is counted fits the word, whatever is wanted: the same number is taken off
-            // again.
+            // Limit the tokens to the bits of the word: the release subtracts the same number.
             taken = share(held.saturating_add(elsewhere), limits, wanted)?
                 .min(TOKENS_MASK - (held & TOKENS_MASK));
             debug_assert!(taken <= wanted, "more tokens than wanted");
@@ -131,9 +131,8 @@ impl RankLoad {
             debug_assert!(places(sum) == places(held) + 1, "tokens ran over into places");
             Some(sum)
         };
-        // ordering: a count nothing is published through; the read-modify-write decides, so two
-        // shards cannot take the last place both. That waiters hear of room is the affair of
-        // `QueueCell`.
+        // ordering: a count that publishes nothing; the read-modify-write decides, so two shards
+        // cannot both take the last place. `QueueCell` wakes the waiters.
         let took = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         took.is_ok().then_some(taken)
     }
@@ -151,12 +150,12 @@ impl RankLoad {
             && share(held.saturating_add(elsewhere), limits, tokens).is_some()
     }
 
-    /// Gives a place and its tokens back, and tells nobody: leases go through
-    /// [`LoadBoard::give_back`](super::LoadBoard::give_back), which tells those who wait.
+    /// Gives a place and its tokens back, and wakes no waiter. Leases use
+    /// [`LoadBoard::give_back`](super::LoadBoard::give_back), which also wakes waiters.
     pub fn release(&self, kv_tokens: u64) {
         let tokens = kv_tokens.min(TOKENS_MASK);
         // ordering: pairs with `try_acquire` on the same word only. The fence that orders it before
-        // the look at the waiters is in `QueueCell::room_made`.
+        // the read of the waiters is in `QueueCell::room_made`.
         let before = self.held.fetch_sub(ONE_PLACE | tokens, Ordering::Relaxed);
         debug_assert!(
             before >= ONE_PLACE && before & TOKENS_MASK >= tokens,
@@ -164,8 +163,7 @@ impl RankLoad {
         );
     }
 
-    /// Corrects the tokens of a request whose place was taken with `before` of them, and that takes
-    /// `after`.
+    /// Corrects the tokens of a request from `before` to `after`.
     pub fn correct(&self, before: u64, after: u64) {
         if after > before {
             // ordering: as in `try_acquire`.
@@ -178,47 +176,47 @@ impl RankLoad {
         }
     }
 
-    /// What shards saw of it and its worker, for the control plane.
+    /// Signs that shards have seen of the rank and its worker, for the control plane.
     #[must_use]
     pub const fn signs(&self) -> &RankSigns {
         &self.signs
     }
 
     /// The engine refused a request for a model for lack of room. The rank gets no request for that
-    /// model until the hold ends, or one of our requests there does, and from now on no more at
-    /// once than it has, see [`Self::places_now`]. Called after the refused request has given its
-    /// place back.
+    /// model until the hold ends, or a request of this router ends there. From now on, the number
+    /// of requests at the refusal is a limit, see [`Self::places_now`]. Called after the refused
+    /// request has given its place back.
     ///
-    /// Each further hold is twice as long. A refusal for a second model holds all models: an engine
-    /// that is full refuses each.
+    /// Each further hold is twice as long. A refusal for a second model holds all models: a full
+    /// engine refuses all of them.
     pub fn refused(&self, model: ModelIndex, now: NanosSinceStart) {
         // ordering: a hint; pairs with `busy_until`.
         let is_held = self.busy_until_ns.load(Ordering::Relaxed) > now.0;
         let is_recent = self.places_after_refusal(now).is_some();
-        // ordering: a word of its own, a hint; pairs with `is_refused_for`.
+        // ordering: an independent word, a hint; pairs with `is_refused_for`.
         let before = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
         let next = before.with(model, is_recent, is_held);
         // ordering: as above.
         self.refusals.store(next.word(), Ordering::Relaxed);
-        // ordering: a hint; a request that reads an old value is refused once more.
+        // ordering: a hint; a request that reads an old value is refused again.
         self.busy_until_ns.fetch_max(now.plus(next.hold()).0, Ordering::Relaxed);
         let note = |word: u64| {
-            // ordering: read after the refused request's own place is back, which the same thread
-            // gave; others that will be refused too may still be in it, and lower it in their turn.
-            // Pairs with nothing else.
+            // ordering: read after the refused request has given its own place back, on the same
+            // thread. The count may still include other requests that will be refused; each of them
+            // lowers it in turn. Pairs with nothing else.
             let held = self.held.load(Ordering::Relaxed);
             // ordering: as in `try_acquire`.
             let had = held.saturating_add(self.elsewhere.load(Ordering::Relaxed));
             let least = places(had).min(places_after(word, now).unwrap_or(u32::MAX));
             Some(u64::from(least) << PLACE_BIT | millis(now).max(1))
         };
-        // ordering: one word of its own, read as a limit in `places_now`; the read-modify-write
-        // keeps the least of several. Model: tests/loom/models.rs,
+        // ordering: an independent word, read as a limit in `places_now`; the read-modify-write
+        // keeps the smallest value. Model: tests/loom/models.rs,
         // `after_a_refusal_one_end_lets_one_through`.
         let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
-    /// Does the engine's last refusal speak of requests for the model? `None` asks for any.
+    /// Does the engine's last refusal concern requests for the model? `None`: any model.
     fn is_refused_for(&self, model: Option<ModelIndex>) -> bool {
         // ordering: a hint; pairs with `refused`.
         let note = RefusalNote::of(self.refusals.load(Ordering::Relaxed));
@@ -233,8 +231,8 @@ impl RankLoad {
         self.refused.load(Ordering::Relaxed) != 0
     }
 
-    /// Has the engine refused requests of one model lately, and of no other? Then it has room for
-    /// the others. `None` asks for whichever model.
+    /// Have the engine's recent refusals been for a single model? Then the engine has room for
+    /// other models. `None`: any model.
     #[must_use]
     pub fn refuses_one_model(&self, model: Option<ModelIndex>, now: NanosSinceStart) -> bool {
         // ordering: a hint; pairs with `refused`.
@@ -243,14 +241,14 @@ impl RankLoad {
     }
 
     fn places_after_refusal(&self, now: NanosSinceStart) -> Option<u32> {
-        // ordering: one word, read as a limit; a reader of an old value may be refused once more.
+        // ordering: read as a limit; a reader of an old value may be refused again.
         places_after(self.refused.load(Ordering::Relaxed), now)
     }
 
-    /// How many requests the rank may have now, as far as its engine has refused lately; `None`: no
-    /// limit of this kind. What it had when it refused, so that each end lets one through and not
-    /// all who wait; after a while without a refusal one more, then 3, 7, 15 and so on: what it had
-    /// may be less than it can take, and nothing else would tell.
+    /// Limit of requests after recent refusals by the engine; `None`: no such limit. At first the
+    /// number of requests at the refusal, so that each end admits a single request and not all
+    /// waiting requests. After a while without a refusal 1 more, then 3, 7, 15 and so on: the
+    /// engine may take more than at the refusal, and only trying can show it.
     #[must_use]
     #[inline]
     pub fn places_now(&self, model: Option<ModelIndex>, now: NanosSinceStart) -> Option<u32> {
@@ -258,7 +256,7 @@ impl RankLoad {
         self.is_refused_for(model).then_some(places)
     }
 
-    /// Limits with what the engine's refusals make of them at this moment, for a model or for any.
+    /// Limits after the engine's refusals, for a model or for any model.
     #[must_use]
     #[inline]
     pub fn room_at(
@@ -277,7 +275,7 @@ impl RankLoad {
         room
     }
 
-    /// A request that the engine had taken has ended, so there is room again for its model.
+    /// A request that the engine had accepted has ended, so there is room again for its model.
     pub(super) fn has_ended(&self, model: ModelIndex) {
         // ordering: statistic; pairs with nothing.
         self.ended.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +290,7 @@ impl RankLoad {
         }
     }
 
-    /// Until when the engine gets no request for a model, or for any; in the past: it gets all.
+    /// End of the hold for a model, or for any model. A time in the past: there is no hold.
     #[must_use]
     #[inline]
     pub fn busy_until(&self, model: Option<ModelIndex>) -> NanosSinceStart {
@@ -302,52 +300,52 @@ impl RankLoad {
         NanosSinceStart(if speaks { until } else { 0 })
     }
 
-    /// What other replicas have there. Only the control plane calls it, and
-    /// [`LoadBoard::room_made`](super::LoadBoard::room_made) after it lowered.
+    /// Sets places and tokens of other replicas on the rank. Only the control plane calls this,
+    /// followed by [`LoadBoard::room_made`](super::LoadBoard::room_made) if it lowered them.
     pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
         let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
-        // ordering: one word, read as a limit in `try_acquire`; its age is the replicas' affair.
+        // ordering: read as a limit in `try_acquire`; the replicas' reports may be old anyway.
         self.elsewhere.store(word, Ordering::Relaxed);
     }
 
-    /// Prompt tokens that the rank has yet to compute for other replicas. Only the control plane
-    /// calls it.
+    /// Sets the prompt tokens that the rank has yet to compute for other replicas. Only the control
+    /// plane calls this.
     pub fn set_prefill_elsewhere(&self, tokens: u64) {
         // ordering: a hint for selection; pairs with nothing.
         self.prefill_elsewhere.store(tokens, Ordering::Relaxed);
     }
 
-    /// The same, as they said last.
+    /// Prompt tokens that the rank has yet to compute for other replicas, as last reported.
     #[must_use]
     pub fn prefill_elsewhere(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
         self.prefill_elsewhere.load(Ordering::Relaxed)
     }
 
-    /// Requests that other replicas have there.
+    /// Requests of other replicas on the rank.
     #[must_use]
     pub fn places_elsewhere(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
         places(self.elsewhere.load(Ordering::Relaxed))
     }
 
-    /// Most requests that the rank may have, as its load reports show. Only
-    /// [`LoadBoard::set_learned_places`](super::LoadBoard::set_learned_places) calls it.
+    /// Sets the learned limit of requests. Only
+    /// [`LoadBoard::set_learned_places`](super::LoadBoard::set_learned_places) calls this.
     pub(super) fn set_learned_places(&self, places: u32) {
-        // ordering: one word, read as a limit; pairs with the load in `learned_places`.
+        // ordering: read as a limit; pairs with the load in `learned_places`.
         self.learned_places.store(places, Ordering::Relaxed);
     }
 
-    /// The same; 0: no limit was learned.
+    /// The learned limit of requests; 0: none.
     #[must_use]
     #[inline]
     pub fn learned_places(&self) -> u32 {
-        // ordering: one word, read as a limit; pairs with the store in `set_learned_places`. A
-        // reader of an old value lets one request too many in, or makes it wait.
+        // ordering: read as a limit; pairs with the store in `set_learned_places`. A reader of an
+        // old value admits a request too many, or delays a request.
         self.learned_places.load(Ordering::Relaxed)
     }
 
-    /// Limits with what was learned where they name no number of places.
+    /// Limits with the learned limit of requests, if `limits` has none.
     #[must_use]
     #[inline]
     pub fn limited(&self, limits: RoomLimits) -> RoomLimits {
@@ -357,12 +355,12 @@ impl RankLoad {
         RoomLimits { places_max: self.learned_places(), ..limits }
     }
 
-    /// Which queue is told of room on this rank. Only the control plane calls it.
+    /// Sets the queue that waits for room on this rank. Only the control plane calls this.
     pub fn set_queue(&self, queue: Option<QueueIndex>) {
         let number = queue.map_or(NO_QUEUE, |queue| u32::from(queue.0));
-        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes a
-        // home for nothing; the new home looks for itself when it gets the fleet that the change
-        // belongs to.
+        // ordering: Release; pairs with the Acquire in `queue`. A reader of the old queue wakes its
+        // owner for nothing. The owner of the new queue looks for room when it gets the new fleet
+        // snapshot.
         self.queue.store(number, Ordering::Release);
     }
 
@@ -371,16 +369,15 @@ impl RankLoad {
         u16::try_from(self.queue.load(Ordering::Acquire)).ok().map(QueueIndex)
     }
 
-    /// Is what room there is of no use to anybody in the rank's queue, as its home saw it at its
-    /// last look? A queue leads to several ranks, and some of those who wait can use only some of
-    /// them.
+    /// Is the rank's room useless for all requests in its queue, at the last look of the queue's
+    /// owner? A queue leads to several ranks, and some requests can use only some of them.
     #[must_use]
     pub fn is_spare(&self) -> bool {
-        // ordering: a hint, as old as the home's last look; pairs with nothing.
+        // ordering: a hint, as old as the owner's last look; pairs with nothing.
         self.spare.load(Ordering::Relaxed)
     }
 
-    /// Says so. Only the home of its queue calls it.
+    /// Sets [`is_spare`](Self::is_spare). Only the queue's owner calls this.
     pub fn set_spare(&self, spare: bool) {
         if self.is_spare() != spare {
             // ordering: as in `is_spare`.
@@ -395,14 +392,14 @@ impl RankLoad {
         places(self.held.load(Ordering::Relaxed))
     }
 
-    /// KV tokens that they hold, or will. Those that several share count once.
+    /// KV tokens that these requests hold, or will hold. Shared tokens count once.
     #[must_use]
     pub fn kv_tokens(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
         self.held.load(Ordering::Relaxed) & TOKENS_MASK
     }
 
-    /// Requests that an engine had taken and that have ended since the start.
+    /// Requests that an engine had accepted and that have ended since the start.
     #[must_use]
     pub fn ended(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
@@ -437,20 +434,20 @@ fn places(word: u64) -> u32 {
     u32::try_from(word >> PLACE_BIT).unwrap_or(u32::MAX)
 }
 
-/// The tokens that one more request takes which wants so many; `None`: there is no room for it. One
-/// that wants more than the rank may ever hold needs a place, and takes what is left: to wait for
-/// an empty rank would not help it.
+/// Tokens that the next request takes if it needs `wanted`; `None`: no room. A request that needs
+/// more than the limit takes a place and the tokens that are left: waiting for an empty rank would
+/// not help it.
 fn share(held: u64, limits: RoomLimits, wanted: u64) -> Option<u64> {
     let taken = places(held);
     let most = limits.kv_tokens_max;
-    // Signed: a closed room has fewer places than none.
+    // Signed: a closed rank has fewer than 0 places.
     if limits.places_max > 0 && taken.cast_signed() >= limits.places_max.cast_signed() {
         return None;
     }
     if most == 0 || taken == 0 && wanted <= most {
         return Some(wanted);
     }
-    // A limit that was lowered may be below what is held.
+    // A lowered limit may be below the tokens held.
     let left = most.checked_sub(held & TOKENS_MASK)?;
     if wanted > most { Some(left) } else { (wanted <= left).then_some(wanted) }
 }
@@ -575,7 +572,7 @@ mod tests {
         board.give_back(RANK, 0, None);
         load.refused(MODEL, at(215));
         assert_eq!((take(414, 9), load.places_now(ANY, at(415))), (0, Some(5)), "and is refused");
-        // It has become larger: 1, 2, 4 ... more each time, until nothing is left of it.
+        // The limit has risen: 1, 2, 4 ... more each time, until it is gone.
         let more = [415, 615, 815, 1_015].map(|ms| take(ms, 99));
         assert_eq!(more, [1, 2, 4, 8]);
         assert_eq!((load.places_now(ANY, at(60_000)), take(60_000, 99)), (None, 64 - 19));
@@ -593,7 +590,7 @@ mod tests {
         assert_eq!([room(0), room(201), room(401)], [1, 1, 3]);
     }
 
-    /// I2: a refusal of one model leaves the other models of the rank alone, until these are
+    /// I2: a refusal of a model does not affect the other models of the rank, until these are
     /// refused as well.
     #[test]
     fn a_refusal_speaks_of_its_model_until_another_model_is_refused() {
@@ -648,7 +645,7 @@ mod tests {
         assert!(board.in_flight().enter(1) && !board.in_flight().enter(1));
         board.in_flight().exit();
         assert!(board.in_flight().enter(1));
-        // Without a limit they are counted all the same: a new one holds for who comes next.
+        // Requests are counted without a limit too: a new limit applies to the next request.
         assert!(board.in_flight().enter(0) && board.in_flight().enter(0));
         assert!(!board.in_flight().enter(3));
         board.in_flight().exit();

@@ -1,5 +1,5 @@
-//! The fleet as data. Snapshots are made by the control plane, immutable, and shared by `Arc`;
-//! the load board is the one piece of shared mutable state: padded atomics, one cell per rank.
+//! The fleet as data. The control plane publishes immutable snapshots, shared by `Arc`. The load
+//! board is the only shared mutable state: padded atomics, a cell per rank.
 
 mod board;
 mod breaker;
@@ -51,7 +51,7 @@ pub use load::RankLoad;
 pub use model::{ANY_MODEL, Model, ModelKind, ModelText};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use past::RankPast;
-pub use pinned::{Pinned, PinnedPrefixes};
+pub use pinned::{PinnedPrefixes, PrefixPins};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits};
 pub use queue_tenants::QueueWanted;
 pub use report::{

@@ -1,4 +1,4 @@
-//! A model as shards see it: its ranks, its place in the index, its text.
+//! A model as shards use it: its ranks, its place in the index, its text.
 
 use super::Leg;
 use forebay_base::{PoolIndex, RankIndex};
@@ -7,60 +7,58 @@ use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatTemplate, EngineRules};
 use std::sync::Arc;
 
-/// The model of this name takes requests for names that no worker lists. An engine cannot list it.
+/// Name of the model that serves names which no worker lists. An engine cannot list it.
 pub const ANY_MODEL: &str = "*";
 
-/// One model name and who serves it.
+/// A model name and its ranks.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// As clients write it.
+    /// Name that clients send.
     pub name: Arc<str>,
-    /// Its object in the answer of `GET /v1/models`, as JSON text: of its workers, that of the
-    /// shortest context.
+    /// Its object in the answer of `GET /v1/models`, as JSON text: the object of its worker with
+    /// the shortest context.
     pub card_json: Arc<str>,
-    /// Ranks that serve it, in index order, whatever their state.
+    /// Ranks that serve the model, in index order, whatever their state.
     pub ranks: Vec<RankIndex>,
-    /// The pool of those that answer: they serve whole requests or decode legs.
+    /// Pool of the ranks that answer: they serve whole requests or decode legs.
     pub pool: PoolIndex,
-    /// The pool of those that prefill for others, when there are any.
+    /// Pool of the prefill ranks, if there are any.
     pub prefill_pool: Option<PoolIndex>,
-    /// Where the index has its prompts.
+    /// Roots of its prompts in the index.
     pub roots: ModelRoots,
-    /// How its prompts become bytes; `None` when no tokenizer was found (then they are matched by
-    /// guesses only). Of the first configured worker that has one, also where workers of different
-    /// engines serve the model.
+    /// Converts prompts to bytes; `None` if no tokenizer was found (then prompts are matched by
+    /// guesses only). Taken from the first configured worker that has a tokenizer, also if workers
+    /// of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
-    /// What the name stands for.
     pub kind: ModelKind,
 }
 
-/// What the name of a model stands for.
+/// Kind of a model name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelKind {
-    /// A model, or another name of one.
+    /// A model, or an alias of a model.
     #[default]
     Base,
-    /// A LoRA adapter of another model, with blocks of its own.
+    /// A LoRA adapter of another model, with its own blocks.
     Adapter,
-    /// A name without ranks that a present worker is known for: it lists the name no more, or has
+    /// A name without ranks that a present worker may serve: it no longer lists the name, or has
     /// not answered since the start.
     Expected,
 }
 
 impl Model {
-    /// Is it a LoRA adapter?
     #[must_use]
     pub fn is_adapter(&self) -> bool {
         self.kind == ModelKind::Adapter
     }
 
-    /// Does a present worker serve it, or is one known for it?
+    /// Does a present worker serve the model, or is a present worker expected to?
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.kind == ModelKind::Expected || !self.ranks.is_empty()
     }
 
-    /// Does it stand for all names that no worker lists?
+    /// Is this the model for all names that no worker lists?
     #[must_use]
     pub fn is_any(&self) -> bool {
         &*self.name == ANY_MODEL
@@ -73,13 +71,13 @@ impl Model {
     }
 }
 
-/// How the prompts of a model become the bytes that its engine sees.
+/// Converts the prompts of a model to the bytes that its engine processes.
 #[derive(Debug)]
 pub struct ModelText {
     /// Token id to bytes.
     pub vocabulary: Arc<Vocabulary>,
-    /// The chat template; `None` for models without one.
+    /// The chat template; `None` for models without a template.
     pub chat_template: Option<ChatTemplate>,
-    /// The engine whose way of reading requests is followed.
+    /// Request parsing rules of the model's engine.
     pub rules: EngineRules,
 }

@@ -1,13 +1,13 @@
-//! Which ranks can be a pair: by their engines, by the connectors that move their KV, and by their
-//! parts of the network. What is not known of a rank keeps nothing apart.
+//! Ranks that can be a pair: by their engines, by the connectors that transfer their KV, and by
+//! their parts of the network. Unknown properties exclude no pair.
 
 use super::{Dialect, FleetSnapshot};
 use forebay_base::RankIndex;
 use forebay_config::KvFlow;
 
 impl FleetSnapshot {
-    /// May these two be a pair? Their engines understand each other, and their connectors and
-    /// labels, where both have one, are the same.
+    /// Can these ranks be a pair? Their engines are compatible, and their connectors and labels are
+    /// equal where both are known.
     #[must_use]
     pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
         self.places([one, other]).is_some_and(|[one, other]| {
@@ -17,7 +17,7 @@ impl FleetSnapshot {
         })
     }
 
-    /// Is whoever is near `other` near `one` too?
+    /// Is every rank that is near `other` also near `one`?
     #[must_use]
     pub fn is_at_least_as_near(&self, one: RankIndex, other: RankIndex) -> bool {
         self.places([one, other]).is_some_and(|[one, other]| {
@@ -27,7 +27,7 @@ impl FleetSnapshot {
         })
     }
 
-    /// Do these two have the same neighbours?
+    /// Are the same ranks near both?
     #[must_use]
     pub fn are_alike(&self, one: RankIndex, other: RankIndex) -> bool {
         self.part_of_network(one) == self.part_of_network(other)
@@ -47,7 +47,7 @@ impl FleetSnapshot {
     }
 }
 
-/// What decides whom a rank can be a pair with.
+/// Properties that decide which ranks can be a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NetworkPlace<'a> {
     is_sglang: bool,
@@ -55,7 +55,7 @@ struct NetworkPlace<'a> {
     topology: Option<&'a str>,
 }
 
-/// Both are known, and they are not the same.
+/// Are both known and different?
 fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one != other)
 }
@@ -65,7 +65,6 @@ mod tests {
     use super::*;
     use crate::worker::{Rank, test_support};
 
-    /// Ranks with these connectors and labels.
     fn fleet(places: &[(Option<KvFlow>, Option<&str>)]) -> FleetSnapshot {
         let rank = |&(kv_flow, label): &(Option<KvFlow>, Option<&str>)| Rank {
             kv_flow,

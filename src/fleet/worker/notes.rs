@@ -1,5 +1,5 @@
-//! Notes of requests on their way from shards to the control plane, while somebody records. The
-//! fleet snapshot has the way, so that a shard without a recorder looks at one word a request. No
+//! Notes of requests, sent from shards to the control plane while a recorder is attached. The fleet
+//! snapshot contains the sink, so a shard without a recorder reads a single word per request. No
 //! shard waits: a note that finds no room is dropped, and the shard counts it.
 
 use crate::tenant::TokenUsage;
@@ -7,18 +7,18 @@ use forebay_base::limits::REQUEST_NOTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// What a shard notes of a request.
+/// A note of a shard about a request.
 #[derive(Debug)]
 pub enum ShardNote {
-    /// The request was sent. Boxed: ends are as many, and small.
+    /// The request was sent. Boxed: end notes are as frequent, and small.
     Sent(Box<SentNote>),
-    /// Its answer has ended, or it was refused.
+    /// The answer has ended, or the request was refused.
     Ended {
-        /// As in the note of its beginning.
+        /// Id of the [`SentNote`].
         id: u64,
-        /// The rank that computed the prompt in the end.
+        /// The rank that finally computed the prompt.
         rank: RankIndex,
-        /// Tokens, where the engine told them.
+        /// Tokens, if the engine reported them.
         told: Option<TokenUsage>,
     },
 }
@@ -26,32 +26,30 @@ pub enum ShardNote {
 /// A request that was sent for the first time.
 #[derive(Debug)]
 pub struct SentNote {
-    /// A number by chance.
+    /// Random id of the request.
     pub id: u64,
-    /// The rank that computes the prompt.
     pub rank: RankIndex,
-    /// When the request had come.
+    /// When the request arrived.
     pub arrived_at: NanosSinceStart,
-    /// Length of the prompt.
     pub prompt_bytes: u64,
-    /// Of the parts of the prompt, from the beginning.
+    /// Keys of the parts of the prompt, from the beginning.
     pub keys: Vec<u64>,
 }
 
-/// Where shards put notes.
+/// Sender of notes, for shards.
 #[derive(Clone, Debug)]
 pub struct NoteSink(SyncSender<ShardNote>);
 
 impl NoteSink {
-    /// A way for notes of all shards. The receiver must not block: a sender that finds somebody to
-    /// wake locks.
+    /// A channel for notes of all shards. The receiver must not block: a sender that has to wake a
+    /// receiver takes a lock.
     #[must_use]
     pub fn new() -> (Self, Receiver<ShardNote>) {
         let (sender, receiver) = sync_channel(REQUEST_NOTES_MAX);
         (Self(sender), receiver)
     }
 
-    /// False where there was no room.
+    /// False if the channel is full.
     #[must_use]
     pub fn put(&self, note: ShardNote) -> bool {
         self.0.try_send(note).is_ok()

@@ -1,141 +1,142 @@
-//! What a rank has lately done, as leases tell: how fast it computes prompts, what was written to
-//! its KV cache, and what was found there again. All of it is a hint for the choice of a rank.
+//! Recent history of a rank, as leases report it: the speed of prompt computation, tokens written
+//! to its KV cache, and tokens found there again. All values are hints for the choice of a rank.
 
 use forebay_base::NanosSinceStart;
 use forebay_ring::sync::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The speed is that of so much time in which prompts were computed.
+/// Time span of computing prompts that the speed averages over.
 const SPEED_NS: f32 = 30e9;
-/// A faster wait moves the expected wait by this part of the way, a slower wait by that: most waits
-/// have a queue in them. Until the speed is known, a faster wait moves it further: a first short
-/// prompt would make a rank look slow for long.
+/// A faster wait moves the expected wait by this part of the difference, a slower wait by
+/// [`SLOWER`]: most waits include a queue. Until the speed is known, a faster wait moves it
+/// further: otherwise a first short prompt would make a rank look slow for long.
 const FASTER: f32 = 1.0 / 4.0;
 const SLOWER: f32 = 1.0 / 40.0;
 /// A wait has a fixed part, the step of the engine, and a part that grows with the tokens. A wait
-/// of so many tokens teaches both alike. A longer one teaches the speed, a shorter one the fixed
-/// part.
+/// of this many tokens adjusts both alike. A longer wait adjusts the speed, a shorter wait the
+/// fixed part.
 const SHORT_TOKENS: f32 = 2_000.0;
-/// No wait counts as more than so many times as fast as those before it: the engine may have held a
-/// prompt that nobody knew it held.
+/// A wait counts as at most this many times as fast as expected: the engine may have found a prompt
+/// in its cache that the index did not have.
 const FASTER_MAX: f32 = 2.0;
-/// Tokens in a nanosecond by waits, at least and at most. A step from 0 would have no length.
+/// Smallest and largest speed by waits, in tokens per nanosecond. A step from 0 would have no
+/// length.
 const WAIT_SPEEDS: (f32, f32) = (1e-15, 1e3);
-/// A speed is known well enough for comparing ranks by so many waits, each counted by what it
-/// teaches of the speed. Fewer are chance.
+/// Waits that make a speed reliable for comparing ranks, each weighted by its share of the speed.
+/// Fewer waits are chance.
 const WAITS_MIN: u32 = 8;
-/// More are not counted, so that a rank without waits is soon unknown.
+/// Most waits that are counted, so that a rank without waits is soon unknown.
 const WAITS_MAX: u32 = 2 * WAITS_MIN;
-/// Waits are counted in parts of one: few would not fade.
+/// Waits are counted in fractions: small integers would not fade.
 const ONE_WAIT: u32 = 1 << 9;
 /// The word of waits has their count above this bit, and the fixed part of a wait below, in steps.
 const COUNT_BIT: u32 = 16;
 const FIXED_MASK: u32 = (1 << COUNT_BIT) - 1;
 const _: () = assert!(WAITS_MAX * ONE_WAIT <= u32::MAX >> COUNT_BIT);
-/// A faster answer moves the speed of answers by this part of the way, a slower one by that: a
-/// client that has many slow answers should not make its next ones cheap.
+/// A faster answer moves the decode speed by this part of the difference, a slower answer by
+/// [`DECODE_SLOWER`]: a client with many slow answers should not make its next answers cheap.
 const DECODE_FASTER: f32 = 1.0 / 4.0;
 const DECODE_SLOWER: f32 = 1.0 / 16.0;
-/// Shorter answers are no measure of a speed: the prompt and the way take their time.
+/// Shorter answers do not measure a speed: the prompt and the network dominate.
 const DECODED_TOKENS_MIN: u64 = 8;
-/// Nor do faster ones. They may come out of a cache.
+/// Faster answers do not either: they may come from a cache.
 const DECODED_TIME_MIN: Duration = Duration::from_millis(200);
-/// Tokens of one answer in a nanosecond, at least and at most; and while nothing is known, that of
-/// a large model on a busy machine.
+/// Smallest and largest decode speed of an answer, in tokens per nanosecond, and the default: the
+/// speed of a large model on a busy machine.
 const DECODE_SPEEDS: (f32, f32) = (1e-9, 5_000e-9);
 const DECODE_SPEED_USUAL: f32 = 50e-9;
-/// No prompt is believed to take longer than at this speed, in tokens a nanosecond, where its time
-/// is not charged for.
+/// Lowest assumed prefill speed, in tokens per nanosecond, for prompts whose time is not charged
+/// for.
 const PREFILL_SPEED_MIN: f32 = 2_000e-9;
 /// A rank with less than this time of prompts to compute gets more: its engine has work until the
-/// next request is there. With more, requests wait in the engine, where their order is lost.
+/// next request arrives. With more, requests wait in the engine, where their order is lost.
 const PREFILL_ROOM_NS: f32 = 250e6;
-/// A slow rank gets so many tokens: an engine computes as many in one step.
+/// Smallest room of a slow rank: an engine computes this many tokens in a step.
 const PREFILL_ROOM_MIN: u64 = 2_048;
-/// Times are kept in these steps, of 2^14 ns. 31 bits of them last for nine hours, and no queue
-/// stands as long.
+/// Times are stored in steps of 2^14 ns. 31 bits of steps last for nine hours, longer than any
+/// queue.
 const STEP_BITS: u32 = 14;
 const STEP_NS: f32 = (1_u32 << STEP_BITS) as f32;
 
-/// One rank's past. Ranks lie side by side: a choice reads them all.
+/// Recent history of a rank. Ranks are adjacent in memory: a choice reads all of them.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub struct RankPast {
-    /// KV tokens written lately, see [`super::CacheWrites`]; no more than the word holds.
+    /// KV tokens written recently, see [`super::CacheWrites`]; saturates.
     written_tokens: AtomicU32,
-    /// Tokens of prompts that were found in the cache, of the same time.
+    /// Prompt tokens found in the cache in the same time.
     reused_tokens: AtomicU32,
-    /// When a prompt was done last, or the first of a queue came, in steps.
+    /// Time of the last end of a prefill, or of the first prompt of a queue, in steps.
     prefill_since: AtomicU32,
-    /// Prompt tokens that the rank had to compute then.
+    /// Prompt tokens that the rank had to compute at that time.
     prefill_tokens_then: AtomicU32,
-    /// Prompt tokens computed in a nanosecond, as the bits of an `f32`; 0: not known.
+    /// Prompt tokens computed per nanosecond, as the bits of an `f32`; 0: unknown.
     prefill_speed: AtomicU32,
     /// The same by the waits of single requests: rather too slow, since a queue makes waits longer.
     wait_speed: AtomicU32,
-    /// How many such waits there were lately, in parts of [`ONE_WAIT`], and the time of a wait that
-    /// does not depend on its tokens. The count fades like the tokens.
+    /// Recent number of such waits, in units of 1/[`ONE_WAIT`], and the fixed part of a wait. The
+    /// count fades like the tokens.
     waits: AtomicU32,
-    /// Tokens of one answer made in a nanosecond, as the bits of an `f32`; 0: not known. Only of
-    /// answers that are counted.
+    /// Tokens per nanosecond of an answer, as the bits of an `f32`; 0: unknown. Only of answers
+    /// with a token count.
     decode_speed: AtomicU32,
 }
 
-// Two to a line of the cache.
+// Two in a cache line.
 #[cfg(not(feature = "loom"))]
 const _: () = assert!(size_of::<RankPast>() == 32);
 
 impl RankPast {
-    /// A request writes so many KV tokens, and finds so many in the cache.
+    /// Adds the KV tokens that a request writes, and finds in the cache.
     pub fn add(&self, written_tokens: u64, reused_tokens: u64) {
         more(&self.written_tokens, short(written_tokens), u32::MAX);
         more(&self.reused_tokens, short(reused_tokens), u32::MAX);
     }
 
-    /// Takes tokens off again, as far as they are there.
+    /// Subtracts tokens, down to 0.
     pub fn sub(&self, written_tokens: u64, reused_tokens: u64) {
         less(&self.written_tokens, |_| short(written_tokens));
         less(&self.reused_tokens, |_| short(reused_tokens));
     }
 
-    /// Takes from each count what fades of it.
+    /// Subtracts from each count the part that fades.
     pub(super) fn fade(&self, fades: impl Fn(u32) -> u32) {
         less(&self.written_tokens, &fades);
         less(&self.reused_tokens, &fades);
         less(&self.waits, |all| fades(all >> COUNT_BIT) << COUNT_BIT);
     }
 
-    /// KV tokens that requests have lately written.
+    /// KV tokens that requests have recently written.
     #[must_use]
     pub fn written_tokens(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
         u64::from(self.written_tokens.load(Ordering::Relaxed))
     }
 
-    /// Tokens of prompts that they found in the cache.
+    /// Prompt tokens that these requests found in the cache.
     #[must_use]
     pub fn reused_tokens(&self) -> u64 {
         // ordering: a hint for selection; pairs with nothing.
         u64::from(self.reused_tokens.load(Ordering::Relaxed))
     }
 
-    /// The first prompt of a queue comes, of which the rank has so many tokens to compute.
+    /// The first prompt of a queue arrives, with `tokens` to compute.
     pub fn prefill_began(&self, tokens: u64, now: NanosSinceStart) {
-        // ordering: hints for selection; pair with nothing. Between the two the queue is that of
-        // another moment.
+        // ordering: hints for selection; pair with nothing. A reader between both stores may mix
+        // two moments.
         self.prefill_since.store(steps(now), Ordering::Relaxed);
         // ordering: as above.
         self.prefill_tokens_then.store(short(tokens), Ordering::Relaxed);
     }
 
-    /// A prompt of which the rank had so many tokens to compute is done, and so many are left of
-    /// others.
+    /// The prefill of a prompt with `tokens` to compute has ended, and `left_tokens` of other
+    /// prompts are left.
     pub fn prefill_ended(&self, tokens: u64, left_tokens: u64, now: NanosSinceStart) {
         if tokens == 0 {
             return;
         }
-        // ordering: hints for selection; pair with nothing. Each time between two ends is taken by
-        // one of them.
+        // ordering: hints for selection; pair with nothing. The swap gives each period between two
+        // ends to a single caller.
         let since = self.prefill_since.swap(steps(now), Ordering::Relaxed);
         // ordering: as above.
         self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
@@ -155,11 +156,11 @@ impl RankPast {
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
     }
 
-    /// The first token of a prompt came so long after the request was sent.
+    /// The first token of a prompt arrived `took_ns` after the request was sent.
     pub fn waited(&self, tokens: u64, took_ns: u64) {
         let tokens = float(tokens).max(1.0);
         let took_ns = float(took_ns).max(1.0);
-        // Of two waits that end together one may be lost.
+        // Of two waits that end together, an update may be lost.
         // ordering: hints; pair with nothing.
         let word = self.waits.load(Ordering::Relaxed);
         let count = word >> COUNT_BIT;
@@ -199,8 +200,8 @@ impl RankPast {
         self.wait_speed.store(speed.to_bits(), Ordering::Relaxed);
     }
 
-    /// Prompt tokens that the rank computes in a nanosecond, by the waits of single requests; 0:
-    /// not known well enough.
+    /// Prompt tokens that the rank computes per nanosecond, by the waits of single requests; 0: not
+    /// reliable yet.
     #[must_use]
     #[inline]
     pub fn known_speed(&self) -> f32 {
@@ -209,7 +210,7 @@ impl RankPast {
         if waits < (WAITS_MIN * ONE_WAIT) << COUNT_BIT { 0.0 } else { self.wait_speed() }
     }
 
-    /// An answer of so many tokens took so long behind its prompt.
+    /// An answer of `tokens` took `took_ns` after its prompt.
     pub fn decoded(&self, tokens: u64, took_ns: u64) {
         if tokens < DECODED_TOKENS_MIN || Duration::from_nanos(took_ns) < DECODED_TIME_MIN {
             return;
@@ -221,14 +222,14 @@ impl RankPast {
             (true, true) => DECODE_FASTER,
             (true, false) => DECODE_SLOWER,
         };
-        // Of two answers that end together one may be lost.
+        // Of two answers that end together, an update may be lost.
         let speed = speed + (sample - speed) * by;
         // ordering: a hint; pairs with nothing.
         self.decode_speed.store(speed.to_bits(), Ordering::Relaxed);
     }
 
-    /// Tokens of one answer that the rank makes in that time, by the answers before; without any,
-    /// by [`DECODE_SPEED_USUAL`].
+    /// Tokens of an answer that the rank generates in that time, by earlier answers; by default,
+    /// [`DECODE_SPEED_USUAL`].
     #[must_use]
     pub fn decoded_in(&self, time_ns: u64) -> u64 {
         let speed = self.decode_speed();
@@ -242,8 +243,8 @@ impl RankPast {
         tokens
     }
 
-    /// How long the rank should take for so many prompt tokens in nanoseconds, rather too short: a
-    /// bill charges for the time behind it.
+    /// Low estimate of the time for `tokens` of a prompt, in nanoseconds: a bill charges for the
+    /// time after it.
     #[must_use]
     pub fn prefill_time_least(&self, tokens: u64) -> u64 {
         #[expect(
@@ -265,7 +266,7 @@ impl RankPast {
         f32::from_bits(self.wait_speed.load(Ordering::Relaxed))
     }
 
-    /// How long the rank takes for so many prompt tokens, rather too long; `None`: not known.
+    /// High estimate of the time for `tokens` of a prompt; `None`: unknown.
     #[must_use]
     pub fn prefill_time(&self, tokens: u64) -> Option<Duration> {
         let speed = self.wait_speed();
@@ -275,17 +276,17 @@ impl RankPast {
         if speed > 0.0 { Duration::try_from_secs_f32(seconds).ok() } else { None }
     }
 
-    /// Prompt tokens that the rank computes in a second, as first tokens have told, at least 1;
-    /// `None`: not known.
+    /// Prompt tokens that the rank computes per second, measured by first tokens, at least 1;
+    /// `None`: unknown.
     #[must_use]
     pub fn prefill_tokens_per_s(&self) -> Option<u64> {
         // ordering: a figure for people; pairs with nothing.
         per_second(f32::from_bits(self.prefill_speed.load(Ordering::Relaxed)))
     }
 
-    /// Prompt tokens that a rank may have yet to compute and still get more: what it computes in
-    /// [`PREFILL_ROOM_NS`]. Any number where the speed is not known; it is a limit nonetheless, so
-    /// that each prefill that ends tells the queue.
+    /// Limit of prompt tokens to compute: the tokens that the rank computes in [`PREFILL_ROOM_NS`].
+    /// The largest number while the speed is unknown: a limit nonetheless, so that each end of a
+    /// prefill wakes the queue.
     #[must_use]
     #[inline]
     pub fn prefill_room(&self) -> u64 {
@@ -303,14 +304,14 @@ impl RankPast {
         tokens.max(PREFILL_ROOM_MIN)
     }
 
-    /// The speed that ranks are compared by, as [`Self::known_speed`], in a second and at least 1;
-    /// `None`: not known well enough.
+    /// The speed for comparing ranks, see [`Self::known_speed`], per second and at least 1; `None`:
+    /// not reliable yet.
     #[must_use]
     pub fn wait_tokens_per_s(&self) -> Option<u64> {
         per_second(self.known_speed())
     }
 
-    /// The rank is another one now.
+    /// Resets all values: another engine serves the rank now.
     pub fn forget(&self) {
         self.fade(|all| all);
         for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed, &self.waits] {
@@ -319,11 +320,10 @@ impl RankPast {
         }
     }
 
-    /// Of so many prompt tokens that no first token has come of, those that are still to be
-    /// computed, as far as time and speed tell. In the time that a queue should take, what is left
-    /// of it falls to two fifths: the speed is a mean, and what an engine does first is not known.
-    /// From then on it rises: the rank is slower than it was, or stands still. What came since the
-    /// last first token counts in full.
+    /// Estimate of the tokens that are still to be computed, of `tokens` without a first token. In
+    /// the time that a queue should take, the estimate falls to two fifths: the speed is a mean,
+    /// and the order of prompts in the engine is unknown. After that it rises: the rank is slower
+    /// than before, or has stalled. Prompts that arrived since the last first token count in full.
     #[must_use]
     #[inline]
     pub fn prefill_left(&self, tokens: u64, now: NanosSinceStart) -> u64 {
@@ -341,7 +341,7 @@ impl RankPast {
         if queue < 1.0 || done < 1.0 {
             return tokens;
         }
-        // About e^(-x): a choice asks for each busy rank.
+        // About e^(-x), but cheap: a choice computes this for each busy rank.
         let part = if done < queue { done / queue } else { queue / done };
         let left = queue / (1.0 + part + part * part / 2.0);
         #[expect(
@@ -354,7 +354,7 @@ impl RankPast {
     }
 }
 
-/// Of a speed in a nanosecond, for people.
+/// Converts tokens per nanosecond to tokens per second, for people.
 fn per_second(speed: f32) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -378,12 +378,12 @@ fn less(word: &AtomicU32, by: impl Fn(u32) -> u32) {
     });
 }
 
-/// The fixed part of a wait, of the word of waits.
+/// The fixed part of a wait, from the word of waits.
 fn fixed_ns(waits: u32) -> f32 {
     float(u64::from(waits & FIXED_MASK)) * STEP_NS
 }
 
-/// Signed, since processors have one instruction for that. No time and no queue has 64 bits.
+/// Signed, since processors have a single instruction for it. No time and no queue needs 64 bits.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 const fn float(number: u64) -> f32 {
     number.cast_signed() as f32
@@ -415,7 +415,7 @@ mod tests {
         NanosSinceStart(seconds * SECOND)
     }
 
-    /// A rank that computes 1,000 tokens a second, and began a queue of 4,000 at 100 s.
+    /// A rank that computes 1,000 tokens a second, with a queue of 4,000 since 100 s.
     fn rank() -> RankPast {
         let past = RankPast::default();
         past.prefill_began(2_000, at(90));
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(millis(), None);
         past.waited(1_000, SECOND);
         assert_eq!(millis(), Some(1_000));
-        // One of five finds no queue.
+        // Every fifth wait finds no queue.
         for turn in 0..1_000 {
             past.waited(1_000, if turn % 5 == 0 { SECOND } else { 4 * SECOND });
         }
@@ -565,7 +565,7 @@ mod tests {
         assert!((120..150).contains(&millis(1_000)), "{}", millis(1_000));
     }
 
-    /// A rank that stands still while its queue grows.
+    /// A rank that has stalled while its queue grows.
     #[test]
     fn what_comes_later_is_no_reason_to_wait_for_the_rest() {
         let past = rank();
@@ -607,7 +607,7 @@ mod tests {
         }
         let left = past.prefill_left(4_000, at(401));
         assert!((2_440..2_480).contains(&left), "{left}: 2,000 tokens a second");
-        // One wait of a minute: the speed is that of it.
+        // A single wait of a minute defines the speed.
         past.prefill_ended(60_000, 4_000, at(460));
         assert_eq!(past.prefill_left(4_000, at(462)), 2_461);
         assert_eq!(past.prefill_tokens_per_s(), Some(1_000));

@@ -1,20 +1,20 @@
-//! Prefixes that requests in flight on one rank hold in its KV cache. Several requests with a
-//! common prefix hold it together: its tokens count once, from the start of the first of them to
-//! the end of the last.
+//! Prefixes that requests in flight on a rank hold in its KV cache. Several requests with a common
+//! prefix share it: its tokens count once, from the start of the first request to the end of the
+//! last.
 //!
-//! Each prefix has a slot with a name, a count of requests, and the tokens that lie between it and
-//! the next shorter prefix. A prefix that finds no slot is not shared: each request counts its
-//! tokens for itself.
+//! Each prefix has a slot with a name, a count of requests, and the tokens between it and the next
+//! shorter prefix. A prefix without a slot is not shared: each request counts its tokens
+//! separately.
 
 use forebay_index::{MARKS_MAX, PrefixMarks};
 use forebay_ring::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// A model under loom has few slots.
+/// A loom model has few slots.
 const SLOTS: usize = if cfg!(feature = "loom") { 2 } else { 1 << 13 };
-/// Slots that a name may be in.
+/// Slots that a name may use.
 const WINDOW: usize = if cfg!(feature = "loom") { 2 } else { 4 };
-/// Bits of the number of a slot in its window.
+/// Bits of a slot's number in its window.
 const PLACE_BITS: usize = 2;
 const _: () = assert!(WINDOW <= 1 << PLACE_BITS && MARKS_MAX * PLACE_BITS <= 128);
 const _: () = assert!(MARKS_MAX <= 64);
@@ -22,38 +22,38 @@ const COUNT_BITS: u32 = 12;
 const TOKENS_BITS: u32 = 20;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 const TOKENS_MAX: u64 = (1 << TOKENS_BITS) - 1;
-/// Lost races for one slot before a prefix is left alone.
+/// Lost races for a slot before a prefix counts as not shared.
 const TRIES: usize = 64;
 
-/// The prefixes that are in use on one rank.
+/// The prefixes in use on a rank.
 #[derive(Debug, Default)]
 pub struct PinnedPrefixes {
     /// Allocated with the first prefix: most ranks of a board are never used.
     slots: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// What one request has pinned.
+/// Prefixes that a request has pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
-    /// A bit for each of its prefixes that has a slot.
+pub struct PrefixPins {
+    /// A bit for each prefix that has a slot.
     slots: u64,
-    /// Which slot of its window each of them has, in [`PLACE_BITS`].
+    /// Number of each prefix's slot in its window, in [`PLACE_BITS`].
     places: u128,
     /// Tokens of these prefixes.
     pub tokens: u64,
-    /// The part of them that no other request had pinned.
+    /// Tokens of these prefixes that no other request had pinned.
     pub new_tokens: u64,
 }
 
-impl Pinned {
-    /// Has no prefix a slot?
+impl PrefixPins {
+    /// Is no prefix pinned?
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.slots == 0
     }
 }
 
-/// The word of one slot.
+/// The word of a slot.
 #[derive(Clone, Copy)]
 struct PrefixSlot(u64);
 
@@ -81,7 +81,7 @@ impl PrefixSlot {
     }
 }
 
-/// The part of a name that a slot keeps.
+/// The part of a name that a slot stores.
 const fn name_bits(name: u64) -> u64 {
     name >> (COUNT_BITS + TOKENS_BITS) << (COUNT_BITS + TOKENS_BITS)
 }
@@ -101,10 +101,10 @@ impl PinnedPrefixes {
         tokens
     }
 
-    /// A request starts. `tokens` gives the tokens between the prefix of a number and the one
-    /// before.
-    pub fn pin(&self, marks: &PrefixMarks, tokens: impl Fn(usize) -> u64) -> Pinned {
-        let mut pinned = Pinned::default();
+    /// Pins the prefixes of a new request. `tokens` returns the tokens between a prefix, by number,
+    /// and the prefix before.
+    pub fn pin(&self, marks: &PrefixMarks, tokens: impl Fn(usize) -> u64) -> PrefixPins {
+        let mut pinned = PrefixPins::default();
         let names = marks.names();
         if names.is_empty() {
             return pinned;
@@ -122,8 +122,9 @@ impl PinnedPrefixes {
         pinned
     }
 
-    /// The request has ended. Returns the tokens that no other request has pinned.
-    pub fn unpin(&self, marks: &PrefixMarks, pinned: Pinned) -> u64 {
+    /// Unpins the prefixes of an ended request. Returns the tokens that no other request has
+    /// pinned.
+    pub fn unpin(&self, marks: &PrefixMarks, pinned: PrefixPins) -> u64 {
         let Some(slots) = self.slots.get() else { return 0 };
         let names = marks.names().iter().enumerate().take(MARKS_MAX);
         let own = names.filter(|(number, _)| pinned.slots >> number & 1 == 1);
@@ -148,19 +149,19 @@ fn window(slots: &[AtomicU64], name: u64) -> impl Iterator<Item = &AtomicU64> {
 
 /// A slot that a request has pinned.
 struct PinnedSlot {
-    /// Its number in the window of the name.
+    /// Number of the slot in the window of the name.
     place: u128,
     tokens: u64,
-    /// The request is the first.
+    /// No other request has pinned the prefix.
     is_new: bool,
 }
 
 fn load(slot: &AtomicU64) -> u64 {
-    // ordering: an exchange decides, or it is a hint.
+    // ordering: a hint, or a compare-exchange decides.
     slot.load(Ordering::Relaxed)
 }
 
-/// Counts one request more.
+/// Adds a request to the slot of a name.
 fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
     for _ in 0..TRIES {
         let slots = || window(slots, name).zip(0..).map(|(slot, place)| (slot, place, load(slot)));
@@ -183,8 +184,9 @@ fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
     None
 }
 
-/// Counts one request less. The tokens of a slot that is free now. The slot is the one that the
-/// request has pinned: two requests that come together may have pinned two slots of one name.
+/// Removes a request from a slot. Returns the tokens of the slot if it is free now. The request
+/// keeps the number of its slot: two simultaneous requests may have pinned two slots of the same
+/// name.
 fn unpin_one(slot: &AtomicU64) -> u64 {
     let less = |word| Some(PrefixSlot(word).one_less().0);
     // ordering: AcqRel; pairs with the exchange in `pin_one`.
@@ -202,17 +204,17 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// The first prefixes are so many bytes apart.
+    /// Distance of the first prefixes, in bytes.
     const STEP_BYTES: usize = 512;
 
-    /// Of a prompt of such blocks: each gives a prefix.
+    /// Marks of a prompt of such blocks: each gives a prefix.
     fn marks(blocks: &[u32]) -> PrefixMarks {
         let text: Vec<u8> =
             blocks.iter().flat_map(|block| block.to_le_bytes().repeat(STEP_BYTES / 4)).collect();
         PrefixMarks::of(BlockKey::root(KeySeed(1), &RootName::default()), &text)
     }
 
-    /// Each prefix has another number of tokens.
+    /// Each prefix has a different number of tokens.
     fn tokens(number: usize) -> u64 {
         100 + number as u64
     }
@@ -238,22 +240,22 @@ mod tests {
     fn what_has_no_name_is_not_shared() {
         let pinned = PinnedPrefixes::default();
         let none = pinned.pin(&PrefixMarks::NONE, tokens);
-        assert_eq!((none, pinned.unpin(&PrefixMarks::NONE, none)), (Pinned::default(), 0));
+        assert_eq!((none, pinned.unpin(&PrefixMarks::NONE, none)), (PrefixPins::default(), 0));
         assert!(pinned.slots.get().is_none(), "a rank without prefixes has no slots");
     }
 
-    /// More names than a window has slots: those without a slot count for each request.
+    /// More names than a window has slots: names without a slot count for each request.
     #[test]
     fn a_prefix_without_a_slot_counts_for_each_request() {
         let pinned = PinnedPrefixes::default();
         let first_slot = |marks: &PrefixMarks| marks.names()[0] & (SLOTS as u64 - 1);
         let colliding = (0..).map(|block| marks(&[block])).filter(|marks| first_slot(marks) == 7);
         let all: Vec<PrefixMarks> = colliding.take(WINDOW + 1).collect();
-        let held: Vec<Pinned> = all.iter().map(|marks| pinned.pin(marks, tokens)).collect();
+        let held: Vec<PrefixPins> = all.iter().map(|marks| pinned.pin(marks, tokens)).collect();
         let news: Vec<u64> = held.iter().map(|pinned| pinned.new_tokens).collect();
         assert_eq!(news, [100, 100, 100, 100, 0]);
         let again = pinned.pin(&all[WINDOW], tokens);
-        assert_eq!((again, pinned.shared_tokens(&all[WINDOW])), (Pinned::default(), 0));
+        assert_eq!((again, pinned.shared_tokens(&all[WINDOW])), (PrefixPins::default(), 0));
         let back = all.iter().zip(held).map(|(marks, held)| pinned.unpin(marks, held));
         assert_eq!(back.sum::<u64>(), 400);
     }
@@ -262,7 +264,7 @@ mod tests {
     fn a_full_count_shares_no_further() {
         let pinned = PinnedPrefixes::default();
         let one = marks(&[1]);
-        let held: Vec<Pinned> = (0..=COUNT_MAX).map(|_| pinned.pin(&one, tokens)).collect();
+        let held: Vec<PrefixPins> = (0..=COUNT_MAX).map(|_| pinned.pin(&one, tokens)).collect();
         assert_eq!(held.iter().map(|pinned| pinned.new_tokens).sum::<u64>(), 100);
         assert_eq!(held.iter().filter(|pinned| pinned.tokens == 0).count(), 1);
         let back = held.into_iter().map(|held| pinned.unpin(&one, held));
@@ -287,7 +289,7 @@ mod tests {
         ) {
             let pinned = PinnedPrefixes::default();
             let prompts: Vec<PrefixMarks> = prompts.iter().map(|blocks| marks(blocks)).collect();
-            let mut held: Vec<Option<Pinned>> = vec![None; prompts.len()];
+            let mut held: Vec<Option<PrefixPins>> = vec![None; prompts.len()];
             let mut sum = 0_u64;
             for step in steps {
                 let at = step % prompts.len();

@@ -1,5 +1,5 @@
-//! Which ranks share their models: adapters and other names of one model are served by the same
-//! ranks, so their requests wait in one queue and are refused together.
+//! Pools: sets of ranks that share models. The same ranks serve adapters and aliases of a model, so
+//! their requests wait in a common queue and are refused together.
 
 use super::fleet::{FleetSnapshot, Pool, WorkerState};
 use super::kv_transfer::Role;
@@ -9,12 +9,12 @@ use forebay_base::{ModelIndex, PoolIndex, RankIndex};
 
 const _: () = assert!(POOLS_MAX >= 2 * RANKS_MAX);
 
-/// Fills in the pools of a snapshot. A pool has the number of its first model, so it keeps it while
-/// models and ranks come; the ranks that prefill for it have a pool of their own, whose number is
-/// higher by [`RANKS_MAX`].
+/// Fills in the pools of a snapshot. A pool has the number of its first model, so the number is
+/// stable while models and ranks join. The prefill ranks of a model have a separate pool, with a
+/// number higher by [`RANKS_MAX`].
 pub fn assign(fleet: &mut FleetSnapshot) {
     let mut pool_of_model: Vec<usize> = (0..fleet.models.len()).collect();
-    // Joins models that share a rank, until nothing changes; models are few and mostly apart.
+    // Joins models that share a rank, until nothing changes; models are few and mostly separate.
     let mut changed = true;
     while changed {
         changed = false;
@@ -66,7 +66,7 @@ pub fn assign(fleet: &mut FleetSnapshot) {
     fleet.pools = pools;
 }
 
-/// Puts ranks into a pool.
+/// Adds ranks to a pool.
 fn join(
     fleet: &mut FleetSnapshot,
     pools: &mut [Pool],
@@ -83,13 +83,13 @@ fn join(
     Some(index)
 }
 
-/// True for a pool of ranks that prefill for others.
+/// Is this a pool of prefill ranks?
 #[must_use]
 pub fn is_prefill(pool: PoolIndex) -> bool {
     pool.index() >= RANKS_MAX
 }
 
-/// Tokens that the usable ones hold together; 0 while one of them does not tell.
+/// Sum of the KV capacities of the usable ranks, in tokens; 0 if any capacity is unknown.
 fn capacity(fleet: &FleetSnapshot, ranks: &[RankIndex]) -> u64 {
     let usable = ranks.iter().filter_map(|&index| fleet.rank(index));
     let mut tokens =

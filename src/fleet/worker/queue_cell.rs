@@ -1,52 +1,52 @@
-//! What all shards know of one queue without asking its home: how many wait, of which tenants, and
-//! that there may be room.
+//! State of a queue that all shards read without asking its owner: waiting requests, their tenants,
+//! and signals of new room.
 //!
-//! Who waits is counted *before* the home hears of it, and who makes room looks at the count
-//! *after* the place is back:
+//! A waiter is counted *before* its message reaches the queue's owner. A shard that makes room
+//! reads the count *after* it has given the place back:
 //! ```text
-//! origin                         who ends a request              home
-//! waiting += 1                   place given back                (got the message)
-//! message to the home            fence; waiting > 0?             fence
-//!                                  yes: freed += 1, ring         look for room
+//! shard of the waiter             shard of an ending request      owner of the queue
+//! waiting += 1                    place given back                (received the message)
+//! message to the owner            fence; waiting > 0?             fence
+//!                                   yes: freed += 1, ring         look for room
 //! ```
-//! With both fences either the home finds the place, or who gave it back sees the waiter and rings.
-//! Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
+//! With both fences, either the owner finds the place, or the shard that gave it back sees the
+//! waiter and rings. Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
 
 use super::queue_tenants::{QueueShare, QueueTenants, QueueWanted};
 use forebay_config::QUEUE_CLASSES;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// One queue's words. All shards write them.
+/// The words of a queue. All shards write them.
 #[derive(Debug)]
 pub struct QueueCell {
     waiting: AtomicU32,
     waiting_bytes: AtomicU64,
     waiting_tokens: AtomicU64,
     freed: AtomicU32,
-    /// Requests that wait, by the class that they asked for.
+    /// Waiting requests, by the requested class.
     of_class: [AtomicU32; QUEUE_CLASSES as usize],
     tenants: QueueTenants,
 }
 
-/// What a queue may hold. In the last 0 means no limit.
+/// Bounds of a queue. In the last bound 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Requests.
     pub depth_max: u32,
     /// Bytes of their bodies.
     pub bytes_max: u64,
-    /// KV tokens that they want.
+    /// KV tokens that they need.
     pub tokens_max: u64,
 }
 
 impl QueueLimits {
-    /// No bounds at all.
     pub const NONE: Self = Self { depth_max: u32::MAX, bytes_max: u64::MAX, tokens_max: 0 };
 
-    /// For one who is counted already, and takes the other place for this one.
+    /// Limits for a request that is counted already, and exchanges its place for a place here.
     #[must_use]
     pub const fn beside(self, own: Option<QueueWanted>) -> Self {
-        // It holds both places for a moment. Given up first, the old one could go to a newcomer.
+        // The request holds both places for a moment. If it gave up the old place first, a new
+        // request could take it.
         let Some(own) = own else { return self };
         Self {
             depth_max: self.depth_max.saturating_add(1),
@@ -59,7 +59,7 @@ impl QueueLimits {
     }
 }
 
-/// Which bound of a queue refuses.
+/// Bound of a queue that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFull {
     /// `queue.depth_max`.
@@ -84,9 +84,9 @@ impl Default for QueueCell {
 }
 
 impl QueueCell {
-    /// Counts one waiter in. Exact: past a bound there is room only within the share of a tenant
-    /// (`QueueShare::covers`). All shares together are the limits once more, or one request of
-    /// each tenant; and a tenant that waits alone gets no more than the limits.
+    /// Counts a waiter in. Exact: past a bound there is room only within the share of a tenant
+    /// (`QueueShare::covers`). All shares together amount to the limits again, or to a single
+    /// request of each tenant. A tenant that waits alone gets no more than the limits.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing is counted then.
@@ -114,9 +114,9 @@ impl QueueCell {
                 waiting < depth_max || share.covers(share.requests, 1, depth_max.into());
             has_place.then(|| waiting.saturating_add(1))
         };
-        // ordering: the read-modify-write bounds the count. That the home, which gets a message
-        // after it, sees it is the message's Release; that who makes room sees it is the fence in
-        // `look`.
+        // ordering: the read-modify-write bounds the count. The Release of the following message
+        // shows the count to the queue's owner. The fence in `look` shows it to a shard that makes
+        // room.
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Err(QueueFull::Depth);
         }
@@ -125,10 +125,10 @@ impl QueueCell {
                 |&sum: &u64| sum <= bytes_max || share.covers(share.bytes, wanted.bytes, bytes_max);
             held.checked_add(wanted.bytes).filter(fits)
         };
-        // ordering: a bounded sum of its own; pairs with nothing.
+        // ordering: an independent bounded sum; pairs with nothing.
         if self.waiting_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bytes).is_err() {
-            // Each bound is taken by itself, and given back when a later one refuses. For a moment
-            // another newcomer may see a count too high, never one too low.
+            // Each bound is taken separately, and given back when a later bound refuses. For a
+            // moment another new request may read a count that is too high, but never too low.
             self.one_less();
             return Err(QueueFull::Bytes);
         }
@@ -148,7 +148,7 @@ impl QueueCell {
         Ok(())
     }
 
-    /// Counts a waiter out, whatever became of it. Once for each [`Self::join`].
+    /// Counts a waiter out, whatever its outcome. Once for each [`Self::join`].
     pub fn leave(&self, wanted: QueueWanted) {
         if let Some(count) = self.class_count(wanted) {
             // ordering: as in `join`.
@@ -156,14 +156,14 @@ impl QueueCell {
             debug_assert!(before > 0, "a class left twice");
         }
         self.tenants.exit(wanted);
-        // ordering: sums of their own; pair with nothing.
+        // ordering: independent sums; pair with nothing.
         let bytes = self.waiting_bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
         debug_assert!(bytes >= wanted.bytes, "left with more bytes than it came with");
         // ordering: as above.
         let tokens = self.waiting_tokens.fetch_sub(wanted.tokens, Ordering::Relaxed);
         debug_assert!(tokens >= wanted.tokens, "left with more tokens than it came with");
         self.one_less();
-        // ordering: the SeqCst fence pairs with the one in `Windows::open`.
+        // ordering: the SeqCst fence pairs with the fence in `Windows::open`.
         fence(Ordering::SeqCst);
     }
 
@@ -171,7 +171,7 @@ impl QueueCell {
         self.of_class.get(usize::from(wanted.class.min(QUEUE_CLASSES - 1)))
     }
 
-    /// Do other tenants wait, and would one more request of this tenant be within its share?
+    /// Do other tenants wait, and would another request of this tenant be within its share?
     #[must_use]
     pub fn is_below_share(&self, limits: QueueLimits, tenant: u64, weight: u32) -> bool {
         let held = self.tenants.share(tenant, weight);
@@ -181,16 +181,15 @@ impl QueueCell {
             && next.covers(next.bytes, 0, limits.bytes_max)
     }
 
-    /// Requests of the tenant that wait.
     #[must_use]
     pub fn waiting_of(&self, tenant: u64) -> u64 {
         self.tenants.share(tenant, 1).requests
     }
 
-    /// How many are served before one who comes now, as far as one can tell: all of better classes,
-    /// and of its own class either all or, where that is less, those of its tenant and as many
-    /// turns of each other tenant as that takes it. Who has risen from a worse class is not seen:
-    /// it is rather too few than too many.
+    /// Estimate of the requests that are served before a new request. Counts all requests of better
+    /// classes. Of the same class it counts all, or the tenant's own requests plus the turns of
+    /// other tenants, whichever is less. Requests that have risen from a worse class are not
+    /// counted: the estimate is rather too low.
     #[must_use]
     pub fn ahead(&self, class: u8, tenant: u64, weight: u32) -> u64 {
         // ordering: statistics; pair with nothing.
@@ -204,8 +203,9 @@ impl QueueCell {
         better + same.min(by_turns)
     }
 
-    /// The part of what waits that is served before a request that comes now: by turns, where other
-    /// tenants wait, else all of it. `own` is what the request itself has counted into the queue.
+    /// The requests and tokens in the queue that are served before a new request: by turns, if
+    /// other tenants wait, else all. `own`: the part that the request itself has counted into the
+    /// queue.
     #[must_use]
     pub fn before(
         &self,
@@ -226,17 +226,16 @@ impl QueueCell {
     }
 
     fn one_less(&self) {
-        // ordering: a count; who reads a value too high joins a queue that its home empties at
-        // once.
+        // ordering: a count; a reader of a value that is too high joins a queue that its owner
+        // empties at once.
         let before = self.waiting.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "left twice");
     }
 
-    /// Requests that wait.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        // ordering: a newcomer that reads 0 while another is joining was as early as that one;
-        // pairs with nothing.
+        // ordering: a new request that reads 0 while another request joins was as early as the
+        // other request; pairs with nothing.
         self.waiting.load(Ordering::Relaxed)
     }
 
@@ -247,45 +246,45 @@ impl QueueCell {
         self.waiting_bytes.load(Ordering::Relaxed)
     }
 
-    /// KV tokens that they want.
+    /// KV tokens that they need.
     #[must_use]
     pub fn waiting_tokens(&self) -> u64 {
         // ordering: statistic; pairs with nothing.
         self.waiting_tokens.load(Ordering::Relaxed)
     }
 
-    /// Called after a place was given back. True: somebody waits, wake the home.
+    /// Called after a place was given back. True: requests wait, so wake the owner.
     #[must_use]
     pub fn room_made(&self) -> bool {
-        // ordering: the SeqCst fence pairs with the one in `look`: the place was given back before,
-        // the count of waiters is read after. Model: tests/loom/models.rs,
+        // ordering: the SeqCst fence pairs with the fence in `look`: the place was given back
+        // before, the count of waiters is read after. Model: tests/loom/models.rs,
         // `nobody_waits_beside_a_free_place`.
         fence(Ordering::SeqCst);
-        // ordering: Relaxed, ordered by the fence.
-        // Without waiters no word is written: the ends of requests share none here.
+        // ordering: Relaxed, ordered by the fence. Without waiters no word is written: ending
+        // requests share no written line here.
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        // ordering: Release; pairs with the Acquire in `look`, so that the home that sees the count
-        // sees the place.
+        // ordering: Release; pairs with the Acquire in `look`, so that an owner that sees the count
+        // also sees the place.
         self.freed.fetch_add(1, Ordering::Release);
         true
     }
 
-    /// How often room was made. Unchanged since the last [`Self::look`] and nobody new: nothing to
-    /// look for. The home asks once more after it has announced its sleep: who made room while it
-    /// was awake rang for nothing.
+    /// Count of new room. Unchanged since the last [`Self::look`] and without new waiters, there is
+    /// nothing to look for. The owner reads it again after it has announced its sleep: a ring while
+    /// the owner was awake had no effect.
     #[must_use]
     pub fn freed(&self) -> u32 {
         // ordering: Acquire; pairs with the Release in `room_made`.
         self.freed.load(Ordering::Acquire)
     }
 
-    /// Home only, before it looks for room: how often room was made.
+    /// For the owner, before it looks for room: returns the count of new room.
     #[must_use]
     pub fn look(&self) -> u32 {
         let freed = self.freed();
-        // ordering: the SeqCst fence pairs with the one in `room_made`: waiters were counted
+        // ordering: the SeqCst fence pairs with the fence in `room_made`: waiters were counted
         // before, places are read after.
         fence(Ordering::SeqCst);
         freed
@@ -343,7 +342,7 @@ mod tests {
         assert_eq!(ahead(2, 7), 103);
     }
 
-    /// Issue 35: a tenant with as many requests as the queue holds shut all others out.
+    /// Issue 35: a tenant with as many requests as the queue holds shut all other tenants out.
     #[test]
     fn a_full_queue_has_room_for_a_tenant_below_its_share_and_no_other() {
         let cell = QueueCell::default();
@@ -364,7 +363,7 @@ mod tests {
         let large = QueueWanted { tokens: 801, ..of(3, 1) };
         assert_eq!(cell.join(limits, large), Err(QueueFull::Demand), "an empty one is too small");
         cell.join(limits, of(3, 1)).unwrap();
-        // What leaves is not for the tenant above its share.
+        // A tenant above its share does not get a place that is left.
         cell.leave(of(1, 1));
         assert!(cell.join(limits, of(1, 1)).is_err());
         for _ in 0..7 {
@@ -378,7 +377,7 @@ mod tests {
         assert_eq!(cell.waiting_of(1), 0);
     }
 
-    /// Bytes and tokens alone: the depth would take them all.
+    /// Bytes and tokens alone: the depth would admit them all.
     #[test]
     fn bytes_and_tokens_are_shared_like_places() {
         for (bytes, tokens, full) in [(10, 0, QueueFull::Bytes), (0, 100, QueueFull::Demand)] {

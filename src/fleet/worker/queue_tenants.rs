@@ -1,12 +1,12 @@
-//! What each tenant has waiting in one queue, and its share of the queue beside the tenants that
-//! wait there too. All shards write the words. They are read exactly where a bound refuses, and
-//! where a rejection window is open; a queue with room costs no look at a share.
+//! Waiting requests of each tenant in a queue, and the tenant's share beside other waiting tenants.
+//! All shards write the words. They are read only when a bound refuses, and while a rejection
+//! window is open; a queue with room reads no share.
 
 use crate::tenant::{TENANT_SLOTS, tenant_slot};
 use forebay_ring::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// A model under loom has two tenants.
+/// A loom model has two tenants.
 const SLOTS: usize = if cfg!(feature = "loom") { 2 } else { TENANT_SLOTS };
 /// A tenant in [`QueueTenants::present`], beside the sum of weights.
 const ONE_TENANT: u64 = 1 << 48;
@@ -14,40 +14,37 @@ const ONE_TENANT: u64 = 1 << 48;
 const ONE_REQUEST: u64 = 1 << 32;
 const _: () = assert!((SLOTS as u64) * (u32::MAX as u64) < ONE_TENANT);
 
-/// What a request takes of a queue.
+/// Resources that a request takes of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueWanted {
-    /// Bytes of its body.
     pub bytes: u64,
-    /// KV tokens.
     pub tokens: u64,
-    /// The class it asks for.
+    /// The requested class.
     pub class: u8,
-    /// Whose it is.
     pub tenant: u64,
-    /// The tenant's part beside other tenants.
+    /// Weight of the tenant beside other tenants.
     pub weight: u32,
 }
 
-/// The tenants of one queue.
+/// The tenants of a queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueTenants {
-    /// How many tenants wait, times [`ONE_TENANT`], and the sum of their weights.
+    /// Number of waiting tenants, times [`ONE_TENANT`], plus the sum of their weights.
     present: AtomicU64,
-    /// Allocated when the first request waits: most queues never hold any.
+    /// Allocated when the first request waits: most queues are never used.
     sums: OnceLock<Box<[TenantSum]>>,
 }
 
-/// What one tenant has waiting.
+/// Waiting requests of a tenant.
 #[derive(Debug, Default)]
 struct TenantSum {
-    /// How many, times [`ONE_REQUEST`], and the weight that the first of them came with.
+    /// Number of requests, times [`ONE_REQUEST`], plus the weight of the first request.
     requests: AtomicU64,
     bytes: AtomicU64,
     tokens: AtomicU64,
 }
 
-/// What a tenant has waiting at one moment, beside the other tenants.
+/// Waiting requests of a tenant at a moment, beside the other tenants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueShare {
     pub(super) requests: u64,
@@ -56,19 +53,19 @@ pub(super) struct QueueShare {
     /// Other tenants that wait.
     pub(super) others: u64,
     weight: u64,
-    /// Of all tenants that wait, this tenant included.
+    /// Sum of the weights of all waiting tenants, this tenant included.
     weights: u64,
 }
 
 impl QueueShare {
-    /// As if one more request of the tenant waited, whatever it weighs.
+    /// The share if another request of the tenant waited, with no bytes and tokens.
     pub(super) const fn with_one_more(self) -> Self {
         Self { requests: self.requests + 1, ..self }
     }
 
-    /// Does `held` stay within the tenant's share of `max`, by its weight? The only request of a
-    /// tenant does if an empty queue would take it: `wanted` of `max`. A tenant that waits alone
-    /// has the whole queue.
+    /// Does `held` stay within the tenant's share of `max`, by its weight? A tenant's only request
+    /// does if an empty queue would take it: `wanted` of `max`. A tenant that waits alone has the
+    /// whole queue.
     pub(super) fn covers(&self, held: u64, wanted: u64, max: u64) -> bool {
         if self.requests <= 1 {
             return wanted <= max;
@@ -78,25 +75,25 @@ impl QueueShare {
 }
 
 impl QueueTenants {
-    /// Counts a request in. Returns what its tenant has with it.
+    /// Counts a request in. Returns the tenant's share, this request included.
     pub(super) fn enter(&self, wanted: QueueWanted) -> QueueShare {
         let Some(sum) = self.sum(wanted.tenant) else { return QueueShare::default() };
         let weight = u64::from(wanted.weight.max(1));
         let one_more = |word: u64| {
-            // The weight of the first one stays until the last one leaves: another weight, loaded
-            // meanwhile, would leave a rest in the sum of weights.
+            // The weight of the first request stays until the last request leaves: a reloaded
+            // weight would leave a remainder in the sum of weights.
             let word = if requests_of(word) == 0 { weight } else { word };
             Some(word + ONE_REQUEST)
         };
-        // ordering: a count of its own; its order alone decides which request is the first.
+        // ordering: an independent count; its order alone decides which request is the first.
         let before = sum.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         let before = before.unwrap_or_default();
         if requests_of(before) == 0 {
-            // ordering: a sum. The last of the tenant leaves after the first has come here, as both
-            // are counted in `requests`, so it never falls below what is subtracted.
+            // ordering: a sum. A tenant's last request leaves after its first has added here, as
+            // `requests` counts both, so the sum never falls below the subtracted amount.
             self.present.fetch_add(ONE_TENANT + weight, Ordering::Relaxed);
         }
-        // ordering: sums of their own; pair with nothing.
+        // ordering: independent sums; pair with nothing.
         let bytes = sum.bytes.fetch_add(wanted.bytes, Ordering::Relaxed);
         // ordering: as above.
         let tokens = sum.tokens.fetch_add(wanted.tokens, Ordering::Relaxed);
@@ -112,7 +109,7 @@ impl QueueTenants {
     /// Counts a request out. Once for each [`Self::enter`].
     pub(super) fn exit(&self, wanted: QueueWanted) {
         let Some(sum) = self.sum(wanted.tenant) else { return };
-        // ordering: sums of their own; pair with nothing.
+        // ordering: independent sums; pair with nothing.
         let bytes = sum.bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
         debug_assert!(bytes >= wanted.bytes, "a tenant left with more bytes than it came with");
         // ordering: as above.
@@ -133,13 +130,12 @@ impl QueueTenants {
         }
     }
 
-    /// What a tenant has waiting.
     pub(super) fn share(&self, tenant: u64, weight: u32) -> QueueShare {
         let none = QueueShare::default();
         let Some(sum) = self.sums.get().and_then(|sums| sums.get(slot(tenant))) else {
             return none;
         };
-        // ordering: statistics; pair with nothing. A join decides by what `enter` returns.
+        // ordering: statistics; pair with nothing. `join` decides by the result of `enter`.
         let word = sum.requests.load(Ordering::Relaxed);
         let requests = requests_of(word);
         let own_weight = if requests == 0 { u64::from(weight.max(1)) } else { weight_of(word) };
@@ -153,9 +149,9 @@ impl QueueTenants {
         }
     }
 
-    /// The tenants that wait beside the tenant, which is counted among them or not.
+    /// The other waiting tenants. `is_counted`: the sums include the tenant itself.
     fn beside(&self, is_counted: bool, weight: u64) -> QueueShare {
-        // ordering: a sum; a read while a tenant comes or goes may be from before or after that.
+        // ordering: a sum; a read during an enter or an exit may return either value.
         let present = self.present.load(Ordering::Relaxed);
         let count = present / ONE_TENANT;
         let sum = present % ONE_TENANT;
@@ -163,7 +159,7 @@ impl QueueTenants {
         QueueShare {
             others: count.saturating_sub(own_count),
             weight,
-            // Another shard may have the tenant's first request counted and not yet its weight.
+            // Another shard may have counted the tenant's first request, and not its weight yet.
             weights: sum.saturating_add(own_sum).max(weight),
             ..QueueShare::default()
         }

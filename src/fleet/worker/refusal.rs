@@ -1,19 +1,19 @@
-//! What an engine's refusals for lack of room speak of, as one word of the rank's cell: the model,
-//! and how many holds there were in a row.
+//! An engine's refusals for lack of room, as a word of the rank's cell: the model, and the number
+//! of holds in a row.
 
 use super::tag::Tag;
 use forebay_base::ModelIndex;
 use std::time::Duration;
 
-/// The first hold. Each further one is twice as long.
+/// The first hold. Each further hold is twice as long.
 const HOLD_FIRST: Duration = Duration::from_millis(50);
-/// Holds up to here are longer than the one before: 1.6 s at most.
+/// Up to this number, each hold is longer than the hold before: 1.6 s at most.
 const HOLDS_MAX: u16 = 6;
 
 /// Refusals of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RefusalNote {
-    /// The model that was refused, or several.
+    /// The refused model, or several.
     model: Tag,
     /// Holds in a row.
     count: u16,
@@ -28,8 +28,8 @@ impl RefusalNote {
         u32::from(self.count) << u16::BITS | self.model.bits()
     }
 
-    /// One refusal more. `is_recent`: the refusals before still count. `is_held`: the refused
-    /// request was sent before the hold that is running.
+    /// Adds a refusal. `is_recent`: earlier refusals still count. `is_held`: the refused request
+    /// was sent before the running hold.
     pub(super) fn with(self, model: ModelIndex, is_recent: bool, is_held: bool) -> Self {
         let model = Tag::of_model(model);
         if !is_recent {
@@ -39,7 +39,7 @@ impl RefusalNote {
         Self { model: self.model.with(model), count: count.max(1) }
     }
 
-    /// A request was served: the next hold is the first again.
+    /// A request was served: the next hold has the first length again.
     pub(super) const fn without_count(self) -> Self {
         Self { count: 0, ..self }
     }
@@ -52,7 +52,6 @@ impl RefusalNote {
         self.model.covers(Tag::of_model(model))
     }
 
-    /// Length of the hold.
     pub(super) fn hold(self) -> Duration {
         HOLD_FIRST.saturating_mul(1 << self.count.saturating_sub(1).min(HOLDS_MAX - 1))
     }

@@ -1,63 +1,64 @@
-//! What engines say of their load, and what of it this router did not send. Made by the control
-//! plane, carried to the shards one by one, kept there by rank: the newest wins. A report corrects
-//! the leases and never replaces them: only load that is not our own counts, less with every
-//! moment, and nothing once it is too old.
+//! Load reports of engines, and the part of the load that other clients sent. The control plane
+//! makes the reports and sends them to the shards, which store the newest by rank. A report
+//! corrects the leases and never replaces them: only foreign load counts, less with age, and not at
+//! all once it is too old.
 
 use super::{PromptNumber, RankLoad};
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
-/// Prompt tokens that a foreign request which waits is expected to need, where the engine tells
-/// only their number. Chats of public traces leave a few hundred to a few thousand uncached; too
-/// little makes the correction weak, too much would make it a gate.
+/// Expected prompt tokens of a foreign waiting request, if the engine reports only the number of
+/// requests. Chats of public traces leave a few hundred to a few thousand tokens uncached; too few
+/// make the correction weak, too many would make it a gate.
 const WAITING_REQUEST_TOKENS: u64 = 512;
 
-/// Tokens of a rank since its start, where told.
+/// Tokens of a rank since its start, where reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenProgress {
-    /// Tokens that it has taken in and given out. While this stands still so does the engine, and
-    /// the other figures are those of its last step.
+    /// Tokens processed and generated. While this is unchanged, the engine has stalled, and the
+    /// other figures are from its last step.
     pub all: Option<u64>,
-    /// The part of them that it has given out.
+    /// Generated tokens.
     pub generated: Option<u64>,
-    /// The first tokens of requests.
+    /// First tokens of requests.
     pub first_tokens: Option<u64>,
-    /// Time that requests waited for them, all together, in milliseconds.
+    /// Sum of the waits for first tokens, in milliseconds.
     pub first_token_wait_ms: Option<u64>,
 }
 
-/// What one answer or message of an engine says of one rank.
+/// Load of a rank in an answer or message of its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadReading {
     /// Requests in the batch.
     pub running: u32,
-    /// Requests that wait for it.
+    /// Requests that wait for the batch.
     pub waiting: u32,
-    /// Those of them that wait for KV from elsewhere, and for no place.
+    /// Waiting requests that wait for a KV transfer, not for a place.
     pub deferred: u32,
-    /// Prompt tokens of the waiting ones that are not cached, where told.
+    /// Uncached prompt tokens of waiting requests, where reported.
     pub waiting_tokens: Option<u64>,
-    /// KV tokens held by live requests, where told.
+    /// KV tokens held by live requests, where reported.
     pub used_tokens: Option<u64>,
-    /// KV tokens that the rank can hold, where told.
+    /// Capacity in KV tokens, where reported.
     pub capacity_tokens: Option<u64>,
-    /// Share of the KV cache that live requests hold, in thousandths, where told; at most 1,000.
+    /// Share of the KV cache that live requests hold, in thousandths, where reported; at most
+    /// 1,000.
     pub kv_permille: Option<u16>,
-    /// Its work since its start.
+    /// Tokens since the rank's start.
     pub progress: TokenProgress,
 }
 
 impl LoadReading {
-    /// Is there anything on the rank?
+    /// Has the rank no requests?
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let kv_permille = self.kv_permille.unwrap_or(0);
         self.running == 0 && self.waiting == 0 && kv_permille == 0
     }
 
-    /// Fills in what follows from the rest. `capacity_tokens` is what discovery knows, 0 if
-    /// nothing.
+    /// Derives missing figures from the reported figures. `capacity_tokens`: the capacity by
+    /// discovery; 0: unknown.
     #[must_use]
     pub fn completed(mut self, capacity_tokens: u64) -> Self {
         let known = self.capacity_tokens.filter(|&tokens| tokens > 0);
@@ -79,14 +80,14 @@ impl LoadReading {
     }
 }
 
-/// What this router had on a rank.
+/// Load of this router on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnLoad {
     /// Requests in flight.
     pub in_flight: u32,
-    /// Prompt tokens without a first answer.
+    /// Prompt tokens without a first token.
     pub prefill_tokens: u64,
-    /// Tokens whose KV they hold, or will.
+    /// KV tokens that these requests hold, or will hold.
     pub decode_tokens: u64,
     /// Number of the next prompt.
     pub prompts_sent: PromptNumber,
@@ -95,7 +96,7 @@ pub struct OwnLoad {
 }
 
 impl OwnLoad {
-    /// As it is now.
+    /// The load at this moment.
     #[must_use]
     pub fn of(load: &RankLoad) -> Self {
         Self {
@@ -107,9 +108,9 @@ impl OwnLoad {
         }
     }
 
-    /// The larger of each. An engine's figures are from some moment between two that we know; what
-    /// was ours at either of them may be in the figures and must not be taken for foreign. Of
-    /// prompts, those that were sent until the `other` moment, and done at this one.
+    /// The larger value of each. An engine's figures are from a moment between two of ours. Load
+    /// that was ours at either moment may be in the figures, and must not count as foreign. Of
+    /// prompts: sent until the `other` moment, and done at this moment.
     #[must_use]
     pub fn or_more(self, other: Self) -> Self {
         Self {
@@ -127,9 +128,8 @@ impl OwnLoad {
 pub struct ForeignLoad {
     /// Requests, running and waiting.
     pub requests: u32,
-    /// Prompt tokens of those that wait.
+    /// Prompt tokens of waiting requests.
     pub waiting_tokens: u64,
-    /// KV tokens held.
     pub held_tokens: u64,
 }
 
@@ -138,16 +138,16 @@ impl ForeignLoad {
         let all = reading.running.saturating_add(reading.waiting);
         let requests = all.saturating_sub(own.in_flight);
         if requests == 0 {
-            // Engines round up to blocks and count tokens as they make them: what is over is ours
-            // all the same.
+            // Engines round up to blocks and count tokens as they generate them: the surplus is
+            // ours nonetheless.
             return Self::default();
         }
-        // Who of them waits is not told: the same part as of all.
+        // The engine does not report which requests wait: assume the same share as of all requests.
         let waiting = u64::from(requests) * u64::from(reading.waiting);
         let waiting = waiting.checked_div(u64::from(all)).unwrap_or(0);
         let waiting_tokens = reading.waiting_tokens.map_or_else(
             || waiting.saturating_mul(WAITING_REQUEST_TOKENS),
-            |told| told.saturating_sub(own.prefill_tokens),
+            |tokens| tokens.saturating_sub(own.prefill_tokens),
         );
         let held_tokens = reading.used_tokens.unwrap_or(0).saturating_sub(own.decode_tokens);
         debug_assert!(requests <= all && waiting <= u64::from(requests), "more than there are");
@@ -155,25 +155,23 @@ impl ForeignLoad {
     }
 }
 
-/// What an engine said of one rank, and how much of it is not ours.
+/// Load report of a rank, with its foreign part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadReport {
-    /// The rank.
     pub rank: RankIndex,
-    /// When it was received.
+    /// Time of receipt.
     pub at: NanosSinceStart,
     /// Requests in the batch.
     pub running: u32,
-    /// Requests that wait.
     pub waiting: u32,
-    /// Share of the KV cache that live requests hold, in thousandths; `None` where unknown.
+    /// Share of the KV cache that live requests hold, in thousandths; `None`: unknown.
     pub kv_permille: Option<u16>,
-    /// The part that this router did not send.
+    /// Load that this router did not send.
     pub foreign: ForeignLoad,
 }
 
 impl LoadReport {
-    /// A reading, beside what this router had on the rank when it was made.
+    /// `own`: this router's load on the rank at the time of the reading.
     #[must_use]
     pub fn new(rank: RankIndex, at: NanosSinceStart, reading: &LoadReading, own: OwnLoad) -> Self {
         Self {
@@ -187,22 +185,22 @@ impl LoadReport {
     }
 }
 
-/// How much a report still counts: [`ReportWeight::FULL`] at once, nothing at its greatest age, a
-/// straight line between.
+/// Weight of a report by its age: [`ReportWeight::FULL`] at first, 0 at the maximum age, linear
+/// between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReportWeight(u64);
 
 impl ReportWeight {
-    /// Of a report that was just made; a power of two.
+    /// Weight of a new report; a power of two.
     pub const FULL: Self = Self(1 << 10);
 
-    /// That part of an amount, rounded down.
+    /// The weighted part of an amount, rounded down.
     #[must_use]
     pub const fn of(self, amount: u64) -> u64 {
         amount.saturating_mul(self.0) / Self::FULL.0
     }
 
-    /// That part of an amount in units of 1/1,024.
+    /// The weighted part of an amount, in units of 1/1,024.
     #[must_use]
     pub const fn fine_part_of(self, amount: u64) -> u64 {
         amount.saturating_mul(self.0)
@@ -218,7 +216,7 @@ pub struct LoadReports {
 }
 
 impl LoadReports {
-    /// None yet. A report of that age, or older, counts nothing.
+    /// No reports yet. A report of `age_max` or older has no weight.
     #[must_use]
     pub fn new(age_max: Duration) -> Self {
         let mut none = Self { age_max_ns: 0, newest: Vec::new() };
@@ -226,12 +224,12 @@ impl LoadReports {
         none
     }
 
-    /// A report of that age, or older, counts nothing from now on.
+    /// From now on, a report of `age_max` or older has no weight.
     pub fn set_age_max(&mut self, age_max: Duration) {
         self.age_max_ns = u64::try_from(age_max.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Takes a report unless there is a newer one. Ranks past [`RANKS_MAX`] are none.
+    /// Stores a report unless a newer report exists. Ignores ranks past [`RANKS_MAX`].
     pub fn take(&mut self, report: LoadReport) {
         let position = report.rank.index();
         if position >= RANKS_MAX {
@@ -241,10 +239,10 @@ impl LoadReports {
             self.newest.resize(position + 1, None);
         }
         debug_assert!(self.newest.len() <= RANKS_MAX, "a report of no rank");
-        if let Some(kept) = self.newest.get_mut(position)
-            && kept.is_none_or(|kept| kept.at <= report.at)
+        if let Some(stored) = self.newest.get_mut(position)
+            && stored.is_none_or(|stored| stored.at <= report.at)
         {
-            *kept = Some(report);
+            *stored = Some(report);
         }
     }
 
@@ -255,7 +253,7 @@ impl LoadReports {
         self.newest.get(rank.index())?.as_ref()
     }
 
-    /// The newest report of a rank and how much it counts; `None` when it counts nothing.
+    /// The newest report of a rank and its weight; `None` without any weight.
     #[must_use]
     pub fn counting(
         &self,
@@ -267,12 +265,12 @@ impl LoadReports {
         (weight.0 > 0).then_some((report, weight))
     }
 
-    /// How much a report counts.
     #[must_use]
     #[inline]
     pub fn weight_of(&self, report: &LoadReport, now: NanosSinceStart) -> ReportWeight {
         let left_ns = self.age_max_ns.saturating_sub(now.since(report.at));
-        // Both to 2^20 ns first, about a millisecond: the product then fits for ages of centuries.
+        // Both in units of 2^20 ns first, about a millisecond: the product then fits for ages of
+        // centuries.
         let left = left_ns >> 20;
         let whole = (self.age_max_ns >> 20).max(1);
         let weight = left.min(whole).saturating_mul(ReportWeight::FULL.0) / whole;
@@ -310,12 +308,12 @@ mod tests {
         assert_eq!(foreign(&rounded, ours), ForeignLoad::default(), "all requests are ours");
         assert_eq!(foreign(&reading(6, 2), own(4)).requests, 4);
         assert_eq!(foreign(&reading(6, 2), own(4)).waiting_tokens, WAITING_REQUEST_TOKENS);
-        let told = LoadReading { waiting_tokens: Some(900), ..reading(1, 2) };
+        let reported = LoadReading { waiting_tokens: Some(900), ..reading(1, 2) };
         let ours = OwnLoad { prefill_tokens: 700, ..OwnLoad::default() };
-        assert_eq!(foreign(&told, ours).waiting_tokens, 200);
-        let told = LoadReading { used_tokens: Some(900), ..reading(1, 0) };
+        assert_eq!(foreign(&reported, ours).waiting_tokens, 200);
+        let reported = LoadReading { used_tokens: Some(900), ..reading(1, 0) };
         let ours = OwnLoad { decode_tokens: 1_000, ..OwnLoad::default() };
-        assert_eq!(foreign(&told, ours).held_tokens, 0);
+        assert_eq!(foreign(&reported, ours).held_tokens, 0);
     }
 
     #[test]
@@ -323,8 +321,8 @@ mod tests {
         let share = LoadReading { kv_permille: Some(250), ..reading(0, 0) };
         assert_eq!(share.completed(4_000).used_tokens, Some(1_000));
         assert_eq!(share.completed(0).used_tokens, None);
-        let told = LoadReading { capacity_tokens: Some(8_000), ..share };
-        assert_eq!(told.completed(4_000).used_tokens, Some(2_000), "the engine's word first");
+        let reported = LoadReading { capacity_tokens: Some(8_000), ..share };
+        assert_eq!(reported.completed(4_000).used_tokens, Some(2_000), "the engine's word first");
         let used = LoadReading { used_tokens: Some(9_999), ..reading(0, 0) };
         assert_eq!(used.completed(4_000).kv_permille, Some(1_000));
     }

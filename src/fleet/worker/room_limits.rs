@@ -1,54 +1,54 @@
-//! How much a rank may be given, and what a request takes of it.
+//! Limits of a rank, and the room that a request takes of them.
 
 use forebay_config::QueueMode;
 
-/// How much a rank may be given. In all three 0 means no limit.
+/// Limits of a rank. In all three, 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoomLimits {
     /// Requests in flight.
     pub places_max: u32,
-    /// Tokens that they hold in the KV cache. A request that wants more than this in all takes what
-    /// is left of it.
+    /// Tokens that these requests hold in the KV cache. A request that needs more than this limit
+    /// takes the tokens that are left.
     pub kv_tokens_max: u64,
-    /// Prompt tokens yet to be computed; reached, no further request comes. See
+    /// Prompt tokens yet to be computed; at the limit, the rank gets no further request. See
     /// [`Self::PREFILL_BY_SPEED`].
     pub prefill_tokens_max: u64,
 }
 
-/// What a request takes of a rank.
+/// Room that a request takes on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoomWanted {
-    /// Tokens that it adds to the KV cache.
+    /// Tokens that the request adds to the KV cache.
     pub kv_tokens: u64,
     /// Prompt tokens to compute.
     pub prefill_tokens: u64,
 }
 
 impl RoomLimits {
-    /// As many prompt tokens as [`RankPast::prefill_room`](super::RankPast::prefill_room) says.
+    /// The limit is [`RankPast::prefill_room`](super::RankPast::prefill_room).
     pub const PREFILL_BY_SPEED: u64 = u64::MAX;
 
-    /// The limit of prompt tokens as people see it; 0: none, also while a speed is not known.
+    /// The limit of prompt tokens for people; 0: none, or the speed is not known.
     #[must_use]
     pub const fn prefill_tokens_shown(self) -> u64 {
         if self.prefill_tokens_max == Self::PREFILL_BY_SPEED { 0 } else { self.prefill_tokens_max }
     }
 
-    /// Limit of the prompt tokens yet to be computed: the configured one, else by the rank's speed.
-    /// Where no queue keeps what the limit holds up, there is none by default.
+    /// Limit of the prompt tokens yet to be computed: the configured limit, else by the rank's
+    /// speed. Without a queue to hold requests back, there is no default limit.
     #[must_use]
     pub fn prefill_tokens_max(configured: Option<u32>, mode: QueueMode) -> u64 {
         let default = if mode == QueueMode::Off { 0 } else { Self::PREFILL_BY_SPEED };
         configured.map_or(default, u64::from)
     }
 
-    /// Of a rank that is given nothing for now, for which requests wait: -1 places, as it were.
+    /// Limits of a rank that gets no requests for now, but has a queue: -1 places, in effect.
     pub const CLOSED: Self = Self { places_max: u32::MAX, kv_tokens_max: 0, prefill_tokens_max: 0 };
 
     /// Most places of a rank that is not closed.
     pub const PLACES_MAX: u32 = u32::MAX >> 1;
 
-    /// Do these limits give nothing for now?
+    /// Does the rank get no requests for now?
     #[must_use]
     pub const fn is_closed(self) -> bool {
         self.places_max == u32::MAX

@@ -1,6 +1,6 @@
-//! Which rank a session belongs to. Rendezvous hashing: a session has a distance to each rank, and
-//! the nearest rank is its anchor. All routers and all shards agree without a table and without a
-//! message. A rank that joins or leaves moves only the sessions that it gets or had.
+//! Session affinity by rendezvous hashing: a session has a distance to each rank, and the nearest
+//! rank is its anchor. All routers and shards agree without a table and without a message. A rank
+//! that joins or leaves moves only its own sessions.
 
 use forebay_base::DpRank;
 
@@ -8,32 +8,33 @@ use forebay_base::DpRank;
 pub const SESSION_NAME_BYTES_MAX: usize = 256;
 /// Bits of distances and draws.
 const DRAW_BITS: u32 = 40;
-/// All distances and draws are below this.
+/// Exclusive upper bound of distances and draws.
 pub const SESSION_DRAW_END: u64 = 1 << DRAW_BITS;
 
-/// The name of a session, hashed.
+/// The hashed name of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKey(u64);
 
-/// What sessions see of a rank: the address of its worker and its number there.
+/// Identity of a rank in session hashing: the address of its worker and its number there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSeat(u64);
 
 impl SessionKey {
-    /// `None` for an empty name, or one that is too long to be hashed in little time.
+    /// `None` for an empty name, or a name that takes too long to hash.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Self> {
         let is_name = !name.is_empty() && name.len() <= SESSION_NAME_BYTES_MAX;
         is_name.then(|| Self(mixed(folded(name))))
     }
 
-    /// A number that the session draws for a name: always the same, and another for another name.
+    /// A number that the session draws for a name: always the same, and different for different
+    /// names.
     #[must_use]
     pub fn draw(self, name: &str) -> u64 {
         mixed(self.0 ^ mixed(folded(name.as_bytes()))) >> (u64::BITS - DRAW_BITS)
     }
 
-    /// How far the session is from a rank.
+    /// Distance from the session to a rank.
     #[must_use]
     pub const fn distance(self, seat: SessionSeat) -> u64 {
         mixed(self.0 ^ seat.0) >> (u64::BITS - DRAW_BITS)
@@ -41,7 +42,7 @@ impl SessionKey {
 }
 
 impl SessionSeat {
-    /// Of a rank of the worker at `authority`, as in its URL.
+    /// Seat of a rank of the worker at `authority`, as in its URL.
     #[must_use]
     pub fn of(authority: &str, dp_rank: DpRank) -> Self {
         Self(mixed(folded(authority.as_bytes()).wrapping_add(u64::from(dp_rank.0))))

@@ -4,7 +4,7 @@ use super::LoadBoard;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The load board, as one shard holds it. Each lease holds a clone, and a clone counts on a word of
+/// The load board, as held by a shard. Each lease holds a clone, and the clone counts on a word of
 /// this shard. Clones of the board's own [`Arc`] would write to a word that all cores share.
 #[derive(Clone, Debug)]
 #[expect(clippy::redundant_allocation, reason = "the outer count is the shard's own")]

@@ -1,5 +1,5 @@
-//! What shards see of a rank and its worker on the way of answers, for the control plane. A sign
-//! stands until it is taken.
+//! Signs of a rank's and its worker's state that shards see in answers, for the control plane. A
+//! sign stays set until the control plane takes it.
 
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ const ALIVE: u32 = 1 << 1;
 const ANSWERS: u32 = 1 << 2;
 const AWAITED: u32 = 1 << 3;
 
-/// Signs of one rank.
+/// Signs of a rank.
 #[derive(Debug, Default)]
 pub struct RankSigns {
     signs: AtomicU32,
@@ -18,19 +18,19 @@ pub struct RankSigns {
     first_byte_tokens: AtomicU64,
 }
 
-/// First bytes of streams, and what they took.
+/// First bytes of streams, and their waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FirstBytes {
-    /// Streams whose first byte has come.
+    /// Streams whose first byte has arrived.
     pub count: u32,
-    /// Time from the request sent to the first byte of the answer's body, of all together.
+    /// Sum of the times from the request sent to the first byte of the answer's body.
     pub waited_us: u64,
-    /// Prompt tokens that the rank had yet to compute when each was sent, its own among them.
+    /// Prompt tokens that the rank had yet to compute when each was sent, its own included.
     pub tokens: u64,
 }
 
 impl FirstBytes {
-    /// With one more, or with those of another time.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(self, more: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl FirstBytes {
 }
 
 impl RankSigns {
-    /// A connection to the worker broke, or the worker does not know a model: it may have been
+    /// A connection to the worker broke, or the worker does not list a model: it may have been
     /// restarted.
     pub fn suspect(&self) {
         self.give(SUSPECT);
@@ -54,7 +54,7 @@ impl RankSigns {
         self.take(SUSPECT)
     }
 
-    /// Bytes of answers have come from the worker.
+    /// Bytes of answers have arrived from the worker.
     pub fn show_life(&self) {
         self.give(ALIVE);
     }
@@ -65,7 +65,7 @@ impl RankSigns {
         self.take(ALIVE)
     }
 
-    /// The rank's engine has answered: bytes of bodies have come.
+    /// The rank's engine has answered: bytes of bodies have arrived.
     pub fn show_answers(&self) {
         self.give(ANSWERS);
     }
@@ -76,7 +76,7 @@ impl RankSigns {
         self.take(ANSWERS)
     }
 
-    /// Streams wait for the first byte of their body. To be said again while they do.
+    /// Streams wait for the first byte of their body. Called repeatedly while they wait.
     pub fn show_awaited(&self) {
         self.give(AWAITED);
     }
@@ -87,20 +87,21 @@ impl RankSigns {
         self.take(AWAITED)
     }
 
-    /// Adds first bytes that have come.
+    /// Adds first bytes that have arrived.
     pub fn add_first_bytes(&self, more: FirstBytes) {
-        // ordering: three sums that nothing is published through; pair with `take_first_bytes`.
+        // ordering: three sums that publish nothing; pair with `take_first_bytes`.
         self.first_byte_us.fetch_add(more.waited_us, Ordering::Relaxed);
         // ordering: as above.
         self.first_byte_tokens.fetch_add(more.tokens, Ordering::Relaxed);
-        // ordering: as above. One that is taken between two words counts in two takes.
+        // ordering: as above. A first byte that is taken between two stores counts in two takes.
         self.first_byte_count.fetch_add(more.count, Ordering::Relaxed);
     }
 
-    /// Those that have come since the last call.
+    /// First bytes that have arrived since the last call.
     #[must_use]
     pub fn take_first_bytes(&self) -> FirstBytes {
-        // ordering: as in `add_first_bytes`. The load spares the line a write where none came.
+        // ordering: as in `add_first_bytes`. The load avoids a write to the line if there were
+        // none.
         if self.first_byte_count.load(Ordering::Relaxed) == 0 {
             return FirstBytes::default();
         }
@@ -115,8 +116,8 @@ impl RankSigns {
     }
 
     fn give(&self, sign: u32) {
-        // ordering: a hint; pairs with `take` on the same word only. The load spares the line a
-        // write where the sign stands already.
+        // ordering: a hint; pairs with `take` on the same word only. The load avoids a write to the
+        // line if the sign is set already.
         if self.signs.load(Ordering::Relaxed) & sign == 0 {
             // ordering: as above.
             self.signs.fetch_or(sign, Ordering::Relaxed);

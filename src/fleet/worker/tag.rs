@@ -1,20 +1,19 @@
-//! Callers and models, by short names, as words of a rank's cell: of whom failures speak.
+//! Short tags of callers and models, for words of a rank's cell that record the scope of failures.
 
 use forebay_base::ModelIndex;
 use forebay_base::limits::MODELS_MAX;
 
-/// Who asks for what: the caller and the model of a request, as far as blame goes.
+/// The caller and the model of a request, for blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// A hash of the tenant, or of the client's address where clients have no keys.
     pub caller: u32,
-    /// The model that the request is for.
     pub model: ModelIndex,
-    /// No rank is left for the request that is not paused: pauses do not count.
+    /// Every rank left for the request is paused: pauses do not apply.
     pub is_forced: bool,
 }
 
-/// A short name of one caller or one model, or the word for several.
+/// A short tag of a caller or a model, or the tag for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u32);
 
@@ -22,13 +21,13 @@ impl Tag {
     pub(super) const BITS: u32 = 11;
     pub(super) const SEVERAL: Self = Self((1 << Self::BITS) - 1);
 
-    /// Callers share tags: then the failures of one are held against the requests of the other.
+    /// Callers may share a tag: then the failures of either count against the requests of both.
     pub(super) const fn of_caller(caller: u32) -> Self {
         Self(caller % Self::SEVERAL.0)
     }
 
     pub(super) const fn of_model(model: ModelIndex) -> Self {
-        // The index is below `MODELS_MAX`, so each model has a tag of its own.
+        // The index is below `MODELS_MAX`, so each model has a unique tag.
         Self(model.0 as u32 % Self::SEVERAL.0)
     }
 
@@ -40,7 +39,7 @@ impl Tag {
         self.0
     }
 
-    /// Both are the same, or several.
+    /// The tag if both are the same, else several.
     pub(super) fn with(self, other: Self) -> Self {
         if self == other { self } else { Self::SEVERAL }
     }
@@ -52,7 +51,7 @@ impl Tag {
 
 const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
 
-/// The callers and models whose requests failed.
+/// The callers and models of failed requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) caller: Tag,

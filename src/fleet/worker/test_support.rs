@@ -1,4 +1,4 @@
-//! What tests of several modules share.
+//! Fixtures for tests of several modules.
 
 use super::{
     Dialect, FleetSnapshot, LimitSource, Model, ModelKind, Rank, Requester, Role, RoomLimits,
@@ -8,7 +8,7 @@ use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;
 
-/// A request of one caller for the first model.
+/// A request of a caller for the first model.
 pub const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
 
 /// A model of the first pool, on these ranks.
@@ -62,7 +62,7 @@ pub fn worker() -> Worker {
     }
 }
 
-/// Three ranks of one worker: two serve `base` with its `adapter`, one serves `other`. Nobody
+/// Three ranks of a worker: two serve `base` with its `adapter`, the third serves `other`. No rank
 /// serves `nobody`.
 pub fn three_ranks() -> FleetSnapshot {
     let room = RoomLimits { places_max: 4, kv_tokens_max: 1_520, prefill_tokens_max: 0 };
@@ -86,7 +86,7 @@ pub fn three_ranks() -> FleetSnapshot {
     }
 }
 
-/// Two pools on three ranks of one worker: `base` with its `adapter`, and `other`. No rank serves
+/// Two pools on three ranks of a worker: `base` with its `adapter`, and `other`. No rank serves
 /// `nobody`.
 #[must_use]
 pub fn two_pools() -> FleetSnapshot {

@@ -1,35 +1,35 @@
-//! Prompts of answers without a stream, by rank: their first tokens do not show. A prompt stands
-//! here from its departure until it is known to be computed. Shards enter their prompts and remove
-//! them; shards and the control plane pass the oldest. No lock: each slot is a word, and the
-//! thread that clears a slot takes its tokens off the queue of the rank.
+//! Prompts of answers without a stream, by rank: the router cannot see their first tokens. A prompt
+//! is stored here from its departure until it counts as computed. Shards enter and remove their
+//! prompts; shards and the control plane pass the oldest. No lock: each slot is a word, and the
+//! thread that clears a slot subtracts its tokens from the rank's sum.
 
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering};
 use std::num::NonZeroU64;
 
-/// Prompts of one rank that can be passed. What comes on top counts until its answer.
+/// Prompts of a rank that can be passed. Further prompts count until their answers.
 const SLOTS: u32 = if cfg!(feature = "loom") { 2 } else { 256 };
 const _: () = assert!(SLOTS.is_power_of_two());
-/// A slot that is taken. Below it stands the prompt's number, and its tokens below that.
+/// Marks a taken slot. Below it are the prompt's number, and below that its tokens.
 const TAKEN: NonZeroU64 = match NonZeroU64::new(1 << 63) {
     Some(bit) => bit,
     None => NonZeroU64::MIN,
 };
-/// Numbers have so many bits.
+/// Bits of a prompt number.
 const NUMBER_BITS: u32 = 23;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 const TOKEN_BITS: u32 = 40;
 const TOKENS_MASK: u64 = (1 << TOKEN_BITS) - 1;
 const _: () = assert!(TOKEN_BITS + NUMBER_BITS < u64::BITS && SLOTS < 1 << NUMBER_BITS);
 
-/// The prompts of one rank.
+/// The prompts of a rank.
 #[derive(Debug)]
 pub struct UnstreamedPrompts {
     slots: [AtomicU64; SLOTS as usize],
-    /// No slot is taken by a prompt with a lower number, but for a prompt that was entered late.
+    /// No prompt in a slot has a lower number, except a prompt that was entered late.
     oldest: AtomicU32,
 }
 
-/// The number of a prompt among those of its rank, in the order of sending. It wraps.
+/// The number of a prompt of its rank, in the order of sending. It wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptNumber(u32);
 
@@ -37,12 +37,11 @@ pub struct PromptNumber(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptSlot(NonZeroU64);
 
-/// Prompts that were passed.
+/// Prompts that were passed: they count as computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassedPrompts {
-    /// How many were passed.
     pub count: u32,
-    /// Tokens of them that the rank had to compute.
+    /// Their tokens that the rank had to compute.
     pub tokens: u64,
 }
 
@@ -53,14 +52,13 @@ impl Default for UnstreamedPrompts {
 }
 
 impl PromptNumber {
-    /// From a count of prompts.
+    /// The number of the next prompt after `count` prompts.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
     pub const fn new(count: u64) -> Self {
         Self(count as u32 & NUMBER_MASK)
     }
 
-    /// The number that is so many further.
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count) & NUMBER_MASK)
@@ -70,7 +68,7 @@ impl PromptNumber {
         Self(self.0.wrapping_sub(count) & NUMBER_MASK)
     }
 
-    /// How much further it is than an earlier one.
+    /// Distance from an earlier number.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & NUMBER_MASK
@@ -103,7 +101,7 @@ impl UnstreamedPrompts {
             self.oldest.store(number.minus(SLOTS).0, Ordering::Relaxed);
         }
         // ordering: Release; pairs with the exchange in `remove`: the tokens were added to the sums
-        // of the rank before another thread takes them off. Model: tests/loom/models.rs,
+        // of the rank before another thread subtracts them. Model: tests/loom/models.rs,
         // `tokens_of_a_passed_prompt_are_taken_off_once`.
         let taken = place.compare_exchange(0, slot.0.get(), Ordering::Release, Ordering::Relaxed);
         taken.is_ok().then_some(slot)
@@ -111,22 +109,22 @@ impl UnstreamedPrompts {
 
     /// Clears the slot of a prompt. False: the prompt was passed.
     pub fn remove(&self, slot: PromptSlot) -> bool {
-        // ordering: Acquire; pairs with the exchange in `enter`. Of several that clear a slot one
-        // succeeds.
+        // ordering: Acquire; pairs with the exchange in `enter`. Of several threads that clear a
+        // slot, only the first succeeds.
         self.slot(slot.number()).is_some_and(|place| {
             place.compare_exchange(slot.0.get(), 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// Was the prompt not passed yet?
+    /// Is the prompt still waiting, and not passed?
     #[must_use]
     pub fn waits(&self, slot: PromptSlot) -> bool {
         // ordering: a hint; pairs with nothing.
         self.slot(slot.number()).is_some_and(|place| place.load(Ordering::Relaxed) == slot.0.get())
     }
 
-    /// Passes the oldest prompts with numbers below `end`, at most so many. A prompt that was sent
-    /// more than [`SLOTS`] before `end` is not passed.
+    /// Passes the oldest prompts with numbers below `end`, at most `count_max`. A prompt that was
+    /// sent more than [`SLOTS`] before `end` is not passed.
     pub fn pass(&self, end: PromptNumber, count_max: u32) -> PassedPrompts {
         let mut passed = PassedPrompts::default();
         // ordering: a hint where to begin; pairs with nothing.
@@ -150,8 +148,8 @@ impl UnstreamedPrompts {
         }
         let next = end.minus(left);
         if next != oldest {
-            // ordering: a hint; of two that pass at once the lower number may stay, and its slots
-            // are looked at again.
+            // ordering: a hint; of two simultaneous passes the lower number may stay, and its slots
+            // are read again.
             self.oldest.store(next.0, Ordering::Relaxed);
         }
         passed

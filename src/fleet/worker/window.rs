@@ -1,7 +1,7 @@
-//! The rejection windows: while one is open, requests of its pool are refused at once. One word per
-//! pool that this router's shards share, one that the control plane writes for the other replicas,
-//! and one that covers all pools and is looked at before a body is read. A window ends by the clock
-//! alone; nothing has to happen for it.
+//! The rejection windows: requests of a pool are refused at once while its window is open. Each
+//! pool has a word that this router's shards share, and a word that the control plane writes for
+//! the other replicas. A further word covers all pools and is read before a body is read. A window
+//! ends by the clock alone, without any action.
 
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::POOLS_MAX;
@@ -10,11 +10,11 @@ use forebay_ring::Bell;
 use forebay_ring::sync::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
-/// All windows. Any thread opens, closes and looks.
+/// All windows. Any thread opens, closes and reads them.
 #[derive(Debug)]
 pub struct Windows {
     pools: Box<[CachePadded<PoolWindow>]>,
-    /// No pool is open beyond this: 0, or the past, means that nobody needs to look closer.
+    /// Latest end of all windows: 0, or a time in the past, means that no window is open.
     latest_ns: CachePadded<AtomicU64>,
     /// Openings and closings so far.
     edges: CachePadded<AtomicU64>,
@@ -29,19 +29,18 @@ struct PoolWindow {
     openings: AtomicU64,
 }
 
-/// Whose word a window is.
+/// Origin of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenedBy {
     /// This router: its own queue is full.
     Here,
-    /// An operator of this router. Room that comes back does not close it.
+    /// An operator of this router. New room does not close the window.
     Hand,
     /// Another replica.
     Elsewhere,
 }
 
 impl Windows {
-    /// All closed.
     #[must_use]
     pub fn new() -> Self {
         let pool = |_| {
@@ -60,28 +59,30 @@ impl Windows {
         }
     }
 
-    /// Whom to wake when a window of this router opens or closes. The first call counts.
+    /// Sets the bell that rings when a window of this router opens or closes. The first call
+    /// counts.
     pub fn tell(&self, control: Arc<Bell>) {
         let _ = self.control.set(control);
     }
 
-    /// May any pool be closed to traffic? One load of a line that is written only when a window
-    /// opens. Looked at for every request, before its body is read.
+    /// May any pool's window be open? A load of a line that is written only when a window opens.
+    /// Called for every request, before its body is read.
     #[must_use]
     pub fn may_be_open(&self, now: NanosSinceStart) -> bool {
-        // ordering: one word; who reads an old value accepts or looks closer, both harmless.
+        // ordering: a reader of an old value accepts a request or checks its pool; both are
+        // harmless.
         now.0 < self.latest_ns.load(Ordering::Relaxed)
     }
 
-    /// Until when requests of the pool are refused; `None` if they are not.
+    /// End of the period in which requests of the pool are refused; `None` if they are not.
     #[must_use]
     pub fn open_until(&self, pool: PoolIndex, now: NanosSinceStart) -> Option<NanosSinceStart> {
         let by = |by| self.open_by_until(pool, by, now);
         by(OpenedBy::Here).max(by(OpenedBy::Hand)).max(by(OpenedBy::Elsewhere))
     }
 
-    /// Until when this router itself has the pool's window open, on its own or its operator's word;
-    /// `None` if it has not. This is what other replicas are told.
+    /// End of the pool's window if this router or its operator opened it; `None` if it is closed.
+    /// This end is sent to other replicas.
     #[must_use]
     pub fn open_here_until(
         &self,
@@ -92,7 +93,7 @@ impl Windows {
         by(OpenedBy::Here).max(by(OpenedBy::Hand))
     }
 
-    /// Until when the pool's window is open by their word; `None` if it is not.
+    /// End of the pool's window by that origin; `None` if it is closed.
     #[must_use]
     pub fn open_by_until(
         &self,
@@ -100,13 +101,13 @@ impl Windows {
         by: OpenedBy,
         now: NanosSinceStart,
     ) -> Option<NanosSinceStart> {
-        // ordering: one word; pairs with `open` and `close`.
+        // ordering: pairs with `open` and `close`.
         let until = self.pools.get(pool.index())?.of(by).load(Ordering::Relaxed);
         (now.0 < until).then_some(NanosSinceStart(until))
     }
 
-    /// Opens a window, or makes it last longer. True for the one caller who opened it: one event
-    /// per opening.
+    /// Opens a window, or extends it. True only for the caller that opened it: an event per
+    /// opening.
     pub fn open(
         &self,
         pool: PoolIndex,
@@ -115,12 +116,12 @@ impl Windows {
         until: NanosSinceStart,
     ) -> bool {
         let Some(words) = self.pools.get(pool.index()) else { return false };
-        // ordering: the read-modify-write picks one opener; nothing else is published through it.
+        // ordering: the read-modify-write picks a single opener and publishes nothing else.
         let before = words.of(by).fetch_max(until.0, Ordering::Relaxed);
-        // ordering: covers the word above; a reader that sees this one first finds the pool closed
-        // and goes on.
+        // ordering: covers the word above; a reader that sees only this word finds the pool closed
+        // and accepts the request.
         self.latest_ns.fetch_max(until.0, Ordering::Relaxed);
-        // Who makes an open window longer is no opener: each opening is one event in the log and in
+        // Extending an open window is no opening: each opening is a single event in the log and in
         // the count.
         let opened = before <= now.0 && now.0 < until.0;
         if opened {
@@ -128,17 +129,17 @@ impl Windows {
             words.openings.fetch_add(1, Ordering::Relaxed);
             self.edge(by);
         }
-        // ordering: the SeqCst fence pairs with the one in `QueueCell::leave`: who opens a window
-        // looks at the queue after it, who leaves the queue looks at the window after it, and one
-        // of the two closes it.
+        // ordering: the SeqCst fence pairs with the fence in `QueueCell::leave`: the opener of a
+        // window reads the queue after it, a request that leaves the queue reads the window after
+        // it, so the opener or the leaver closes the window.
         fence(Ordering::SeqCst);
         opened
     }
 
-    /// Closes a window before its time. True if it was open.
+    /// Closes a window early. True if it was open.
     pub fn close(&self, pool: PoolIndex, by: OpenedBy, now: NanosSinceStart) -> bool {
         let Some(words) = self.pools.get(pool.index()) else { return false };
-        // ordering: the swap picks one closer; nothing else is published through it.
+        // ordering: the swap picks a single closer and publishes nothing else.
         let closed = words.of(by).swap(0, Ordering::Relaxed) > now.0;
         if closed {
             self.edge(by);
@@ -147,12 +148,12 @@ impl Windows {
     }
 
     fn edge(&self, by: OpenedBy) {
-        // Every replica tells its own windows: an opening elsewhere is no news to tell.
+        // Every replica reports only its own windows.
         if by == OpenedBy::Elsewhere {
             return;
         }
-        // ordering: Release; pairs with the Acquire in `edges`: who sees the count sees the pools'
-        // words.
+        // ordering: Release; pairs with the Acquire in `edges`: a reader of the count also sees the
+        // pools' words.
         self.edges.fetch_add(1, Ordering::Release);
         if let Some(bell) = self.control.get() {
             bell.ring();
@@ -166,7 +167,7 @@ impl Windows {
         self.edges.load(Ordering::Acquire)
     }
 
-    /// How often a pool's window was opened, by whomever.
+    /// Openings of a pool's window, of any origin.
     #[must_use]
     pub fn openings(&self, pool: PoolIndex) -> u64 {
         // ordering: statistic; pairs with nothing.
