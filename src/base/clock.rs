@@ -1,4 +1,4 @@
-//! The one place that reads clocks.
+//! The only module that reads clocks.
 
 use super::NanosSinceStart;
 use rustix::time::{ClockId, clock_gettime};
@@ -24,7 +24,7 @@ impl Clock {
     }
 }
 
-/// Time since 1970, for what outlives the process. It may jump.
+/// Time since 1970, for data that outlives the process. It may jump.
 #[must_use]
 pub fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -38,7 +38,7 @@ fn monotonic_ns() -> u64 {
     part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
 
-/// CPU time of all threads of the process, those that have ended among them, in nanoseconds.
+/// CPU time of all threads of the process, ended threads included, in nanoseconds.
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,35 +1,35 @@
-//! Dense indices and wire ids as types, so that two of them cannot be exchanged by mistake.
+//! Dense indices and wire ids as types, so that the compiler prevents mix-ups.
 
-/// Dense number of one rank, i.e. one `(worker, dp_rank)`; stable for the life of the process.
+/// Dense number of a rank, i.e. of a `(worker, dp_rank)`; stable for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RankIndex(pub u16);
 
-/// Dense number of one worker in the fleet; stable for the life of the process.
+/// Dense number of a worker in the fleet; stable for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerIndex(pub u16);
 
-/// Dense number of one served model.
+/// Dense number of a served model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelIndex(pub u16);
 
-/// Number of one shard, in the order of `cores`.
+/// Number of a shard, in the order of `cores`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardIndex(pub u16);
 
-/// Dense number of one pool: the ranks that share models. The lowest [`ModelIndex`] among those.
+/// Dense number of a pool, i.e. of ranks that share models: the lowest [`ModelIndex`] of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolIndex(pub u16);
 
-/// Number of one queue: that of its pool, or of its rank, as `queue.mode` says.
+/// Number of a queue: the number of its pool or of its rank, depending on `queue.mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueIndex(pub u16);
 
-/// Dense number of one tenant; stable for the life of the process. 0: all that have no number of
-/// their own.
+/// Dense number of a tenant; stable for the life of the process. All tenants without a number share
+/// 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantIndex(pub u16);
 
-/// Data-parallel rank inside a worker, as the engines count it: from 0.
+/// Data-parallel rank inside a worker, as engines count: from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DpRank(pub u32);
 

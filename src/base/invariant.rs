@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static BROKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Counts one broken invariant. Called by [`crate::invariant!`].
+/// Counts a broken invariant. Called by [`crate::invariant!`].
 pub fn count_broken_invariant() {
     // ordering: statistic; pairs with nothing.
     BROKEN.fetch_add(1, Ordering::Relaxed);
@@ -18,8 +18,8 @@ pub fn broken_invariant_count() -> u64 {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// Checks what must hold by our own logic, never what depends on bytes from outside.
-/// Debug builds stop; release builds count it and return the fallback.
+/// Checks a condition that our own logic guarantees, never a condition on bytes from outside. Debug
+/// builds stop; release builds count the failure and return the fallback.
 #[macro_export]
 macro_rules! invariant {
     ($condition:expr, $fallback:expr) => {

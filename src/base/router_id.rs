@@ -1,14 +1,14 @@
-//! The name of one router among others.
+//! The id of a router among its replicas.
 
 use std::fmt;
 
-/// By which a router knows its own requests again: in `Via`. Drawn at each start, so that two
-/// routers are never one.
+/// Identifies a router's own requests in `Via`. Random at each start, so that no two routers share
+/// an id.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RouterId([u8; RouterId::BYTES]);
 
 impl RouterId {
-    /// How each of them begins.
+    /// Prefix of all ids.
     pub const START: &'static str = "forebay-";
     const BYTES: usize = Self::START.len() + 16;
 
@@ -31,7 +31,6 @@ impl RouterId {
         &self.0
     }
 
-    /// The same as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or(Self::START)

@@ -1,4 +1,4 @@
-//! Text from outside, up to a bound.
+//! Bounded reading of text files.
 
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file. Anything else is an error at once: a pipe without a writer would be waited
-/// for, a device may have no end.
+/// Opens a regular file. Any other file is an error at once: a pipe without a writer would block,
+/// and a device may have no end.
 ///
 /// # Errors
-/// What the system says, or that it is no regular file.
+/// An error of the system, or the file is not regular.
 pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -23,7 +23,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 /// The whole text of a regular file.
 ///
 /// # Errors
-/// Those of [`open_file`] and [`read_text`].
+/// As [`open_file`] and [`read_text`].
 pub fn read_file(path: &Path, bytes_max: usize) -> io::Result<String> {
     read_text(open_file(path)?, bytes_max)
 }
@@ -31,7 +31,7 @@ pub fn read_file(path: &Path, bytes_max: usize) -> io::Result<String> {
 /// The whole text.
 ///
 /// # Errors
-/// It cannot be read, is no UTF-8, or is longer than `bytes_max`.
+/// The text cannot be read, is not UTF-8, or is longer than `bytes_max`.
 pub fn read_text(source: impl Read, bytes_max: usize) -> io::Result<String> {
     let mut text = String::new();
     let limit = bytes_max as u64;

@@ -1,22 +1,22 @@
-//! The context of a trace as requests carry it: `traceparent` of W3C Trace Context, level 1.
+//! The trace context of requests: `traceparent` of W3C Trace Context, level 1.
 
 /// Bytes of a `traceparent` of version 00.
 pub const TRACEPARENT_BYTES: usize = 55;
 
-/// One span of one trace, as `traceparent` names it.
+/// A span of a trace, as in `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// Number of the trace; never 0.
+    /// Id of the trace; never 0.
     pub trace: u128,
-    /// Number of the span; never 0.
+    /// Id of the span; never 0.
     pub span: u64,
-    /// Its spans are recorded, as far as the sender knows.
+    /// The sender records spans of the trace.
     pub is_sampled: bool,
 }
 
 impl TraceParent {
-    /// Reads the value of a `traceparent`; `None` for what the specification calls invalid. A later
-    /// version may go on behind its flags.
+    /// Parses a `traceparent`; `None` for values that the specification calls invalid. Later
+    /// versions may have further fields after the flags.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
         let version = hex(value.get(..2)?)?;
@@ -43,7 +43,7 @@ impl TraceParent {
     }
 }
 
-/// Digits in lower case only, as the specification has them.
+/// Only lower-case digits, as the specification requires.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0_u128, |value, digit| {
         let nibble = match digit {
