@@ -1,7 +1,7 @@
-//! The doorbell of a shard: how other threads wake it when it sleeps in its own I/O ring.
+//! The doorbell of a shard: other threads wake the shard while it sleeps in its I/O ring.
 //!
 //! A sender pushes its whole batch, then calls [`Bell::ring`]. The shard, having found its rings
-//! empty, calls [`Bell::park`], **looks at all its rings again**, and only then waits for a read of
+//! empty, calls [`Bell::park`], **checks all its rings again**, and only then waits for a read of
 //! the descriptor:
 //! ```text
 //! sender                          shard
@@ -9,22 +9,22 @@
 //! ring   (fence; parked?)         rings empty?    no  -> unpark, drain
 //!                                                 yes -> read the descriptor, unpark, drain
 //! ```
-//! Each side writes its own word, fences, and reads the other's: with both fences at least one of
-//! them sees the other, so no wake is lost. A wake too many is possible and harmless. While the
-//! shard is awake `ring` costs a fence and one load.
+//! Each side writes its own word, fences, and reads the other's: with both fences at least one side
+//! sees the other, so no wake is lost. A spurious wake is possible and harmless. While the shard is
+//! awake `ring` costs a fence and a load.
 
 use super::sync::{AtomicBool, Ordering, fence};
 use crossbeam_utils::CachePadded;
 use std::os::fd::OwnedFd;
 
-/// What a bell does to wake its shard.
+/// Wakes the shard of a bell.
 pub trait Wake {
     /// Makes the shard's wait end. Called from any thread, at most once per [`Bell::park`].
     fn wake(&self);
 }
 
-/// One doorbell, shared by the shard and all that post to it. Ringing is multi-sender; parking is
-/// the shard's alone.
+/// A doorbell, shared by the shard and all threads that post to it. Any thread may ring; only the
+/// shard parks.
 #[derive(Debug)]
 pub struct Bell<W = OwnedFd> {
     parked: CachePadded<AtomicBool>,
@@ -38,49 +38,47 @@ impl<W: Wake> Bell<W> {
         Self { parked: CachePadded::new(AtomicBool::new(false)), wake }
     }
 
-    /// After a push: wakes the shard if it sleeps. A system call only then.
+    /// After a push: wakes the shard if it sleeps. Makes a system call only then.
     #[inline]
     pub fn ring(&self) {
-        // ordering: the SeqCst fence pairs with the one in `park`. We have pushed and now load
+        // ordering: the SeqCst fence pairs with the fence in `park`. We have pushed and now load
         // `parked`; the shard has stored `parked` and then loads the rings. Without both fences
         // each may read the old value and the shard sleeps on a full ring. Models:
         // tests/loom/models.rs, `doorbell_never_loses_a_wake`.
         fence(Ordering::SeqCst);
-        // ordering: Relaxed load, ordered by the fence above; it spares awake shards a write to
-        // their line. AcqRel swap pairs with the other senders' swap and with `unpark`: one of them
-        // wins and wakes.
+        // ordering: Relaxed load, ordered by the fence above; it saves a write to the line of an
+        // awake shard. The AcqRel swap pairs with the other senders' swap and with `unpark`: a
+        // single sender wins and wakes.
         if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::AcqRel) {
             self.wake.wake();
         }
     }
 
-    /// Shard only: announces sleep. Look at every ring again after this, then sleep or
+    /// Shard only: announces sleep. After this, check every ring again, then sleep or
     /// [`Bell::unpark`].
     #[inline]
     pub fn park(&self) {
         // ordering: Relaxed store, ordered before the later loads of the rings by the SeqCst fence,
-        // which pairs with the one in `ring`.
+        // which pairs with the fence in `ring`.
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Shard only: takes the announcement back. False when a sender was quicker: then a wake has
-    /// been sent, or is about to be, and the next wait may end at once without work.
+    /// Shard only: withdraws the announcement. False when a sender was faster: then a wake has been
+    /// sent, or is about to be, and the next wait may end at once without work.
     #[inline]
     pub fn unpark(&self) -> bool {
         // ordering: AcqRel pairs with the swap in `ring`: exactly one side takes the announcement.
         self.parked.swap(false, Ordering::AcqRel)
     }
 
-    /// The wake action.
     #[must_use]
     pub fn wake_action(&self) -> &W {
         &self.wake
     }
 }
 
-/// Writes 8 bytes: an eventfd counts up by one, a socket or pipe gets 8 bytes to read (and throw
-/// away).
+/// Writes 8 bytes: an eventfd counts up by 1, a socket or pipe gets 8 bytes to read and discard.
 impl Wake for OwnedFd {
     fn wake(&self) {
         // The descriptor should be non-blocking. WouldBlock means that unread wakes are already

@@ -1,7 +1,6 @@
-//! A cell between two threads in which the newest value wins: for snapshots, where only the last
-//! one counts. Writing and taking are one atomic swap each. Cannot be full: an unread value is
-//! handed back to the writer, so that large snapshots are freed on the writer's thread and not on a
-//! shard.
+//! A cell between two threads for snapshots: the newest value wins. Writing and taking are a single
+//! atomic swap each. Cannot be full: an unread value is handed back to the writer, so that large
+//! snapshots are freed on the writer's thread and not on a shard.
 
 use super::sync::{Arc, AtomicPtr, Ordering};
 use std::fmt;
@@ -16,18 +15,16 @@ pub fn latest<T: Send>() -> (LatestWriter<T>, LatestReader<T>) {
     (LatestWriter { shared: Arc::clone(&shared) }, LatestReader { shared })
 }
 
-/// The writing end.
 pub struct LatestWriter<T> {
     shared: Arc<LatestCell<T>>,
 }
 
-/// The reading end.
 pub struct LatestReader<T> {
     shared: Arc<LatestCell<T>>,
 }
 
-/// INVARIANT: `unread` is null or a `Box` turned raw that the cell owns; whoever swaps it out owns
-/// it then.
+/// INVARIANT: `unread` is null or a `Box` turned raw that the cell owns; the thread that swaps it
+/// out owns it then.
 struct LatestCell<T> {
     unread: AtomicPtr<T>,
     owns: PhantomData<T>,
@@ -40,18 +37,18 @@ unsafe impl<T: Send> Sync for LatestCell<T> {}
 unsafe impl<T: Send> Send for LatestCell<T> {}
 
 impl<T> LatestWriter<T> {
-    /// Puts a value into the cell; returns the one before, if the reader has not taken it.
+    /// Stores a value; returns the value before, if the reader has not taken it.
     pub fn write(&self, value: T) -> Option<T> {
         self.shared.swap(Box::into_raw(Box::new(value)))
     }
 }
 
 impl<T> LatestReader<T> {
-    /// Takes the value written last, if it was not taken yet. One load of a shared line when there
-    /// is none.
+    /// Takes the value written last, if it was not taken yet. A single load of a shared line if
+    /// there is none.
     #[inline]
     pub fn take(&self) -> Option<T> {
-        // The plain load keeps the common "nothing new" from claiming the line for writing.
+        // The plain load avoids claiming the line for writing in the common case of no new value.
         if self.is_empty() { None } else { self.shared.swap(ptr::null_mut()) }
     }
 
@@ -68,13 +65,13 @@ impl<T> LatestReader<T> {
 impl<T> LatestCell<T> {
     fn swap(&self, new: *mut T) -> Option<T> {
         // ordering: AcqRel; Release pairs with the Acquire of the next swap (the other side's, or
-        // our own in a later write): what `new` points to is complete before it can be taken.
+        // our own in a later write): the target of `new` is complete before it can be taken.
         let old = self.unread.swap(new, Ordering::AcqRel);
         if old.is_null() {
             return None;
         }
         // SAFETY: a non-null pointer in the cell came from `Box::into_raw`, and the swap took it
-        // out, so nobody else has it: ownership passes to us exactly once.
+        // out, so no other thread has it: ownership passes to us exactly once.
         let boxed = unsafe { Box::from_raw(old) };
         Some(*boxed)
     }

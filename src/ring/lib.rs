@@ -1,9 +1,9 @@
-//! What threads hand things over with: a bounded queue between two threads ([`spsc()`]), a
-//! newest-wins cell ([`latest()`]), the doorbell that wakes a parked shard ([`Bell`]) and the
-//! all-to-all queues of the shards ([`mesh()`]). Wait-free on both sides, except for the one system
-//! call that wakes a parked shard.
+//! Transports between threads: a bounded queue between two threads ([`spsc()`]), a newest-wins cell
+//! ([`latest()`]), the doorbell that wakes a parked shard ([`Bell`]) and the all-to-all queues of
+//! the shards ([`mesh()`]). Wait-free on both sides, except for the system call that wakes a parked
+//! shard.
 //!
-//! Knows no domain type. Unsafe code stands here, in `net`, `wide` and `heap` only. Every protocol
+//! Knows no domain type. Only `ring`, `net`, `wide` and `heap` contain unsafe code. Every protocol
 //! here has a model in `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or grow.
 
 mod doorbell;

@@ -1,11 +1,11 @@
-//! One queue for every ordered pair of shards: shard A posts to shard B without sharing a queue
-//! with C. Full: the message comes back and the sender counts it. Ringing the receiver's bell is
-//! the caller's part, so that several messages cost one ring.
+//! A queue for every ordered pair of shards: shard A posts to shard B without sharing a queue with
+//! C. Full: the message comes back and the sender counts it. The caller rings the receiver's bell,
+//! so that several messages cost a single ring.
 
 use super::spsc::{Consumer, Producer, spsc};
 use forebay_base::ShardIndex;
 
-/// Both ends of one shard. The halves are separate so that one task can receive while others send.
+/// Both ends of a shard. The halves are separate so that a task can receive while other tasks send.
 #[derive(Debug)]
 pub struct MeshPort<T> {
     /// To every other shard.
@@ -25,7 +25,7 @@ pub struct MeshSender<T> {
 #[derive(Debug)]
 pub struct MeshReceiver<T> {
     from: Vec<(ShardIndex, Consumer<T>)>,
-    /// Where the next look starts, so that a busy sender does not hide the ones after it.
+    /// Start of the next search, so that a busy sender does not hide the senders after it.
     next: usize,
 }
 
@@ -58,7 +58,8 @@ pub fn mesh<T: Send>(shard_count: usize, capacity: usize) -> Vec<MeshPort<T>> {
 }
 
 impl<T> MeshSender<T> {
-    /// Posts to one shard; gives the message back when its queue is full or `to` is no other shard.
+    /// Posts to another shard; gives the message back when its queue is full or `to` is no other
+    /// shard.
     pub fn send(&mut self, to: ShardIndex, message: T) -> Result<(), T> {
         match self.to.get_mut(to.index()) {
             Some(Some(producer)) => producer.push(message),
@@ -76,8 +77,7 @@ impl<T> MeshSender<T> {
 }
 
 impl<T> MeshReceiver<T> {
-    /// The next message and who sent it. Takes turns between senders that all have messages
-    /// waiting.
+    /// The next message and its sender. Takes turns between senders with waiting messages.
     pub fn receive(&mut self) -> Option<(ShardIndex, T)> {
         for _ in 0..self.from.len() {
             if self.next >= self.from.len() {
@@ -92,7 +92,7 @@ impl<T> MeshReceiver<T> {
         None
     }
 
-    /// True when no sender has anything waiting.
+    /// True when no sender has a waiting message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.from.iter().all(|(_, consumer)| consumer.is_empty())

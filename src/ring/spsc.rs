@@ -1,6 +1,6 @@
-//! Bounded queue from one thread to one other. Push and pop are wait-free: each side owns its own
-//! position and keeps a copy of the other's, so that it touches the other's cache line only when
-//! the copy says full (or empty). Full: [`Producer::push`] gives the value back, the caller
+//! Bounded queue from a thread to another. Push and pop are wait-free: each side owns its position
+//! and caches a copy of the other's, so that it touches the other's cache line only when the copy
+//! shows a full (or empty) queue. Full: [`Producer::push`] gives the value back, the caller
 //! decides.
 
 use super::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
@@ -25,7 +25,6 @@ pub fn spsc<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     (producer, Consumer { shared, head: 0, tail_seen: 0 })
 }
 
-/// The pushing end.
 pub struct Producer<T> {
     shared: Arc<RingSlots<T>>,
     /// INVARIANT: equals `shared.tail`, which only this handle writes.
@@ -34,7 +33,6 @@ pub struct Producer<T> {
     head_seen: usize,
 }
 
-/// The popping end.
 pub struct Consumer<T> {
     shared: Arc<RingSlots<T>>,
     /// INVARIANT: equals `shared.head`, which only this handle writes.
@@ -47,7 +45,8 @@ pub struct Consumer<T> {
 ///
 /// INVARIANT: `tail - head <= capacity <= slots.len()`, a power of two.
 /// INVARIANT: exactly the slots of positions `head..tail` are initialised.
-/// INVARIANT: only the producer writes a slot, at `tail`; only the consumer reads one, at `head`.
+/// INVARIANT: only the producer writes a slot, at `tail`; only the consumer reads a slot, at
+/// `head`.
 struct RingSlots<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     capacity: usize,
@@ -55,11 +54,12 @@ struct RingSlots<T> {
     tail: CachePadded<AtomicUsize>,
 }
 
-// SAFETY: values move from one thread to another, hence `T: Send`. The slots are reached through
-// the one producer and the one consumer only, which by the invariants above never touch the same
-// slot at once, so sharing the queue never shares a `T`.
+// SAFETY: values move from thread to thread, hence `T: Send`. Only the single producer and the
+// single consumer reach the slots. By the invariants above they never touch the same slot at once,
+// so sharing the queue never shares a `T`.
 unsafe impl<T: Send> Sync for RingSlots<T> {}
-// SAFETY: as above; whoever drops the queue last drops the values left in it, hence `T: Send`.
+// SAFETY: as above; the thread that drops the queue last drops the values left in it, hence `T:
+// Send`.
 unsafe impl<T: Send> Send for RingSlots<T> {}
 
 impl<T> Producer<T> {
@@ -69,7 +69,7 @@ impl<T> Producer<T> {
         let capacity = self.shared.capacity;
         if self.tail.wrapping_sub(self.head_seen) >= capacity {
             // ordering: Acquire pairs with the Release store of `head` in `Consumer::pop`: the
-            // consumer has moved the value out of the slot before we write the next one into it.
+            // consumer has moved the value out of the slot before we write the next value into it.
             self.head_seen = self.shared.head.load(Ordering::Acquire);
             if self.tail.wrapping_sub(self.head_seen) >= capacity {
                 return Err(value);
@@ -93,7 +93,7 @@ impl<T> Producer<T> {
     /// Values queued now; may already be fewer.
     #[must_use]
     pub fn len(&self) -> usize {
-        // ordering: Relaxed; a hint, no slot is touched on the strength of it.
+        // ordering: Relaxed; a hint, no slot is accessed because of it.
         self.tail.wrapping_sub(self.shared.head.load(Ordering::Relaxed))
     }
 
@@ -111,7 +111,7 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// True when the producer is gone. What it pushed before may still be queued.
+    /// True when the producer is gone. Values that it pushed before may still be queued.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
@@ -135,8 +135,8 @@ impl<T> Consumer<T> {
             // below.
             unsafe { slot.read() }
         });
-        // SAFETY: `head < tail`, so the slot was initialised; `head` moves past it now, so this
-        // copy of the value is the only one that is ever used.
+        // SAFETY: `head < tail`, so the slot was initialised; `head` moves past it now, so only
+        // this copy of the value is ever used.
         let value = unsafe { value.assume_init() };
         self.head = self.head.wrapping_add(1);
         // ordering: Release pairs with the Acquire load of `head` in `Producer::push`: the value is
@@ -153,8 +153,8 @@ impl<T> Consumer<T> {
         self.shared.tail.load(Ordering::Acquire).wrapping_sub(self.head)
     }
 
-    /// True when nothing is queued. This is what a shard looks at between [`super::Bell::park`] and
-    /// its sleep.
+    /// True when nothing is queued. A shard checks this between [`super::Bell::park`] and its
+    /// sleep.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -171,14 +171,14 @@ impl<T> RingSlots<T> {
 
 impl<T> Drop for RingSlots<T> {
     fn drop(&mut self) {
-        // ordering: Relaxed; `&mut self` says that both handles are gone, and dropping the `Arc`
+        // ordering: Relaxed; `&mut self` proves that both handles are gone, and dropping the `Arc`
         // synchronised.
         let mut head = self.head.load(Ordering::Relaxed);
         let tail = self.tail.load(Ordering::Relaxed);
         while head != tail {
             if let Some(slot) = self.slot(head) {
                 let value = slot.with_mut(|slot| {
-                    // SAFETY: the pointer comes from a live cell, and nobody else can reach the
+                    // SAFETY: the pointer comes from a live cell, and no other thread can reach the
                     // slots any more.
                     unsafe { slot.read() }
                 });

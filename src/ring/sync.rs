@@ -1,6 +1,6 @@
-//! The one switch between the real atomics and loom's, so that `tests/loom/models.rs` runs the
-//! very code that ships. Owns nothing, runs on any thread. Feature `loom` is for those models only:
-//! its types panic outside of one. Never name `std::sync::atomic` in a module that has a model.
+//! The only switch between the real atomics and loom's, so that `tests/loom/models.rs` runs the
+//! shipped code. Owns nothing, runs on any thread. Feature `loom` is for these models only: its
+//! types panic outside of a model. Never name `std::sync::atomic` in a module that has a model.
 
 #[cfg(feature = "loom")]
 pub use loom::{
@@ -27,8 +27,8 @@ pub use std::sync::{
 
 #[cfg(not(feature = "loom"))]
 mod real {
-    /// `std`'s cell behind loom's closure interface; loom's records each access, this one costs
-    /// nothing.
+    /// `std`'s cell behind loom's closure interface. Loom's cell records each access; this cell
+    /// costs nothing.
     #[derive(Debug)]
     #[repr(transparent)]
     pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -57,7 +57,8 @@ mod real {
 mod modeled {
     use super::{AtomicBool, Ordering};
 
-    /// `std`'s cell, of which loom sees that who finds the value sees all that made it.
+    /// `std`'s cell with an atomic that shows loom its ordering: a reader of the value sees all
+    /// writes that made it.
     #[derive(Debug)]
     pub struct OnceLock<T> {
         value: std::sync::OnceLock<T>,
@@ -80,7 +81,7 @@ mod modeled {
         /// Sets the value.
         ///
         /// # Errors
-        /// The value, when another one is set.
+        /// The argument, when a value is already set.
         pub fn set(&self, value: T) -> Result<(), T> {
             self.value.set(value)?;
             // ordering: Release, pairs with the Acquire in `get`.
