@@ -1,10 +1,10 @@
-//! Reading ahead: what is asked for early is in the caches when it is wanted.
+//! Prefetching: data that is requested early is in the CPU caches when it is used.
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks the processor for all lines of a value, and waits for none. A hint: without such an
-/// instruction nothing is done.
+/// Prefetches all cache lines of a value, without waiting. A hint: does nothing on other
+/// architectures.
 #[inline(always)]
 pub fn fetch<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<i8>();

@@ -1,7 +1,7 @@
-//! Searches in registers of 32 bytes, where the processor has them, and reading ahead. The program
-//! is built for all processors of its kind, so the choice is made when it runs.
+//! Searches in 32-byte registers and prefetches, where the processor has them. The binary is built
+//! for all processors of its architecture, so it selects the code at run time.
 //!
-//! Unsafe code: the call of a function that wants such a processor, and prefetches.
+//! Unsafe code: the call of a function that requires such a processor, and prefetches.
 
 mod fetch;
 mod marks;

@@ -1,19 +1,20 @@
-//! The marks of JSON text: the bytes that end a run of plain text in a string. These are quotes,
-//! backslashes and control characters; one bit for each byte, for a window of the text at a time.
+//! The marks of JSON text: the bytes that end a run of plain text in a string. Marks are quotes,
+//! backslashes and control characters, stored as a bit per byte, for a window of the text at a
+//! time.
 
-/// Bytes of a block: one word of marks.
+/// Bytes of a block: a word of marks.
 const BLOCK_BYTES: usize = 64;
-/// What one word of marks is of.
+/// Text of a word of marks.
 type MarkBlock = [u8; BLOCK_BYTES];
 
-/// Blocks of a window. One call finds the marks of a window.
+/// Blocks of a window. Each call finds the marks of a window.
 const BLOCKS: usize = 64;
 
-/// The marks of one window of a text that is read forward.
+/// The marks of a window of a text that is read forward.
 #[derive(Debug)]
 pub struct Marks {
     words: [u64; BLOCKS],
-    /// The window that the words are of.
+    /// The window of `words`.
     window: usize,
 }
 
@@ -24,7 +25,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// The first mark of `text` at `at` or behind it; the end of the text where there is none.
+    /// The first mark of `text` at or after `at`; the end of the text without a mark.
     #[inline]
     pub fn next(&mut self, text: &[u8], at: usize) -> usize {
         let mut block = at / BLOCK_BYTES;
@@ -63,7 +64,7 @@ impl Marks {
 fn find_marks(blocks: &[MarkBlock], words: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, which is all that the function wants beside its types.
+        // SAFETY: the processor has AVX2, the only requirement of the function beside its types.
         unsafe { wide::find(blocks, words) };
         return;
     }
@@ -106,7 +107,7 @@ mod wide {
         _mm256_movemask_epi8(either).cast_unsigned()
     }
 
-    /// One load, once compiled.
+    /// A single load after compilation.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn vector(bytes: &[u8; 32]) -> __m256i {
