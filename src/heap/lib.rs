@@ -1,5 +1,5 @@
-//! What the allocator gives back to the system, and how soon. For programs whose allocator is
-//! mimalloc.
+//! Memory that mimalloc returns to the system, and how soon. For programs that use mimalloc as
+//! their allocator.
 
 use mimalloc as _;
 use rustix::mm::{Advice, madvise};
@@ -8,13 +8,13 @@ use std::ffi::{c_int, c_long};
 
 /// `mi_option_purge_delay` of mimalloc 3.
 const PURGE_DELAY: c_int = 15;
-/// Memory that has been free for so many milliseconds goes back. mimalloc waits a second and looks
-/// only when it frees more, see [`give_back`]. After 50 ms, the buffers of long bodies would go to
-/// and fro.
+/// Memory that has been free for this many milliseconds is returned. mimalloc's default is a
+/// second, and it checks only when it frees more memory, see [`give_back`]. With 50 ms, the buffers
+/// of long bodies would be returned and taken again all the time.
 const PURGE_DELAY_MS: c_long = 500;
 
-// SAFETY: as `mimalloc.h` of the linked library declares them. Both take any number, and are called
-// from any thread.
+// SAFETY: as `mimalloc.h` of the linked library declares them. Both functions take any number, and
+// are called from any thread.
 unsafe extern "C" {
     safe fn mi_option_set(option: c_int, value: c_long);
     safe fn mi_collect(force: bool);
@@ -22,22 +22,22 @@ unsafe extern "C" {
     safe fn mi_option_get(option: c_int) -> c_long;
 }
 
-/// Keeps resident what is in use: freed memory goes back early, and no page is a huge page. Called
-/// before threads start.
+/// Keeps the resident memory small: freed memory is returned early, and no page is a huge page.
+/// Called before threads start.
 pub fn keep_small() {
     mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
-    // Kernels that do not know the call have no huge pages either.
+    // Kernels without this call have no huge pages either.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
-/// Gives back what has been free for long enough. mimalloc looks only when something is freed, and
-/// after a burst that may be never. For a thread that may take its time.
+/// Returns memory that has been free for long enough. mimalloc checks only when memory is freed,
+/// and after a burst that may be never. For a thread without latency limits.
 pub fn give_back() {
     mi_collect(false);
 }
 
-/// Frees a long buffer, and gives its memory back at once. mimalloc gives back what holds nothing
-/// else: of many buffers of one size, freed ones would stay beside those in use.
+/// Frees a long buffer, and returns its memory at once. mimalloc returns only empty regions: of
+/// many buffers of a size, freed buffers would stay beside buffers in use.
 pub fn free_now(mut buffer: Vec<u8>) {
     buffer.clear();
     let page_bytes = page_size();
