@@ -27,9 +27,7 @@ const OVERLAP_BUCKETS: usize = 17;
 /// Phase of a shard, from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardPhase {
-    /// Not listening yet.
     Starting,
-    /// Accepts connections.
     Listening,
     /// Accepts none; lets the open ones finish.
     Draining,
@@ -77,7 +75,6 @@ struct OverlapError {
 }
 
 impl ShardCounters {
-    /// All zero.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 pub enum Stage {
     /// Scan of the body.
     Parse,
-    /// Prompt to text.
+    /// Rendering of the prompt text.
     Render,
     /// Walk of the index.
     Index,

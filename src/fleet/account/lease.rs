@@ -38,7 +38,7 @@ impl LeaseCost {
     }
 }
 
-/// Arguments of [`Lease::try_take`].
+/// Rank, requester, cost and limits of a lease, for [`Lease::try_take`].
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseWanted<'a> {
     /// The rank that the request is to be sent to.

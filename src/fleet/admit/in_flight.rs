@@ -23,7 +23,7 @@ pub struct InFlight {
     body_bytes_max: Cell<usize>,
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
-    /// By [`tenant_slot`].
+    /// Indexed by [`tenant_slot`], see there.
     tenants: Box<[TenantHeld]>,
     /// Weights of the tenants that have requests in flight.
     weights: Cell<u64>,
@@ -38,7 +38,7 @@ struct TenantHeld {
     weight: Cell<u32>,
 }
 
-/// Which limit refused.
+/// The limit that refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// `limits.in_flight_max` requests are in flight on this shard.

@@ -68,14 +68,7 @@ pub enum MeshMessage {
     /// A prefill leg for a rank that the receiver owns.
     Prefill(Box<PrefillLeg>),
     /// Cancels a prefill leg.
-    PrefillCancel {
-        /// The leg's ticket.
-        ticket: Ticket,
-    },
+    PrefillCancel { ticket: Ticket },
     /// The outcome of a prefill leg, for the shard that has the request.
-    PrefillEnded {
-        /// The leg's ticket.
-        ticket: Ticket,
-        ended: Box<PrefillEnded>,
-    },
+    PrefillEnded { ticket: Ticket, ended: Box<PrefillEnded> },
 }

@@ -37,7 +37,6 @@ pub enum Pin {
 /// Facts of a request that all stages share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestFacts {
-    /// The requested model.
     pub model: ModelIndex,
     pub caller: Caller,
     /// Time when the request was read completely. Its order in the queue and its longest wait count

@@ -33,9 +33,7 @@ pub struct PrefillLeg {
 pub struct LegCall {
     /// Address of the rank.
     pub address: SocketAddr,
-    /// Head, as sent.
     pub head: Vec<u8>,
-    /// Body, as sent.
     pub body: Vec<u8>,
     /// Span of the leg, if the request is sampled. The times are filled in when the leg ends.
     pub trace: Option<Box<LegTrace>>,
@@ -46,12 +44,12 @@ pub struct LegCall {
 pub struct AbortCall {
     pub worker: WorkerIndex,
     pub address: SocketAddr,
-    /// Value of `Host`.
+    /// Value of the `Host` field.
     pub authority: Arc<str>,
-    /// Value of `Authorization`.
+    /// Value of the `Authorization` field.
     pub authorization: Option<Arc<str>>,
-    /// Body of the call; it names the request. Engines abort all requests with this prefix, so no
-    /// name may be a prefix of another name.
+    /// Body of the call; it names the request. Engines use the name as a prefix of all requests to
+    /// abort, so no name may be a prefix of another name.
     pub body: Arc<[u8]>,
 }
 

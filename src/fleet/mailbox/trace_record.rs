@@ -79,7 +79,6 @@ pub struct TraceStep {
     pub fault: Option<&'static str>,
 }
 
-/// Kinds of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// The wait for a rank.

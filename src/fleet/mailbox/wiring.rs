@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 /// The control plane's ends of all rings.
 #[derive(Debug)]
 pub struct ControlEnd {
-    /// By [`ShardIndex`].
+    /// Ports of all shards, indexed by [`ShardIndex`].
     pub shards: Vec<ShardPort>,
     /// Adapters that requests wait for. No bell: control polls at each tick.
     pub adapters: Receiver<AdapterAsk>,

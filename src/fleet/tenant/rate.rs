@@ -44,7 +44,6 @@ pub enum RateRefusal {
 /// State of a limit that is sent to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateStanding {
-    /// Units per minute.
     pub limit: u64,
     /// Units that are available now.
     pub remaining: u64,

@@ -132,7 +132,6 @@ impl LoadBoard {
         &self.tenants
     }
 
-    /// The rejection windows.
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows

@@ -19,15 +19,14 @@ use std::sync::Arc;
 pub struct FleetSnapshot {
     /// Increases with every snapshot.
     pub generation: u64,
-    /// Indexed by [`WorkerIndex`].
+    /// All workers, indexed by [`WorkerIndex`].
     pub workers: Vec<Worker>,
-    /// Indexed by [`RankIndex`].
+    /// All ranks, indexed by [`RankIndex`].
     pub ranks: Vec<Rank>,
-    /// Indexed by [`ModelIndex`].
+    /// All models, indexed by [`ModelIndex`].
     pub models: Vec<Model>,
     /// Indexed by [`PoolIndex`]; unused numbers have empty pools.
     pub pools: Vec<Pool>,
-    /// The current configuration.
     pub config: Arc<Config>,
     /// Permitted callers, their keys and limits.
     pub tenants: Arc<Tenants>,
@@ -96,7 +95,7 @@ pub enum Dialect {
 pub enum WorkerState {
     /// Never answered yet; takes no traffic.
     Unknown,
-    /// Answers; takes traffic.
+    /// Passed its last check; takes traffic.
     Up,
     /// Failed its checks; takes no traffic.
     Down,

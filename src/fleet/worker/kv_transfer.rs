@@ -5,10 +5,9 @@ use std::sync::Arc;
 /// Which legs of a disaggregated request a rank serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Whole requests.
+    /// Whole requests, no single legs.
     #[default]
     Both,
-    /// Prefill legs only.
     Prefill,
     /// Decode legs; engines that can also compute a prompt get whole requests too.
     Decode,
@@ -17,7 +16,7 @@ pub enum Role {
 /// The part of a request that a rank computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
-    /// Prompt and answer.
+    /// Both prompt and answer.
     #[default]
     Whole,
     /// Compute the prompt and send its KV to the decode rank.
@@ -92,9 +91,7 @@ pub struct PushSource {
     pub host: Arc<str>,
     /// Port of this rank's side channel.
     pub port: u16,
-    /// Tensor-parallel size.
     pub tp_size: u32,
-    /// Pipeline-parallel size.
     pub pp_size: u32,
 }
 

@@ -414,7 +414,7 @@ impl RankLoad {
     }
 }
 
-/// See [`RankLoad::places_now`].
+/// Places at a refusal plus its steps, see [`RankLoad::places_now`].
 fn places_after(refused: u64, now: NanosSinceStart) -> Option<u32> {
     if refused == 0 {
         return None;

@@ -28,10 +28,10 @@ pub struct QueueCell {
     tenants: QueueTenants,
 }
 
-/// Bounds of a queue. In the last bound 0 means no limit.
+/// Bounds of a queue. For `tokens_max`, 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Requests.
+    /// Most requests that wait.
     pub depth_max: u32,
     /// Bytes of their bodies.
     pub bytes_max: u64,
@@ -62,11 +62,11 @@ impl QueueLimits {
 /// Bound of a queue that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueFull {
-    /// `queue.depth_max`.
+    /// More requests than `queue.depth_max`.
     Depth,
-    /// `queue.bytes_max`.
+    /// More bytes than `queue.bytes_max`.
     Bytes,
-    /// `limits.kv_demand_percent`.
+    /// More KV tokens than `limits.kv_demand_percent` allows.
     Demand,
 }
 

@@ -19,7 +19,6 @@ const _: () = assert!((SLOTS as u64) * (u32::MAX as u64) < ONE_TENANT);
 pub struct QueueWanted {
     pub bytes: u64,
     pub tokens: u64,
-    /// The requested class.
     pub class: u8,
     pub tenant: u64,
     /// Weight of the tenant beside other tenants.

@@ -19,7 +19,6 @@ pub struct TokenProgress {
     /// Tokens processed and generated. While this is unchanged, the engine has stalled, and the
     /// other figures are from its last step.
     pub all: Option<u64>,
-    /// Generated tokens.
     pub generated: Option<u64>,
     /// First tokens of requests.
     pub first_tokens: Option<u64>,
@@ -83,7 +82,6 @@ impl LoadReading {
 /// Load of this router on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnLoad {
-    /// Requests in flight.
     pub in_flight: u32,
     /// Prompt tokens without a first token.
     pub prefill_tokens: u64,
@@ -159,7 +157,6 @@ impl ForeignLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadReport {
     pub rank: RankIndex,
-    /// Time of receipt.
     pub at: NanosSinceStart,
     /// Requests in the batch.
     pub running: u32,

@@ -5,7 +5,7 @@ use forebay_config::QueueMode;
 /// Limits of a rank. In all three, 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoomLimits {
-    /// Requests in flight.
+    /// Most requests in flight.
     pub places_max: u32,
     /// Tokens that these requests hold in the KV cache. A request that needs more than this limit
     /// takes the tokens that are left.

@@ -36,7 +36,7 @@ pub enum OpenedBy {
     Here,
     /// An operator of this router. New room does not close the window.
     Hand,
-    /// Another replica.
+    /// Another replica of this router.
     Elsewhere,
 }
 
