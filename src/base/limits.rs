@@ -416,8 +416,8 @@ pub const LADDER_PARTS_MAX: usize = 1 << 22;
 /// most ends of prompts that wait for a next turn.
 pub const LADDER_PENDING_MAX: usize = 1 << 18;
 
-/// Time after the start in which a feed has to claim a rank's part of a snapshot, and the engine has
-/// to confirm the restored blocks. Parts and blocks without it are forgotten.
+/// Time after the start in which a feed has to claim its rank's part of a snapshot, and the engine
+/// has to confirm the restored blocks. Unclaimed parts and unconfirmed blocks are forgotten.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the last snapshot of a process that ends.
 pub const LAST_SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(20);

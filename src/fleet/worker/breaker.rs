@@ -85,12 +85,9 @@ pub enum FailureScope {
     Rank,
 }
 
-/// A failure of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFailure {
-    /// The rank that failed.
     pub rank: RankIndex,
-    /// The failed request's caller and model.
     pub requester: Requester,
     /// Requests that the failure counts against.
     pub scope: FailureScope,
@@ -106,7 +103,6 @@ pub struct RankFailure {
 pub struct BreakerRules {
     /// Failures after which a rank may be paused.
     pub failures: u32,
-    /// Length of a rank's first pause.
     pub open: Duration,
 }
 
@@ -126,9 +122,7 @@ pub struct HeldFailures {
     pub score: u32,
     /// Status of the last failure; 0 without an answer.
     pub status: u16,
-    /// True if a single model has all the failures.
     pub is_one_model: bool,
-    /// True if a single caller has all the failures.
     pub is_one_caller: bool,
     /// End of the pause; 0: no pause.
     pub until: NanosSinceStart,
@@ -451,7 +445,6 @@ impl RankLoad {
         self.open_until_ns.load(Ordering::Relaxed) != 0
     }
 
-    /// Failures held against the rank; `None`: none.
     #[must_use]
     pub fn held(&self) -> Option<HeldFailures> {
         let score = self.failures();
