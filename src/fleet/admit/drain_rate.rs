@@ -52,7 +52,7 @@ struct EndedSample {
 struct Memory {
     ends: f64,
     seconds: f64,
-    /// The integral of the squared weights: the variance that chance gives to `ends`.
+    /// The integral of the squared weights: scales the variance of `ends`.
     squares: f64,
 }
 

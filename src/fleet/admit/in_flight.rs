@@ -102,7 +102,7 @@ impl InFlight {
     }
 
     /// Would another request of the tenant stay within its share of `requests_max`? The first
-    /// request always does. Without other tenants, no share applies.
+    /// request always does. While no other tenant has requests here, the share is the whole limit.
     #[must_use]
     pub fn has_share(&self, tenant: TenantPart, requests_max: usize) -> bool {
         let Some(held) = self.held(tenant).filter(|_| !tenant.is_only) else { return false };
