@@ -24,14 +24,14 @@ pub struct InFlight {
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
     /// Indexed by [`tenant_slot`], see there.
-    tenants: Box<[TenantUse]>,
+    tenants: Box<[TenantInFlight]>,
     /// Weights of the tenants that have requests in flight.
     weights: Cell<u64>,
 }
 
 /// Requests and bytes of a tenant in flight.
 #[derive(Debug, Default)]
-struct TenantUse {
+struct TenantInFlight {
     requests: Cell<usize>,
     body_bytes: Cell<usize>,
     /// The weight of its first request in flight.
@@ -66,7 +66,7 @@ impl InFlight {
     #[must_use]
     pub fn new(requests_max: usize, body_bytes_max: usize) -> Self {
         Self {
-            tenants: (0..TENANT_SLOTS).map(|_| TenantUse::default()).collect(),
+            tenants: (0..TENANT_SLOTS).map(|_| TenantInFlight::default()).collect(),
             weights: Cell::new(0),
             requests_max: Cell::new(requests_max),
             body_bytes_max: Cell::new(body_bytes_max),
@@ -113,7 +113,7 @@ impl InFlight {
         next == 1 || next.saturating_mul(self.weights.get().into()) <= share
     }
 
-    fn held(&self, tenant: TenantPart) -> Option<&TenantUse> {
+    fn held(&self, tenant: TenantPart) -> Option<&TenantInFlight> {
         self.tenants.get(tenant_slot(tenant.tenant))
     }
 
@@ -141,14 +141,14 @@ impl Admitted {
         // Reserved for tenants that hold little: unlike requests, bytes must never exceed the
         // limit.
         let is_reserved = !self.tenant.is_only && wanted > most - most / RESERVED_PART;
-        let has_much = |held: &TenantUse| {
+        let has_much = |held: &TenantInFlight| {
             self.of_tenant(held, body_bytes) > most / RESERVED_PART && held.requests.get() > 1
         };
         wanted <= most && !(is_reserved && self.limits.held(self.tenant).is_some_and(has_much))
     }
 
     /// Bytes that the tenant holds if this request's body has `body_bytes`.
-    fn of_tenant(&self, held: &TenantUse, body_bytes: usize) -> usize {
+    fn of_tenant(&self, held: &TenantInFlight, body_bytes: usize) -> usize {
         held.body_bytes.get().saturating_sub(self.body_bytes).saturating_add(body_bytes)
     }
 
