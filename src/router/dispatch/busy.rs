@@ -1,7 +1,7 @@
-//! How engines say that they have no room.
+//! Responses of engines without room.
 
-/// How engines say that they have no room: vLLM `--max-num-queued-reqs` and SGLang
-/// `--max-queued-requests` answer 503, others 429 or 529.
+/// Status codes of an engine without room: 503 from vLLM (`--max-num-queued-reqs`) and SGLang
+/// (`--max-queued-requests`), 429 or 529 from other servers.
 #[must_use]
 pub const fn has_no_room(status: u16) -> bool {
     matches!(status, 429 | 503 | 529)

@@ -1,6 +1,6 @@
 //! The number that orders requests in vLLM's own queue. With `--scheduling-policy priority`, vLLM
-//! takes the lowest number first, and of equal numbers the first that came. Pure: called by the
-//! shard and by the simulator.
+//! takes the lowest number first, and of equal numbers the first arrival. Pure: called by the shard
+//! and by the simulator.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ const LATER_COUNT: i64 = 1 << 20;
 /// `protocol/request.rs`).
 const USUAL_LAST: i64 = i32::MAX as i64 - LATER_COUNT;
 
-/// What decides the place of a request in vLLM's own queue. A request may be passed by later ones
-/// for a time in proportion to its own prompt.
+/// Input of a request's place in vLLM's own queue. Later requests may pass a request for a time in
+/// proportion to its own prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineOrder {
-    /// When the request came to the router, since 1970: several routers may serve one engine.
+    /// Arrival at the router, since 1970: several routers may send to the same engine.
     pub came_at: Duration,
-    /// How long the rank takes for the part of the prompt that it has to compute.
+    /// Time of the rank for the part of the prompt that is not cached.
     pub prefill_time: Duration,
-    /// Requests that come more than so many times [`Self::prefill_time`] later do not pass it.
+    /// Requests that arrive more than this many times [`Self::prefill_time`] later do not pass.
     pub overtaken_max: u32,
 }
 
 impl EngineOrder {
-    /// The number for a request with that priority of its client. All requests below 0 go before
-    /// requests of 0, and all above 0 behind. Of equal priority but 0, the engine takes the first
-    /// that came, as without the number. After the year 2042, this holds for 0 too.
+    /// The number for a request with that client priority. Priorities below 0 go before 0, and
+    /// priorities above 0 behind. Among equal priorities other than 0, the engine takes the first
+    /// arrival, as without the number. After the year 2042, this holds for 0 too.
     #[must_use]
     pub fn number(&self, priority: i64) -> i64 {
         let number = match priority {

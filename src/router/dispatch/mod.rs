@@ -1,5 +1,5 @@
-//! From a chosen rank to what is sent: the retry budget, the head of the upstream request. Pure.
-//! Runs on the shard's thread, called by `shard::request`.
+//! Sending to a chosen rank: the send plan, the retry budget, the errors of an exchange. Pure. Runs
+//! on the shard's thread, called by `shard::request`.
 
 mod busy;
 mod engine_order;

@@ -1,4 +1,4 @@
-//! The send plans of one fleet, each made when the first request needs it.
+//! The send plans of a fleet, each made when the first request needs it.
 
 use super::SendPlan;
 use forebay_base::RankIndex;
@@ -7,8 +7,9 @@ use forebay_prompt::parse::Endpoint;
 use forebay_select::reaches;
 use std::rc::Rc;
 
-/// By rank, one for the endpoints where the engine would not hear of the rank, and one for those
-/// where it does. One per shard: a request that takes a plan writes to no word of another core.
+/// By rank: a plan for endpoints where the engine ignores a requested rank, a plan for the other
+/// endpoints. Each shard has its own: a request that takes a plan writes to no cache line of
+/// another core.
 #[derive(Debug, Default)]
 pub struct SendPlans {
     plans: Vec<[Option<Rc<SendPlan>>; 2]>,
@@ -16,7 +17,7 @@ pub struct SendPlans {
 }
 
 impl SendPlans {
-    /// The plan for one rank; `None` if the snapshot does not know it.
+    /// The plan for a rank; `None` if the snapshot does not contain the rank.
     pub fn of(
         &mut self,
         fleet: &FleetSnapshot,
@@ -31,8 +32,8 @@ impl SendPlans {
         if self.plans.len() < fleet.ranks.len() {
             self.plans.resize(fleet.ranks.len(), [None, None]);
         }
-        let is_told = reaches(fleet, rank, endpoint);
-        let plan = self.plans.get_mut(rank.index())?.get_mut(usize::from(is_told))?;
+        let is_reached = reaches(fleet, rank, endpoint);
+        let plan = self.plans.get_mut(rank.index())?.get_mut(usize::from(is_reached))?;
         if plan.is_none() {
             *plan = SendPlan::new(fleet, rank, endpoint).map(Rc::new);
         }

@@ -1,8 +1,8 @@
-//! What can go wrong between a worker and a client, by who is at fault and when.
+//! Errors between a worker and a client, by the party at fault and the phase.
 
 use forebay_tls::CertificateRefusal;
 
-/// One failed exchange.
+/// A failed exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayError {
     /// The worker refused the connection, or its host is unreachable.
@@ -33,7 +33,7 @@ pub enum RelayError {
     ClosedBeforeBody,
     /// The answer's chunked framing is broken from the start.
     BodyInvalidAtOnce,
-    /// The engine answered that it failed (500), or said so in a stream before any of its answer.
+    /// The engine answered 500, or sent an error event before any part of its answer.
     EngineFailed,
     /// The answer of the prefill leg lacks what the decode leg has to be sent.
     NoKvTransfer,
@@ -41,13 +41,13 @@ pub enum RelayError {
     Looped,
     /// The prefill leg of the request failed.
     PrefillFailed,
-    /// Nobody wants the answer any more.
+    /// The answer is no longer needed.
     Cancelled,
     /// The answer ended before its announced end.
     ClosedMidStream,
     /// The answer's chunked framing is broken.
     BodyInvalid,
-    /// The engine said in the middle of a stream that it failed.
+    /// The engine sent an error in the middle of a stream.
     FailedMidStream,
     /// The worker stopped sending in the middle of an answer.
     StreamIdle,
@@ -59,9 +59,9 @@ pub enum RelayError {
     CallerLimited,
     /// A request that tried a rank that may be ill was answered with an error.
     TrialFailed,
-    /// The engine refused the rest of a stream that another one had begun.
+    /// The engine refused the rest of a stream that another engine had begun.
     RestRefused,
-    /// The worker's streams go on at other workers, by the operator's word.
+    /// The operator moved the worker's streams to other workers.
     Moved,
     /// The client left.
     ClientGone,
@@ -70,7 +70,7 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// True if no byte of an answer can have reached the client, so that another rank may be asked.
+    /// True if no byte of an answer can have reached the client, so that another rank may be tried.
     #[must_use]
     pub const fn before_head(self) -> bool {
         matches!(
@@ -100,8 +100,8 @@ impl RelayError {
         )
     }
 
-    /// True if no engine has a byte of the request, since none has left or a router refused it
-    /// untouched: any other rank may be asked.
+    /// True if no engine has received a byte of the request, since none was sent or a router
+    /// refused it unread: any other rank may be tried.
     #[must_use]
     pub const fn is_unsent(self) -> bool {
         matches!(
@@ -126,22 +126,22 @@ impl RelayError {
         if self.is_unsent() { Self::ClosedBeforeHead } else { self }
     }
 
-    /// True if asking another rank may help: not after a time-out of minutes, whose request may
-    /// well be running.
+    /// True if another rank may help. Not after a time-out of minutes: the request may still be
+    /// running.
     #[must_use]
     pub const fn may_retry(self) -> bool {
         self.before_head()
             && !matches!(self, Self::FirstByteTimedOut | Self::NoKvTransfer | Self::OutOfSockets)
     }
 
-    /// True if a fresh connection to the same worker may help: the pooled one had died while it was
-    /// idle.
+    /// True if a fresh connection to the same worker may help: the pooled connection may have
+    /// closed while it was idle.
     #[must_use]
     pub const fn may_be_stale(self) -> bool {
         matches!(self, Self::ClosedBeforeHead)
     }
 
-    /// True if nothing of a request can have caused the failure.
+    /// True if the request cannot have caused the failure.
     #[must_use]
     pub const fn is_ranks_own(self) -> bool {
         self.is_unsent()
@@ -168,13 +168,13 @@ impl RelayError {
         )
     }
 
-    /// True if what is left of a stream may go to another rank.
+    /// True if the rest of a stream may continue at another rank.
     #[must_use]
     pub const fn leaves_rest(self) -> bool {
         self.blames_worker() || matches!(self, Self::Moved)
     }
 
-    /// For people: what the worker did.
+    /// Description of the worker's failure, for error messages and logs.
     #[must_use]
     pub const fn describe(self) -> &'static str {
         match self {

@@ -1,11 +1,11 @@
-//! Retry budget of one shard: retries may be at most a share of requests, so that a failing fleet
-//! is not hammered with twice the traffic (gRFC A6 and Envoy's retry budgets have the same shape).
+//! Retry budget of a shard: retries may be at most a share of requests, so that a failing fleet
+//! does not get twice the traffic (like gRFC A6 and Envoy's retry budgets).
 
 /// Hundredths of a retry kept in reserve, so that a quiet router can still retry.
 const RESERVE_MAX_PERCENT: u32 = 1_000;
 const _: () = assert!(RESERVE_MAX_PERCENT >= 100, "a reserve of less than one retry is none");
 
-/// Earns a share of a retry with every request, spends one per retry.
+/// Each request earns a share of a retry.
 #[derive(Debug)]
 pub struct RetryBudget {
     share_percent: u32,
@@ -20,7 +20,7 @@ impl RetryBudget {
         Self { share_percent, balance_percent }
     }
 
-    /// Retries per hundred requests from now on. What was saved stays.
+    /// Sets the retries per hundred requests. The balance stays.
     pub const fn set_share(&mut self, share_percent: u32) {
         if share_percent == 0 || self.share_percent == 0 {
             *self = Self::new(share_percent);
@@ -28,7 +28,7 @@ impl RetryBudget {
         self.share_percent = share_percent;
     }
 
-    /// A new request came.
+    /// Adds the share of a new request.
     pub fn deposit(&mut self) {
         let full = if self.share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };
         self.balance_percent = self.balance_percent.saturating_add(self.share_percent).min(full);
@@ -40,7 +40,7 @@ impl RetryBudget {
         debug_assert!(self.share_percent > 0 || self.balance_percent == 0, "retries are off");
     }
 
-    /// May one more be retried? Takes it from the budget if so.
+    /// Takes a retry from the budget; false: the balance is too low.
     #[must_use]
     pub fn withdraw(&mut self) -> bool {
         let enough = self.balance_percent >= 100;

@@ -1,5 +1,5 @@
-//! What is sent to the chosen rank: its address, and what the router adds to the client's own
-//! fields and body.
+//! Address of the chosen rank, and the fields and body members that the router adds to the client's
+//! request.
 
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::worker::{Dialect, FleetSnapshot, KvTransfer};
@@ -9,12 +9,10 @@ use forebay_select::reaches;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Where a request goes and what names it there.
+/// Address and identity of the rank that a request is sent to.
 #[derive(Clone, Debug)]
 pub struct SendPlan {
-    /// The rank.
     pub rank: RankIndex,
-    /// Its worker.
     pub worker: WorkerIndex,
     /// Address to connect to.
     pub address: SocketAddr,
@@ -24,9 +22,7 @@ pub struct SendPlan {
     pub shown_as: Arc<str>,
     /// Replaces the client's `Authorization` when set.
     pub authorization: Option<Arc<str>>,
-    /// Its place among the ranks of the worker.
     pub dp: DpPlace,
-    /// What is known of its engine.
     pub engine: PlannedEngine,
 }
 
@@ -37,34 +33,32 @@ pub struct DpPlace {
     pub rank: u32,
     /// Ranks behind the address.
     pub size: u32,
-    /// The rank's number again, when the worker has several ranks behind one address and has to be
-    /// told.
+    /// The rank's number again, if the request must specify it: several ranks share the address.
     pub pin: Option<u32>,
 }
 
-/// What is known of the engine behind a rank.
+/// The engine behind a rank.
 #[derive(Clone, Debug)]
 pub struct PlannedEngine {
-    /// What the worker speaks.
     pub dialect: Dialect,
-    /// How its KV reaches a decode rank, if it computes prompts for others.
+    /// How the KV of a prefill rank reaches a decode rank.
     pub kv_transfer: Option<KvTransfer>,
 }
 
 impl SendPlan {
-    /// The plan for one rank; `None` if the snapshot does not know it. Where the engine would not
-    /// hear of the rank, none is told to it and none is shown.
+    /// The plan for a rank; `None` if the snapshot does not contain the rank. For an endpoint where
+    /// the engine ignores a requested rank, the plan neither requests nor shows a rank.
     #[must_use]
     pub fn new(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> Option<Self> {
         let (rank, worker) = fleet.rank(index)?;
         let several = rank.dp_size > 1 && reaches(fleet, index, endpoint);
-        // vLLM since 0.11.1, SGLang since 0.5.10; others do not know of ranks.
+        // vLLM since 0.11.1, SGLang since 0.5.10; other engines have no ranks to request.
         let pinned = several && worker.dialect != Dialect::Openai && rank.address == worker.address;
         Some(Self {
             rank: index,
             worker: rank.worker,
             address: rank.address,
-            // A copy: requests take handles of it, and other shards write the fleet's count.
+            // A copy: requests clone this `Arc`, and other shards write the count of the fleet's.
             authority: Arc::from(&*worker.authority),
             shown_as: if several {
                 format!("{}/{}", worker.name, rank.dp_rank.0).into()
@@ -84,7 +78,7 @@ impl SendPlan {
         })
     }
 
-    /// Whether a whole request to that endpoint tells the rank in its body. Both engines read the
+    /// Must a whole request to that endpoint specify the rank in its body? Both engines read the
     /// header `X-Data-Parallel-Rank`, but not SGLang on its own `/generate` (0.5.23,
     /// `entrypoints/http_server.py`), where `x-override-routed-dp-rank` counts only if overrides
     /// are switched on.
@@ -96,9 +90,9 @@ impl SendPlan {
     }
 }
 
-/// Appends the beginning of a body whose first member is the rank, and returns what of the body
-/// goes behind it as it is. The body is an object without such a member: clients that send one are
-/// refused. Anything else stays whole.
+/// Appends the start of a body with the rank as its first member, and returns the rest of `body`,
+/// to be sent unchanged behind it. The body is an object without that member: a client that sends
+/// the member is refused. A body that is no object is returned whole.
 pub fn pin_in_body<'a>(body: &'a [u8], rank: u32, out: &mut Vec<u8>) -> &'a [u8] {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
     out.extend_from_slice(b"{\"routed_dp_rank\":");

@@ -1,5 +1,5 @@
-//! What waits for each rank, by the size of the requests: a request waits behind those that have
-//! fewer tokens to compute.
+//! Requests that wait for each rank, by size: a request waits behind requests with fewer tokens to
+//! compute.
 
 use ahash::AHashMap;
 use forebay_base::RankIndex;
@@ -7,17 +7,17 @@ use forebay_base::RankIndex;
 /// Sizes are counted by powers of two; larger requests count with the last.
 const SIZES: usize = 24;
 
-/// Requests that wait, together.
+/// A sum over waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WaitingSum {
     pub(super) requests: u64,
     /// Prompt tokens to compute.
     pub(super) tokens: u64,
-    /// KV tokens that they hold once they run.
+    /// KV tokens that the requests hold once they run.
     pub(super) held_tokens: u64,
 }
 
-/// What waits for each of the ranks.
+/// Sums of waiting requests, by rank and size.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     ranks: AHashMap<RankIndex, Box<[WaitingSum; SIZES]>>,
@@ -49,7 +49,7 @@ fn size(tokens: u64) -> usize {
 }
 
 impl Backlog {
-    /// A request waits for the rank.
+    /// Adds a request that waits for the rank.
     pub(super) fn add(&mut self, rank: RankIndex, one: WaitingSum) {
         let sizes =
             self.ranks.entry(rank).or_insert_with(|| Box::new([WaitingSum::default(); SIZES]));
@@ -58,7 +58,7 @@ impl Backlog {
         }
     }
 
-    /// It waits no longer.
+    /// Removes a request that no longer waits for the rank.
     pub(super) fn sub(&mut self, rank: RankIndex, one: WaitingSum) {
         let Some(sizes) = self.ranks.get_mut(&rank) else { return };
         if let Some(sum) = sizes.get_mut(size(one.tokens)) {
@@ -69,8 +69,8 @@ impl Backlog {
         }
     }
 
-    /// What waits for the rank and is served before a request, which may wait there itself. Of
-    /// requests of about the same size half are.
+    /// Requests at the rank that are served before a request of size `own`: all smaller, and half
+    /// of the same size. `waits_there`: the request itself is in the sums.
     pub(super) fn before(&self, rank: RankIndex, own: WaitingSum, waits_there: bool) -> WaitingSum {
         let mut before = WaitingSum::default();
         let Some(sizes) = self.ranks.get(&rank) else { return before };
@@ -85,7 +85,6 @@ impl Backlog {
         before
     }
 
-    /// All that waits for the rank.
     #[cfg(test)]
     pub(super) fn all(&self, rank: RankIndex) -> WaitingSum {
         let mut all = WaitingSum::default();

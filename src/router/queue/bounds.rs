@@ -1,11 +1,11 @@
-//! How much may wait.
+//! Limits of a queue: requests, bytes and KV tokens that may wait.
 
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
 use forebay_config::{QueueConfig, QueueMode};
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueLimits};
 
-/// Bounds of a queue. The tokens that may wait are what the pool's caches hold, times the
-/// configured share, less what its ranks have been given and what waits in its other queues.
+/// Limits of a queue. Tokens that may wait: the capacity of the pool's caches times the configured
+/// share, minus tokens leased at its ranks and tokens that wait in its other queues.
 pub(super) fn bounds(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -28,13 +28,13 @@ pub(super) fn bounds(
     QueueLimits { tokens_max, ..limits(&flow.queue) }
 }
 
-/// Bounds of each queue, without the tokens.
+/// Limits of each queue, without the tokens.
 pub(super) fn limits(queue: &QueueConfig) -> QueueLimits {
     let bytes_max = u64::try_from(queue.bytes_max).unwrap_or(u64::MAX);
     QueueLimits { depth_max: queue.depth_max, bytes_max, tokens_max: 0 }
 }
 
-/// KV tokens given to a rank, and those that wait for it in a queue of its own other than `queue`.
+/// KV tokens leased at a rank, and tokens that wait in the rank's own queue if that is not `queue`.
 fn taken(fleet: &FleetSnapshot, board: &LoadBoard, rank: RankIndex, queue: QueueIndex) -> u64 {
     let given = board.rank(rank).map_or(0, |load| load.kv_tokens());
     let own = (fleet.config.flow.queue.mode == QueueMode::Endpoint).then_some(QueueIndex(rank.0));
@@ -42,9 +42,9 @@ fn taken(fleet: &FleetSnapshot, board: &LoadBoard, rank: RankIndex, queue: Queue
     given.saturating_add(other.map_or(0, |cell| cell.waiting_tokens()))
 }
 
-/// Is the queue filled to no more than the configured part of its depth and its bytes? `waiting`:
-/// how many of those that it holds count. KV tokens have no say: they are short for some requests
-/// and not for others.
+/// Is the queue at or below the configured part of its depth and its bytes? `waiting`: number of
+/// queued requests that count. KV tokens are left out: they may be short for a large request and
+/// not for a small request.
 pub(super) fn is_at_low_water(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -60,8 +60,8 @@ pub(super) fn is_at_low_water(
         && low(cell.waiting_bytes(), bounds.bytes_max.max(1))
 }
 
-/// Has the queue no room for one more like those that it holds? Not for the one that found it full:
-/// that may be larger than all of them.
+/// Has the queue no room for another request of its mean size? The size of the request that found
+/// the queue full does not count: it may be larger than all queued requests.
 pub(super) fn is_full(
     fleet: &FleetSnapshot,
     board: &LoadBoard,

@@ -1,10 +1,9 @@
-//! When a pool is closed to whoever comes, and until when: no rank has room for one more, and no
-//! queue has either. By the measure of the requests that are there, not of the one that was turned
-//! away: a request that is larger than others, or that only some of the ranks can serve, says
-//! nothing about the next.
+//! When a pool is closed to new requests, and until when: neither a rank nor a queue has room for
+//! another request. Measured by the mean size of the requests in the pool, not by the refused
+//! request: if that is large, or only some ranks can serve it, the next request may still fit.
 
 use super::bounds::{is_at_low_water, is_full, limits};
-use super::enter::{Entry, Turned};
+use super::enter::{Entry, Rejection};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
@@ -17,13 +16,16 @@ use forebay_select::Binder;
 /// Smaller parts would open and close the window of a large fleet with every request.
 const FREE_PLACES_PART: u64 = 32;
 
-/// The closed pool among the pools that turned the request away. After a decode leg, the prefill
-/// pool counts too.
+/// The closed pool among the pools that refused the request. After a decode leg, the prefill pool
+/// counts too.
 pub(crate) fn closed_pool(binder: &Binder<'_>, model: &Model, entry: &Entry) -> Option<PoolIndex> {
-    let Entry::Turned(leg, turned) = *entry else { return None };
-    // Want of KV is of the request, not of the pool: smaller requests go on, and so do requests
-    // with cached prompts.
-    if !matches!(turned, Turned::NoRoom | Turned::Full(QueueFull::Depth | QueueFull::Bytes)) {
+    let Entry::Rejected(leg, rejection) = *entry else { return None };
+    // A lack of KV concerns the request, not the pool: smaller requests and requests with cached
+    // prompts still fit.
+    if !matches!(
+        rejection,
+        Rejection::NoRoom | Rejection::Full(QueueFull::Depth | QueueFull::Bytes)
+    ) {
         return None;
     }
     // Without a queue a decode rank is not taken for want of a prefill rank.
@@ -31,7 +33,7 @@ pub(crate) fn closed_pool(binder: &Binder<'_>, model: &Model, entry: &Entry) -> 
     [Some(model.pool_of(leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
 }
 
-/// Would one more like those that are there find neither a rank nor a place to wait?
+/// Would another request of mean size find neither a rank nor a place to wait?
 #[must_use]
 pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
     let Binder { fleet, board, now, .. } = *binder;
@@ -42,7 +44,7 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
     let is_full =
         |rank| fleet.queue_of(rank).is_none_or(|queue| is_full(fleet, board, pool, queue));
     match fleet.config.flow.queue.mode {
-        // Of one queue nobody has to ask twice.
+        // All ranks share a queue, so it is tested only once.
         QueueMode::Pool => is_full(first) && usable.all(|rank| !takes(binder, pool, rank)),
         QueueMode::Endpoint | QueueMode::Off => {
             usable.all(|rank| is_full(rank) && !takes(binder, pool, rank))
@@ -50,10 +52,10 @@ pub fn is_closed(binder: &Binder<'_>, pool: PoolIndex) -> bool {
     }
 }
 
-/// Would a queue of the pool take one more request of the tenant, within its share? Only asked
-/// while the pool's window is open. Where only other replicas have opened it, what their queues
-/// hold is not known: a tenant may then have half of the queue here. What an operator has closed is
-/// closed to all.
+/// Would a queue of the pool take another request of the tenant, within its share? Only called
+/// while the pool's window is open. If only other replicas opened the window, the contents of their
+/// queues are unknown here: the tenant may then fill half of the local queue. A window that an
+/// operator opened is closed to all tenants.
 pub(crate) fn has_share(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -75,7 +77,7 @@ pub(crate) fn has_share(
         })
     };
     match fleet.config.flow.queue.mode {
-        // Nothing waits, so no tenant has a share of it.
+        // No queue, so no tenant has a share of a queue.
         QueueMode::Off => false,
         QueueMode::Pool => lets_in(QueueIndex(pool.0)),
         QueueMode::Endpoint => {
@@ -87,9 +89,8 @@ pub(crate) fn has_share(
     }
 }
 
-/// May those come again whom a rejection window keeps away? Where there is no queue, as soon as one
-/// place in [`FREE_PLACES_PART`] is free; else once one is filled to no more than its low water, by
-/// the count of those who have no verdict yet.
+/// May a rejection window close? Without a queue, once 1 of [`FREE_PLACES_PART`] places is free.
+/// Otherwise once a queue is at its low water, counting only requests without a verdict.
 #[must_use]
 pub(crate) fn is_relieved(binder: &Binder<'_>, index: PoolIndex) -> bool {
     let Binder { fleet, board, now, .. } = *binder;
@@ -124,7 +125,7 @@ fn has_free_places(fleet: &FleetSnapshot, board: &LoadBoard, pool: &Pool) -> boo
     places.saturating_sub(taken) * FREE_PLACES_PART >= places
 }
 
-/// Up, and not paused for all.
+/// Is the rank up, and not paused for all callers?
 fn is_usable(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -135,12 +136,12 @@ fn is_usable(
         && board.rank(rank).is_some_and(|load| load.breaker_admits(now, None))
 }
 
-/// Has the rank room for one more like those that it has, of some model of the pool, and nobody
-/// waits for it? An engine may refuse one of its models alone.
+/// Has the rank room for another request of its mean size, for some model of the pool, and no
+/// request that waits for it? An engine may refuse a single model.
 fn takes(binder: &Binder<'_>, pool: PoolIndex, rank: RankIndex) -> bool {
     let Some(load) = binder.board.rank(rank) else { return false };
-    // By those that it has, not by the one that was turned away: one large prompt would close the
-    // pool to all.
+    // By the mean of its running requests, not by the refused request: a single large prompt would
+    // close the pool to all.
     let kv_tokens = load.kv_tokens() / u64::from(load.in_flight().max(1));
     let usual = LeaseCost { kv_tokens, ..LeaseCost::default() };
     !binder.is_awaited(rank)

@@ -1,5 +1,4 @@
-//! The way in: a request that came, or that has to choose again, is bound at once, sent to wait, or
-//! turned away.
+//! Entry to a pool: a new or rerouted request is bound at once, queued, or refused.
 
 use super::bounds::bounds;
 use super::place::has_target;
@@ -14,32 +13,29 @@ use forebay_fleet::worker::{
 use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
 use std::time::Duration;
 
-/// The request that asks for a place.
+/// The request that needs a rank or a queue place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant<'a> {
-    /// What is known of the request.
     pub(crate) facts: &'a RequestFacts,
-    /// The model that it asks for.
     pub(crate) model: &'a Model,
-    /// Its prompt, and what ranks hold of it; `ranks` is not looked at.
+    /// The prompt and its overlaps; `ranks` is ignored.
     pub(crate) request: PickRequest<'a>,
-    /// Bytes of its body: what the queue keeps in memory for it.
+    /// Size of the body, which stays in memory while the request waits.
     pub(crate) body_bytes: u64,
-    /// The rank that its other leg has already.
+    /// The rank that the other leg already has.
     pub(crate) near: Option<RankIndex>,
-    /// May it move to another queue later?
+    /// May the request move to another queue later?
     pub(crate) movable: bool,
-    /// Where it stands while it chooses again: a queue has sent it on.
+    /// Place of a rerouted request in its old queue.
     pub(crate) queued: Option<QueuePlace>,
 }
 
-/// A place in a queue that is counted until its request has another one, so that nobody takes it
-/// who comes later.
+/// A counted place in a queue. It stays counted until its request has a new place, so that no later
+/// request can take it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuePlace {
-    /// The queue.
     pub(crate) queue: QueueIndex,
-    /// What was counted into it.
+    /// Demand that was counted into the queue.
     pub(crate) wanted: QueueWanted,
 }
 
@@ -51,12 +47,12 @@ impl Applicant<'_> {
         Seeking { requester, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
     }
 
-    /// What it itself has counted into a queue.
+    /// The applicant's own demand that is counted into the queue.
     fn own(&self, queue: QueueIndex) -> Option<QueueWanted> {
         self.queued.filter(|queued| queued.queue == queue).map(|queued| queued.wanted)
     }
 
-    /// What holds of a rank that it is given, whichever way it came by it.
+    /// Invariants of each granted rank.
     fn check_bound(&self, lease: &Lease) {
         let rank = lease.rank();
         debug_assert!(self.model.ranks.contains(&rank), "{rank:?} does not serve its model");
@@ -64,7 +60,7 @@ impl Applicant<'_> {
         debug_assert!(self.near != Some(rank), "both legs on {rank:?}");
     }
 
-    /// Requests and KV tokens in a queue that would be served before it.
+    /// Requests and KV tokens in the rank's queue that would be served before the applicant.
     fn before(&self, binder: &Binder<'_>, rank: RankIndex) -> (u64, u64) {
         let queue = binder.fleet.queue_of(rank);
         let cell = queue.and_then(|queue| Some((queue, binder.board.queue(queue)?)));
@@ -72,59 +68,59 @@ impl Applicant<'_> {
         cell.map_or((0, 0), |(queue, cell)| cell.before(self.own(queue), class, tenant, weight))
     }
 
-    /// How many others wait in a queue.
+    /// Requests in the queue, without the applicant.
     fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
         let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
         waiting.saturating_sub(u32::from(self.own(queue).is_some()))
     }
 }
 
-/// What becomes of it.
+/// Result of an entry.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It has its rank. A decode leg may have got a rank that serves whole requests only: that is
-    /// all it needs then.
+    /// The request has its rank. A decode leg may get a rank that serves whole requests only, and
+    /// then needs no prefill rank.
     Bound(Lease),
-    /// It has both its ranks.
+    /// The request has both ranks.
     Pair {
         /// The rank that answers.
         decode: Lease,
         /// The rank that computes the prompt.
         prefill: Lease,
     },
-    /// It has been counted into its queue and has to be posted to that queue's home. Whoever ends
-    /// the wait counts it out with the same [`QueueWanted`].
+    /// The request has been counted into its queue and has to be posted to the queue's owner. The
+    /// code that ends the wait counts the request out with the same [`QueueWanted`].
     Wait {
-        /// Of the rank that answers, to be kept while the request waits for a prefill rank.
+        /// Lease of the decode rank, held while the request waits for a prefill rank.
         decode: Option<Lease>,
-        /// To be posted.
+        /// Message to post.
         waiter: Box<Waiter>,
-        /// What was counted.
+        /// Demand that was counted.
         wanted: QueueWanted,
     },
-    /// It is refused, for want of a rank for this leg. A lease of its other leg has been given
-    /// back: the ranks that were there have just gone, and it may be routed again.
-    Turned(Leg, Turned),
+    /// Refused, because no rank was found for this leg. The lease of the other leg has been
+    /// returned. After `NoWorker` for a prefill leg, the request may be routed again.
+    Rejected(Leg, Rejection),
 }
 
-/// Why.
+/// Reason of [`Entry::Rejected`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turned {
-    /// No worker that serves its model is usable.
+pub(crate) enum Rejection {
+    /// No worker that serves the model is usable.
     NoWorker,
     /// No rank has room, and there is no queue.
     NoRoom,
-    /// No rank has room, and neither has the queue.
+    /// Neither a rank nor the queue has room.
     Full(QueueFull),
-    /// Its turn would come after the client has given up.
+    /// The request would be served after the client has given up.
     TooLate {
-        /// When its turn would come, from now.
+        /// Estimated time until the request is served.
         projected: Duration,
     },
 }
 
-/// Decides. `open` makes the ticket of one that waits; `projected` says how long it takes until so
-/// many requests of the pool have ended, if that is known.
+/// Binds, queues or refuses the request for a leg. `open` makes the ticket of a wait.
+/// `projected` estimates the time until that many requests of the pool have ended, if known.
 pub(super) fn enter(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -137,7 +133,7 @@ pub(super) fn enter(
     let seeking = applicant.seeking();
     let leg = applicant.request.leg;
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
-        return Entry::Turned(leg, Turned::NoWorker);
+        return Entry::Rejected(leg, Rejection::NoWorker);
     }
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
     let mode = fleet.config.flow.queue.mode;
@@ -150,8 +146,8 @@ pub(super) fn enter(
         }
         candidates.retain(|rank| !binder.is_awaited(rank));
     } else if mode != QueueMode::Off {
-        // Nobody overtakes: where others wait, newcomers line up. Most ranks share a queue with the
-        // one before.
+        // A new request does not overtake: it waits at each rank whose queue is not empty. `last`
+        // caches the answer, since neighboring ranks mostly share a queue.
         let mut last = (None, true);
         candidates.retain(|rank| {
             let queue = fleet.queue_of(rank);
@@ -166,7 +162,7 @@ pub(super) fn enter(
         return Entry::Bound(lease);
     }
     if mode == QueueMode::Off {
-        return Entry::Turned(leg, Turned::NoRoom);
+        return Entry::Rejected(leg, Rejection::NoRoom);
     }
     match line_up(binder, candidates, applicant, &projected) {
         Ok((queue, wanted)) => {
@@ -174,15 +170,15 @@ pub(super) fn enter(
             waiter.prompt.target = target;
             Entry::Wait { decode: None, waiter, wanted }
         }
-        // Full of requests for one rank, the queue must not refuse those that could go to another.
-        Err(turned @ Turned::Full(_)) => bind_beside(binder, candidates, applicant)
-            .map_or(Entry::Turned(leg, turned), Entry::Bound),
-        Err(turned) => Entry::Turned(leg, turned),
+        // A queue full of requests for the same rank must not refuse a request that fits another.
+        Err(rejection @ Rejection::Full(_)) => bind_beside(binder, candidates, applicant)
+            .map_or(Entry::Rejected(leg, rejection), Entry::Bound),
+        Err(rejection) => Entry::Rejected(leg, rejection),
     }
 }
 
-/// No place to wait is left. That may be for those who can only go elsewhere: a rank for which none
-/// of them waits is free for who comes.
+/// Binds a request although the queue is full. The waiting requests may all need other ranks: a
+/// rank that no request waits for is free for a new request.
 fn bind_beside(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
@@ -199,20 +195,20 @@ fn bind_beside(
     Some(lease)
 }
 
-/// Finds a queue with room and counts the request into it. One that has been let in before is not
-/// refused: if all queues are full it joins the one that it would have chosen, and those who wait
-/// are no more than they were.
+/// Finds a queue with room and counts the request into it. A request that was admitted before is
+/// not refused: if all queues are full, it joins its first choice. The number of waiting requests
+/// does not grow, since it leaves its old queue.
 fn line_up(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
     projected: &impl Fn(u64) -> Option<Duration>,
-) -> Result<(QueueIndex, QueueWanted), Turned> {
+) -> Result<(QueueIndex, QueueWanted), Rejection> {
     let fleet = binder.fleet;
     let model = applicant.model;
     let seeking = applicant.seeking();
     if candidates.collect(fleet, model, binder.board, seeking, binder.now).is_err() {
-        return Err(Turned::NoWorker);
+        return Err(Rejection::NoWorker);
     }
     let pool = model.pool_of(applicant.request.leg);
     let _ = binder.keep_able(&applicant.request, applicant.facts.output_tokens, candidates);
@@ -220,8 +216,8 @@ fn line_up(
     let mut full = QueueFull::Depth;
     let mut first = None;
     while let Some(rank) = shortest(binder, candidates, applicant) {
-        let Some(queue) = fleet.queue_of(rank) else { return Err(Turned::NoRoom) };
-        let Some(cell) = binder.board.queue(queue) else { return Err(Turned::NoRoom) };
+        let Some(queue) = fleet.queue_of(rank) else { return Err(Rejection::NoRoom) };
+        let Some(cell) = binder.board.queue(queue) else { return Err(Rejection::NoRoom) };
         if let Some(late) = too_late(binder, applicant, cell, queue, pool, projected) {
             return Err(late);
         }
@@ -230,7 +226,7 @@ fn line_up(
         let tokens = if most == 0 { cost.kv_tokens } else { cost.kv_tokens.min(most) };
         let bytes = applicant.body_bytes;
         let Caller { class, tenant, weight, .. } = applicant.facts.caller;
-        // What no cache could hold takes what is left of one, so it wants no more than that here.
+        // A request larger than any cache takes the rest of a cache, so its demand has that limit.
         let wanted = QueueWanted { bytes, tokens, class, tenant, weight };
         let bounds = bounds(fleet, binder.board, pool, queue);
         match cell.join(bounds.beside(applicant.own(queue)), wanted) {
@@ -238,22 +234,23 @@ fn line_up(
             Err(which) => full = which,
         }
         first.get_or_insert((cell, queue, wanted));
-        // The demand of a pool is the same in each of its queues, and mode `pool` has one queue.
+        // The demand of a pool is the same in each of its queues; mode `pool` has a single queue.
         if full == QueueFull::Demand || fleet.config.flow.queue.mode == QueueMode::Pool {
             break;
         }
         candidates.remove(rank);
     }
     let (cell, queue, wanted) =
-        first.filter(|_| applicant.queued.is_some()).ok_or(Turned::Full(full))?;
-    // Refused now, a request that was let in would be worse off than a newcomer. It leaves its old
-    // queue at the same time, so all together hold no more than before.
-    cell.join(QueueLimits::NONE, wanted).map_err(Turned::Full)?;
+        first.filter(|_| applicant.queued.is_some()).ok_or(Rejection::Full(full))?;
+    // A refusal would treat an admitted request worse than a new request. It leaves its old queue
+    // at the same time, so the queues together hold no more than before.
+    cell.join(QueueLimits::NONE, wanted).map_err(Rejection::Full)?;
     Ok((queue, wanted))
 }
 
-/// The rank whose queue is joined. One queue for all: any rank leads to it. One per rank: the one
-/// where the request will have waited and computed least, counting those who wait there.
+/// The rank whose queue the request joins. Mode `pool`: any rank, since all share the queue. Mode
+/// `endpoint`: the rank with the least wait and prompt computation, including the requests that
+/// wait there.
 fn shortest(
     binder: &mut Binder<'_>,
     candidates: &Candidates,
@@ -279,7 +276,7 @@ fn shortest(
     }
 }
 
-/// Early rejection: the answer is certain enough now.
+/// Early rejection of a request that would be served after its client's deadline.
 fn too_late(
     binder: &Binder<'_>,
     applicant: &Applicant<'_>,
@@ -287,18 +284,17 @@ fn too_late(
     queue: QueueIndex,
     pool: PoolIndex,
     projected: &impl Fn(u64) -> Option<Duration>,
-) -> Option<Turned> {
-    // Only by the client's own deadline. Without it nothing says that the answer would be too late.
+) -> Option<Rejection> {
+    // Only against the client's own deadline: without a deadline no answer is too late.
     let deadline = applicant.facts.client_deadline?;
     let Caller { class, tenant, weight, .. } = applicant.facts.caller;
     let ahead = cell.ahead(class, tenant, weight);
     let ahead = ahead.saturating_sub(u64::from(applicant.own(queue).is_some()));
     let projected = projected((ahead + 1).saturating_mul(lines(binder.fleet, pool)))?;
-    (binder.now.plus(projected) > deadline).then_some(Turned::TooLate { projected })
+    (binder.now.plus(projected) > deadline).then_some(Rejection::TooLate { projected })
 }
 
-/// Lines that the ends of a pool are divided among: what is known is how many requests of all of it
-/// end.
+/// Queues that share the pool's drain rate: the rate counts the ended requests of the whole pool.
 fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
     if fleet.config.flow.queue.mode != QueueMode::Endpoint {
         return 1;
@@ -307,7 +303,7 @@ fn lines(fleet: &FleetSnapshot, pool: PoolIndex) -> u64 {
         fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
     };
     let up = fleet.pool(pool).map_or(0, |pool| pool.ranks.iter().filter(is_up).count());
-    // Without any that is up one line is counted: 0 would promise that nobody has to wait.
+    // At least 1 although no rank is up: with 0, the estimate would be no wait at all.
     u64::try_from(up).unwrap_or(u64::MAX).max(1)
 }
 

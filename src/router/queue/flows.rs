@@ -1,28 +1,28 @@
-//! The requests of one queue by tenant: each tenant has a row, and rows are served in proportion to
-//! their weights. Fair queueing by start tags (Goyal, Vin and Cheng, 1996): a row's tag counts the
-//! tokens that it was given, divided by its weight; the row with the least tag is next. It serves
-//! as deficit round robin with an endlessly small quantum does, without rounds to go through for a
-//! prompt of 100,000 tokens.
+//! The requests of a queue by tenant: each tenant has a row, and rows are served in proportion to
+//! their weights. Start-time fair queueing (Goyal, Vin and Cheng, 1996): a row's tag counts its
+//! served tokens divided by its weight; the row with the least tag is next. The result equals
+//! deficit round robin with an arbitrarily small quantum, without a round per quantum for a prompt
+//! of 100,000 tokens.
 //!
 //! # Classes
-//! A request has the class that it asked for, and the class to which it has risen by age. Between
-//! tenants, age never passes a request that asked for the same or a better class:
+//! A request has a requested class and a promoted class, which improves with age. Between tenants,
+//! a promoted request never passes a request with the same or a better requested class:
 //!
-//! | level of a request that asked for class `c` | |
+//! | level of a request of requested class `c` | |
 //! |---|---|
-//! | nothing that waits has risen | `c` |
-//! | else | the best risen class of all that asked for `c` or a worse class |
+//! | no waiting request is promoted | `c` |
+//! | else | the best promoted class of all requests of requested class `c` or worse |
 //!
-//! - Levels are served in order. Rows of the same level take turns by tag, whatever they asked for.
-//! - Within a row, the risen class decides, then the prompt tokens to compute, then the arrival.
+//! - Levels are served in order. Rows of the same level take turns by tag, whatever their classes.
+//! - Within a row, the promoted class decides, then the prompt tokens to compute, then the arrival.
 //!
-//! So a tenant whose requests are old takes its turns beside the tenants that it would have to wait
-//! for, and never before them. No class starves: a request that asked for class `c` has level 0
-//! after `c` times `queue.promote_after`, and then waits for its tenant's turns alone.
+//! So a tenant with old requests takes turns with the tenants of better classes, and never comes
+//! before them. No class starves: a request of requested class `c` has level 0 after `c` times
+//! `queue.promote_after`, and then waits for its tenant's turns alone.
 //!
-//! Rows are grouped by the best class that a request of theirs asked for. Each group has a clock,
-//! which runs while the group is served: a group that waited for better classes has saved nothing
-//! up when it takes turns with them.
+//! Rows are grouped by their best requested class. Each group has a clock, which runs while the
+//! group is served. A group that waited for better classes therefore has no credit when it takes
+//! turns with them.
 
 use super::waiter::QueuedRequest;
 use ahash::AHashMap;
@@ -35,45 +35,46 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A token of a tenant of weight 1, in units of tags.
 const TAGS_PER_TOKEN: u64 = 1_000;
-/// Classes, and so many levels.
+/// Number of classes, and of levels.
 pub(super) const CLASSES: usize = QUEUE_CLASSES as usize;
 
-/// Where in the rows a request stands: its tenant's row, and the part of the row. A tenant's share
-/// does not depend on how many models and classes it uses; models are apart so that requests of a
-/// model for which there is no room are not looked at.
+/// Position of a request: its tenant's row, and the part of the row. A tenant's share does not
+/// depend on the number of its models and classes. Models have parts of their own so that a turn
+/// skips the requests of a model without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowKey {
     pub(super) tenant: u64,
     pub(super) part: PartKey,
 }
 
-/// One part of a row. In the order in which parts are served, but for arrivals in parts of one
-/// risen class.
+/// A part of a row. Parts are served in this order. Parts of the same promoted class are served by
+/// the order of their first requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartKey {
-    /// Class to which its requests have risen.
-    pub(super) risen: usize,
-    /// Class that they asked for.
-    pub(super) asked: usize,
-    pub(super) way: Way,
+    /// Class after promotion.
+    pub(super) promoted: usize,
+    /// Class that the requests came with.
+    pub(super) requested: usize,
+    pub(super) dest: Destination,
 }
 
-/// What the requests of one part wait for.
+/// Model, leg and ranks that requests of a part wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Way {
+pub(super) struct Destination {
     pub(super) model: ModelIndex,
     pub(super) leg: Leg,
     /// Rank that the requests wait for; `None`: any rank that has room.
     pub(super) target: Option<RankIndex>,
-    /// Only some ranks may take the requests, for other reasons than their model and their leg.
+    /// Only some ranks of the model and leg may take the requests: a pin, tried ranks, or a decode
+    /// rank that must be near.
     pub(super) is_narrow: bool,
 }
 
 impl FlowKey {
-    /// Where a request stands that has not risen.
+    /// Key of a request that has not been promoted.
     pub(super) fn of(waiter: &Waiter) -> Self {
         let class = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
-        let way = Way {
+        let dest = Destination {
             model: waiter.facts.model,
             leg: waiter.leg,
             target: waiter.prompt.target,
@@ -81,25 +82,24 @@ impl FlowKey {
                 || waiter.facts.pin.is_some()
                 || !waiter.facts.tried.is_empty(),
         };
-        let part = PartKey { risen: class, asked: class, way };
+        let part = PartKey { promoted: class, requested: class, dest };
         Self { tenant: waiter.facts.caller.tenant, part }
     }
 
-    /// The same with another target.
+    /// The key with another target.
     pub(super) fn aimed(self, target: Option<RankIndex>) -> Self {
-        let way = Way { target, ..self.part.way };
-        Self { part: PartKey { way, ..self.part }, ..self }
+        let dest = Destination { target, ..self.part.dest };
+        Self { part: PartKey { dest, ..self.part }, ..self }
     }
 
-    /// The same, one class better.
-    pub(super) const fn risen(self) -> Self {
-        let part = PartKey { risen: self.part.risen.saturating_sub(1), ..self.part };
+    /// The key promoted by a class.
+    pub(super) const fn promoted(self) -> Self {
+        let part = PartKey { promoted: self.part.promoted.saturating_sub(1), ..self.part };
         Self { part, ..self }
     }
 }
 
-/// Place in a row: the fewest prompt tokens to compute first, then by arrival at the router, then
-/// by the order of joining.
+/// Order in a row: fewest prompt tokens to compute, then arrival at the router, then joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     /// Prompt tokens to compute at the rank that holds most of the prompt.
@@ -108,23 +108,24 @@ pub(super) struct Order {
     pub(super) number: u64,
 }
 
-/// Level of each class that requests may have asked for; [`CLASSES`] where none waits.
+/// Level of each requested class; [`CLASSES`] if no request of that class waits.
 pub(super) type Levels = [usize; CLASSES];
 
-/// One turn through the rows of one level, and of the levels before it.
+/// A turn through the rows of a level and of all better levels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LevelTurn {
-    /// Requests that asked for a class below this one take part.
+    /// Requests with a requested class below this number take part.
     classes_end: usize,
-    /// The groups' clocks at its beginning. From there tags of different groups compare.
+    /// The groups' clocks at the start of the turn: tags of different groups compare relative to
+    /// these.
     begun: [u64; CLASSES],
     overtaken_max: u32,
 }
 
-/// How far a turn has come. A row that is served goes back behind it, never before it.
+/// Progress of a turn. A served row moves behind this position, never before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TurnPosition {
-    /// Tag, from the clock of the row's group at the beginning of the turn.
+    /// Tag, relative to the clock of the row's group at the start of the turn.
     ahead: i128,
     tenant: u64,
 }
@@ -134,49 +135,49 @@ impl TurnPosition {
     pub(super) const START: Self = Self { ahead: i128::MIN, tenant: 0 };
 }
 
-/// What is served next.
+/// The request that is served next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextRequest {
     pub(super) at: TurnPosition,
     pub(super) key: FlowKey,
     pub(super) order: Order,
-    /// Enough others of its tenant went before it.
+    /// Later requests of the tenant have passed it up to `queue.overtaken_max`.
     pub(super) is_overdue: bool,
 }
 
-/// All that wait.
+/// All waiting requests of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     /// By tenant.
     rows: AHashMap<u64, Row>,
-    /// By the best class that a request of the row asked for.
+    /// By the best requested class of a row.
     groups: [ClassGroup; CLASSES],
     counts: ClassCounts,
 }
 
-/// How many wait, by the class that they asked for and the class to which they have risen.
+/// Waiting requests, by requested class and promoted class.
 #[derive(Debug, Default)]
 struct ClassCounts([[usize; CLASSES]; CLASSES]);
 
-/// Rows whose best request asked for the same class.
+/// Rows with the same best requested class.
 #[derive(Debug, Default)]
 struct ClassGroup {
     /// Rows that are not empty, by tag and tenant.
     ready: BTreeSet<(u64, u64)>,
-    /// Tag of the row served last: rows that come back start here.
+    /// Tag of the row served last: a row that was empty restarts here.
     clock: u64,
 }
 
 #[derive(Debug, Default)]
 struct Row {
-    /// None of them is empty.
+    /// No part is empty.
     parts: BTreeMap<PartKey, RowPart>,
-    /// All of them by arrival.
+    /// All requests of the row by arrival.
     by_arrival: BTreeSet<(NanosSinceStart, u64, PartKey, Order)>,
-    /// Tokens that other requests were given since the oldest request left.
+    /// Tokens of requests that were served since the last oldest request left.
     passed_tokens: u64,
     tag: u64,
-    /// Its group, or the last one while it is empty. The tag is of that group's clock.
+    /// The row's group, or the last group of an empty row. The tag refers to that group's clock.
     group: usize,
 }
 
@@ -200,8 +201,8 @@ impl ClassCounts {
     }
 
     fn of(&mut self, part: PartKey) -> Option<&mut usize> {
-        debug_assert!(part.risen <= part.asked, "a request never falls");
-        self.0.get_mut(part.asked)?.get_mut(part.risen)
+        debug_assert!(part.promoted <= part.requested, "a request never falls");
+        self.0.get_mut(part.requested)?.get_mut(part.promoted)
     }
 }
 
@@ -223,13 +224,12 @@ impl Row {
         Some(taken)
     }
 
-    /// The best class that a request of the row asked for.
-    fn asked_best(&self) -> Option<usize> {
-        self.parts.keys().map(|key| key.asked).min()
+    fn requested_best(&self) -> Option<usize> {
+        self.parts.keys().map(|key| key.requested).min()
     }
 
-    /// Takes a request out for good, which was given so many tokens. What was given before the
-    /// oldest left does not count against the next.
+    /// Removes a request that was served `given_tokens`; 0: not served. Tokens that were served
+    /// before the oldest request left do not count for the next oldest.
     fn leave(&mut self, key: PartKey, order: Order, given_tokens: u64) -> Option<QueuedRequest> {
         let is_oldest = self.oldest().is_some_and(|(_, oldest)| oldest == order);
         let taken = self.take(key, order)?;
@@ -242,57 +242,57 @@ impl Row {
         self.by_arrival.first().map(|&(_, _, key, order)| (key, order))
     }
 
-    /// The oldest request, if later ones were given so many times its own tokens.
+    /// The oldest request, if later requests were served `overtaken_max` times its own tokens.
     fn overdue(&self, overtaken_max: u32) -> Option<(PartKey, Order)> {
         let oldest = self.oldest()?;
         let most = oldest.1.tokens.max(1).saturating_mul(u64::from(overtaken_max));
         (self.passed_tokens >= most).then_some(oldest)
     }
 
-    /// The first of the turn that `looks` asks for. A request that has risen above all classes that
-    /// the row asked for stands with the best of them: age alone orders nothing within a class.
-    fn first(&self, turn: &LevelTurn, looks: &impl Looks) -> Option<(PartKey, Order, bool)> {
+    /// The row's first request of the turn that `filter` admits. A request promoted above all
+    /// requested classes of the row ranks with the best of these: within a class, age alone does
+    /// not order requests.
+    fn first(&self, turn: &LevelTurn, filter: &impl RowFilter) -> Option<(PartKey, Order, bool)> {
         if let Some((key, order)) = self.overdue(turn.overtaken_max)
-            && key.asked < turn.classes_end
-            && looks.looks_at(order)
+            && key.requested < turn.classes_end
+            && filter.includes(order)
         {
             return Some((key, order, true));
         }
-        let best_class = self.asked_best()?;
+        let best_class = self.requested_best()?;
         let firsts = self.parts.iter().filter_map(|(key, part)| {
             let tokens = part.waiting.first_key_value().map_or(0, |(order, _)| order.tokens);
-            if key.asked >= turn.classes_end || !looks.is_open(key.way, tokens) {
+            if key.requested >= turn.classes_end || !filter.is_open(key.dest, tokens) {
                 return None;
             }
-            let next = part.waiting.keys().find(|order| looks.looks_at(**order));
-            next.map(|order| (key.risen.max(best_class), *order, *key))
+            let next = part.waiting.keys().find(|order| filter.includes(**order));
+            next.map(|order| (key.promoted.max(best_class), *order, *key))
         });
         firsts.min().map(|(_, order, key)| (key, order, false))
     }
 }
 
-/// What a turn looks at.
-pub(super) trait Looks {
-    /// May a request find room that waits for this, and has at least so many tokens to compute?
-    fn is_open(&self, way: Way, tokens: u64) -> bool;
+/// Requests that a turn examines.
+pub(super) trait RowFilter {
+    /// May a request of the destination with at least `tokens` to compute find room?
+    fn is_open(&self, dest: Destination, tokens: u64) -> bool;
 
-    /// Is the request to be looked at in this turn?
-    fn looks_at(&self, order: Order) -> bool;
+    /// Does this turn still examine the request?
+    fn includes(&self, order: Order) -> bool;
 }
 
 impl Flows {
-    /// Puts a request into its row.
     pub(super) fn push(&mut self, key: FlowKey, order: Order, waiting: QueuedRequest) {
         let ready: usize = self.groups.iter().map(|group| group.ready.len()).sum();
         debug_assert!(ready <= self.rows.len(), "more rows wait than there are");
-        // Idle rows stay for a while: a tenant that comes back at once must not start anew, before
-        // who has had less.
+        // Idle rows stay for a while: a tenant that returns at once must not restart before
+        // tenants that were served less.
         if self.rows.len().saturating_sub(ready) >= IDLE_FLOWS_MAX {
             self.rows.retain(|_, row| !row.parts.is_empty());
         }
         let row = self.rows.entry(key.tenant).or_default();
         if row.parts.is_empty() {
-            // Not from its old tag: time in which a tenant asked for nothing earns it nothing.
+            // Not from its old tag: a tenant earns no credit while it sends no requests.
             row.tag = row.tag.max(clock_of(&self.groups, row.group));
         }
         row.put(key.part, order, waiting);
@@ -300,31 +300,32 @@ impl Flows {
         self.regroup(key.tenant);
     }
 
-    /// Level of each class, of what waits at this moment.
+    /// Level of each class, by the requests that wait now.
     pub(super) fn levels(&self) -> Levels {
         let mut levels = [CLASSES; CLASSES];
         let mut best = CLASSES;
-        for (level, risen) in levels.iter_mut().zip(&self.counts.0).rev() {
-            best = risen.iter().position(|&count| count > 0).map_or(best, |class| class.min(best));
+        for (level, promoted) in levels.iter_mut().zip(&self.counts.0).rev() {
+            best =
+                promoted.iter().position(|&count| count > 0).map_or(best, |class| class.min(best));
             *level = best;
         }
         debug_assert!(levels.is_sorted(), "a better class has a better level");
         levels
     }
 
-    /// A turn of the rows of that level, and of the levels before it.
+    /// A turn of the rows of that level and of all better levels.
     pub(super) fn turn(&self, level: usize, levels: &Levels, overtaken_max: u32) -> LevelTurn {
         let classes_end = levels.iter().take_while(|&&of_class| of_class <= level).count();
         let begun = self.groups.each_ref().map(|group| group.clock);
         LevelTurn { classes_end, begun, overtaken_max }
     }
 
-    /// The request that is served next, from `from` on, of those that `looks` asks for.
+    /// The next request from `from` on that `filter` admits.
     pub(super) fn next(
         &self,
         turn: &LevelTurn,
         from: TurnPosition,
-        looks: &impl Looks,
+        filter: &impl RowFilter,
     ) -> Option<NextRequest> {
         let groups = self.groups.iter().zip(turn.begun).take(turn.classes_end);
         let firsts = groups.filter_map(|(group, begun)| {
@@ -334,19 +335,18 @@ impl Flows {
             group.ready.range((tag, 0)..).find_map(|&(tag, tenant)| {
                 let at = TurnPosition { ahead: i128::from(tag) - begun, tenant };
                 let row = self.rows.get(&tenant).filter(|_| at >= from)?;
-                let (part, order, is_overdue) = row.first(turn, looks)?;
+                let (part, order, is_overdue) = row.first(turn, filter)?;
                 Some(NextRequest { at, key: FlowKey { tenant, part }, order, is_overdue })
             })
         });
         firsts.min_by_key(|next| next.at)
     }
 
-    /// The request that stands there.
     pub(super) fn get(&self, key: FlowKey, order: Order) -> Option<&QueuedRequest> {
         self.rows.get(&key.tenant)?.parts.get(&key.part)?.waiting.get(&order)
     }
 
-    /// Takes a request out because it is served: its row has had its turn.
+    /// Removes a request that is served, and charges its row.
     pub(super) fn serve(
         &mut self,
         turn: &LevelTurn,
@@ -357,11 +357,11 @@ impl Flows {
         let served = row.leave(key.part, order, order.tokens)?;
         let tag = row.tag;
         let group = row.group;
-        // By what it costs, not by requests: a tenant with long prompts would get more.
+        // By tokens, not by requests: a tenant with long prompts would get more than its share.
         let cost = served.cost_tokens().saturating_mul(TAGS_PER_TOKEN);
         row.tag = tag.saturating_add(cost / u64::from(served.weight().max(1)));
         self.counts.take(key.part);
-        // Together: from here on too, tags of groups that take turns compare.
+        // All clocks of the turn advance together, so that tags of its groups stay comparable.
         let ahead = tag.saturating_sub(clock_of(&self.groups, group));
         for group in self.groups.iter_mut().take(turn.classes_end) {
             group.clock = group.clock.saturating_add(ahead);
@@ -374,7 +374,7 @@ impl Flows {
         Some(served)
     }
 
-    /// Takes a request out that is not served: it left, or waited too long.
+    /// Removes a request that is not served: the client left, or the wait was too long.
     pub(super) fn remove(&mut self, key: FlowKey, order: Order) -> Option<QueuedRequest> {
         let removed = self.rows.get_mut(&key.tenant)?.leave(key.part, order, 0)?;
         self.counts.take(key.part);
@@ -382,7 +382,7 @@ impl Flows {
         Some(removed)
     }
 
-    /// Moves a request within its row: it has risen, or has another target.
+    /// Moves a request within its row after a promotion or a change of target.
     pub(super) fn shift(&mut self, from: FlowKey, to: FlowKey, order: Order) {
         debug_assert_eq!(from.tenant, to.tenant, "a request that moves to another row");
         let Some(row) = self.rows.get_mut(&from.tenant) else { return };
@@ -392,23 +392,22 @@ impl Flows {
         self.counts.add(to.part);
     }
 
-    /// Puts the row where it belongs after a change: among the rows of its group, or nowhere if it
-    /// is empty.
+    /// Moves a changed row to its group, or out of all groups if it is empty.
     fn regroup(&mut self, tenant: u64) {
         let Self { rows, groups, .. } = self;
         let Some(row) = rows.get_mut(&tenant) else { return };
         if let Some(group) = groups.get_mut(row.group) {
             group.ready.remove(&(row.tag, tenant));
         }
-        let Some(best) = row.asked_best() else {
-            // An empty row whose tag the others have passed would start at the clock anyway.
+        let Some(best) = row.requested_best() else {
+            // An empty row whose tag is behind the clock would restart at the clock anyway.
             if row.tag <= clock_of(groups, row.group) {
                 rows.remove(&tenant);
             }
             return;
         };
         if best != row.group {
-            // As far ahead, or behind, as it was.
+            // The row keeps its distance from the clock.
             let before = clock_of(groups, row.group);
             let after = clock_of(groups, best);
             let ahead = row.tag.saturating_sub(before);
@@ -420,18 +419,17 @@ impl Flows {
         }
     }
 
-    /// What requests wait for. Costs a look at each row.
-    pub(super) fn ways(&self) -> impl Iterator<Item = Way> {
-        self.rows.values().flat_map(|row| row.parts.keys().map(|key| key.way))
+    /// Destinations of waiting requests, each at least once. Visits each row.
+    pub(super) fn dests(&self) -> impl Iterator<Item = Destination> {
+        self.rows.values().flat_map(|row| row.parts.keys().map(|key| key.dest))
     }
 
-    /// How many wait. Costs a look at each row.
+    /// Number of waiting requests. Visits each row.
     pub(super) fn len(&self) -> usize {
         let of_row = |row: &Row| row.parts.values().map(|part| part.waiting.len()).sum::<usize>();
         self.rows.values().map(of_row).sum()
     }
 
-    /// Rows kept, waiting or idle.
     #[cfg(test)]
     pub(super) fn row_count(&self) -> usize {
         self.rows.len()

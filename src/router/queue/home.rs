@@ -1,5 +1,5 @@
-//! The queues that one shard is home to. Requests join and leave by message; whenever a place may
-//! be free the home binds those at the front, takes their leases, and posts the verdicts.
+//! The queues that a shard owns. Requests join and leave by message. Whenever a place may be
+//! free, the owner binds the next requests, takes their leases, and posts the verdicts.
 
 use super::bounds::is_at_low_water;
 use super::line::{Line, Rules, TurnEnd};
@@ -16,7 +16,7 @@ use forebay_select::{Binder, Candidates};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// All queues of one home.
+/// All queues that a shard owns.
 #[derive(Debug)]
 pub struct Home {
     /// In order, so that a turn is the same every time.
@@ -24,22 +24,22 @@ pub struct Home {
     scratch: Scratch,
 }
 
-/// Working memory of one look at a queue.
+/// Working memory for serving a queue.
 #[derive(Debug)]
 struct Scratch {
     placement: PlacementMemory,
-    /// By rank: a request waits for it.
+    /// By rank: true if a request waits for the rank.
     awaited: Vec<bool>,
 }
 
 #[derive(Debug)]
 struct Queue {
     line: Line,
-    /// [`QueueCell::look`](forebay_fleet::worker::QueueCell::look) when it was looked at last.
+    /// [`QueueCell::look`](forebay_fleet::worker::QueueCell::look) when the queue was last served.
     seen: u32,
-    /// Somebody joined since, or the fleet changed.
+    /// Served again at the next turn: a request joined or left, or the fleet changed.
     fresh: bool,
-    /// When time alone may have made room.
+    /// When a rank may have room again by the passing of time alone.
     recheck_at: NanosSinceStart,
 }
 
@@ -60,7 +60,7 @@ impl Default for Home {
 }
 
 impl Home {
-    /// Takes a request in. Call [`Self::serve`] before the shard sleeps.
+    /// Adds a request to its queue. Call [`Self::serve`] before the shard sleeps.
     pub(crate) fn join(&mut self, waiter: Box<Waiter>, promote_after: Duration) {
         let queue = self.queues.entry(waiter.queue).or_insert_with(|| Queue {
             line: Line::new(promote_after),
@@ -72,17 +72,17 @@ impl Home {
         queue.line.push(waiter);
     }
 
-    /// A request does not wait any more. Unknown ones have had their verdict.
+    /// Removes a request that stopped waiting. An unknown ticket has already had its verdict.
     pub(crate) fn leave(&mut self, queue: QueueIndex, ticket: Ticket) {
         if let Some(queue) = self.queues.get_mut(&queue)
             && queue.line.remove(ticket).is_some()
         {
-            // Who stood behind may fit where this one did not.
+            // A request behind the removed request may fit where that did not.
             queue.fresh = true;
         }
     }
 
-    /// Everything may be different: workers, pools, limits.
+    /// Workers, pools and limits may have changed: serves each queue anew.
     pub(crate) fn fleet_changed(&mut self) {
         for queue in self.queues.values_mut() {
             queue.line.fleet_changed();
@@ -90,41 +90,41 @@ impl Home {
         }
     }
 
-    /// True when nobody waits here.
+    /// True if no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// What the last turn of a queue has left undone; `None`: nothing waits there.
+    /// End of the last turn of a queue; `None` if the queue is empty.
     #[must_use]
     pub fn last_turn(&self, queue: QueueIndex) -> Option<&TurnEnd> {
         self.queues.get(&queue).map(|queue| queue.line.last_turn())
     }
 
-    /// The rank that a request waits for, if it waits here for one.
+    /// The rank that a queued request waits for; `None` also for any rank.
     #[must_use]
     pub fn target(&self, queue: QueueIndex, ticket: Ticket) -> Option<RankIndex> {
         self.queues.get(&queue)?.line.target(ticket)?
     }
 
-    /// Has anything happened since the last look? To be asked after the shard has announced its
-    /// sleep and before it sleeps: room that is made while it is awake rings no bell.
+    /// Has anything changed since the last turn? Call this between the shard's announcement of its
+    /// sleep and the sleep: room that is made while the shard is awake rings no bell.
     #[must_use]
     pub fn has_news(&self, board: &LoadBoard) -> bool {
         let news = |(&index, queue): (&QueueIndex, &Queue)| queue.has_news(board.queue(index));
         self.queues.iter().any(news)
     }
 
-    /// When the home has to look again even if nothing is heard.
+    /// Time of the next [`Self::serve`] even without a message or a bell.
     #[must_use]
     pub fn look_again_at(&self) -> Option<NanosSinceStart> {
         let at = |queue: &Queue| queue.recheck_at.min(queue.line.promote_at());
         self.queues.values().map(at).min().filter(|at| at.0 != u64::MAX)
     }
 
-    /// Binds all that can be bound now, in every queue for which there is news. Adds the verdicts
-    /// and whom they are for, in order.
+    /// Binds all requests that have room now, in every queue with changes. Adds each verdict with
+    /// the ticket of its request, in order.
     pub(crate) fn serve(
         &mut self,
         binder: &mut Binder<'_>,
@@ -158,7 +158,7 @@ impl Queue {
         if !self.has_news(Some(cell)) && !due {
             return;
         }
-        // Before the look at the ranks: room that is made during the turn is news for the next.
+        // Before the ranks are examined: room that is made during this turn starts another turn.
         self.seen = cell.look();
         self.fresh = false;
         self.recheck_at = NanosSinceStart(u64::MAX);
@@ -174,7 +174,7 @@ impl Queue {
         let memory = &mut scratch.placement;
         let mut places = Placement { queue: index, binder, memory, verdicts, pace };
         self.line.serve(rules, &mut places);
-        // Room that was made where this turn did not look is no news to come.
+        // Room at ranks that this turn did not examine will not be signaled again.
         self.fresh |= self.line.last_turn().is_partial;
         scratch.awaited.fill(false);
         let mut waits_for_any = false;
@@ -188,8 +188,8 @@ impl Queue {
                 }
             }
         }
-        self.turn_away_stale(binder, verdicts);
-        self.tell_spare(binder, index, &scratch.awaited, waits_for_any);
+        self.reroute_stale(binder, verdicts);
+        self.publish_spare(binder, index, &scratch.awaited, waits_for_any);
         if !self.line.is_empty() && is_held_by_time(binder, index) {
             self.recheck_at = self.recheck_at.min(now.plus(QUEUE_RECHECK));
         }
@@ -197,8 +197,8 @@ impl Queue {
         debug_assert!(self.recheck_at > now, "a queue that looks again at once looks for ever");
     }
 
-    /// Mode `endpoint`: those who have waited long look for another rank.
-    fn turn_away_stale(&mut self, binder: &Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
+    /// Mode `endpoint`: reroutes requests that have waited for `queue.stale_after`.
+    fn reroute_stale(&mut self, binder: &Binder<'_>, verdicts: &mut Vec<(Ticket, Verdict)>) {
         let queue = &binder.fleet.config.flow.queue;
         if queue.mode != QueueMode::Endpoint {
             return;
@@ -208,7 +208,8 @@ impl Queue {
         while let Some(ticket) = self.line.joined_until(since).filter(|_| binder.now.0 >= after) {
             drop(self.line.remove(ticket));
             verdicts.push((ticket, Verdict::Reroute));
-            // Who stood behind it has not been looked at, and may fit where it did not.
+            // A request behind the rerouted request was not examined, and may fit where that did
+            // not.
             self.fresh = true;
         }
         if let Some(oldest) = self.line.oldest_movable() {
@@ -216,8 +217,9 @@ impl Queue {
         }
     }
 
-    /// Who comes and finds the queue full may have what nobody here can use.
-    fn tell_spare(
+    /// Marks ranks with room that no queued request can use: a new request that finds the queue
+    /// full may take them.
+    fn publish_spare(
         &self,
         binder: &Binder<'_>,
         index: QueueIndex,
@@ -230,28 +232,28 @@ impl Queue {
         let ranks = pool.map_or(&[][..], |pool| &pool.ranks).iter().copied().chain(own);
         for rank in ranks {
             if let Some(load) = binder.board.rank(rank) {
-                // Of a place that comes free later those who wait hear first.
+                // A place that comes free later goes to a waiting request first.
                 let is_left = || {
                     !waits_for_any
                         && !is_awaited(awaited, rank)
                         && binder.has_room_for_some(rank, LeaseCost::default)
                 };
-                // A rank without a place is not left: when its place comes free, a newcomer would
-                // have it before the home looks.
+                // A rank without a free place is not spare: when a place comes free, a new request
+                // would take it before the queue is served.
                 load.set_spare(self.line.is_empty() || is_left());
             }
         }
     }
 
-    /// Enough have left the queue: new requests may come before the window's time is over. Who has
-    /// its verdict under way does not wait any more, though it is counted until its own shard has
-    /// it.
+    /// Closes the window early once enough requests have left the queue. After its verdict was
+    /// posted, a request no longer waits, though the queue's cell counts the request until its
+    /// shard receives the verdict.
     fn close_window(&self, binder: &Binder<'_>, index: QueueIndex) {
         let windows = binder.board.windows();
         let open = |&pool: &PoolIndex| windows.open_here_until(pool, binder.now).is_some();
         let Some(pool) = binder.fleet.pool_of(index).filter(open) else { return };
-        // Those with a verdict under way are in the sums of bytes and tokens; while anybody waits
-        // there is a next look.
+        // The sums of bytes and tokens include requests until their shard receives the verdict.
+        // While any request waits, a later turn tests again.
         let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
         if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {
             windows.close(pool, OpenedBy::Here, binder.now);
@@ -263,9 +265,9 @@ fn is_awaited(awaited: &[bool], rank: RankIndex) -> bool {
     awaited.get(rank.index()).is_some_and(|&awaited| awaited)
 }
 
-/// Is any of the ranks closed for now by what no lease tells the end of: a refusal of the engine, a
-/// report, a breaker? For decode ranks also: is the breaker of a prefill rank open, so that they
-/// are no candidates for now?
+/// Is any rank of the queue closed for a reason that ends without a returned lease: a refusal by
+/// the engine, a load report, a breaker? For decode ranks also: is the breaker of a prefill rank
+/// open, which excludes the decode ranks for now?
 fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let fleet = binder.fleet;
     let ranks = || (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
@@ -277,7 +279,7 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
             load.busy_until(None) > binder.now
                 || load.places_now(None, binder.now).is_some()
                 || load.is_open()
-                // What began before there was this limit tells nobody of its first byte.
+                // The first byte of a request that began before this limit signals no queue.
                 || !load.takes_prefill(limits)
         })
     };

@@ -1,9 +1,10 @@
-//! One queue: the rows of its tenants, and what is served when there is room. Sans-IO: time comes
-//! in, requests come out through [`RankPlaces`].
+//! A single queue: a row per tenant, and the order in which requests are placed when ranks have
+//! room. Sans-IO: time is an argument, and requests are placed through [`RankPlaces`].
 
 use super::backlog::{Backlog, WaitingSum};
 use super::flows::{
-    CLASSES, FlowKey, Flows, LevelTurn, Levels, Looks, NextRequest, Order, TurnPosition, Way,
+    CLASSES, Destination, FlowKey, Flows, LevelTurn, Levels, NextRequest, Order, RowFilter,
+    TurnPosition,
 };
 use super::waiter::{QueuedRequest, tokens_to_compute, waiting};
 use ahash::{AHashMap, AHashSet};
@@ -12,212 +13,220 @@ use forebay_fleet::mailbox::{Ticket, Waiter};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What came of an attempt to place a request.
+/// Result of an attempt to place a request:
+///
+/// | result | the request | later requests of the turn |
+/// |---|---|---|
+/// | `Bound` | leaves the line with its lease | by tag; the row of the request moves back |
+/// | `Waits` | keeps its place | same [`Destination`]: skipped after [`MISSES_MAX`] such results |
+/// | `Waits`, overdue | keeps its place, holds its rank back | not placed on that rank |
+/// | `Never` | leaves the line without a lease | not affected |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
-    /// It has its rank: it leaves the queue.
-    Yes,
-    /// It waits on, for this rank or for any.
+pub(super) enum PlaceResult {
+    /// The request has a lease.
+    Bound,
+    /// No room yet. The request waits for this rank; `None`: for any rank.
     Waits(Option<RankIndex>),
-    /// Nothing here can ever take it.
+    /// No rank of this queue can ever take the request, or its deadline has passed.
     Never,
 }
 
-/// Requests that are looked at in one turn, at most. Each is a look at all ranks.
-const LOOKS_MAX: usize = 32;
-/// Ranks that are looked at in one turn, at most: a turn takes no longer on a fleet of a thousand.
-const RANK_LOOKS_MAX: usize = 8_192;
-/// Requests that wait for the same and find no room in one turn, before the others that do are left
-/// alone.
+/// Requests that a turn examines, at most. Each is compared with all ranks.
+const SCANS_MAX: usize = 32;
+/// Ranks that a turn examines, at most: bounds the time of a turn on a fleet of 1,000 ranks.
+const RANK_SCANS_MAX: usize = 8_192;
+/// Requests of a destination that find no room in a turn before the turn skips the rest.
 const MISSES_MAX: u32 = 8;
-/// Requests in a turn whose target is chosen again.
+/// Requests per turn that choose their target again.
 const AIMS: usize = 8;
 
-/// Where requests are placed.
+/// The ranks of a queue, as the line uses them.
 pub(super) trait RankPlaces {
-    /// May a rank have room for a request that waits for this, and has so many tokens to compute?
-    fn is_open(&self, way: Way, tokens: u64) -> bool;
+    /// May a rank of the destination have room for a request with `tokens` to compute?
+    fn is_open(&self, dest: Destination, tokens: u64) -> bool;
 
-    /// The rank that a request with that target waits for from now on. Does not place it.
-    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog) -> Placed;
+    /// Chooses the next target of a request with the given target. Does not place the request.
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog)
+    -> PlaceResult;
 
-    /// Tries to place it.
-    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, backlog: &Backlog) -> Placed;
+    fn place(
+        &mut self,
+        waiter: &Waiter,
+        target: Option<RankIndex>,
+        backlog: &Backlog,
+    ) -> PlaceResult;
 
-    /// The rank to be left to a request that waits for any.
+    /// The rank to hold back for an overdue request without a target.
     fn to_hold_back(&mut self, waiter: &Waiter) -> Option<RankIndex>;
 
-    /// Has some rank room for a request of some model?
+    /// Has any rank room for a request of any model?
     fn has_any_room(&self) -> bool;
 
-    /// The rank is left to a request that it has no room for yet.
+    /// Reserves the rank for an overdue request until the end of the turn.
     fn hold_back(&mut self, rank: RankIndex);
 }
 
-/// What the last turn of a queue has left to requests without room yet, and where it has stopped
-/// looking.
+/// End of a queue's last turn: ranks held back, and where the turn stopped.
 #[derive(Clone, Debug, Default)]
 pub struct TurnEnd {
-    /// Ranks that are left to a request that they have no room for yet.
+    /// Ranks held back for an overdue request.
     pub held_back: Vec<RankIndex>,
-    /// Targets for which enough requests found no room.
+    /// Targets that the turn stopped examining: enough requests found no room there.
     pub closed: Vec<Option<RankIndex>>,
-    /// It has looked at as many requests as one turn may.
+    /// The turn reached its limit of examined requests.
     pub is_cut: bool,
-    /// Room was left, and requests have chosen their targets again for it.
+    /// Room was left over, and requests of any destination could choose it.
     pub has_rest: bool,
-    /// Requests are left that the next turn has to look at, whatever happens.
+    /// The next turn has to examine the remaining requests, even without other changes.
     pub is_partial: bool,
 }
 
-/// By what a turn is served.
+/// Settings of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) now: NanosSinceStart,
-    /// Each such wait raises a request by one class; 0 never.
+    /// Wait that promotes a request by a class; 0: never.
     pub(super) promote_after: Duration,
-    /// Later requests of its tenant go before a request until they were given so many times its own
-    /// tokens.
+    /// Later requests of the tenant may pass a request until they have computed this many times its
+    /// own tokens.
     pub(super) overtaken_max: u32,
-    /// Ranks of the fleet.
     pub(super) ranks: usize,
 }
 
-/// Where a request stands.
+/// Position of a request in the line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
-    /// With the class that it asked for, and the class to which it has risen.
+pub(super) struct LineEntry {
     flow: FlowKey,
     order: Order,
     waiting: WaitingSum,
     joined_at: NanosSinceStart,
-    /// Number of the last look at it.
-    looked: u64,
+    /// Number of the last scan that examined the request; 0: none yet.
+    last_scan: u64,
 }
 
-impl Standing {
-    /// When it moves up: one class for each `after` that it has waited. Never out of the first.
-    fn ripe_at(&self, after: Duration) -> Option<NanosSinceStart> {
+impl LineEntry {
+    /// Time of the next promotion: a class for each `after` since the arrival. `None` in class 0.
+    fn promote_at(&self, after: Duration) -> Option<NanosSinceStart> {
         let part = self.flow.part;
-        debug_assert!(part.risen <= part.asked, "a request never falls");
-        // From its arrival, not from its last rise: who waits elsewhere first loses nothing.
-        let steps = u32::try_from(part.asked.saturating_sub(part.risen) + 1).ok()?;
-        let ripens = part.risen > 0 && !after.is_zero();
-        ripens.then(|| self.order.arrived_at.plus(after.saturating_mul(steps)))
+        debug_assert!(part.promoted <= part.requested, "a request never falls");
+        // From the arrival, not from the last promotion: a request that waited in another queue
+        // first loses nothing.
+        let steps = u32::try_from(part.requested.saturating_sub(part.promoted) + 1).ok()?;
+        let is_promotable = part.promoted > 0 && !after.is_zero();
+        is_promotable.then(|| self.order.arrived_at.plus(after.saturating_mul(steps)))
     }
 
     fn target(&self) -> Option<RankIndex> {
-        self.flow.part.way.target
+        self.flow.part.dest.target
     }
 }
 
-/// One queue.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) flows: Flows,
-    pub(super) standing: AHashMap<Ticket, Standing>,
-    /// Requests that may look for another queue, by the time they joined this one.
+    pub(super) entries: AHashMap<Ticket, LineEntry>,
+    /// Requests that may move to another queue, by the time at which they joined.
     pub(super) movable: BTreeSet<(NanosSinceStart, Ticket)>,
-    pub(super) ripening: Ripening,
+    pub(super) promotions: Promotions,
     pub(super) next_number: u64,
-    pub(super) looked: LookOrder,
+    pub(super) scan_order: ScanOrder,
     backlog: Backlog,
     turns: TurnRest,
 }
 
-/// Requests that may rise by a class.
+/// Requests to be promoted by a class.
 #[derive(Debug)]
-pub(super) struct Ripening {
-    /// By the time they do.
+pub(super) struct Promotions {
+    /// By the time of promotion.
     pub(super) by_time: BTreeSet<(NanosSinceStart, Ticket)>,
-    /// Each such wait raises a request; 0 never.
+    /// Wait that promotes a request by a class; 0: never.
     after: Duration,
 }
 
-/// All requests in the order of the last look at them.
+/// All requests in the order of the last scan that examined them.
 #[derive(Debug, Default)]
-pub(super) struct LookOrder {
-    /// By the number of that look; 0: none yet.
+pub(super) struct ScanOrder {
+    /// By the number of that scan; 0: none yet.
     pub(super) by_number: BTreeSet<(u64, Ticket)>,
     count: u64,
-    /// Requests whose last look has at most this number are looked at in the next turns: the fleet
-    /// has changed since.
+    /// The fleet changed after this scan number: requests at or below it are examined in the next
+    /// turns.
     stale_until: Option<u64>,
 }
 
-/// What turns leave to the next.
+/// State that a turn leaves to the next turn.
 #[derive(Debug)]
 struct TurnRest {
-    /// Level of each class that requests asked for, in this turn.
+    /// Level of each requested class, in this turn.
     levels: Levels,
     last: TurnEnd,
-    /// What turns that were cut have looked at in vain: the next turn looks at the rest.
-    passed_over: AHashSet<Way>,
+    /// Destinations that cut turns have examined without success: the next turn examines the rest.
+    passed_over: AHashSet<Destination>,
 }
 
-/// What has been looked at in one turn, and found no room.
+/// Requests and destinations that found no room in this turn.
 #[derive(Debug, Default)]
-struct TurnLooks {
-    /// Ways that this turn passes over.
-    passed_over: AHashSet<Way>,
+struct TurnScan {
+    /// Destinations that this turn skips.
+    passed_over: AHashSet<Destination>,
     missed: Vec<Order>,
-    ways: Vec<(Way, u32)>,
+    dests: Vec<(Destination, u32)>,
     count: usize,
-    /// Requests are looked at whatever they wait for.
+    /// All requests are examined, whatever their destination.
     is_rest: bool,
 }
 
-/// A turn, as the rows see it.
-struct OpenWays<'a, P> {
+/// Filter of a turn: requests not yet missed, of destinations with room.
+struct OpenDestinations<'a, P> {
     places: &'a P,
-    looks: &'a TurnLooks,
+    scan: &'a TurnScan,
 }
 
-impl<P: RankPlaces> Looks for OpenWays<'_, P> {
-    fn is_open(&self, way: Way, tokens: u64) -> bool {
-        let is_open = || !self.looks.is_closed(way) && self.places.is_open(way, tokens);
-        self.looks.is_rest || is_open()
+impl<P: RankPlaces> RowFilter for OpenDestinations<'_, P> {
+    fn is_open(&self, dest: Destination, tokens: u64) -> bool {
+        let is_open = || !self.scan.is_closed(dest) && self.places.is_open(dest, tokens);
+        self.scan.is_rest || is_open()
     }
 
-    fn looks_at(&self, order: Order) -> bool {
-        !self.looks.missed.contains(&order)
+    fn includes(&self, order: Order) -> bool {
+        !self.scan.missed.contains(&order)
     }
 }
 
-impl TurnLooks {
+impl TurnScan {
     fn begin_rest(&mut self) {
         self.is_rest = true;
         self.count = 0;
     }
 
-    fn miss(&mut self, way: Way, order: Order) {
+    fn miss(&mut self, dest: Destination, order: Order) {
         self.missed.push(order);
-        match self.ways.iter_mut().find(|(of, _)| *of == way) {
+        match self.dests.iter_mut().find(|(of, _)| *of == dest) {
             Some((_, misses)) => *misses += 1,
-            None => self.ways.push((way, 1)),
+            None => self.dests.push((dest, 1)),
         }
     }
 
-    /// Have enough found no room? What waits for any rank and can go to each is alike.
-    fn is_closed(&self, way: Way) -> bool {
-        if self.passed_over.contains(&way) {
+    /// Have enough requests of the destination found no room? Requests for any rank differ if each
+    /// can use other ranks (`is_narrow`), so no number of misses is enough there.
+    fn is_closed(&self, dest: Destination) -> bool {
+        if self.passed_over.contains(&dest) {
             return true;
         }
-        let most = if way.target.is_none() && way.is_narrow { u32::MAX } else { MISSES_MAX };
-        self.ways.iter().any(|(of, misses)| *of == way && *misses >= most)
+        let most = if dest.target.is_none() && dest.is_narrow { u32::MAX } else { MISSES_MAX };
+        self.dests.iter().any(|(of, misses)| *of == dest && *misses >= most)
     }
 }
 
 impl Line {
-    /// Nobody waits. Each `promote_after` raises a request by one class; 0 never.
     pub(super) fn new(promote_after: Duration) -> Self {
         Self {
             flows: Flows::default(),
-            standing: AHashMap::new(),
+            entries: AHashMap::new(),
             movable: BTreeSet::new(),
-            ripening: Ripening { by_time: BTreeSet::new(), after: promote_after },
+            promotions: Promotions { by_time: BTreeSet::new(), after: promote_after },
             next_number: 0,
-            looked: LookOrder::default(),
+            scan_order: ScanOrder::default(),
             backlog: Backlog::default(),
             turns: TurnRest {
                 levels: [CLASSES; CLASSES],
@@ -228,11 +237,11 @@ impl Line {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.standing.is_empty()
+        self.entries.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.standing.len()
+        self.entries.len()
     }
 
     pub(super) fn push(&mut self, waiter: Box<Waiter>) {
@@ -246,174 +255,174 @@ impl Line {
         let ticket = waiter.ticket;
         let joined_at = waiter.joined_at;
         let waiting = waiting(&waiter);
-        let standing = Standing { flow, order, waiting, joined_at, looked: 0 };
-        // A ticket names one wait; were it to come twice, the later one counts.
+        let entry = LineEntry { flow, order, waiting, joined_at, last_scan: 0 };
+        // A ticket identifies a single wait. Should it come twice, the later request counts.
         drop(self.remove(ticket));
         if waiter.movable {
             self.movable.insert((joined_at, ticket));
         }
-        if let Some(at) = standing.ripe_at(self.ripening.after) {
-            self.ripening.by_time.insert((at, ticket));
+        if let Some(at) = entry.promote_at(self.promotions.after) {
+            self.promotions.by_time.insert((at, ticket));
         }
-        if let Some(target) = standing.target() {
-            self.backlog.add(target, standing.waiting);
+        if let Some(target) = entry.target() {
+            self.backlog.add(target, entry.waiting);
         }
-        self.looked.by_number.insert((0, ticket));
-        self.standing.insert(ticket, standing);
+        self.scan_order.by_number.insert((0, ticket));
+        self.entries.insert(ticket, entry);
         self.flows.push(flow, order, QueuedRequest(waiter));
         self.check_invariants();
         self.check_count();
     }
 
-    /// Takes a request out, whatever it waits for. `None`: it is not here any more.
+    /// Removes a request that is not served. `None`: the request has already left.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Box<Waiter>> {
-        let standing = self.forget(ticket)?;
-        let removed = self.flows.remove(standing.flow, standing.order);
+        let entry = self.forget(ticket)?;
+        let removed = self.flows.remove(entry.flow, entry.order);
         debug_assert!(removed.is_some(), "{ticket:?} stands where it does not wait");
         self.check_invariants();
         removed.map(|waiting| waiting.0)
     }
 
-    fn forget(&mut self, ticket: Ticket) -> Option<Standing> {
-        let standing = self.standing.remove(&ticket)?;
-        self.movable.remove(&(standing.joined_at, ticket));
-        if let Some(at) = standing.ripe_at(self.ripening.after) {
-            self.ripening.by_time.remove(&(at, ticket));
+    fn forget(&mut self, ticket: Ticket) -> Option<LineEntry> {
+        let entry = self.entries.remove(&ticket)?;
+        self.movable.remove(&(entry.joined_at, ticket));
+        if let Some(at) = entry.promote_at(self.promotions.after) {
+            self.promotions.by_time.remove(&(at, ticket));
         }
-        if let Some(target) = standing.target() {
-            self.backlog.sub(target, standing.waiting);
+        if let Some(target) = entry.target() {
+            self.backlog.sub(target, entry.waiting);
         }
-        self.looked.by_number.remove(&(standing.looked, ticket));
-        Some(standing)
+        self.scan_order.by_number.remove(&(entry.last_scan, ticket));
+        Some(entry)
     }
 
-    /// Everything may be different: each request is looked at again.
+    /// Each request is examined again: ranks and models may have changed.
     pub(super) fn fleet_changed(&mut self) {
-        self.looked.stale_until = Some(self.looked.count);
+        self.scan_order.stale_until = Some(self.scan_order.count);
     }
 
-    /// Places as many as there is room for, in order. A request that finds no room at its target
-    /// keeps its own place, and the requests behind it are looked at. An overdue request has its
-    /// target held back for it.
+    /// Places requests in order while ranks have room. A request without room at its target keeps
+    /// its place, and the requests behind it are examined. The target of an overdue request is held
+    /// back.
     pub(super) fn serve(&mut self, rules: Rules, places: &mut impl RankPlaces) {
-        // Before the turn: who has risen must not be passed by the class it has left.
+        // Before the turn: the class that a request leaves must not pass the promoted request.
         self.promote(rules.now, rules.promote_after);
         self.aim_again(places);
         self.turns.levels = self.flows.levels();
         self.turns.last = TurnEnd::default();
         let passed_over = std::mem::take(&mut self.turns.passed_over);
-        let mut looks = TurnLooks { passed_over, ..TurnLooks::default() };
+        let mut scan = TurnScan { passed_over, ..TurnScan::default() };
         let levels = self.turns.levels;
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
-            self.serve_level(level, rules, &mut looks, places);
+            self.serve_level(level, rules, &mut scan, places);
         }
-        let closed = looks.ways.iter().filter(|(way, _)| looks.is_closed(*way));
-        self.turns.last.closed = closed.map(|(way, _)| way.target).collect();
-        self.turns.last.closed.extend(looks.passed_over.iter().map(|way| way.target));
+        let closed = scan.dests.iter().filter(|(dest, _)| scan.is_closed(*dest));
+        self.turns.last.closed = closed.map(|(dest, _)| dest.target).collect();
+        self.turns.last.closed.extend(scan.passed_over.iter().map(|dest| dest.target));
         if self.turns.last.is_cut {
-            let passed_over = looks.ways.iter().map(|(way, _)| *way);
-            self.turns.passed_over = looks.passed_over.iter().copied().chain(passed_over).collect();
+            let passed_over = scan.dests.iter().map(|(dest, _)| *dest);
+            self.turns.passed_over = scan.passed_over.iter().copied().chain(passed_over).collect();
         } else {
-            self.turns.last.is_partial = !looks.passed_over.is_empty();
+            self.turns.last.is_partial = !scan.passed_over.is_empty();
         }
-        self.looked.stale_until = self
-            .looked
+        self.scan_order.stale_until = self
+            .scan_order
             .stale_until
-            .filter(|until| self.looked.by_number.first().is_some_and(|(at, _)| at <= until));
-        self.turns.last.is_partial |= self.looked.stale_until.is_some();
-        // Room that no request has for its target goes to the first that choose it now.
+            .filter(|until| self.scan_order.by_number.first().is_some_and(|(at, _)| at <= until));
+        self.turns.last.is_partial |= self.scan_order.stale_until.is_some();
+        // Room at ranks that are no request's target goes to the next requests that choose it now.
         if places.has_any_room() {
-            looks.begin_rest();
+            scan.begin_rest();
             self.turns.last.has_rest = true;
             for level in (0..CLASSES).filter(|level| levels.contains(level)) {
-                self.serve_level(level, rules, &mut looks, places);
+                self.serve_level(level, rules, &mut scan, places);
             }
         }
         self.check_invariants();
     }
 
-    /// Those that were looked at longest ago choose their targets again.
+    /// Chooses new targets for the requests with the oldest scans.
     fn aim_again(&mut self, places: &mut impl RankPlaces) {
         let oldest: Vec<Ticket> =
-            self.looked.by_number.iter().take(AIMS).map(|(_, ticket)| *ticket).collect();
+            self.scan_order.by_number.iter().take(AIMS).map(|(_, ticket)| *ticket).collect();
         for ticket in oldest {
-            let Some(standing) = self.standing.get(&ticket) else { continue };
-            let Some(waiting) = self.flows.get(standing.flow, standing.order) else { continue };
-            match places.aim(&waiting.0, standing.target(), &self.backlog) {
-                Placed::Never => drop(self.remove(ticket)),
-                Placed::Waits(target) => self.aim(ticket, target),
-                Placed::Yes => debug_assert!(false, "a target is no place"),
+            let Some(entry) = self.entries.get(&ticket) else { continue };
+            let Some(waiting) = self.flows.get(entry.flow, entry.order) else { continue };
+            match places.aim(&waiting.0, entry.target(), &self.backlog) {
+                PlaceResult::Never => drop(self.remove(ticket)),
+                PlaceResult::Waits(target) => self.aim(ticket, target),
+                PlaceResult::Bound => debug_assert!(false, "a target is no place"),
             }
         }
     }
 
-    /// The request has been looked at, and waits for that rank.
+    /// Records a scan of the request, and its target.
     fn aim(&mut self, ticket: Ticket, target: Option<RankIndex>) {
-        let Self { standing, looked, flows, backlog, .. } = self;
-        let Some(standing) = standing.get_mut(&ticket) else { return };
-        looked.by_number.remove(&(standing.looked, ticket));
-        looked.count += 1;
-        standing.looked = looked.count;
-        looked.by_number.insert((standing.looked, ticket));
-        if standing.target() == target {
+        let Self { entries, scan_order, flows, backlog, .. } = self;
+        let Some(entry) = entries.get_mut(&ticket) else { return };
+        scan_order.by_number.remove(&(entry.last_scan, ticket));
+        scan_order.count += 1;
+        entry.last_scan = scan_order.count;
+        scan_order.by_number.insert((entry.last_scan, ticket));
+        if entry.target() == target {
             return;
         }
-        let from = standing.flow;
-        let to = standing.flow.aimed(target);
-        if let Some(rank) = standing.target() {
-            backlog.sub(rank, standing.waiting);
+        let from = entry.flow;
+        let to = entry.flow.aimed(target);
+        if let Some(rank) = entry.target() {
+            backlog.sub(rank, entry.waiting);
         }
         if let Some(rank) = target {
-            backlog.add(rank, standing.waiting);
+            backlog.add(rank, entry.waiting);
         }
-        flows.shift(from, to, standing.order);
-        standing.flow = to;
+        flows.shift(from, to, entry.order);
+        entry.flow = to;
     }
 
     fn serve_level(
         &mut self,
         level: usize,
         rules: Rules,
-        looks: &mut TurnLooks,
+        scan: &mut TurnScan,
         places: &mut impl RankPlaces,
     ) {
         let turn = self.flows.turn(level, &self.turns.levels, rules.overtaken_max);
         let mut cursor = TurnPosition::START;
-        let looks_max = LOOKS_MAX.min(RANK_LOOKS_MAX / rules.ranks.max(1)).max(1);
+        let scans_max = SCANS_MAX.min(RANK_SCANS_MAX / rules.ranks.max(1)).max(1);
         loop {
-            if looks.count >= looks_max {
-                self.turns.last.is_cut |= !looks.is_rest;
+            if scan.count >= scans_max {
+                self.turns.last.is_cut |= !scan.is_rest;
                 return;
             }
-            let open = OpenWays { places: &*places, looks };
+            let open = OpenDestinations { places: &*places, scan };
             let Some(next) = self.flows.next(&turn, cursor, &open) else { return };
             let NextRequest { at, key: flow, order, is_overdue } = next;
             let Some(waiting) = self.flows.get(flow, order) else { return };
             let waiter = &waiting.0;
             let ticket = waiter.ticket;
-            // After its deadline its origin has answered it, or will in a moment.
+            // After the deadline, the shard of the request answers the client.
             let is_late = waiter.facts.deadline <= rules.now;
-            let target = flow.part.way.target;
+            let target = flow.part.dest.target;
             let placed = match is_late {
-                true => Placed::Never,
+                true => PlaceResult::Never,
                 false => places.place(waiter, target, &self.backlog),
             };
             match placed {
-                Placed::Yes => {
+                PlaceResult::Bound => {
                     cursor = at;
                     self.served(&turn, flow, order, ticket);
                 }
-                Placed::Waits(target) => {
+                PlaceResult::Waits(target) => {
                     if is_overdue && let Some(rank) = target.or_else(|| places.to_hold_back(waiter))
                     {
                         places.hold_back(rank);
                         self.turns.last.held_back.push(rank);
                     }
-                    looks.count += 1;
-                    looks.miss(flow.part.way, order);
+                    scan.count += 1;
+                    scan.miss(flow.part.dest, order);
                     self.aim(ticket, target);
                 }
-                Placed::Never => drop(self.remove(ticket)),
+                PlaceResult::Never => drop(self.remove(ticket)),
             }
         }
     }
@@ -421,71 +430,69 @@ impl Line {
     fn served(&mut self, turn: &LevelTurn, flow: FlowKey, order: Order, ticket: Ticket) {
         let served = self.flows.serve(turn, flow, order);
         debug_assert!(served.is_some(), "{ticket:?} was served, and did not wait");
-        let standing = self.forget(ticket);
-        debug_assert!(standing.is_some_and(|standing| standing.flow == flow), "stood elsewhere");
+        let entry = self.forget(ticket);
+        debug_assert!(entry.is_some_and(|entry| entry.flow == flow), "stood elsewhere");
     }
 
-    /// What the last turn has left.
     pub(super) const fn last_turn(&self) -> &TurnEnd {
         &self.turns.last
     }
 
-    /// What a request waits for; `None`: it is not here.
+    /// Target of a request; `None`: the request is not in the line.
     pub(super) fn target(&self, ticket: Ticket) -> Option<Option<RankIndex>> {
-        self.standing.get(&ticket).map(Standing::target)
+        self.entries.get(&ticket).map(LineEntry::target)
     }
 
-    /// What requests wait for.
+    /// Targets of the waiting requests, each at least once.
     pub(super) fn targets(&self) -> impl Iterator<Item = Option<RankIndex>> {
-        self.flows.ways().map(|way| way.target)
+        self.flows.dests().map(|dest| dest.target)
     }
 
-    /// One of those who may look elsewhere and joined at or before `since`, the oldest first.
+    /// The oldest movable request, if it joined at or before `since`.
     pub(super) fn joined_until(&self, since: NanosSinceStart) -> Option<Ticket> {
         let &(joined_at, ticket) = self.movable.first()?;
         (joined_at <= since).then_some(ticket)
     }
 
-    /// When the one joined who has been here longest of those who may look elsewhere.
+    /// When the oldest movable request joined.
     pub(super) fn oldest_movable(&self) -> Option<NanosSinceStart> {
         self.movable.first().map(|&(joined_at, _)| joined_at)
     }
 
-    /// When the next one moves up.
+    /// Time of the next promotion.
     pub(super) fn promote_at(&self) -> NanosSinceStart {
-        self.ripening.by_time.first().map_or(NanosSinceStart(u64::MAX), |&(at, _)| at)
+        self.promotions.by_time.first().map_or(NanosSinceStart(u64::MAX), |&(at, _)| at)
     }
 
-    /// Moves those up who have waited long enough.
+    /// Promotes requests that have waited long enough.
     fn promote(&mut self, now: NanosSinceStart, after: Duration) {
-        if after != self.ripening.after {
-            self.ripening.after = after;
-            let ripe = |(ticket, at): (&Ticket, &Standing)| Some((at.ripe_at(after)?, *ticket));
-            self.ripening.by_time = self.standing.iter().filter_map(ripe).collect();
+        if after != self.promotions.after {
+            self.promotions.after = after;
+            let due = |(ticket, at): (&Ticket, &LineEntry)| Some((at.promote_at(after)?, *ticket));
+            self.promotions.by_time = self.entries.iter().filter_map(due).collect();
         }
-        while let Some(&(at, ticket)) = self.ripening.by_time.first().filter(|(at, _)| *at <= now) {
-            self.ripening.by_time.remove(&(at, ticket));
-            self.move_up(ticket);
-        }
-    }
-
-    fn move_up(&mut self, ticket: Ticket) {
-        let Some(standing) = self.standing.get_mut(&ticket) else { return };
-        let risen = standing.flow.risen();
-        self.flows.shift(standing.flow, risen, standing.order);
-        standing.flow = risen;
-        if let Some(at) = standing.ripe_at(self.ripening.after) {
-            self.ripening.by_time.insert((at, ticket));
+        while let Some(&(at, ticket)) = self.promotions.by_time.first().filter(|(at, _)| *at <= now)
+        {
+            self.promotions.by_time.remove(&(at, ticket));
+            self.promote_one(ticket);
         }
     }
 
-    /// What waits for each rank.
+    fn promote_one(&mut self, ticket: Ticket) {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        let promoted = entry.flow.promoted();
+        self.flows.shift(entry.flow, promoted, entry.order);
+        entry.flow = promoted;
+        if let Some(at) = entry.promote_at(self.promotions.after) {
+            self.promotions.by_time.insert((at, ticket));
+        }
+    }
+
     #[cfg(test)]
     pub(super) const fn backlog(&self) -> &Backlog {
         &self.backlog
     }
 
-    /// Rows kept.
     #[cfg(test)]
     pub(super) fn row_count(&self) -> usize {
         self.flows.row_count()

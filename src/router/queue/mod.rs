@@ -1,8 +1,7 @@
-//! Where requests wait while no rank has room: lines with classes and fair shares ([`Home`], on the
-//! shard that owns a queue), the waits of its requests ([`WaitTable`], on the shard that has the
-//! request), and the way in (`enter.rs`). Sans-IO: the shards and the simulator run the same code.
-//! Nothing here polls; a home looks when a place was given back, when somebody joins, or at the
-//! moment that [`Home::look_again_at`] names.
+//! Queues for requests while no rank has room: lines with classes and fair shares ([`Home`], on the
+//! shard that owns a queue), the waits of a shard's own requests ([`WaitTable`]), and entry
+//! (`enter.rs`). Sans-IO: the shards and the simulator run the same code. Nothing polls: a queue is
+//! served when a place was returned, when a request joined, or at [`Home::look_again_at`].
 
 mod backlog;
 mod bounds;
@@ -20,11 +19,11 @@ mod waiter;
 
 pub use closed::is_closed;
 pub(crate) use closed::{closed_pool, has_share, is_relieved};
-pub(crate) use enter::{Applicant, Entry, QueuePlace, Turned};
+pub(crate) use enter::{Applicant, Entry, QueuePlace, Rejection};
 pub use home::Home;
 pub use line::TurnEnd;
 pub use outbox::Outbox;
-pub(crate) use pair::{Sought, enter_by};
+pub(crate) use pair::{WantedRanks, enter_by};
 pub use wait_table::{NoWait, WaitTable};
 pub use waiter::{prompt_tokens, tokens_to_compute};
 

@@ -1,8 +1,8 @@
-//! Properties of the order within a row, of targets, and of the length of a turn.
+//! Properties of the order within a row, of targets, and of the duration of a turn.
 
 use super::backlog::{Backlog, WaitingSum};
-use super::flows::Way;
-use super::line::{Line, Placed, RankPlaces, Rules};
+use super::flows::Destination;
+use super::line::{Line, PlaceResult, RankPlaces, Rules};
 use super::tests::{AFTER, waiter_with};
 use super::waiter::prompt_tokens;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
@@ -12,13 +12,13 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Ranks with places; some say that they may have room and have none.
+/// Ranks with places; some report possible room and have none.
 struct Fleet {
     places: Vec<u32>,
     short: bool,
-    /// Some rank has room, and a request that is looked at goes there.
+    /// Some rank has room, and the next examined request goes there.
     has_rest: bool,
-    /// Requests that wait for this rank choose the next one.
+    /// Requests that wait for this rank choose the next rank.
     gone: Option<RankIndex>,
     served: Vec<(u32, u64)>,
     place_calls: usize,
@@ -57,27 +57,27 @@ impl Fleet {
 }
 
 impl RankPlaces for Fleet {
-    fn is_open(&self, way: Way, _: u64) -> bool {
+    fn is_open(&self, dest: Destination, _: u64) -> bool {
         self.open_calls.set(self.open_calls.get() + 1);
-        self.short || self.has_place(way.target.unwrap())
+        self.short || self.has_place(dest.target.unwrap())
     }
 
-    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
+    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
         self.aim_calls += 1;
-        Placed::Waits(self.aimed(target))
+        PlaceResult::Waits(self.aimed(target))
     }
 
-    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
+    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
         self.place_calls += 1;
         let target = self.aimed(target);
         let free = (0..2).map(RankIndex).find(|rank| self.has_rest && self.has_place(*rank));
         let rank = free.unwrap_or(target.unwrap());
         if !self.has_place(rank) {
-            return Placed::Waits(target);
+            return PlaceResult::Waits(target);
         }
         self.places[rank.index()] -= 1;
         self.served.push((waiter.ticket.slot, prompt_tokens(waiter)));
-        Placed::Yes
+        PlaceResult::Bound
     }
 
     fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
@@ -109,8 +109,8 @@ fn join(line: &mut Line, slot: u32, tokens: u64, rank: u16) {
 }
 
 proptest! {
-    /// While a request is the oldest of its tenant, others are given so many times its tokens and
-    /// one request more.
+    /// While a request is the oldest of its tenant, later requests are served `overtaken_max` times
+    /// its tokens, plus a request.
     #[test]
     fn a_request_is_overtaken_by_so_many_times_its_tokens(
         overtaken_max in 0..5_u32,
@@ -154,8 +154,8 @@ proptest! {
         prop_assert!(line.is_empty());
     }
 
-    /// Requests go by tokens, then by arrival, whatever their target; one that finds no room bars
-    /// nothing behind it.
+    /// Requests go by tokens, then by arrival, whatever their target; a request without room blocks
+    /// no request behind it.
     #[test]
     fn the_first_that_fit_go_in_order(
         asks in prop::collection::vec((1..5_u64, 0..4_u16), 1..40),
@@ -190,7 +190,7 @@ fn an_overdue_request_has_its_target_held_back_and_the_others_go_on() {
     fleet.places[1] = 1;
     turn(&mut line, &mut fleet, 2);
     assert_eq!((fleet.slots(), fleet.held_back.len()), (vec![1], 0));
-    // 200 of its 100 tokens: a smaller one of its rank would be too many, others go on.
+    // 200 times its tokens: a smaller request of its rank would be too many; other ranks go on.
     join(&mut line, 4, 1, 0);
     fleet.places[1] = 1;
     turn(&mut line, &mut fleet, 2);
@@ -203,7 +203,7 @@ fn an_overdue_request_has_its_target_held_back_and_the_others_go_on() {
     assert_eq!(fleet.slots(), [1, 2, 3, 0], "not the small one");
 }
 
-/// Room that no request has for its target goes to the first in order that choose it now.
+/// Room at ranks that are no request's target goes to the first requests that choose it now.
 #[test]
 fn room_that_is_left_goes_to_the_first_that_choose_it() {
     let mut line = Line::new(AFTER);
@@ -219,7 +219,7 @@ fn room_that_is_left_goes_to_the_first_that_choose_it() {
     assert_eq!(fleet.served.len(), 3, "without room that is left none is looked at");
 }
 
-/// A turn that looked in vain at requests for some ranks leaves the next one to the other ranks.
+/// A cut turn that found no room at some ranks leaves the next turn to the other ranks.
 #[test]
 fn a_rank_with_room_is_found_behind_ranks_that_are_short() {
     for ranks in [4_u16, 8, 64] {
@@ -228,7 +228,7 @@ fn a_rank_with_room_is_found_behind_ranks_that_are_short() {
         fleet.short = true;
         for slot in 0..u32::from(ranks) * 16 {
             let rank = u16::try_from(slot).unwrap() % ranks;
-            // What waits for the last rank has a token more.
+            // Requests for the last rank have a token more.
             join(&mut line, slot, 10 + u64::from(rank + 1 == ranks), rank);
         }
         let mut turns = 0;
@@ -305,11 +305,11 @@ fn a_turn_is_short() {
         let mut fleet = Fleet::new(ranks);
         fleet.short = short;
         let of_ranks = u32::try_from(ranks).unwrap();
-        let mut ways = BTreeSet::new();
+        let mut dests = BTreeSet::new();
         for slot in 0..WAITERS {
             let rank = u16::try_from(slot.wrapping_mul(2_654_435_761) % of_ranks).unwrap();
             let tenant = u64::from(slot % tenants);
-            ways.insert((rank, tenant));
+            dests.insert((rank, tenant));
             line.push(Box::new(waiter_with(slot, |waiter| {
                 waiter.facts.caller.tenant = tenant;
                 waiter.facts.model = ModelIndex(0);
@@ -329,16 +329,16 @@ fn a_turn_is_short() {
             let begun = Instant::now();
             turn(&mut line, &mut fleet, 16);
             quickest = quickest.min(begun.elapsed());
-            // Looks at a request cost a look at each rank.
+            // To examine a request, a line compares all ranks.
             let misses = fleet.place_calls - fleet.served.len();
             let most = if ranks == 8 { 32 } else { 8 };
             assert!(misses <= most && fleet.served.len() <= 1 && fleet.aim_calls <= 8);
-            // Each look goes once through what requests wait for, at most.
+            // Each scan visits each destination once, at most.
             let opens = fleet.open_calls.get();
-            assert!(opens <= (fleet.place_calls + 1) * ways.len(), "{opens}");
+            assert!(opens <= (fleet.place_calls + 1) * dests.len(), "{opens}");
         }
         println!(
-            "{ranks} ranks, {tenants} tenants, short {short}: {quickest:?}, {} looks at ways",
+            "{ranks} ranks, {tenants} tenants, short {short}: {quickest:?}, {} tests of room",
             fleet.open_calls.get()
         );
         assert!(quickest < Duration::from_millis(100), "{ranks} ranks: {quickest:?}");

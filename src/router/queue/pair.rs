@@ -1,6 +1,6 @@
-//! The way in for a request that two ranks serve: first a decode rank, chosen together with the
-//! prefill that it can be handed, then a prefill rank near it. Always in this order, and who waits
-//! for a decode rank holds no prefill rank, so no two requests ever wait for each other.
+//! Entry of a request that two ranks serve: first a decode rank, chosen with regard to the prefill
+//! ranks near it, then a prefill rank near that decode rank. The order is fixed, and a request that
+//! waits for a decode rank holds no prefill rank, so two requests never wait for each other.
 
 use super::enter::{Applicant, Entry, enter};
 use forebay_fleet::account::Lease;
@@ -9,26 +9,26 @@ use forebay_fleet::worker::Leg;
 use forebay_select::{Binder, Candidates, PickRequest};
 use std::time::Duration;
 
-/// What a request that looks for ranks is in want of.
+/// Ranks that a request looks for.
 #[derive(Debug)]
-pub(crate) enum Sought {
-    /// One rank that serves it whole.
+pub(crate) enum WantedRanks {
+    /// A single rank that serves the request whole.
     Whole,
-    /// A pair of ranks, or one rank that serves whole requests only.
+    /// A pair of ranks, or a single rank that serves whole requests only.
     Pair,
-    /// A prefill rank near the decode rank that it has. If that rank serves whole requests, the
-    /// request has all that it needs.
+    /// A prefill rank near the decode rank that the request holds. If the held rank serves whole
+    /// requests, no prefill rank is needed.
     PrefillFor(Lease),
 }
 
-/// Decides. The applicant's `leg` and `near` are not looked at. `open` makes the ticket of one that
-/// waits, and is called once at most; `projected` says how long it takes until so many requests of
-/// the leg's pool have ended, if that is known.
+/// Binds, queues or refuses the request. The applicant's `leg` and `near` are ignored. `open` makes
+/// the ticket of a wait, and is called once at most. `projected` estimates the time until that many
+/// requests of the leg's pool have ended, if known.
 pub(crate) fn enter_by(
     binder: &mut Binder<'_>,
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
-    sought: Sought,
+    wanted_ranks: WantedRanks,
     mut open: impl FnMut() -> Ticket,
     projected: impl Fn(Leg, u64) -> Option<Duration>,
 ) -> Entry {
@@ -37,10 +37,10 @@ pub(crate) fn enter_by(
         let applicant = Applicant { request, near, ..*applicant };
         enter(binder, candidates, &applicant, &mut open, |ahead| projected(leg, ahead))
     };
-    let decode = match sought {
-        Sought::Whole => return enter_leg(binder, Leg::Whole, None),
-        Sought::PrefillFor(decode) => decode,
-        Sought::Pair => match enter_leg(binder, Leg::Decode, None) {
+    let decode = match wanted_ranks {
+        WantedRanks::Whole => return enter_leg(binder, Leg::Whole, None),
+        WantedRanks::PrefillFor(decode) => decode,
+        WantedRanks::Pair => match enter_leg(binder, Leg::Decode, None) {
             Entry::Bound(decode) => {
                 let serves = binder.fleet.serves(decode.rank(), Leg::Decode)
                     || binder.fleet.is_whole_only(decode.rank());

@@ -1,8 +1,8 @@
-//! Placing the requests of one queue in one turn: the rank that a request waits for, and its lease.
+//! Placement of a queue's requests in a turn: the target rank of each request, and its lease.
 
 use super::backlog::{Backlog, WaitingSum};
-use super::flows::Way;
-use super::line::{Placed, RankPlaces};
+use super::flows::Destination;
+use super::line::{PlaceResult, RankPlaces};
 use super::waiter::{lay_out, waiting};
 use forebay_base::{QueueIndex, RankIndex};
 use forebay_config::{Policy, QueueMode};
@@ -13,26 +13,26 @@ use forebay_fleet::worker::{Leg, Model, RankLoad};
 use forebay_index::Overlaps;
 use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, Seeking, lease_cost};
 
-/// A prompt of so many tokens gives the speed of a rank.
+/// Prompt size at which the speed of a rank is measured.
 const SPEED_TOKENS: u64 = 100_000;
-/// Requests that run have this part of their time before them, in the mean.
+/// Mean part of its service time that a running request still needs.
 const SERVICE_LEFT: f64 = 0.5;
 
-/// Does a request wait for one rank? Where ranks are compared by what they hold.
+/// Does a request wait for a target rank? Only under policies that compare ranks by their caches.
 pub(super) fn has_target(policy: Policy, leg: Leg) -> bool {
     matches!(policy, Policy::Kv | Policy::Session) && leg != Leg::Decode
 }
 
-/// Working memory of one turn.
+/// Working memory of a turn.
 #[derive(Debug)]
 pub(super) struct PlacementMemory {
     pub(super) candidates: Candidates,
     pub(super) overlaps: Overlaps,
-    /// Ranks that are left to requests without room there yet.
+    /// Ranks held back for overdue requests.
     pub(super) held_back: Vec<RankIndex>,
 }
 
-/// One turn of a queue.
+/// [`RankPlaces`] of a turn of a queue.
 pub(super) struct Placement<'a, 'b> {
     pub(super) queue: QueueIndex,
     pub(super) binder: &'a mut Binder<'b>,
@@ -41,23 +41,21 @@ pub(super) struct Placement<'a, 'b> {
     pub(super) pace: PoolPace,
 }
 
-/// How fast the requests of a pool come and go.
+/// Service time and prefill speed of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PoolPace {
-    /// From a request's start to its end, in nanoseconds; 0: not known.
+    /// Mean time from a request's start to its end, in nanoseconds; 0: unknown.
     service_ns: f64,
-    /// Prompt tokens that a rank computes in a nanosecond; 0: not known.
+    /// Prompt tokens that a rank computes per nanosecond; 0: unknown.
     tokens_per_ns: f64,
 }
 
-/// The choice of a target.
 struct Target {
     rank: Option<RankIndex>,
     has_room: bool,
 }
 
 impl PoolPace {
-    /// The pace of the queue's pool at this moment.
     pub(super) fn of(binder: &Binder<'_>, rates: &DrainRates, queue: QueueIndex) -> Self {
         let Some(pool) = binder.fleet.pool_of(queue) else { return Self::default() };
         let ranks = binder.fleet.pool(pool).map_or(&[][..], |pool| &pool.ranks);
@@ -77,7 +75,8 @@ impl PoolPace {
         Self { service_ns, tokens_per_ns: if known > 0.0 { speed / known } else { 0.0 } }
     }
 
-    /// Time until this part of what runs on a rank has ended, in prompt tokens of that time.
+    /// Time until this part of a rank's running requests has ended, in prompt tokens that a rank
+    /// computes in that time.
     fn wait_tokens(self, part: f64) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -90,36 +89,36 @@ impl PoolPace {
 }
 
 impl RankPlaces for Placement<'_, '_> {
-    fn is_open(&self, way: Way, tokens: u64) -> bool {
+    fn is_open(&self, dest: Destination, tokens: u64) -> bool {
         let Self { binder, memory, .. } = self;
         let has_room = |rank: RankIndex| {
             let most = binder.fleet.room(rank).kv_tokens_max;
-            // What no cache can hold needs a place alone.
+            // A request larger than the cache needs only a free place.
             let tokens = if tokens > most { 0 } else { tokens };
             let cost = LeaseCost { decode_tokens: tokens, ..LeaseCost::default() };
-            !memory.held_back.contains(&rank) && binder.has_room(rank, way.model, || cost)
+            !memory.held_back.contains(&rank) && binder.has_room(rank, dest.model, || cost)
         };
         let here = |rank: &&RankIndex| binder.fleet.queue_of(**rank) == Some(self.queue);
-        match way.target {
+        match dest.target {
             Some(rank) => has_room(rank),
             None => binder
                 .fleet
                 .models
-                .get(way.model.index())
+                .get(dest.model.index())
                 .is_none_or(|model| model.ranks.iter().filter(here).any(|rank| has_room(*rank))),
         }
     }
 
-    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> Placed {
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> PlaceResult {
         self.with_request(waiter, |placement, request| {
             if !has_target(placement.binder.policy, waiter.leg) {
-                return Placed::Waits(None);
+                return PlaceResult::Waits(None);
             }
-            Placed::Waits(placement.target(waiter, target, request, all).rank)
+            PlaceResult::Waits(placement.target(waiter, target, request, all).rank)
         })
     }
 
-    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> Placed {
+    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, all: &Backlog) -> PlaceResult {
         self.with_request(waiter, |placement, request| {
             let target = if has_target(placement.binder.policy, waiter.leg) {
                 placement.target(waiter, target, request, all)
@@ -136,7 +135,7 @@ impl RankPlaces for Placement<'_, '_> {
             let held =
                 |rank: &RankIndex| placement.binder.board.rank(*rank).map(RankLoad::kv_tokens);
             emptiest = placement.memory.candidates.ranks().iter().copied().min_by_key(held);
-            Placed::Waits(None)
+            PlaceResult::Waits(None)
         });
         emptiest
     }
@@ -156,27 +155,27 @@ impl RankPlaces for Placement<'_, '_> {
 }
 
 impl Placement<'_, '_> {
-    /// Does something for the request, with the ranks of this queue that could ever take it. If
-    /// there is none, its own shard knows what to do: its workers are gone, or wait elsewhere now.
+    /// Runs `act` with the ranks of this queue that could ever take the request. Without such a
+    /// rank, the request is rerouted: its workers are gone or belong to another queue now.
     fn with_request(
         &mut self,
         waiter: &Waiter,
-        act: impl FnOnce(&mut Self, &PickRequest<'_>) -> Placed,
-    ) -> Placed {
+        act: impl FnOnce(&mut Self, &PickRequest<'_>) -> PlaceResult,
+    ) -> PlaceResult {
         let mut overlaps = std::mem::replace(&mut self.memory.overlaps, Overlaps::new(0));
         lay_out(waiter, &mut overlaps);
         let placed = self.binder.fleet.models.get(waiter.facts.model.index()).and_then(|model| {
-            let request = asked(waiter, self.binder, model, &overlaps);
+            let request = pick_request(waiter, self.binder, model, &overlaps);
             self.collect(waiter, model, &request).then(|| act(self, &request))
         });
         self.memory.overlaps = overlaps;
         placed.unwrap_or_else(|| {
             self.verdicts.push((waiter.ticket, Verdict::Reroute));
-            Placed::Never
+            PlaceResult::Never
         })
     }
 
-    /// Collects the ranks of this queue that could ever take the request; false: there is none.
+    /// Collects the ranks of this queue that could ever take the request; false: no rank can.
     fn collect(&mut self, waiter: &Waiter, model: &Model, request: &PickRequest<'_>) -> bool {
         let Self { queue, binder, memory, .. } = self;
         let fleet = binder.fleet;
@@ -195,8 +194,8 @@ impl Placement<'_, '_> {
         found.is_ok() && !candidates.ranks().is_empty()
     }
 
-    /// The candidate that costs least, full ones too, with what is served there before the request
-    /// and the wait for room.
+    /// The candidate with the least cost. Full ranks count too, with the cost of requests that are
+    /// served there first and of the wait for room.
     fn target(
         &mut self,
         waiter: &Waiter,
@@ -234,7 +233,7 @@ impl Placement<'_, '_> {
             let before = backlog.before(rank, own, current == Some(rank));
             before.tokens.saturating_add(pace.wait_tokens(short(rank, before)))
         };
-        // A rank that has no room in its cache is chosen anew each time.
+        // A target without room in its cache gets no preference: the choice is made anew.
         let current = current.filter(|rank| short(*rank, WaitingSum::default()) == 0.0);
         let rank = binder.aim(request, candidates, current, more);
         let has_room = |rank: RankIndex| {
@@ -244,8 +243,8 @@ impl Placement<'_, '_> {
         Target { rank, has_room: fits }
     }
 
-    /// Takes a lease on the target, or on the best rank with room where there is no target.
-    fn bind(&mut self, waiter: &Waiter, request: &PickRequest<'_>, target: &Target) -> Placed {
+    /// Takes a lease on the target, or without a target on the best rank with room.
+    fn bind(&mut self, waiter: &Waiter, request: &PickRequest<'_>, target: &Target) -> PlaceResult {
         let Self { queue, binder, memory, verdicts, .. } = self;
         let PlacementMemory { candidates, held_back, .. } = &mut **memory;
         if target.has_room {
@@ -258,15 +257,14 @@ impl Placement<'_, '_> {
                 debug_assert_eq!(of_queue, Some(*queue), "a rank of another queue");
                 debug_assert!(!held_back.contains(&lease.rank()), "a rank that is held back");
                 verdicts.push((waiter.ticket, Verdict::Granted(lease)));
-                return Placed::Yes;
+                return PlaceResult::Bound;
             }
         }
-        Placed::Waits(target.rank)
+        PlaceResult::Waits(target.rank)
     }
 }
 
-/// What the waiter asks of a rank.
-fn asked<'a>(
+fn pick_request<'a>(
     waiter: &'a Waiter,
     binder: &Binder<'a>,
     model: &Model,

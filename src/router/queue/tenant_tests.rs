@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const AFTER_NS: u64 = 100;
 const _: () = assert!(AFTER.as_nanos() == AFTER_NS as u128);
 
-/// Of tenants, with the class that each asks for.
+/// Requests of tenants, each with its requested class.
 struct Tenants {
     line: Line,
     slot: u32,
@@ -31,7 +31,7 @@ impl Tenants {
         self.slot += 1;
     }
 
-    /// One request is served: its tenant.
+    /// Serves a request and returns its tenant.
     fn serve(&mut self, now: u64) -> u64 {
         self.of.remove(&serve_some(&mut self.line, now, 1)[0]).unwrap()
     }
@@ -42,8 +42,8 @@ impl Tenants {
 }
 
 proptest! {
-    /// Issue 35: 500 requests of one tenant rose by age, and each request of another tenant waited
-    /// until it had risen too.
+    /// Issue 35: 500 requests of a tenant were promoted by age, and each request of another tenant
+    /// waited until its own promotion.
     #[test]
     fn a_backlog_of_the_same_or_a_worse_class_costs_a_turn_of_each_tenant(
         class in 0..4_u8,
@@ -75,7 +75,7 @@ proptest! {
         prop_assert!(before.values().all(|turns| *turns == 1), "{before:?}");
     }
 
-    /// Whatever classes other tenants ask for, and however much: after `class` times
+    /// Whatever classes other tenants request, and however much: after `class` times
     /// `queue.promote_after`, a request waits for a turn of each other tenant.
     #[test]
     fn no_class_starves(
@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// A tenant that waited for better classes has saved nothing up when it takes turns with them.
+/// A tenant that waited for better classes has no credit when it takes turns with them.
 #[test]
 fn a_group_that_waited_catches_up_with_nobody() {
     let mut tenants = Tenants::new();
@@ -128,7 +128,7 @@ fn a_group_that_waited_catches_up_with_nobody() {
     }
 }
 
-/// Its own order is that of its classes by age.
+/// Within a tenant, requests go by promoted class.
 #[test]
 fn age_reorders_classes_within_a_tenant() {
     let mut tenants = Tenants::new();
@@ -143,7 +143,7 @@ fn age_reorders_classes_within_a_tenant() {
     assert_eq!(slots(&mut tenants, 300), [3]);
 }
 
-/// Nor does age order what asks for the same class: the fewest tokens go first.
+/// Age does not order requests of the same class: the fewest tokens go first.
 #[test]
 fn age_alone_orders_nothing_within_a_class() {
     let mut tenants = Tenants::new();

@@ -1,9 +1,9 @@
-//! Properties of one line over random schedules, held against a naive model where there is one.
+//! Properties of a line over random schedules, compared with a naive model.
 
 use super::backlog::{Backlog, WaitingSum};
 use super::bounds::bounds;
-use super::flows::{CLASSES, FlowKey, Flows, Looks, Order, TurnPosition, Way};
-use super::line::{Line, Placed, RankPlaces, Rules};
+use super::flows::{CLASSES, Destination, FlowKey, Flows, Order, RowFilter, TurnPosition};
+use super::line::{Line, PlaceResult, RankPlaces, Rules};
 use super::waiter::{QueuedRequest, prompt_tokens, tokens_to_compute, waiting};
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex, ShardIndex};
@@ -54,7 +54,7 @@ fn waiter(slot: u32) -> Waiter {
     }
 }
 
-/// The usual one, but for what `change` changes.
+/// The default waiter, modified by `change`.
 pub(super) fn waiter_with(slot: u32, change: impl FnOnce(&mut Waiter)) -> Waiter {
     let mut waiter = waiter(slot);
     change(&mut waiter);
@@ -72,20 +72,20 @@ fn rules(now: u64, promote_after: Duration) -> Rules {
     Rules { now: NanosSinceStart(now), promote_after, overtaken_max: OVERTAKEN_MAX, ranks }
 }
 
-/// Places for what `room` says, whatever it waits for.
+/// Places requests that `room` admits, whatever their target.
 struct PlacesBy<'a>(&'a mut dyn FnMut(&Waiter) -> bool);
 
 impl RankPlaces for PlacesBy<'_> {
-    fn is_open(&self, _: Way, _: u64) -> bool {
+    fn is_open(&self, _: Destination, _: u64) -> bool {
         true
     }
 
-    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
-        Placed::Waits(target)
+    fn aim(&mut self, _: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
+        PlaceResult::Waits(target)
     }
 
-    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
-        if (self.0)(waiter) { Placed::Yes } else { Placed::Waits(target) }
+    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
+        if (self.0)(waiter) { PlaceResult::Bound } else { PlaceResult::Waits(target) }
     }
 
     fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
@@ -163,20 +163,20 @@ impl Ranks {
 }
 
 impl RankPlaces for Ranks {
-    fn is_open(&self, way: Way, tokens: u64) -> bool {
+    fn is_open(&self, dest: Destination, tokens: u64) -> bool {
         self.open_looks.set(self.open_looks.get() + 1);
-        match way.target {
+        match dest.target {
             Some(rank) => self.is_open_at(rank.0, tokens),
             None => (0..RANKS).any(|rank| self.is_open_at(rank, tokens)),
         }
     }
 
-    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
+    fn aim(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
         self.aims += 1;
-        Placed::Waits(self.aimed(waiter, target))
+        PlaceResult::Waits(self.aimed(waiter, target))
     }
 
-    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> Placed {
+    fn place(&mut self, waiter: &Waiter, target: Option<RankIndex>, _: &Backlog) -> PlaceResult {
         self.places_looks += 1;
         let target = self.aimed(waiter, target);
         let wanted = prompt_tokens(waiter);
@@ -185,12 +185,12 @@ impl RankPlaces for Ranks {
         };
         let is_right = |rank: &u16| target.is_none_or(|target| target == RankIndex(*rank));
         let Some(rank) = (0..RANKS).find(|rank| is_right(rank) && fits(rank)) else {
-            return Placed::Waits(target);
+            return PlaceResult::Waits(target);
         };
         self.places[usize::from(rank)] -= 1;
         self.tokens[usize::from(rank)] -= wanted;
         self.served.push((waiter.ticket.slot, RankIndex(rank)));
-        Placed::Yes
+        PlaceResult::Bound
     }
 
     fn to_hold_back(&mut self, _: &Waiter) -> Option<RankIndex> {
@@ -206,48 +206,48 @@ impl RankPlaces for Ranks {
     }
 }
 
-/// The same rules, word for word and slowly.
+/// The same rules in their simplest form, without indexes.
 #[derive(Default)]
 struct Naive {
     standing: Vec<Naively>,
     /// Tag and group, by tenant.
     rows: BTreeMap<u64, (u64, usize)>,
-    /// Tokens that others were given since the oldest request left, by tenant.
+    /// Tokens served since the last oldest request left, by tenant.
     passed: BTreeMap<u64, u64>,
     clocks: [u64; CLASSES],
     next_number: u64,
     looks: u64,
-    passed_over: Vec<Way>,
+    passed_over: Vec<Destination>,
 }
 
 #[derive(Clone)]
 struct Naively {
     waiter: Waiter,
     number: u64,
-    risen: usize,
+    promoted: usize,
     target: Option<RankIndex>,
-    /// Number of the last look at it.
+    /// Number of the last scan that examined the request.
     looked: u64,
 }
 
-/// What found no room in a turn of the naive line.
+/// Requests without room in a turn of the naive line.
 #[derive(Default)]
 struct Misses {
     requests: Vec<u64>,
-    ways: Vec<Way>,
-    passed_over: Vec<Way>,
+    dests: Vec<Destination>,
+    passed_over: Vec<Destination>,
 }
 
 impl Misses {
-    fn is_closed(&self, way: Way) -> bool {
-        let endless = way.target.is_none() && way.is_narrow;
-        let is_tired = !endless && self.ways.iter().filter(|of| **of == way).count() >= 8;
-        is_tired || self.passed_over.contains(&way)
+    fn is_closed(&self, dest: Destination) -> bool {
+        let endless = dest.target.is_none() && dest.is_narrow;
+        let is_tired = !endless && self.dests.iter().filter(|of| **of == dest).count() >= 8;
+        is_tired || self.passed_over.contains(&dest)
     }
 }
 
 impl Naively {
-    fn asked(&self) -> usize {
+    fn requested(&self) -> usize {
         usize::from(self.waiter.facts.caller.class.min(QUEUE_CLASSES - 1))
     }
 
@@ -255,8 +255,8 @@ impl Naively {
         self.waiter.facts.caller.tenant
     }
 
-    fn way(&self) -> Way {
-        FlowKey::of(&self.waiter).aimed(self.target).part.way
+    fn dest(&self) -> Destination {
+        FlowKey::of(&self.waiter).aimed(self.target).part.dest
     }
 
     fn order(&self) -> (u64, NanosSinceStart, u64) {
@@ -273,18 +273,18 @@ impl Naive {
         if is_new {
             row.0 = row.0.max(self.clocks[row.1]);
         }
-        let risen = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
+        let promoted = usize::from(waiter.facts.caller.class.min(QUEUE_CLASSES - 1));
         let number = self.next_number;
         let target = waiter.prompt.target;
-        self.standing.push(Naively { waiter, number, risen, target, looked: 0 });
+        self.standing.push(Naively { waiter, number, promoted, target, looked: 0 });
         self.next_number += 1;
         self.regroup(tenant);
     }
 
-    /// A row stands with the best class that it asks for, as far ahead of the clock as before.
+    /// A row joins the group of its best requested class, as far ahead of the clock as before.
     fn regroup(&mut self, tenant: u64) {
         let of = self.standing.iter().filter(|one| one.tenant() == tenant);
-        let Some(best) = of.map(Naively::asked).min() else { return };
+        let Some(best) = of.map(Naively::requested).min() else { return };
         let (tag, group) = self.rows[&tenant];
         let tag = i128::from(self.clocks[best]) + i128::from(tag) - i128::from(self.clocks[group]);
         self.rows.insert(tenant, (u64::try_from(tag.max(0)).unwrap(), best));
@@ -307,14 +307,14 @@ impl Naive {
         for one in &mut self.standing {
             let waited = now.saturating_sub(one.waiter.facts.arrived_at.0);
             let steps = waited / u64::try_from(AFTER.as_nanos()).unwrap();
-            one.risen = one.asked().saturating_sub(usize::try_from(steps).unwrap());
+            one.promoted = one.requested().saturating_sub(usize::try_from(steps).unwrap());
         }
     }
 
     fn levels(&self) -> [usize; CLASSES] {
         std::array::from_fn(|class| {
-            let at_least = self.standing.iter().filter(|one| one.asked() >= class);
-            at_least.map(|one| one.risen).min().unwrap_or(CLASSES)
+            let at_least = self.standing.iter().filter(|one| one.requested() >= class);
+            at_least.map(|one| one.promoted).min().unwrap_or(CLASSES)
         })
     }
 
@@ -346,18 +346,19 @@ impl Naive {
             return Some((oldest.clone(), true));
         }
         let row = || self.standing.iter().filter(|one| one.tenant() == tenant);
-        let best = row().map(Naively::asked).min()?;
+        let best = row().map(Naively::requested).min()?;
         let is_open = |one: &Naively| {
             let same = row().filter(|other| {
-                (other.way(), other.asked(), other.risen) == (one.way(), one.asked(), one.risen)
+                (other.dest(), other.requested(), other.promoted)
+                    == (one.dest(), one.requested(), one.promoted)
             });
             let least = same.map(|other| other.order().0).min().unwrap();
-            !misses.is_closed(one.way()) && ranks.is_open(one.way(), least)
+            !misses.is_closed(one.dest()) && ranks.is_open(one.dest(), least)
         };
         let free = row().filter(|one| {
             takes_part(one) && !misses.requests.contains(&one.number) && is_open(one)
         });
-        let first = free.min_by_key(|one| (one.risen.max(best), one.order()))?;
+        let first = free.min_by_key(|one| (one.promoted.max(best), one.order()))?;
         Some((first.clone(), false))
     }
 
@@ -376,11 +377,11 @@ impl Naive {
         let mut misses = Misses { passed_over, ..Misses::default() };
         for level in (0..CLASSES).filter(|level| levels.contains(level)) {
             while misses.requests.len() < 32 {
-                let takes_part = |one: &Naively| levels[one.asked()] <= level;
+                let takes_part = |one: &Naively| levels[one.requested()] <= level;
                 let rows = self.rows.iter().filter_map(|(&tenant, &(tag, group))| {
                     let ranks = (&*ranks, rules.overtaken_max);
                     let (first, is_overdue) = self.first(tenant, &takes_part, &misses, ranks)?;
-                    // A row stands with the best class that it asks for.
+                    // A row ranks with its best requested class.
                     let takes_turns = levels[group] <= level;
                     let ahead = i128::from(tag) - i128::from(self.clocks[group]);
                     takes_turns.then_some(((ahead, tenant), first, is_overdue))
@@ -390,7 +391,7 @@ impl Naive {
             }
         }
         if misses.requests.len() >= 32 {
-            self.passed_over = [misses.passed_over, misses.ways].concat();
+            self.passed_over = [misses.passed_over, misses.dests].concat();
         }
     }
 
@@ -409,7 +410,7 @@ impl Naive {
             return;
         }
         match ranks.place(waiter, first.target, &Backlog::default()) {
-            Placed::Yes => {
+            PlaceResult::Bound => {
                 let passed = self.passed.get(&first.tenant()).copied().unwrap_or(0);
                 self.passed.insert(first.tenant(), passed + first.order().0);
                 let row = self.rows.get_mut(&first.tenant()).unwrap();
@@ -421,13 +422,13 @@ impl Naive {
                 }
                 self.remove(slot);
             }
-            Placed::Waits(target) => {
+            PlaceResult::Waits(target) => {
                 ranks.held_back.extend(target.filter(|_| is_overdue));
                 misses.requests.push(first.number);
-                misses.ways.push(first.way());
+                misses.dests.push(first.dest());
                 self.look(slot, target);
             }
-            Placed::Never => panic!("these ranks are always there"),
+            PlaceResult::Never => panic!("these ranks are always there"),
         }
     }
 }
@@ -505,7 +506,7 @@ fn joining(op: &Op, slot: u32, now: u64) -> Option<Waiter> {
 
 proptest! {
     #[test]
-    fn a_line_serves_as_its_rules_say(ops in prop::collection::vec(any_op(), 1..160)) {
+    fn a_line_serves_by_its_rules(ops in prop::collection::vec(any_op(), 1..160)) {
         let mut line = Line::new(AFTER);
         let mut naive = Naive::default();
         let mut now = 1_000_u64;
@@ -544,7 +545,7 @@ proptest! {
             let movable = naive.standing.iter().filter(|one| one.waiter.movable);
             let oldest = movable.map(|one| one.waiter.joined_at).min();
             prop_assert_eq!(line.oldest_movable(), oldest);
-            // What waits for a rank is what requests stand there for.
+            // The backlog of a rank is the sum of the requests that wait for it.
             for rank in (0..RANKS).map(RankIndex) {
                 let there = naive.standing.iter().filter(|one| one.target == Some(rank));
                 let mut sum = WaitingSum::default();
@@ -566,8 +567,7 @@ proptest! {
         prop_assert!(all.len() <= left && line.is_empty());
     }
 
-    /// Two tenants that always have something waiting get tokens as their weights say, up to one
-    /// request of each.
+    /// Two tenants with requests always waiting get tokens by their weights, up to a request each.
     #[test]
     fn shares_are_weights(
         sizes in prop::collection::vec((1..4_000_u64, 1..4_000_u64), 40..80),
@@ -606,10 +606,10 @@ proptest! {
         }
     }
 
-    /// One who has a single request waiting, now and then none, against one who always waits: it
-    /// saves nothing up.
+    /// A tenant with a single request waiting, now and then none, earns no credit against a tenant
+    /// that always waits.
     #[test]
-    fn who_comes_and_goes_gains_nothing(present in prop::collection::vec(any::<bool>(), 50..150)) {
+    fn coming_and_going_earns_no_credit(present in prop::collection::vec(any::<bool>(), 50..150)) {
         let mut line = Line::new(AFTER);
         for slot in 0..400 {
             line.push(Box::new(waiter(slot)));
@@ -626,8 +626,7 @@ proptest! {
                 })));
                 slot += 1;
                 waits = true;
-                // What it gets from here on is measured from here on: the time before earns
-                // nothing.
+                // Its share is measured from here on: the time before earns no credit.
                 since = (steady, visits);
             }
             for served in serve_some(&mut line, 0, 1) {
@@ -645,7 +644,7 @@ proptest! {
 }
 
 #[test]
-fn a_flood_of_the_best_class_starves_nobody() {
+fn a_flood_of_the_best_class_starves_no_request() {
     let mut line = Line::new(AFTER);
     line.push(Box::new(waiter_with(0, |waiter| {
         waiter.facts.caller.class = 3;
@@ -696,7 +695,7 @@ fn serve_at(line: &mut Line, now: u64, promote_after: Duration) {
 }
 
 #[test]
-fn a_new_pace_counts_for_those_who_wait() {
+fn a_new_pace_counts_for_waiting_requests() {
     let mut line = Line::new(Duration::ZERO);
     line.push(Box::new(waiter_with(0, |waiter| {
         waiter.facts.caller.class = 3;
@@ -705,13 +704,13 @@ fn a_new_pace_counts_for_those_who_wait() {
     serve_at(&mut line, 10, AFTER);
     assert_eq!(line.promote_at(), NanosSinceStart(100));
     serve_at(&mut line, 250, Duration::ZERO);
-    assert_eq!(line.promote_at(), NEVER, "nobody rises any more, and nobody looks for it");
+    assert_eq!(line.promote_at(), NEVER, "no promotion is due any more");
     serve_at(&mut line, 250, AFTER);
     assert_eq!(line.promote_at(), NanosSinceStart(300), "all that was missed at once");
 }
 
 #[test]
-fn only_who_may_move_is_found_stale_and_all_at_once() {
+fn only_movable_requests_are_found_stale_and_all_at_once() {
     let mut line = Line::new(AFTER);
     for slot in 0..200 {
         line.push(Box::new(waiter_with(slot, |waiter| {
@@ -744,8 +743,8 @@ fn tokens_that_wait_in_the_other_queues_of_a_pool_count() {
 #[test]
 fn tenants_that_come_once_are_forgotten() {
     let mut line = Line::new(AFTER);
-    // One that always waits, far ahead in tags, so that the others' rows are not behind the clock
-    // when they end.
+    // A tenant that always waits, far ahead in tags, so that the other rows are not behind the
+    // clock when they end.
     for slot in 0..20_000_u32 {
         let tenant = u64::from(slot);
         line.push(Box::new(waiter_with(slot, |waiter| {
@@ -769,15 +768,15 @@ fn a_ticket_that_comes_twice_is_one_wait() {
     assert!(line.is_empty());
 }
 
-/// Looks at all.
+/// Admits all requests.
 struct All;
 
-impl Looks for All {
-    fn is_open(&self, _: Way, _: u64) -> bool {
+impl RowFilter for All {
+    fn is_open(&self, _: Destination, _: u64) -> bool {
         true
     }
 
-    fn looks_at(&self, _: Order) -> bool {
+    fn includes(&self, _: Order) -> bool {
         true
     }
 }

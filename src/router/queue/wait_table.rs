@@ -1,12 +1,12 @@
-//! The slots of the requests of one shard that wait for another one: in a queue that is at home
-//! there, or for a leg that is sent there. A verdict finds its request by the ticket; one that
-//! comes too late finds nobody, and its lease is given back by being dropped.
+//! Slots of a shard's requests that wait for another shard: in a queue that it owns, or for a
+//! prefill leg that it sends. The ticket leads a verdict to its request. A verdict that comes too
+//! late finds no request, and dropping it returns its lease.
 
 use forebay_base::ShardIndex;
 use forebay_fleet::mailbox::{PrefillEnded, PrefillFault, Ticket, Verdict};
 use std::task::{Context, Poll, Waker};
 
-/// All slots of one shard, for those who wait for a `V`. At most as many as the shard has requests
+/// All slots of a shard for waits that end with a `V`. At most as many as the shard has requests
 /// in flight.
 #[derive(Debug)]
 pub struct WaitTable<V = Verdict> {
@@ -15,7 +15,7 @@ pub struct WaitTable<V = Verdict> {
     free: Vec<u32>,
 }
 
-/// What a wait without a slot ends with.
+/// Converts into the result of a wait without a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct NoWait;
 
@@ -40,13 +40,12 @@ struct WaitSlot<V> {
 }
 
 impl<V: From<NoWait>> WaitTable<V> {
-    /// Nobody waits.
     #[must_use]
     pub const fn new(shard: ShardIndex) -> Self {
         Self { shard, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// A slot for one wait; [`Self::close`] it at the end.
+    /// Opens a slot for a wait; [`Self::close`] it at the end.
     pub fn open(&mut self) -> Ticket {
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(WaitSlot { life: 0, taken: false, verdict: None, waker: None });
@@ -56,20 +55,20 @@ impl<V: From<NoWait>> WaitTable<V> {
         if let Some(slot) = self.slot(number) {
             debug_assert!(!slot.taken && slot.verdict.is_none(), "a slot for two");
             slot.taken = true;
-            // Another life each time: a verdict for the last wait must not end this one.
+            // A new life each time: a verdict for the previous wait must not end this wait.
             slot.life = slot.life.wrapping_add(1);
             life = slot.life;
         }
         Ticket { shard: self.shard, slot: number, life }
     }
 
-    /// Hands a verdict to who waits for it; false if nobody does: the verdict is dropped then, and
-    /// its lease given back.
+    /// Delivers a verdict to its waiting request. False: no request waits, and the verdict is
+    /// dropped, which returns its lease.
     pub fn deliver(&mut self, ticket: Ticket, verdict: V) -> bool {
         self.take_or_return(ticket, verdict).is_none()
     }
 
-    /// The same, and gives back a verdict for which nobody waits.
+    /// Delivers a verdict, or returns it if no request waits for it.
     pub fn take_or_return(&mut self, ticket: Ticket, verdict: V) -> Option<V> {
         let Some(slot) = self.of(ticket).filter(|slot| slot.verdict.is_none()) else {
             return Some(verdict);
@@ -81,9 +80,9 @@ impl<V: From<NoWait>> WaitTable<V> {
         None
     }
 
-    /// Ready with the verdict once it is here.
+    /// Ready with the verdict once it has been delivered.
     pub fn poll(&mut self, ticket: Ticket, cx: &Context<'_>) -> Poll<V> {
-        // A ticket that is not open would wait for ever; there is none.
+        // A closed ticket would wait for ever. Callers never poll a closed ticket.
         let Some(slot) = self.of(ticket) else { return Poll::Ready(NoWait.into()) };
         if let Some(verdict) = slot.verdict.take() {
             return Poll::Ready(verdict);
@@ -95,7 +94,7 @@ impl<V: From<NoWait>> WaitTable<V> {
         Poll::Pending
     }
 
-    /// Ends a wait, whatever came of it; a verdict that nobody took is dropped.
+    /// Ends a wait, with or without a verdict. A verdict that was not polled is dropped.
     pub fn close(&mut self, ticket: Ticket) {
         if let Some(slot) = self.of(ticket) {
             slot.taken = false;
@@ -106,7 +105,6 @@ impl<V: From<NoWait>> WaitTable<V> {
         }
     }
 
-    /// Requests that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         debug_assert!(self.free.len() <= self.slots.len(), "more slots free than there are");

@@ -1,6 +1,6 @@
-//! Whose fault it is that an attempt failed, what its breaker hears, and what the request does
-//! next. A leg is blamed for what it did itself; one that waited for the other leg is not. Where
-//! either may be the cause, what the two do with others tells ([`LoadBoard::doubt`]).
+//! Which rank is at fault for a failed attempt, what its breaker records, and how the attempt ended
+//! for the request. A leg is blamed for its own failure, not for waiting for the other leg. When
+//! either rank may be the cause, their results with other partners decide ([`LoadBoard::doubt`]).
 
 use super::stop::{Failed, WorkerReply};
 use crate::dispatch::RelayError;
@@ -12,28 +12,26 @@ use forebay_fleet::worker::{
 };
 use forebay_prompt::parse::Endpoint;
 
-/// What an attempt shows of its rank.
+/// Result of an attempt for its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// The rank has served the request.
     Success,
-    /// The rank has done its part. What that is worth shows when the other leg is answered.
+    /// The rank accepted its leg. Only the decode leg's answer shows whether the KV is usable.
     Taken,
-    /// The rank has no room. It answers, so it is not ill.
+    /// The rank has no room. A rank that answers is healthy.
     Refusal,
     /// The rank failed the request, or refused it as wrong.
     Failure {
-        /// What the failure speaks of.
         scope: FailureScope,
-        /// How much it weighs.
         weight: FailureWeight,
-        /// Status of the answer; 0 without one.
+        /// Status of the answer; 0 without an answer.
         status: u16,
     },
 }
 
 impl Judgement {
-    /// Of a rank that was alone with the request, or of the rank of a decode leg.
+    /// For a rank that served the request whole, or for the decode rank of a pair.
     #[must_use]
     pub fn of_error(error: RelayError) -> Option<Self> {
         match error {
@@ -43,15 +41,15 @@ impl Judgement {
         }
     }
 
-    /// Of a rank that failed without an answer.
+    /// For a rank that failed without an answer.
     #[must_use]
     pub const fn failure(is_ranks_own: bool) -> Self {
         let scope = if is_ranks_own { FailureScope::Rank } else { FailureScope::Caller };
         Self::Failure { scope, weight: FailureWeight::Failed, status: 0 }
     }
 
-    /// As a failure of a rank; `None`: it is no failure. `is_trial`: the attempt tried the
-    /// rank, and the rank is to blame.
+    /// The judgement as a failure of `rank`; `None`: no failure. `is_trial`: the attempt was the
+    /// rank's trial, and the rank is at fault.
     #[must_use]
     pub const fn against(
         self,
@@ -67,11 +65,12 @@ impl Judgement {
         }
     }
 
-    /// Of the rank of a prefill leg. `prefill_waits`: its answer comes when decode has the KV.
+    /// For the rank of a prefill leg. `prefill_waits`: the prefill leg answers once the decode rank
+    /// has the KV.
     #[must_use]
     pub const fn of_leg(ended: &PrefillEnded, prefill_waits: bool) -> Option<Self> {
         match ended {
-            // The shard that has the request judges: it knows of the other leg.
+            // Judged by the shard of the request, which also sees the decode leg.
             PrefillEnded::Failed(PrefillFault::TimedOut) if prefill_waits => None,
             PrefillEnded::Failed(
                 PrefillFault::NoDecode(_)
@@ -84,7 +83,7 @@ impl Judgement {
                 | PrefillFault::HandshakeFailed(_)
                 | PrefillFault::ConnectTimedOut,
             ) => Some(Self::failure(true)),
-            // A rank that hands nothing over answers fast, and would draw the traffic.
+            // A rank that sends no KV answers fast and would attract traffic.
             PrefillEnded::Failed(
                 PrefillFault::Broken(_) | PrefillFault::TimedOut | PrefillFault::NoKvTransfer(_),
             ) => Some(Self::failure(false)),
@@ -102,29 +101,28 @@ impl Judgement {
     }
 }
 
-/// Whose fault it is that a pair failed before a byte of its answer was passed on.
+/// The rank at fault for a pair that failed before a byte of its answer was relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The decode rank's, as far as it is a rank's.
+    /// The decode rank, if any rank is at fault.
     Decode,
-    /// The prefill rank's, which has said nothing.
+    /// The prefill rank, which has not answered.
     Prefill,
-    /// One of the two.
+    /// Either rank of the pair.
     Either,
-    /// No rank's; or its own home has judged it.
-    Nobody,
+    /// No rank, or a rank that the shard of the prefill leg has judged.
+    NoRank,
 }
 
 /// A prefill leg at the end of its request's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegEnd<'a> {
-    /// It has not said anything.
+    /// No answer yet.
     Silent,
-    /// It has done its part.
+    /// The leg succeeded.
     Done,
-    /// It has failed in this way.
     Failed(&'a PrefillFault),
-    /// It refused the request.
+    /// The engine refused the request.
     Refused,
 }
 
@@ -139,66 +137,64 @@ impl<'a> From<Option<&'a PrefillEnded>> for LegEnd<'a> {
     }
 }
 
-/// The rank of a pair that failed whose breaker hears of that.
+/// The rank that is blamed for the failure of its pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairBlame {
-    /// The rank.
     pub rank: RankIndex,
-    /// What its breaker hears.
+    /// Result that the rank's breaker records.
     pub judgement: Judgement,
-    /// One leg, or what both do with others, has shown that it is to blame: it needs no trial.
+    /// A leg, or results with other partners, prove the fault: the rank needs no trial.
     pub is_shown: bool,
 }
 
-/// What is known of a pair that failed.
+/// Evidence on a pair that failed.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedPair<'a> {
     /// How the decode leg ended.
     pub error: RelayError,
-    /// What its engine said of the other leg.
+    /// Error of the decode engine about the prefill leg.
     pub accusation: Option<Accusation>,
     /// How the prefill leg ended.
     pub leg: LegEnd<'a>,
-    /// The legs left together.
+    /// Both legs were sent at the same time.
     pub is_concurrent: bool,
-    /// Prefill's answer comes when decode has the KV.
+    /// The prefill leg answers once the decode rank has the KV.
     pub prefill_waits: bool,
 }
 
 impl FailedPair<'_> {
-    /// Whose fault the failure is.
     #[must_use]
     pub fn fault(self) -> Fault {
         match (self.error, self.leg) {
-            // Its home judges what is its own.
+            // The shard of the prefill leg judges the leg's own failures.
             (RelayError::PrefillFailed, LegEnd::Failed(fault)) => match fault {
                 PrefillFault::NoDecode(_) => Fault::Decode,
                 PrefillFault::Transfer(_) => Fault::Either,
                 PrefillFault::TimedOut if self.prefill_waits => Fault::Either,
-                _ => Fault::Nobody,
+                _ => Fault::NoRank,
             },
-            (RelayError::PrefillFailed, _) => Fault::Nobody,
-            // Two that wait for each other are given up at the same time.
+            (RelayError::PrefillFailed, _) => Fault::NoRank,
+            // Legs that wait for each other time out together.
             (RelayError::FirstByteTimedOut, LegEnd::Silent) if self.is_concurrent => Fault::Either,
             (RelayError::FirstByteTimedOut, LegEnd::Failed(PrefillFault::TimedOut))
                 if self.prefill_waits =>
             {
                 Fault::Either
             }
-            // vLLM says no more than that: the KV may be gone, or the engine ill.
+            // vLLM reports no cause: the KV may be gone, or the decode engine may be broken.
             (RelayError::EngineFailed, _) if !self.prefill_waits => Fault::Either,
             (RelayError::EngineFailed, leg) => match (self.accusation, leg) {
                 (None, _) => Fault::Decode,
                 (Some(Accusation::Missing), LegEnd::Silent) => Fault::Prefill,
-                (Some(_), LegEnd::Failed(PrefillFault::Broken(_))) => Fault::Nobody,
+                (Some(_), LegEnd::Failed(PrefillFault::Broken(_))) => Fault::NoRank,
                 (Some(_), _) => Fault::Either,
             },
             _ => Fault::Decode,
         }
     }
 
-    /// The rank whose breaker hears of the failure, and what it hears. The home of the prefill leg
-    /// has judged what is that leg's own.
+    /// The rank whose breaker records the failure. The shard of the prefill leg has already judged
+    /// that leg's own failures.
     #[must_use]
     pub fn judged(
         self,
@@ -208,7 +204,7 @@ impl FailedPair<'_> {
     ) -> Option<PairBlame> {
         let by_prefill = self.error == RelayError::PrefillFailed;
         let Suspect { rank, is_shown } = match self.fault() {
-            Fault::Nobody => return None,
+            Fault::NoRank => return None,
             Fault::Decode => Suspect { rank: decode, is_shown: by_prefill },
             Fault::Prefill => Suspect { rank: prefill, is_shown: true },
             Fault::Either => board.doubt(prefill, decode)?,
@@ -223,7 +219,7 @@ impl FailedPair<'_> {
 }
 
 impl Failed {
-    /// The prefill leg ended the request. `ended`: how, as far as that is known.
+    /// A failure that the prefill leg caused. `ended`: the end of that leg, if reported.
     #[must_use]
     pub fn by_leg(ended: Option<&PrefillEnded>, prefill: RankIndex, decode: RankIndex) -> Self {
         let failed =
@@ -263,8 +259,8 @@ impl Failed {
     }
 }
 
-/// Who opens a WebSocket chooses what the engine reads, and can make it close or stop reading: that
-/// tells nothing of the rank, and others would lose it.
+/// May this error be held against the rank? A WebSocket client chooses the engine's input and can
+/// make the engine close or stop reading. A rank blamed for that would be lost to other clients.
 #[must_use]
 pub const fn may_be_blamed(endpoint: Endpoint, error: RelayError) -> bool {
     !matches!(endpoint, Endpoint::WebSocket)
@@ -288,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_wait_for_each_other() {
+    fn fault_when_the_legs_wait_for_each_other() {
         let by_prefill =
             |fault: PrefillFault| known(RelayError::PrefillFailed, LegEnd::Failed(&fault)).fault();
         assert_eq!(by_prefill(PrefillFault::NoDecode(String::new())), Fault::Decode);
@@ -297,15 +293,15 @@ mod tests {
         for own in
             [PrefillFault::Broken(String::new()), PrefillFault::ConnectTimedOut, PrefillFault::Busy]
         {
-            assert_eq!(by_prefill(own), Fault::Nobody, "its home has judged it");
+            assert_eq!(by_prefill(own), Fault::NoRank, "its home has judged it");
         }
-        let said = |accusation, leg| {
+        let accused = |accusation, leg| {
             let accusation = Some(accusation);
             FailedPair { accusation, ..known(RelayError::EngineFailed, leg) }.fault()
         };
-        assert_eq!(said(Accusation::Missing, LegEnd::Silent), Fault::Prefill);
-        assert_eq!(said(Accusation::Missing, LegEnd::Done), Fault::Either);
-        assert_eq!(said(Accusation::Transfer, LegEnd::Silent), Fault::Either);
+        assert_eq!(accused(Accusation::Missing, LegEnd::Silent), Fault::Prefill);
+        assert_eq!(accused(Accusation::Missing, LegEnd::Done), Fault::Either);
+        assert_eq!(accused(Accusation::Transfer, LegEnd::Silent), Fault::Either);
         assert_eq!(known(RelayError::EngineFailed, LegEnd::Silent).fault(), Fault::Decode);
         let late = |leg| known(RelayError::FirstByteTimedOut, leg).fault();
         assert_eq!(late(LegEnd::Silent), Fault::Either);
@@ -315,11 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_waits_for_nobody() {
+    fn fault_when_prefill_does_not_wait() {
         let fault = PrefillFault::TimedOut;
         let prefill = known(RelayError::PrefillFailed, LegEnd::Failed(&fault));
         let prefill = FailedPair { prefill_waits: false, ..prefill };
-        assert_eq!(prefill.fault(), Fault::Nobody, "its home has judged it");
+        assert_eq!(prefill.fault(), Fault::NoRank, "its home has judged it");
         let decode = known(RelayError::FirstByteTimedOut, LegEnd::Done);
         let decode = FailedPair { prefill_waits: false, is_concurrent: false, ..decode };
         assert_eq!(decode.fault(), Fault::Decode);
@@ -339,8 +335,8 @@ mod tests {
         assert_eq!(of(PrefillEnded::Done(None), false), Some(Judgement::Taken), "decode shows it");
     }
 
-    /// A decode rank that fails all, and a prefill rank whose KV never arrives: each is found among
-    /// partners that are well, and none of these is blamed.
+    /// A decode rank that fails all requests, or a prefill rank that never delivers its KV, is
+    /// found among healthy partners, and no healthy rank is blamed.
     #[test]
     fn of_two_phases_the_one_that_fails_with_all_is_found() {
         let decode_failed = known(RelayError::EngineFailed, LegEnd::Done);

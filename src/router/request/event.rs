@@ -1,4 +1,4 @@
-//! What happens to a request, and what the machine says to do.
+//! Events of a request, and the actions that its state machine returns.
 
 use super::stop::{Failed, Stop};
 use crate::dispatch::SendPlan;
@@ -9,18 +9,17 @@ use forebay_fleet::worker::{KvTransfer, QueueWanted};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What has happened to the request.
 #[derive(Debug)]
 pub enum RequestEvent {
-    /// It has been read, and its prompt has been matched or cannot be.
+    /// The request has been read, and its prompt has been matched or cannot be.
     Ready,
-    /// The queue gave it a rank.
+    /// The queue granted a rank.
     Granted(Lease),
-    /// The queue sends it on.
+    /// The queue requires a new choice of rank.
     Reroute,
-    /// It waits no longer, without a verdict.
+    /// The wait ended without a verdict.
     WaitOver(WaitEnd),
-    /// An attempt has failed before a byte of the answer reached the client, or in the middle of a
+    /// An attempt failed before a byte of the response reached the client, or in the middle of a
     /// stream.
     Failed(Failed),
 }
@@ -32,41 +31,36 @@ pub enum WaitEnd {
     Gone,
     /// The deadline has passed.
     Late,
-    /// The shard drains, and answers whoever still waits.
+    /// The shard drains and answers all waiting requests.
     Draining,
 }
 
-/// What to do next.
 #[derive(Debug)]
 pub enum Action {
-    /// Post the waiter to its queue and wait. The request is counted into the queue: whoever ends
-    /// the wait counts it out with the same [`QueueWanted`].
+    /// Post the waiter to its queue and wait. The request is counted into the queue: the code that
+    /// ends the wait counts the request out with the same [`QueueWanted`].
     Wait(Box<Waiter>, QueueWanted),
-    /// Send it to the rank, or to both ranks.
+    /// Send the request to the rank, or to both ranks.
     Send(Box<Chosen>),
     /// Nothing is left to try.
     End(Stop),
 }
 
-/// The rank that gets the request.
+/// The chosen rank, or both ranks of a pair.
 #[derive(Debug)]
 pub struct Chosen {
-    /// Where it is, and what it is told.
     pub plan: Rc<SendPlan>,
-    /// Its cost on the rank.
     pub lease: Lease,
-    /// The rank that computes its prompt, when that is another one.
+    /// The prefill rank of a pair.
     pub prefill: Option<Prefilling>,
 }
 
 /// The prefill half of a pair.
 #[derive(Debug)]
 pub struct Prefilling {
-    /// Where it is, and what it is told.
     pub plan: Rc<SendPlan>,
-    /// Its cost on the rank.
     pub lease: Lease,
-    /// How the KV gets to the other rank.
+    /// How the KV gets to the decode rank.
     pub kv_transfer: KvTransfer,
 }
 
@@ -77,7 +71,7 @@ impl Chosen {
         self.prefill_lease().rank()
     }
 
-    /// How long that rank should take for the prompt; `None`: not known.
+    /// Estimated time of that rank for the prompt, if known.
     #[must_use]
     pub fn prefill_time(&self) -> Option<Duration> {
         self.prefill_lease().own_prefill_time()

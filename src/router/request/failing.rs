@@ -1,8 +1,7 @@
-//! What a failed attempt leads to: another rank, or the end. Another part of the machine of a
-//! request ([`RequestFlow`]).
+//! The part of [`RequestFlow`] that handles a failed attempt: another rank, or the end.
 
 use super::event::Action;
-use super::flow::{InHand, REFUSALS_MAX, RequestFlow, gone, model};
+use super::flow::{HeldLeases, REFUSALS_MAX, RequestFlow, gone, model};
 use super::moving::pin_of_rest;
 use super::scene::Scene;
 use super::stages::Stages;
@@ -31,19 +30,19 @@ impl RequestFlow {
             return Action::End(stop::stop(scene.fleet, failed));
         }
         if error == RelayError::Moved {
-            // By the operator's word: no failure, and no attempt. Each move waits for an event, so
-            // the hops and refusals before it count no more.
+            // Moved by the operator: neither a failure nor an attempt. Each move waits for an
+            // event, so hops and refusals before the move no longer count.
             self.tries.hop_count = 0;
             self.tries.refused_count = 0;
             self.go_on(now, failed.only);
             self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
-            return self.hop(now, InHand::default(), scene);
+            return self.hop(now, HeldLeases::default(), scene);
         }
         if error == RelayError::EngineBusy && self.tries.refused_count < REFUSALS_MAX {
-            // The engine had no room: no failure; the rank is left alone for a moment. The retry
-            // budget is for engines that fail, so it stays as it is.
+            // The engine had no room: no failure, and the rank is paused for a moment. The retry
+            // budget is for engines that fail, so this takes nothing from it.
             self.tries.refused_count += 1;
-            return self.place(now, InHand::default(), scene);
+            return self.place(now, HeldLeases::default(), scene);
         }
         let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
         if !may_go_elsewhere && !self.may_retry(&failed, scene) {
@@ -54,10 +53,11 @@ impl RequestFlow {
         } else {
             (scene.count)(Count::Retries);
         }
-        // Kept while others are tried: if none is left, this is what the client hears.
+        // Stored while other ranks are tried: if none is left, the client gets this error.
         self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
         if may_go_elsewhere {
-            // Nothing of it can be connected to. Another one is asked, and this is no attempt.
+            // No rank of this worker accepts a connection. The next worker is tried, and this does
+            // not count as an attempt.
             self.facts.tried.extend(scene.fleet.ranks_beside(rank));
         } else {
             self.tries.failed_count += 1;
@@ -69,11 +69,11 @@ impl RequestFlow {
             self.tries.spared = with;
             self.tries.failed_at = (!self.tries.is_pair).then_some((rank, error));
         }
-        self.place(now, InHand::default(), scene)
+        self.place(now, HeldLeases::default(), scene)
     }
 
-    /// The worker has answered with an error that may be its own: another worker is asked, and this
-    /// is no attempt. If none is left, the client gets the answer.
+    /// The worker answered with an error that may be its own: another worker is tried, and this is
+    /// not counted as an attempt. If none is left, the client gets the answer.
     fn answered_with_error(
         &mut self,
         now: NanosSinceStart,
@@ -83,13 +83,13 @@ impl RequestFlow {
         self.facts.tried.push(failed.rank);
         self.tries.trial = failed.reply.trial;
         self.failed = failed.reply.answer.map(Stop::Engine);
-        self.place(now, InHand::default(), scene)
+        self.place(now, HeldLeases::default(), scene)
     }
 
-    /// Another worker may be asked if nothing reached the client, attempts are left, and the retry
-    /// budget allows it. An engine that is full has not failed: that is not what the budget is for.
-    /// What a worker may have read goes to another one only if that is configured, or it is the
-    /// rest of a stream; the legs of a pair make no answer of their own.
+    /// A retry needs three things: no byte reached the client, attempts are left, and the retry
+    /// budget allows it. A full engine has not failed, so it does not draw on the budget. A request
+    /// that a worker may have read is retried only if `retry.after_send` is set, or for the rest of
+    /// a stream, or after a pair: the legs of a pair produce no answer of their own.
     fn may_retry(&self, failed: &Failed, scene: &mut Scene<'_>) -> bool {
         let error = failed.error;
         let has_rest = failed.has_rest;
@@ -97,7 +97,7 @@ impl RequestFlow {
         let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;
         let broke_off = has_rest && !error.before_head() && error.blames_worker();
-        // The client of a rest has the beginning, and nothing else that it could try.
+        // The client of a broken stream has the beginning and cannot retry the rest itself.
         let hangs = has_rest && error == RelayError::FirstByteTimedOut;
         (error.may_retry() || broke_off || hangs)
             && (is_busy || self.tries.is_pair || rules.retries_after_send || has_rest)
@@ -105,8 +105,8 @@ impl RequestFlow {
             && (is_busy || sends.retry.withdraw())
     }
 
-    /// The rest of a stream is a new request as far as waits go: how long the client had the
-    /// beginning for takes nothing of its time. Ranks that cannot take it are left out.
+    /// Prepares the rest of a stream. Its waits start anew: the time that the stream has run does
+    /// not count. `only` restricts the ranks to an engine family that can continue the stream.
     fn go_on(&mut self, now: NanosSinceStart, only: Option<Dialect>) {
         if let Some(dialect) = only {
             self.facts.pin = Some(pin_of_rest(self.facts.pin, dialect));
@@ -117,15 +117,16 @@ impl RequestFlow {
         self.facts.client_deadline = None;
     }
 
-    /// Whatever it waits for, it is not sent after this moment.
+    /// The request is not sent after this moment.
     fn gives_up_at(&self, scene: &Scene<'_>) -> NanosSinceStart {
         let first_byte = scene.stages.rules.first_byte_max;
         self.facts.client_deadline.unwrap_or_else(|| self.facts.arrived_at.plus(first_byte))
     }
 
-    /// No other rank is left. True if there is one after all: it failed together with another.
+    /// Called when no other rank is left. Makes the rank that failed as part of a pair eligible
+    /// again; false: there is none.
     pub(super) fn spare(&mut self) -> bool {
-        // Taken, so that it is asked once more and not for ever.
+        // Taken, so that the rank is tried once more and not for ever.
         let Some(spared) = self.tries.spared.take() else { return false };
         self.facts.tried.retain(|&tried| tried != spared);
         true

@@ -1,26 +1,25 @@
-//! The state machine of one request, from the matched prompt to the rank that serves it, or to the
-//! refusal. [`RequestFlow::step`] takes what has happened and returns what to do. The machine knows
-//! no socket, no clock and no shard: `dataplane/request/serve.rs` feeds it from sockets,
-//! `tests/sim` from a schedule.
+//! The state machine of a request, from the matched prompt to the rank that serves it, or to the
+//! refusal. [`RequestFlow::step`] takes an event and returns an action. The machine uses no socket,
+//! no clock and no shard: `dataplane/request/deliver.rs` feeds it from sockets, `tests/sim` from a
+//! schedule.
 //!
 //! | event | the machine | actions |
 //! |---|---|---|
 //! | `Ready` | routes, selects, lines up | `Send`, `Wait`, `End` |
 //! | `Granted` | checks the rank, or looks for the prefill rank | `Send`, `Wait`, `End` |
 //! | `Reroute` | routes again, with its place in the queue | `Send`, `Wait`, `End` |
-//! | `WaitOver` | ends, or asks a rank that was spared | `Send`, `Wait`, `End` |
+//! | `WaitOver` | ends, or tries a rank that was spared | `Send`, `Wait`, `End` |
 //! | `Failed` | routes again, or ends | `Send`, `Wait`, `End` |
 //! | `Failed` with the rest of a stream | the same, with new time to wait | the same |
 //!
-//! An action other than `Wait` ends the place in the queue that the request came from, and so does
-//! the next `Wait`.
+//! Each action releases the queue place that the request came from; `Wait` takes a new place.
 
 use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
 use super::pressure::Newcomer;
 use super::scene::{Scene, Seeker};
 use super::stop::{self, Stop};
 use crate::dispatch::RelayError;
-use crate::queue::{Entry, QueuePlace, Sought, Turned};
+use crate::queue::{Entry, QueuePlace, Rejection, WantedRanks};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::account::{Count, FailedTrial, Lease};
 use forebay_fleet::mailbox::{RequestFacts, Waiter};
@@ -28,78 +27,76 @@ use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, Work
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
 
-/// Engines that have no room are asked so often in all for one request.
+/// Answers "no room" from engines, at most, for a request.
 pub(super) const REFUSALS_MAX: u32 = 8;
-/// Queues send a request on so often in all, stale or not (`queue.hops_max` is at most 100).
+/// Reroutes by queues, at most, for a request, stale or not (`queue.hops_max` is at most 100).
 pub(super) const HOPS_MAX: u32 = 120;
 
-/// What a request has already when it looks for what it lacks.
+/// Leases and queue place that a request holds while it looks for more ranks.
 #[derive(Debug, Default)]
-pub(super) struct InHand {
+pub(super) struct HeldLeases {
     /// The lease of its decode rank.
     decode: Option<Lease>,
-    /// The last rank that it has waited for: nothing is left to choose.
+    /// The last lease that the request waited for: no rank is left to choose.
     granted: Option<Lease>,
-    /// Its place in the queue that it comes from.
+    /// The place in the queue that the request comes from.
     queued: Option<QueuePlace>,
 }
 
-/// A wait in a queue.
+/// A wait in a queue, with the decode rank that is held meanwhile.
 #[derive(Debug)]
-pub(super) struct Stay {
+pub(super) struct QueueWait {
     pub(super) leg: Leg,
     pub(super) queued: QueuePlace,
-    /// Its decode rank, while it waits for a prefill rank.
+    /// The decode rank of a request that waits for a prefill rank.
     decode: Option<Lease>,
-    /// Its deadline is the client's own.
+    /// The wait ends at the client's own deadline.
     client_gives_up: bool,
 }
 
-/// How often the request has been where.
+/// Attempts, refusals and reroutes of the request so far.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
     /// Attempts that failed after the request was sent.
     pub(super) failed_count: u32,
-    /// How often engines had no room for it.
+    /// Times that engines had no room for the request.
     pub(super) refused_count: u32,
-    /// How often a queue sent it on.
+    /// Times that a queue rerouted the request.
     pub(super) hop_count: u32,
-    /// The last rank that failed it, if that may not be to blame: asked again when no other is
-    /// left.
+    /// The last failed rank that may not be at fault: tried again when no other rank is left.
     pub(super) spared: Option<RankIndex>,
-    /// The rank that failed the last attempt that was sent, without the help of another, and how.
+    /// Rank and error of the last failed attempt, unless a pair served that attempt.
     pub(super) failed_at: Option<(RankIndex, RelayError)>,
-    /// The trial of a rank that failed, until another rank has answered.
+    /// The failed trial of a rank, until another rank has answered.
     pub(super) trial: Option<Box<FailedTrial>>,
-    /// The last attempt was that of a pair of ranks.
+    /// The last attempt was sent to a pair of ranks.
     pub(super) is_pair: bool,
 }
 
-/// The machine of one request.
+/// The state machine of a request.
 #[derive(Debug)]
 pub struct RequestFlow {
     pub(super) facts: RequestFacts,
     endpoint: Endpoint,
-    /// Bytes of its body.
     body_bytes: u64,
     newcomer: Newcomer,
     pub(super) tries: Tries,
-    /// How it ends if no other worker is found.
+    /// The end of the request if no other worker is found.
     pub(super) failed: Option<Stop>,
-    pub(super) waiting: Option<Stay>,
+    pub(super) waiting: Option<QueueWait>,
 }
 
-/// What a look for ranks came to.
+/// Result of a search for ranks.
 enum SeekEnd {
     Act(Action),
-    /// A rank that it has, or all that could compute its prompt for that, went while it waited: to
-    /// be routed again, with the decode rank that it still has.
+    /// A held rank, or each prefill rank for it, was removed during the wait: route again, with the
+    /// decode lease that is still valid.
     Again(Option<Lease>),
 }
 
 impl RequestFlow {
-    /// A request whose body has `body_bytes`. `newcomer`: as it came to
-    /// [`Stages::window_of`](super::stages::Stages::window_of).
+    /// `newcomer`: the value that [`Stages::window_of`](super::stages::Stages::window_of) has
+    /// already tested.
     #[must_use]
     pub fn new(
         facts: RequestFacts,
@@ -111,49 +108,46 @@ impl RequestFlow {
         Self { facts, endpoint, body_bytes, newcomer, tries, failed: None, waiting: None }
     }
 
-    /// What is known of the request.
     #[must_use]
     pub const fn facts(&self) -> &RequestFacts {
         &self.facts
     }
 
-    /// What it asks for.
     #[must_use]
     pub const fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
-    /// The decode rank that it holds while it waits for a prefill rank.
+    /// The decode rank of a request that waits for a prefill rank.
     #[must_use]
     pub fn decode_rank(&self) -> Option<RankIndex> {
         self.waiting.as_ref()?.decode.as_ref().map(Lease::rank)
     }
 
-    /// How often it was sent on, by a queue or because what it was granted had gone.
+    /// Times that the request was rerouted, by a queue or because a granted rank was gone.
     #[must_use]
     pub const fn hop_count(&self) -> u32 {
         self.tries.hop_count
     }
 
-    /// True after an attempt of it failed that had been sent.
+    /// True after a failed attempt that had been sent.
     #[must_use]
     pub const fn is_retry(&self) -> bool {
         self.tries.failed_count > 0
     }
 
-    /// The rank that failed the last attempt that was sent, if it was alone with the request, and
-    /// how.
+    /// Rank and error of the last failed attempt, unless a pair served that attempt.
     #[must_use]
     pub const fn failed_at(&self) -> Option<(RankIndex, RelayError)> {
         self.tries.failed_at
     }
 
-    /// The trial of a rank that failed: the attempt that begins shows what the failure speaks of.
+    /// Takes the failed trial of a rank: the next attempt shows the scope of that failure.
     pub const fn take_trial(&mut self) -> Option<Box<FailedTrial>> {
         self.tries.trial.take()
     }
 
-    /// Takes what has happened, and says what to do.
+    /// Takes an event and returns the next action.
     pub fn step(
         &mut self,
         now: NanosSinceStart,
@@ -162,14 +156,15 @@ impl RequestFlow {
     ) -> Action {
         self.check_event(&event);
         let action = match event {
-            RequestEvent::Ready => self.place(now, InHand::default(), scene),
+            RequestEvent::Ready => self.place(now, HeldLeases::default(), scene),
             RequestEvent::Granted(lease) => self.granted(now, lease, scene),
             RequestEvent::Reroute => {
-                let held = self.waiting.take().map_or_else(InHand::default, |waiting| InHand {
-                    decode: waiting.decode,
-                    granted: None,
-                    queued: Some(waiting.queued),
-                });
+                let held =
+                    self.waiting.take().map_or_else(HeldLeases::default, |waiting| HeldLeases {
+                        decode: waiting.decode,
+                        granted: None,
+                        queued: Some(waiting.queued),
+                    });
                 self.hop(now, held, scene)
             }
             RequestEvent::WaitOver(end) => self.wait_over(now, end, scene),
@@ -192,16 +187,16 @@ impl RequestFlow {
     }
 
     fn granted(&mut self, now: NanosSinceStart, lease: Lease, scene: &mut Scene<'_>) -> Action {
-        let Some(Stay { leg, queued, decode, .. }) = self.waiting.take() else {
+        let Some(QueueWait { leg, queued, decode, .. }) = self.waiting.take() else {
             debug_assert!(false, "granted, and waits for nothing");
-            return self.place(now, InHand::default(), scene);
+            return self.place(now, HeldLeases::default(), scene);
         };
         debug_assert!(decode.is_none() || leg == Leg::Prefill, "two ranks for one leg");
         let held = if leg == Leg::Decode {
-            // The rest of the pair stands in another queue.
-            InHand { decode: Some(lease), ..InHand::default() }
+            // The prefill leg waits in another queue.
+            HeldLeases { decode: Some(lease), ..HeldLeases::default() }
         } else {
-            InHand { decode, granted: Some(lease), queued: Some(queued) }
+            HeldLeases { decode, granted: Some(lease), queued: Some(queued) }
         };
         self.place(now, held, scene)
     }
@@ -218,19 +213,19 @@ impl RequestFlow {
         let pool = model.pool_of(waiting.as_ref().map_or(Leg::Whole, |waiting| waiting.leg));
         // A decode rank in hand goes back first: the request may get it again.
         drop(waiting);
-        // A rank that failed together with another one is better than an end without an answer.
+        // A retry at a rank that failed as part of a pair is better than no answer.
         if self.spare() {
-            return self.place(now, InHand::default(), scene);
+            return self.place(now, HeldLeases::default(), scene);
         }
         let stop = scene.stages.ended(scene.fleet, pool, now, stop);
         Action::End(stop::after(self.failed.take(), stop))
     }
 
-    /// A queue sent it on, or what it was granted has gone: it chooses again.
+    /// Chooses again, after a reroute by a queue or the loss of a granted rank.
     pub(super) fn hop(
         &mut self,
         now: NanosSinceStart,
-        held: InHand,
+        held: HeldLeases,
         scene: &mut Scene<'_>,
     ) -> Action {
         if self.tries.hop_count >= HOPS_MAX {
@@ -238,48 +233,48 @@ impl RequestFlow {
             let stop = Stop::Refused(stop::no_worker(why));
             return Action::End(stop::after(self.failed.take(), stop));
         }
-        // In every mode: a fleet that changes with each look would keep the request for ever.
+        // In every mode: a fleet that changes at each step would keep the request for ever.
         self.tries.hop_count += 1;
         self.place(now, held, scene)
     }
 
-    /// A rank with room and its lease, or two of them, or a place in a queue.
+    /// Finds a rank with room, a pair of ranks, or a place in a queue.
     pub(super) fn place(
         &mut self,
         now: NanosSinceStart,
-        held: InHand,
+        held: HeldLeases,
         scene: &mut Scene<'_>,
     ) -> Action {
-        // The fleet of this moment: what waited may find that its worker has gone.
+        // The current fleet: the worker may have been removed while the request waited.
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
-        let InHand { decode, granted, queued } = held;
+        let HeldLeases { decode, granted, queued } = held;
         let found = match (granted, decode) {
             (Some(lease), decode) => Ok(self.arrived(model, lease, decode, scene)),
-            // The rank went while the request waited. A prefill rank would be sought in vain, and a
-            // rank that serves whole requests would be sent what it cannot answer.
+            // The decode rank was removed during the wait. A search for its prefill rank would be
+            // in vain, and a rank that serves whole requests could not answer half a pair.
             (None, Some(decode)) if !is_there(scene.fleet, model, decode.rank()) => {
                 Ok(SeekEnd::Again(None))
             }
             (None, Some(decode)) => {
-                self.seek(now, model, Sought::PrefillFor(decode), queued, scene)
+                self.seek(now, model, WantedRanks::PrefillFor(decode), queued, scene)
             }
             (None, None) => self.look(now, model, queued, scene),
         };
         match found {
             Ok(SeekEnd::Act(action)) => action,
             Ok(SeekEnd::Again(decode)) => {
-                self.hop(now, InHand { decode, granted: None, queued }, scene)
+                self.hop(now, HeldLeases { decode, granted: None, queued }, scene)
             }
-            // Its place, if it comes from a queue, is counted until this step ends.
+            // The place in the old queue stays counted until this step ends.
             Err(_) if self.spare() => {
-                self.place(now, InHand { queued, ..InHand::default() }, scene)
+                self.place(now, HeldLeases { queued, ..HeldLeases::default() }, scene)
             }
-            // When no other worker is left, the client hears what the last one did.
+            // When no other worker is left, the client gets the error of the last attempt.
             Err(refusal) => Action::End(stop::after(self.failed.take(), Stop::Refused(refusal))),
         }
     }
 
-    /// select, from the beginning: whole or pair, then the ranks.
+    /// Selects from the beginning: whole or pair, then the ranks.
     fn look(
         &mut self,
         now: NanosSinceStart,
@@ -287,24 +282,24 @@ impl RequestFlow {
         queued: Option<QueuePlace>,
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
-        let sought = match scene.route(now, &self.facts, self.endpoint, model)? {
+        let wanted_ranks = match scene.route(now, &self.facts, self.endpoint, model)? {
             Route::Pair => {
                 self.pair_window(now, model, scene)?;
-                Sought::Pair
+                WantedRanks::Pair
             }
             Route::Whole(_) => {
                 if model.prefill_pool.is_some() {
                     (scene.count)(Count::SentWhole);
                 }
-                Sought::Whole
+                WantedRanks::Whole
             }
         };
-        self.seek(now, model, sought, queued, scene)
+        self.seek(now, model, wanted_ranks, queued, scene)
     }
 
-    /// The window of the ranks that would compute its prompt, for a request that only a pair can
-    /// serve. Before its decode rank is taken: it would be given back at once. Who was let in
-    /// before is not asked again.
+    /// Tests the window of the prefill ranks, for a request that only a pair can serve. Runs before
+    /// the decode rank is leased: a refusal would return that lease at once. A request that was
+    /// admitted before is not tested again.
     fn pair_window(
         &mut self,
         now: NanosSinceStart,
@@ -320,30 +315,31 @@ impl RequestFlow {
         self.window(now, pool, scene)
     }
 
-    /// Runs a way in, and takes what it leads to.
+    /// Looks for ranks or a queue place, and converts the result into an action.
     fn seek(
         &mut self,
         now: NanosSinceStart,
         model: &Model,
-        sought: Sought,
+        wanted_ranks: WantedRanks,
         queued: Option<QueuePlace>,
         scene: &mut Scene<'_>,
     ) -> Result<SeekEnd, Refusal> {
-        // After `queue.hops_max` moves it stays in its queue, until a rank or its deadline comes.
+        // After `queue.hops_max` moves, the request stays in its queue until a rank has room or the
+        // deadline passes.
         let is_movable = self.tries.hop_count < scene.fleet.config.flow.queue.hops_max;
         let seeker =
             Seeker { facts: &self.facts, model, body_bytes: self.body_bytes, queued, is_movable };
-        match scene.enter(now, sought, &seeker) {
+        match scene.enter(now, wanted_ranks, &seeker) {
             Entry::Bound(lease) => Ok(self.whole(scene, lease)),
             Entry::Pair { decode, prefill } => Ok(self.pair(scene, decode, prefill)),
             Entry::Wait { decode, waiter, wanted } => {
                 Ok(SeekEnd::Act(self.line_up(decode, waiter, wanted)))
             }
-            // Its decode rank, or all that could have computed its prompt for it, went while it
-            // waited: the lease is back, and the request is routed again.
-            Entry::Turned(Leg::Prefill, Turned::NoWorker) => Ok(SeekEnd::Again(None)),
-            Entry::Turned(leg, turned) => {
-                Err(scene.stages.turned(scene.fleet, model.pool_of(leg), now, turned))
+            // The decode rank, or each prefill rank for it, was removed during the wait: the lease
+            // has been returned, and the request is routed again.
+            Entry::Rejected(Leg::Prefill, Rejection::NoWorker) => Ok(SeekEnd::Again(None)),
+            Entry::Rejected(leg, rejection) => {
+                Err(scene.stages.rejected(scene.fleet, model.pool_of(leg), now, rejection))
             }
         }
     }
@@ -354,7 +350,7 @@ impl RequestFlow {
         waiter: Box<Waiter>,
         wanted: QueueWanted,
     ) -> Action {
-        self.waiting = Some(Stay {
+        self.waiting = Some(QueueWait {
             leg: waiter.leg,
             queued: QueuePlace { queue: waiter.queue, wanted },
             decode,
@@ -363,9 +359,9 @@ impl RequestFlow {
         Action::Wait(waiter, wanted)
     }
 
-    /// A request that waited has its lease now, beside the one of its decode rank if it waited for
-    /// a prefill rank. The home that granted it may know another fleet than this shard, and either
-    /// may be the newer: a rank that is not there, or not for this, is given back.
+    /// Uses the lease that a queue granted, with the decode lease if the request waited for a
+    /// prefill rank. The queue's owner may have an older or newer fleet than this shard: the lease
+    /// of a rank that is gone, or that does not serve this leg, is returned.
     fn arrived(
         &self,
         model: &Model,
@@ -387,7 +383,6 @@ impl RequestFlow {
         }
     }
 
-    /// One rank does it all.
     fn whole(&self, scene: &mut Scene<'_>, lease: Lease) -> SeekEnd {
         let Some(plan) = scene.plan(lease.rank(), self.endpoint) else {
             return SeekEnd::Again(None);
@@ -395,7 +390,6 @@ impl RequestFlow {
         SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease, prefill: None })))
     }
 
-    /// One computes the prompt, the other answers.
     fn pair(&self, scene: &mut Scene<'_>, decode: Lease, prefill: Lease) -> SeekEnd {
         let rank = prefill.rank();
         let Some(plan) = scene.plan(decode.rank(), self.endpoint) else {
@@ -406,8 +400,8 @@ impl RequestFlow {
         let (Some(prefill_plan), Some(kv_transfer)) = (prefill_plan, kv_transfer) else {
             return SeekEnd::Again(Some(decode));
         };
-        // Routed as a pair while there was no prefill rank to ask what it can transfer. Now there
-        // is, and it cannot hand this over.
+        // The request was routed as a pair while no prefill rank was up to show its KV transfer.
+        // This prefill rank cannot transfer the request's KV.
         if !scene.split.can_split(&kv_transfer) {
             return SeekEnd::Again(None);
         }
@@ -415,7 +409,7 @@ impl RequestFlow {
         SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease: decode, prefill: Some(prefill) })))
     }
 
-    /// It has not been anywhere.
+    /// No attempt, refusal or reroute so far.
     pub(super) fn is_new(&self) -> bool {
         let Tries { refused_count, hop_count, .. } = self.tries;
         self.facts.tried.is_empty() && refused_count == 0 && hop_count == 0

@@ -1,5 +1,5 @@
-//! What must hold of the machine of a request before and after each step. Debug builds check it,
-//! release builds do nothing here.
+//! Invariants of a request's state machine before and after each step. Checked in debug builds
+//! only.
 
 use super::event::{Action, RequestEvent};
 use super::flow::{HOPS_MAX, REFUSALS_MAX, RequestFlow};
@@ -7,7 +7,8 @@ use forebay_fleet::mailbox::Waiter;
 use forebay_fleet::worker::{Leg, QueueWanted};
 
 impl RequestFlow {
-    /// What may follow the last action: a wait ends once, and nothing else happens meanwhile.
+    /// Checks that the event may follow the last action: a wait ends once, and no other event
+    /// comes during the wait.
     pub(super) fn check_event(&self, event: &RequestEvent) {
         let ends_a_wait = match event {
             RequestEvent::Granted(_) | RequestEvent::Reroute | RequestEvent::WaitOver(_) => true,
@@ -18,7 +19,8 @@ impl RequestFlow {
         debug_assert!(!is_first || (self.is_new() && self.failed.is_none()), "begun twice");
     }
 
-    /// Each count that goes up has a limit, and a request that waits says where.
+    /// Checks that each count is within its limit, and that a request waits exactly when its action
+    /// is `Wait`.
     pub(super) fn check_invariants(&self, action: &Action) {
         debug_assert!(self.tries.hop_count <= HOPS_MAX, "sent on without end");
         debug_assert!(self.tries.refused_count <= REFUSALS_MAX, "refused without end");
@@ -26,7 +28,7 @@ impl RequestFlow {
         if let Action::Wait(waiter, wanted) = action {
             debug_assert_eq!(wanted.class, waiter.facts.caller.class);
             debug_assert!(waiter.near.is_none() || waiter.leg == Leg::Prefill);
-            self.check_stay(waiter, *wanted);
+            self.check_wait(waiter, *wanted);
         }
         if let Action::Send(chosen) = action {
             debug_assert_eq!(chosen.plan.rank, chosen.lease.rank(), "a plan of another rank");
@@ -39,13 +41,13 @@ impl RequestFlow {
         }
     }
 
-    /// The machine, its waiter and what is counted tell of one wait.
-    fn check_stay(&self, waiter: &Waiter, wanted: QueueWanted) {
-        let Some(stay) = &self.waiting else { return };
-        debug_assert_eq!(stay.leg, waiter.leg, "waits for another leg");
-        debug_assert_eq!(stay.queued.queue, waiter.queue, "counted into another queue");
-        debug_assert_eq!(stay.queued.wanted, wanted, "counted as another request");
-        // Only a prefill is waited for with a rank in hand, and then near that rank.
+    /// Checks that the machine, its waiter and the queue's count describe the same wait.
+    fn check_wait(&self, waiter: &Waiter, wanted: QueueWanted) {
+        let Some(wait) = &self.waiting else { return };
+        debug_assert_eq!(wait.leg, waiter.leg, "waits for another leg");
+        debug_assert_eq!(wait.queued.queue, waiter.queue, "counted into another queue");
+        debug_assert_eq!(wait.queued.wanted, wanted, "counted as another request");
+        // Only a request for a prefill rank waits with a decode rank, and then near that rank.
         debug_assert_eq!(self.decode_rank(), waiter.near, "near another rank");
         debug_assert_eq!(waiter.facts.tried, self.facts.tried, "other ranks have failed it");
     }

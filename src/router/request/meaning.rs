@@ -1,5 +1,5 @@
-//! What the status of a worker's answer means, and for what: the rank, the model on it, or the
-//! caller. What follows for a rank depends on its siblings too: see
+//! Meaning of the status of a worker's answer, and its scope: the rank, the model on the rank, or
+//! the caller. The consequence for a rank depends on its siblings too: see
 //! [`LoadBoard::hold_against`](forebay_fleet::worker::LoadBoard::hold_against).
 //!
 //! | status | workers of type `openai` | other types |
@@ -16,32 +16,30 @@
 use crate::dispatch::has_no_room;
 use forebay_fleet::worker::{Dialect, FailureScope, FailureWeight};
 
-/// Whose credentials a worker was sent.
+/// Credentials that the router sent to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentCredentials {
-    /// Those of the client, as it sent them.
+    /// The client's credentials, unchanged.
     Client,
-    /// The key that the configuration has for the worker.
+    /// The worker's key from the configuration.
     Router,
-    /// None at all: neither the client nor the configuration has some.
+    /// No credentials: neither the client nor the configuration has any.
     None,
 }
 
-/// What an answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerMeaning {
-    /// The rank serves the request, as far as its status shows.
+    /// The rank serves the request, judged by the status alone.
     Served,
     /// The rank has no room for the model.
     NoRoom,
-    /// The worker takes nothing more of this caller for now.
+    /// The worker limits this caller for now.
     CallerLimited,
     /// The rank failed or refused the request.
     Failed(FailureScope, FailureWeight),
 }
 
 impl AnswerMeaning {
-    /// Of an answer with this status.
     #[must_use]
     pub fn of(status: u16, dialect: Dialect, credentials: SentCredentials) -> Self {
         let is_about_caller = dialect == Dialect::Openai || credentials == SentCredentials::Client;
@@ -69,7 +67,7 @@ mod tests {
     use SentCredentials::{Client, None, Router};
 
     #[test]
-    fn each_status_speaks_of_one_thing() {
+    fn each_status_has_one_scope() {
         let of = AnswerMeaning::of;
         let failed = AnswerMeaning::Failed;
         for credentials in [Client, Router, None] {
@@ -88,7 +86,7 @@ mod tests {
         let error = failed(FailureScope::Caller, FailureWeight::Failed);
         assert_eq!(of(403, Openai, Router), error);
         let limited = AnswerMeaning::CallerLimited;
-        assert_eq!([Client, Router, None].map(|whose| of(429, Openai, whose)), [limited; 3]);
+        assert_eq!([Client, Router, None].map(|sent| of(429, Openai, sent)), [limited; 3]);
         assert_eq!([of(429, Vllm, Client), of(429, Sglang, Client)], [limited; 2]);
         assert_eq!([of(429, Vllm, Router), of(429, Sglang, None)], [AnswerMeaning::NoRoom; 2]);
     }

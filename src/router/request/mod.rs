@@ -1,6 +1,6 @@
-//! What becomes of one request, without any I/O: [`RequestFlow`] takes events and returns actions.
-//! `dataplane/request/serve.rs` performs them on sockets, `tests/sim` on a schedule. Time, chance
-//! and what a step may touch are arguments ([`Scene`]).
+//! The state machine of a request, without I/O: [`RequestFlow`] takes events and returns actions.
+//! `dataplane/request/deliver.rs` performs the actions on sockets, `tests/sim` on a schedule. Time,
+//! random numbers and the state that a step may touch are arguments ([`Scene`]).
 
 mod blame;
 mod event;

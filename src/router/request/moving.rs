@@ -1,5 +1,5 @@
-//! Streams that leave a worker by the operator's word. A stream leaves only for room that is there:
-//! where no other rank has any, the stream stays.
+//! Streams that the operator moves off a worker. A stream moves only while another rank has room;
+//! otherwise the stream stays.
 
 use super::stages::{Loads, Matching, Stages};
 use forebay_base::NanosSinceStart;
@@ -8,8 +8,8 @@ use forebay_fleet::mailbox::{Pin, RequestFacts};
 use forebay_fleet::worker::{Dialect, FleetSnapshot, Leg};
 use forebay_select::{Binder, Seeking};
 
-/// The ranks that may take the rest of a stream which has begun at an engine of that family. The
-/// number that the client asked for still counts.
+/// Pin for the rest of a stream that began at an engine of that family. A `dp_rank` number that
+/// the client requested still applies.
 pub(super) const fn pin_of_rest(pin: Option<Pin>, dialect: Dialect) -> Pin {
     match pin {
         Some(Pin::Number(number) | Pin::Engine(_, Some(number))) => {
@@ -20,7 +20,7 @@ pub(super) const fn pin_of_rest(pin: Option<Pin>, dialect: Dialect) -> Pin {
 }
 
 impl Stages {
-    /// Could another rank take a stream of so many tokens at once? Whoever waits comes first.
+    /// Could another rank take a stream of `token_count` tokens now? Waiting requests come first.
     pub fn has_room_elsewhere(
         &mut self,
         fleet: &FleetSnapshot,

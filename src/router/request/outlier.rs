@@ -1,11 +1,10 @@
-//! Failures of ranks beside their siblings, as the fleet has them at this moment.
+//! Records the failure of a rank, to be compared with its siblings in the current fleet.
 
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{
     BreakerRules, FleetSnapshot, LoadBoard, RankFailure, Requester, WorkerState,
 };
 
-/// Holds a failure against its rank.
 pub fn hold_against(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -16,7 +15,7 @@ pub fn hold_against(
     board.hold_against(failure, siblings(fleet, failure.rank, failure.requester), rules, now);
 }
 
-/// Ranks that could have taken the request in place of this one.
+/// Other ranks that could have taken the request.
 fn siblings(
     fleet: &FleetSnapshot,
     rank: RankIndex,

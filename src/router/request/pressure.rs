@@ -1,10 +1,10 @@
-//! Back pressure as it is decided: rejection windows, what a request hears that finds neither a
-//! rank nor a queue, and when its client may come back.
+//! Back pressure decisions: rejection windows, the refusal of a request that finds neither a rank
+//! nor a queue, and its `Retry-After`.
 
 use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
-use crate::queue::{Turned, has_share, is_relieved};
+use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::admit::later_by_chance;
@@ -13,29 +13,28 @@ use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull}
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
-/// However long an engine asks for, a client is sent away for no longer.
-const ASKED_MAX: Duration = Duration::from_mins(1);
+/// Upper limit on an engine's `Retry-After` before it is passed to a client.
+const ENGINE_RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
-/// A request that comes to a window.
+/// A new request, before it passes a rejection window.
 #[derive(Clone, Copy, Debug)]
 pub struct Newcomer {
-    /// Tenant that the request belongs to.
     pub tenant: TenantPart,
-    /// Is it among the share that an open window refuses? Drawn once, whatever windows it meets.
+    /// Does the request fall into the share that an open window refuses? Drawn once for all
+    /// windows.
     is_drawn: Option<bool>,
 }
 
 impl Newcomer {
-    /// A request of that tenant.
     #[must_use]
     pub const fn of(tenant: TenantPart) -> Self {
         Self { tenant, is_drawn: None }
     }
 }
 
-/// The engine of a rank had no room for a request for the model, and with it none of the ranks that
-/// share its limit. Called after the lease was given back: the end of another of our requests there
-/// ends this too.
+/// Pauses a rank whose engine had no room for a request of the model, and all ranks that share the
+/// engine's limit. Called after the lease was returned: the end of any later request there ends the
+/// pause.
 pub fn engine_refused(
     fleet: &FleetSnapshot,
     board: &LoadBoard,
@@ -49,12 +48,13 @@ pub fn engine_refused(
 }
 
 impl Stages {
-    fn is_drawn(&mut self, fleet: &FleetSnapshot, newcomer: &mut Newcomer) -> bool {
+    /// Draws, once per request, whether an open window refuses it.
+    fn draw(&mut self, fleet: &FleetSnapshot, newcomer: &mut Newcomer) -> bool {
         let share = fleet.config.flow.rejection.share_percent;
         *newcomer.is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
     }
 
-    /// Is the pool closed to the tenant? A window that other tenants filled the queue for is open
+    /// Is the pool closed to the tenant? A window that other tenants caused does not close the pool
     /// to a tenant below its share.
     fn is_closed_to(
         &self,
@@ -68,7 +68,7 @@ impl Stages {
             && (tenant.is_only || !has_share(fleet, board, pool, now, tenant))
     }
 
-    /// The windows of all pools, for a request of which the model is not known yet.
+    /// Tests the windows of all pools, before the body is read and the model is known.
     ///
     /// # Errors
     /// The refusal, where every pool is closed.
@@ -81,20 +81,20 @@ impl Stages {
         if !self.loads.board.windows().may_be_open(now) {
             return Ok(());
         }
-        // Who only prefills answers nobody: a pool of such ranks closes no way in by itself.
+        // Only pools that answer clients count: a closed prefill pool alone closes nothing.
         let mut pools = fleet.answering_pools().peekable();
         let first = pools.peek().map(|&(pool, _)| pool);
         let all = pools.all(|(pool, _)| self.is_closed_to(fleet, pool, now, newcomer.tenant));
         match first.filter(|_| all) {
-            Some(pool) if self.is_drawn(fleet, newcomer) => Err(self.window(fleet, pool, now)),
+            Some(pool) if self.draw(fleet, newcomer) => Err(self.window(fleet, pool, now)),
             _ => Ok(()),
         }
     }
 
-    /// The window of one pool.
+    /// Tests the window of a pool.
     ///
     /// # Errors
-    /// The refusal, where the window is open and the request is among those that it refuses.
+    /// The refusal, if the window is open and the request falls into the refused share.
     pub fn window_of(
         &mut self,
         fleet: &FleetSnapshot,
@@ -105,15 +105,15 @@ impl Stages {
         let may_be_open = self.loads.board.windows().may_be_open(now);
         if may_be_open
             && self.is_closed_to(fleet, pool, now, newcomer.tenant)
-            && self.is_drawn(fleet, newcomer)
+            && self.draw(fleet, newcomer)
         {
             return Err(self.window(fleet, pool, now));
         }
         Ok(())
     }
 
-    /// Refused by an open window. It may close early, so the drain rate says when to come back, and
-    /// the clock while that is unknown.
+    /// The refusal by an open window. A window may close early, so `Retry-After` follows the drain
+    /// rate, and the window's end only while that rate is unknown.
     fn window(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
         let left =
             self.loads.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
@@ -124,19 +124,19 @@ impl Stages {
         Refusal::new(Reason::RejectedWindow).with_retry_after(after)
     }
 
-    /// Opens the rejection window of a pool that is closed to whoever comes.
+    /// Opens the rejection window of a pool that has no room for any new request.
     pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let length = fleet.config.flow.rejection_window;
         if !length.is_zero() {
             self.loads.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
-            // Those who left meanwhile found it closed and had nothing to do.
+            // Requests that ended in the meantime found the window closed and could not close it.
             self.relieve(fleet, pool, now);
         }
     }
 
-    /// Closes the window of a pool that has room again. Called by who has made room in the pool, or
-    /// in its queues: the window ends with what it was opened for. The home of a queue sees only
-    /// those who stand in it, and nothing once it is empty.
+    /// Closes the window of a pool that has room again. Called wherever a request leaves the pool
+    /// or its queues. The owner of a queue could not do this alone: it sees only waiting requests,
+    /// and nothing once the queue is empty.
     pub(super) fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let windows = self.loads.board.windows();
         if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
@@ -147,7 +147,7 @@ impl Stages {
         }
     }
 
-    /// The same for the pools of a model: a request of it has ended.
+    /// Relieves the pools of a model after a request of that model has ended.
     pub fn relieve_model(
         &mut self,
         fleet: &FleetSnapshot,
@@ -160,28 +160,28 @@ impl Stages {
         }
     }
 
-    /// What a request hears that finds neither a rank nor a queue.
-    pub(super) fn turned(
+    /// The refusal of a request that finds neither a rank nor a queue.
+    pub(super) fn rejected(
         &mut self,
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        turned: Turned,
+        rejection: Rejection,
     ) -> Refusal {
-        let reason = match turned {
-            Turned::NoWorker => {
+        let reason = match rejection {
+            Rejection::NoWorker => {
                 return stop::no_worker("all that serve its model are down, or failed it");
             }
-            Turned::NoRoom => Reason::RejectedBusy,
-            Turned::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
-            Turned::Full(QueueFull::Demand) => Reason::RejectedDemand,
-            Turned::TooLate { .. } => Reason::RejectedDeadline,
+            Rejection::NoRoom => Reason::RejectedBusy,
+            Rejection::Full(QueueFull::Depth | QueueFull::Bytes) => Reason::RejectedQueueFull,
+            Rejection::Full(QueueFull::Demand) => Reason::RejectedDemand,
+            Rejection::TooLate { .. } => Reason::RejectedDeadline,
         };
         self.come_back(fleet, pool, now, Refusal::new(reason))
     }
 
-    /// The same for a request that ends after it was let in: it waited too long, or engines had no
-    /// room for it.
+    /// Adds `Retry-After` to the refusal of a request that was admitted: it waited too long, or
+    /// engines had no room for it.
     pub(super) fn ended(
         &mut self,
         fleet: &FleetSnapshot,
@@ -209,16 +209,15 @@ impl Stages {
         failed: Failed,
     ) -> Stop {
         let asked = failed.reply.retry_after_s.filter(|_| failed.error == RelayError::EngineBusy);
-        let asked =
-            asked.map(|seconds| self.later_by_chance(Duration::from_secs(seconds).min(ASKED_MAX)));
+        let asked = asked.map(Duration::from_secs);
+        let asked = asked.map(|after| self.later_by_chance(after.min(ENGINE_RETRY_AFTER_MAX)));
         match (stop::stop(fleet, failed), asked) {
             (Stop::Refused(refusal), Some(after)) => Stop::Refused(refusal.with_retry_after(after)),
             (stop, _) => self.ended(fleet, pool, now, stop),
         }
     }
 
-    /// Adds when to come back, as far as that is known: by the drain rate, and not before an engine
-    /// asks for it.
+    /// Adds `Retry-After` where it is known.
     fn come_back(
         &mut self,
         fleet: &FleetSnapshot,
@@ -232,21 +231,21 @@ impl Stages {
         }
     }
 
-    /// By the drain rate, and not before the engines ask for it; `None` if neither is known.
+    /// Time after which a client may retry: the larger of the drain rate's estimate and the
+    /// engines' pause; `None` if neither is known.
     fn back_after(
         &mut self,
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
     ) -> Option<Duration> {
-        let asked = self.engines_ask_for(fleet, pool, now);
-        let asked = asked.map(|asked| self.later_by_chance(asked));
-        self.retry_after(fleet, pool, now).max(asked)
+        let pause = self.engines_paused_for(fleet, pool, now);
+        let pause = pause.map(|pause| self.later_by_chance(pause));
+        self.retry_after(fleet, pool, now).max(pause)
     }
 
-    /// Time until the first of the engines that had no room is asked again, if all of them are left
-    /// alone.
-    fn engines_ask_for(
+    /// Time until the first engine's pause ends, if all engines of the pool are paused.
+    fn engines_paused_for(
         &self,
         fleet: &FleetSnapshot,
         pool: PoolIndex,
@@ -256,18 +255,17 @@ impl Stages {
             let until = self.loads.board.rank(*rank).map(|load| load.busy_until(None));
             until.map_or(0, |until| until.since(now))
         };
-        // The soonest, and nothing if one is not left alone: a client may come back for it now.
+        // 0 if any engine is not paused: a client may then retry at once.
         let soonest = fleet.pool(pool)?.ranks.iter().map(left).min().filter(|&nanos| nanos > 0);
         soonest.map(Duration::from_nanos)
     }
 
-    /// So long, and a little longer by chance: clients that are refused together do not come back
-    /// together.
+    /// `after` plus a random part: clients that are refused together must not retry together.
     pub fn later_by_chance(&mut self, after: Duration) -> Duration {
         later_by_chance(after, &mut self.random)
     }
 
-    /// When a client of the pool may come back: after those who wait now, and one more, have ended.
+    /// Estimated time until all requests that wait in the pool, and this request, have ended.
     fn retry_after(
         &mut self,
         fleet: &FleetSnapshot,

@@ -1,6 +1,6 @@
-//! What one shard does for the queues: it takes their messages, serves the queues that it owns,
-//! goes over to a new fleet, and ends the waits of its own requests. `dataplane/thread/queues.rs`
-//! puts rings and tasks around it, `tests/sim` a schedule.
+//! Queue work of a shard: takes queue messages, serves the queues that it owns, adopts a new
+//! fleet, and ends the waits of its own requests. `dataplane/thread/queues.rs` adds rings and tasks,
+//! `tests/sim` a schedule.
 
 use super::event::{RequestEvent, WaitEnd};
 use super::pressure::Newcomer;
@@ -11,38 +11,37 @@ use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueWanted};
 use forebay_prompt::parse::Refusal;
 
-/// A wait in a queue, as the shard of its request keeps it.
+/// A wait in a queue, as recorded by the shard of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
-    /// The name of the wait in its verdict.
+    /// Identifies the wait in its verdict.
     pub ticket: Ticket,
-    /// Where the request stands.
     pub queue: QueueIndex,
-    /// What was counted into it.
+    /// Demand that was counted into the queue.
     pub wanted: QueueWanted,
-    /// The end of the wait, verdict or not.
+    /// The end of the wait, with or without a verdict.
     pub deadline: NanosSinceStart,
-    /// What the rank that it waits for has to do.
+    /// The leg that needs a rank.
     pub leg: Leg,
-    /// The queue's home has let go of it.
+    /// The queue's owner has already removed the request.
     has_verdict: bool,
 }
 
-/// What came of a message of the queues.
+/// Result of [`Stages::take`] for a message between shards.
 #[derive(Debug)]
 pub enum Taken {
-    /// The home has to look at its queues before the shard sleeps.
+    /// The owner has to serve its queues before the shard sleeps.
     News,
     /// The request of the ticket has been woken with its verdict.
     Delivered(Ticket),
-    /// The request of the ticket waits no longer. A lease goes back with the verdict.
+    /// The request of the ticket has stopped waiting. Dropping the verdict returns its lease.
     Returned(Ticket, Verdict),
     /// The message is not for the queues.
     Other(MeshMessage),
 }
 
 impl Wait {
-    /// The wait of a request that has been counted into its queue.
+    /// For a request that has been counted into its queue.
     #[must_use]
     pub const fn new(waiter: &Waiter, wanted: QueueWanted) -> Self {
         let Waiter { ticket, queue, leg, .. } = *waiter;
@@ -55,12 +54,12 @@ impl Wait {
         ShardIndex::try_from_index(board.home(self.queue)).unwrap_or(ShardIndex(0))
     }
 
-    /// What its request hears. True: the place in the queue is kept until the request has another
-    /// one, or needs none.
+    /// The event for the request. True: the place in the queue stays counted until the request has
+    /// a new place or needs none.
     pub fn event(&mut self, ended: Result<Verdict, WaitEnd>) -> (RequestEvent, bool) {
         self.has_verdict = ended.is_ok();
         match ended {
-            // It looks for its prefill rank in another queue.
+            // A decode leg looks for its prefill rank in another queue.
             Ok(Verdict::Granted(lease)) => (RequestEvent::Granted(lease), self.leg != Leg::Decode),
             Ok(Verdict::Reroute) => (RequestEvent::Reroute, true),
             Err(end) => (RequestEvent::WaitOver(end), false),
@@ -75,14 +74,14 @@ pub fn wait_deadline(
     read_at: NanosSinceStart,
     client_deadline: Option<NanosSinceStart>,
 ) -> NanosSinceStart {
-    // What is configured bounds the wait. What the client says bounds the whole request, so it
-    // counts from the head.
+    // The configured limit bounds the wait. The client's deadline bounds the whole request, so it
+    // counts from the request head.
     let configured = read_at.plus(fleet.config.flow.queue.wait_max);
     client_deadline.map_or(configured, |deadline| configured.min(deadline))
 }
 
 impl Stages {
-    /// Lets a request in whose model is known.
+    /// Admits a request once its model is known.
     ///
     /// # Errors
     /// The refusal of [`Stages::window_of`].
@@ -99,7 +98,6 @@ impl Stages {
         Ok(())
     }
 
-    /// Takes a message of the queues.
     pub fn take(&mut self, home: &mut Home, fleet: &FleetSnapshot, message: MeshMessage) -> Taken {
         match message {
             MeshMessage::Join(waiter) => home.join(waiter, fleet.config.flow.queue.promote_after),
@@ -115,7 +113,8 @@ impl Stages {
         Taken::News
     }
 
-    /// Binds what can be bound in the queues of the shard. The caller posts the verdicts.
+    /// Binds waiting requests in the shard's queues while ranks have room. The caller posts the
+    /// verdicts.
     pub fn serve(
         &mut self,
         home: &mut Home,
@@ -129,7 +128,7 @@ impl Stages {
         verdicts
     }
 
-    /// The shard has a new fleet: queues and windows go by its workers and its limits.
+    /// Applies the workers and limits of a new fleet to queues and windows.
     pub fn take_over(&mut self, home: &mut Home, fleet: &FleetSnapshot, now: NanosSinceStart) {
         home.fleet_changed();
         for (pool, _) in fleet.used_pools() {
@@ -137,8 +136,8 @@ impl Stages {
         }
     }
 
-    /// Gives a place in a queue back, whatever came of the wait. Returns what the queue's home must
-    /// hear.
+    /// Returns a place in a queue after any end of the wait. Returns the message for the queue's
+    /// owner, if any.
     pub fn end_wait(
         &mut self,
         wait: &Wait,
@@ -153,8 +152,8 @@ impl Stages {
                 self.relieve(fleet, pool, now);
             }
         }
-        // The home forgets a request with its verdict. Told again, it would look at its queue for
-        // nothing.
+        // The owner drops a request with its verdict. A `Leave` after that would make the owner
+        // scan its queue for nothing.
         (!wait.has_verdict).then_some(MeshMessage::Leave { queue, ticket })
     }
 }

@@ -1,11 +1,11 @@
-//! What one step of a request may touch, and the two looks at it that select takes: whole or pair,
-//! and which rank.
+//! State that a step of a request may touch, and its two calls of select: whole or pair, and which
+//! rank.
 
 use super::split::Split;
 use super::stages::{Loads, Matching, Stages};
 use super::stop::{cannot_split, no_worker};
 use crate::dispatch::SendPlan;
-use crate::queue::{Applicant, Entry, QueuePlace, Sought, closed_pool, enter_by};
+use crate::queue::{Applicant, Entry, QueuePlace, WantedRanks, closed_pool, enter_by};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_disagg::Obstacle;
 use forebay_fleet::account::Count;
@@ -18,43 +18,39 @@ use forebay_select::{
 };
 use std::rc::Rc;
 
-/// The world of one step. Nothing else is read or written.
+/// All that a step reads and writes.
 pub struct Scene<'a> {
-    /// The fleet of this moment.
     pub fleet: &'a FleetSnapshot,
-    /// What the shard decides with.
     pub stages: &'a mut Stages,
     /// The prompt, once it has been matched.
     pub prompt: &'a Prompt,
-    /// What a prompt weighs that was not matched: mostly text, a little JSON; not the bytes of
+    /// Size of a prompt that was not matched: mostly text, a little JSON, without the bytes of
     /// images.
     pub text_bytes: u64,
-    /// The body of the request.
     pub body: &'a [u8],
-    /// What a KV transfer has to know of the body.
+    /// The fields of the body that a KV transfer changes.
     pub split: &'a mut Split,
-    /// Counts what the machine alone knows.
+    /// Counts events that only the state machine sees.
     pub count: &'a dyn Fn(Count),
 }
 
-/// Who looks for a rank.
+/// The request that looks for a rank.
 pub(super) struct Seeker<'a> {
     pub(super) facts: &'a RequestFacts,
     pub(super) model: &'a Model,
     pub(super) body_bytes: u64,
-    /// Its place in the queue that has sent it on.
+    /// The request's place in the queue that rerouted it.
     pub(super) queued: Option<QueuePlace>,
-    /// May it move to another queue later?
+    /// May the request move to another queue later?
     pub(super) is_movable: bool,
 }
 
 impl Scene<'_> {
-    /// Where a request to that rank goes.
     pub(super) fn plan(&mut self, rank: RankIndex, endpoint: Endpoint) -> Option<Rc<SendPlan>> {
         self.stages.sends.plans.of(self.fleet, rank, endpoint)
     }
 
-    /// One rank or two?
+    /// Decides between a single rank and a pair.
     pub(super) fn route(
         &mut self,
         now: NanosSinceStart,
@@ -94,7 +90,7 @@ impl Scene<'_> {
         })
     }
 
-    /// What keeps the request from being split.
+    /// Why the request cannot be split.
     fn obstacle(&self, model: &Model) -> Option<Obstacle> {
         let kv_transfer =
             |rank: &RankIndex| self.fleet.ranks.get(rank.index())?.kv_transfer.as_ref();
@@ -106,11 +102,11 @@ impl Scene<'_> {
     }
 
     /// Takes the leases of ranks that have room, or counts the request into a queue. Opens the
-    /// rejection window of a pool that turns out to be closed to whoever comes.
+    /// rejection window of a pool that has no room for any new request.
     pub(super) fn enter(
         &mut self,
         now: NanosSinceStart,
-        sought: Sought,
+        wanted_ranks: WantedRanks,
         seeker: &Seeker<'_>,
     ) -> Entry {
         let fleet = self.fleet;
@@ -137,7 +133,7 @@ impl Scene<'_> {
         let mut binder = Binder { fleet, board, reports, policy: rules.policy, now, turn, random };
         let projected = |leg, ahead| drain_rates.projected_wait(model.pool_of(leg), now, ahead);
         let open = || waits.open();
-        let entry = enter_by(&mut binder, candidates, &applicant, sought, open, projected);
+        let entry = enter_by(&mut binder, candidates, &applicant, wanted_ranks, open, projected);
         if let Some(pool) = closed_pool(&binder, model, &entry) {
             self.stages.close(fleet, pool, now);
         }
@@ -145,7 +141,7 @@ impl Scene<'_> {
     }
 }
 
-/// What a policy looks at.
+/// Input of a policy.
 struct LoadView<'a> {
     fleet: &'a FleetSnapshot,
     model: &'a Model,
@@ -158,8 +154,8 @@ struct LoadView<'a> {
 }
 
 impl<'a> LoadView<'a> {
-    /// The prompt, and what ranks hold of it. A prompt that was not matched weighs what its body
-    /// does.
+    /// The prompt and its overlap with ranks. A prompt that was not matched has the size of its
+    /// text.
     fn request(
         &self,
         prompt: &'a Prompt,
@@ -186,7 +182,7 @@ impl<'a> LoadView<'a> {
     }
 }
 
-/// Has the model ranks that serve whole requests, whatever their state?
+/// Has the model ranks that serve whole requests, in any state?
 fn could_be_whole(fleet: &FleetSnapshot, model: &Model) -> bool {
     model.ranks.iter().any(|&rank| fleet.serves(rank, Leg::Whole))
 }

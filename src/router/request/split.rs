@@ -1,4 +1,4 @@
-//! What a KV transfer has to know of a body: looked for once, and only when a pair may serve it.
+//! Fields of a body that a KV transfer changes: found once, and only when a pair may serve it.
 
 use forebay_disagg::{Obstacle, Wanted, inspect};
 use forebay_fleet::worker::KvTransfer;
@@ -7,46 +7,44 @@ use forebay_prompt::parse::Endpoint;
 /// The places of a body that a KV transfer changes.
 #[derive(Debug, Default)]
 pub struct Split {
-    /// Apart: each connection holds the place for it, and only pairs fill it.
+    /// Boxed: each connection holds this field, and only pairs fill it.
     wanted: Option<Box<Wanted>>,
-    /// It was looked for; what was not found cannot be split.
+    /// The body has been inspected. Without `wanted` the request cannot be split.
     is_inspected: bool,
 }
 
 impl Split {
-    /// What was found elsewhere, or nothing.
+    /// The result of an inspection by the caller.
     #[must_use]
     pub fn known(wanted: Option<Wanted>) -> Self {
         Self { wanted: wanted.map(Box::new), is_inspected: true }
     }
 
-    /// Looks at the body, the first time only.
+    /// Inspects the body on the first call.
     pub fn look(&mut self, body: &[u8], endpoint: Endpoint) {
-        // Once: a retry has the same body, and each pass reads all of it.
+        // Once: a retry has the same body, and each inspection reads all of the body.
         if !std::mem::replace(&mut self.is_inspected, true) {
-            // The body has been scanned; what this pass does not like besides cannot be split.
+            // The scan accepted the body. A body that this pass rejects can still be served whole.
             self.wanted = inspect(body, endpoint).ok().map(Box::new);
         }
     }
 
-    /// May the request be split that way?
     #[must_use]
     pub fn can_split(&self, kv_transfer: &KvTransfer) -> bool {
         self.wanted.as_ref().is_some_and(|wanted| wanted.can_split(kv_transfer))
     }
 
-    /// What keeps it from that.
+    /// Why the request cannot be split for this transfer.
     #[must_use]
     pub fn obstacle(&self, kv_transfer: &KvTransfer) -> Option<Obstacle> {
         self.wanted.as_ref()?.obstacle(kv_transfer)
     }
 
-    /// Takes out what was found, for the legs of one attempt; [`Self::put_back`] follows.
+    /// Lends the inspection's result to the legs of an attempt, until [`Self::put_back`].
     pub fn take(&mut self) -> Option<Wanted> {
         self.wanted.take().map(|wanted| *wanted)
     }
 
-    /// Puts back what was taken out.
     pub fn put_back(&mut self, wanted: Wanted) {
         debug_assert!(self.is_inspected && self.wanted.is_none(), "put back twice");
         self.wanted = Some(Box::new(wanted));

@@ -1,5 +1,5 @@
-//! What the requests of one shard decide with: loads and reports, the working memory of match and
-//! select, the waits, and what has been learnt.
+//! State of a shard that routing decisions use: loads and reports, the working memory of match
+//! and select, the waits, and learned ratios and rates.
 
 use crate::dispatch::{RetryBudget, SendPlans};
 use crate::queue::WaitTable;
@@ -15,21 +15,19 @@ use std::time::Duration;
 /// Weight of a new observation of bytes per token.
 const BYTES_PER_TOKEN_STEP: f32 = 0.05;
 
-/// What is configured of it; the same as long as the process runs.
+/// Configuration of routing. Constant while the process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct StageRules {
-    /// How a rank is chosen.
     pub policy: Policy,
-    /// Longest wait of a request without a deadline of its client.
+    /// Longest wait of a request without a client deadline.
     pub first_byte_max: Duration,
-    /// May what a worker has read go to another worker?
+    /// May a request that a worker has read be retried at another worker?
     pub retries_after_send: bool,
     /// Workers that a request is sent to at most.
     pub attempts_max: u32,
 }
 
 impl StageRules {
-    /// The rules of that configuration.
     #[must_use]
     pub const fn of(config: &Config) -> Self {
         Self {
@@ -41,58 +39,53 @@ impl StageRules {
     }
 }
 
-/// One per shard. Not borrowed across an await.
+/// Routing state of a shard. Not borrowed across an await.
 #[derive(Debug)]
 pub struct Stages {
-    /// What is configured of all that.
     pub rules: StageRules,
-    /// How loaded ranks are.
     pub loads: Loads,
-    /// The working memory of match and select.
     pub matching: Matching,
-    /// State of the policy.
+    /// Position of the round-robin policy.
     pub turn: RoundRobin,
-    /// For ties, and for whoever is refused or told when to come back by chance.
+    /// Breaks ties, draws the share that a window refuses, and spreads `Retry-After`.
     pub random: fastrand::Rng,
     /// The requests of this shard that wait in a queue.
     pub waits: WaitTable,
-    /// How fast requests of each pool end.
+    /// Rate at which requests of each pool end.
     pub drain_rates: DrainRates,
-    /// What requests are sent with.
     pub sends: Sends,
 }
 
-/// How loaded ranks are.
+/// Load of the ranks.
 #[derive(Debug)]
 pub struct Loads {
-    /// The loads of all ranks.
+    /// Load of all ranks, counted by this router.
     pub board: ShardBoard,
-    /// What engines report beyond it, as far as this shard has heard.
+    /// Load that engines report, as received by this shard.
     pub reports: LoadReports,
 }
 
 /// The working memory of match and select.
 #[derive(Debug)]
 pub struct Matching {
-    /// What ranks hold of the prompt at hand.
+    /// Overlaps of the current prompt.
     pub matched: Matched,
-    /// The ranks that may take the request at hand.
+    /// Ranks that may take the current request.
     pub candidates: Candidates,
     /// Bytes per token, by model.
     pub ratios: Ratios,
 }
 
-/// What requests are sent with.
+/// Send plans and the retry budget.
 #[derive(Debug)]
 pub struct Sends {
-    /// Where requests go, for the fleet of this moment.
+    /// Plans for the current fleet.
     pub plans: SendPlans,
     /// Retries that are left.
     pub retry: RetryBudget,
 }
 
 impl Stages {
-    /// Nothing is known, nothing waits.
     #[must_use]
     pub fn new(
         shard: ShardIndex,
@@ -115,32 +108,31 @@ impl Stages {
         }
     }
 
-    /// What binds requests to ranks.
     pub fn binder<'a>(&'a mut self, fleet: &'a FleetSnapshot, now: NanosSinceStart) -> Binder<'a> {
         let Self { rules, loads: Loads { board, reports }, turn, random, .. } = self;
         Binder { fleet, board, reports, policy: rules.policy, now, turn, random }
     }
 }
 
-/// Bytes per token by model, learnt from matched blocks.
+/// Bytes per token by model, learned from matched blocks.
 #[derive(Debug, Default)]
 pub struct Ratios(Vec<f32>);
 
 impl Ratios {
-    /// Bytes per token of a model, as far as known.
+    /// Bytes per token of a model; the default before the first observation.
     #[must_use]
     pub fn of(&self, model: ModelIndex) -> f32 {
         self.0.get(model.index()).copied().unwrap_or(BYTES_PER_TOKEN_DEFAULT)
     }
 
-    /// Takes a matched prompt's ratio in; returns what is believed now.
+    /// Adds the ratio of a matched prompt and returns the new mean.
     pub fn learn(
         &mut self,
         model: ModelIndex,
         overlap: Overlap,
         block_size_tokens: u32,
     ) -> Option<f32> {
-        // From whole blocks that events tell of: their tokens and their bytes are both exact.
+        // Only whole blocks of KV events: their tokens and their bytes are both exact.
         let tokens = u64::from(overlap.blocks) * u64::from(block_size_tokens);
         if tokens == 0 {
             return None;
@@ -149,11 +141,11 @@ impl Ratios {
             self.0.resize(model.index() + 1, BYTES_PER_TOKEN_DEFAULT);
         }
         #[expect(clippy::cast_precision_loss, reason = "a ratio of counts far below 2^24 blocks")]
-        let seen = f64::from(overlap.bytes) / (tokens as f64);
+        let observed = f64::from(overlap.bytes) / (tokens as f64);
         let ratio = self.0.get_mut(model.index())?;
         #[expect(clippy::cast_possible_truncation, reason = "a ratio between 1 and 100")]
-        let seen = seen as f32;
-        *ratio += (seen - *ratio) * BYTES_PER_TOKEN_STEP;
+        let observed = observed as f32;
+        *ratio += (observed - *ratio) * BYTES_PER_TOKEN_STEP;
         debug_assert!(ratio.is_finite() && *ratio >= 0.0, "{ratio} bytes a token");
         Some(*ratio)
     }

@@ -1,4 +1,5 @@
-//! How a request ends that no worker answers, and what its client is told: one function per cause.
+//! How a request ends without an answer from a worker: one function per cause builds the response
+//! to the client.
 
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
@@ -13,27 +14,27 @@ use forebay_prompt::parse::{Reason, Refusal};
 pub enum Stop {
     /// Refused on its head alone; the body is still on its way.
     BeforeBody(Refusal),
-    /// Refused in the middle of its body; where the next request starts is unknown.
+    /// Refused in the middle of its body; the start of the next request is unknown.
     InBody(Refusal),
-    /// Refused after it was read completely.
+    /// Refused after the request was read completely.
     Refused(Refusal),
-    /// An engine refused the request itself, and that is the answer.
+    /// An engine refused the request itself; its answer goes to the client.
     Engine(Box<EngineAnswer>),
-    /// Nobody is left to answer.
+    /// The client has closed its connection.
     ClientGone,
     /// Broken off after the client had seen the head of an answer.
     Cut(RelayError),
 }
 
-/// What a worker has answered to an attempt that failed.
+/// The worker's answer to an attempt that failed.
 #[derive(Debug, Default)]
 pub struct WorkerReply {
-    /// An answer that the client may get: that of an engine which refused the request itself, or
-    /// of a worker where no other is left.
+    /// An answer that the client may get: from an engine that refused the request itself, or from
+    /// the last worker that was left.
     pub answer: Option<Box<EngineAnswer>>,
-    /// The trial of a rank that failed: another rank shows whether the request is to blame.
+    /// The failed trial of a rank: the result on another rank shows whether the request caused it.
     pub trial: Option<Box<FailedTrial>>,
-    /// When an engine without room has asked to be asked again, in seconds.
+    /// `Retry-After` of an engine without room, in seconds.
     pub retry_after_s: Option<u64>,
 }
 
@@ -44,25 +45,23 @@ impl WorkerReply {
 /// An attempt that ended without an answer.
 #[derive(Debug)]
 pub struct Failed {
-    /// Whose fault it is, as far as it is a worker's.
+    /// The rank at fault, if the fault is a worker's.
     pub rank: RankIndex,
-    /// The other one of the pair, where the two failed together: the next attempt does without
-    /// both, if it can.
+    /// The other rank of a pair that failed as a whole: the next attempt avoids both, if it can.
     pub with: Option<RankIndex>,
     /// How the attempt failed.
     pub error: RelayError,
-    /// For people, where the error alone says too little.
+    /// Details for the error message, beyond `error`.
     pub why: Option<String>,
-    /// What the worker has answered.
     pub reply: WorkerReply,
-    /// Its client has the beginning of a stream, and another rank can go on with that.
+    /// The client has the beginning of a stream, and another rank can continue it.
     pub has_rest: bool,
-    /// The engines that can, where not all can.
+    /// The only engine family that can continue the stream; `None`: all can.
     pub only: Option<Dialect>,
 }
 
 impl Failed {
-    /// The failure of one rank, about which no more is known.
+    /// The failure of a rank without further details.
     #[must_use]
     pub const fn of(rank: RankIndex, error: RelayError) -> Self {
         Self {
@@ -84,14 +83,14 @@ pub const fn in_flight_full() -> Refusal {
     Refusal::new(Reason::RejectedInFlight)
 }
 
-/// Engines had no room for the request, again and again.
+/// Engines had no room for the request, `REFUSALS_MAX` times.
 #[must_use]
 fn engines_busy() -> Refusal {
     let message = "The engines that serve this model have no room at the moment. Try again later.";
     Refusal::new(Reason::RejectedBusy).with_message(message)
 }
 
-/// Its time in the queue is over.
+/// The request's time in the queue is over.
 #[must_use]
 pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
     if client_gave_up {
@@ -101,14 +100,14 @@ pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
     }
 }
 
-/// Nothing is left to send to.
+/// No worker is left for the request.
 #[must_use]
 pub fn no_worker(why: &str) -> Refusal {
     let message = format!("No worker can take this request: {why}. Try again later.");
     Refusal::new(Reason::NoHealthyWorker).with_message(message)
 }
 
-/// Every worker of its model needs it to be split, and it cannot be.
+/// Every worker of the model serves only half a pair, and the request cannot be split.
 #[must_use]
 pub(super) fn cannot_split(obstacle: Option<Obstacle>) -> Refusal {
     let why = obstacle
@@ -140,7 +139,7 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         RelayError::ClientGone | RelayError::ClientStalled => return Stop::ClientGone,
         error if !error.before_head() => return Stop::Cut(error),
         RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut => Reason::UpstreamTimeout,
-        // A router before this one hears it too, and asks another of its workers.
+        // A router in front of this router receives it too, and tries another of its workers.
         RelayError::Looped => Reason::RequestLoop,
         RelayError::EngineBusy => return Stop::Refused(engines_busy()),
         RelayError::OutOfSockets => return Stop::Refused(Refusal::new(Reason::OutOfSockets)),
@@ -155,9 +154,9 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
     Stop::Refused(Refusal::new(reason).with_message(message))
 }
 
-/// How the request ends that found no other worker after one had failed it. When none is left, the
-/// client hears what the last one did; when one is left that has no room, or that has not been
-/// reached in time, it hears that.
+/// How a request ends when its next attempt finds no worker. If no worker is left, the client gets
+/// the error of the last attempt. If a worker is left but has no room, or the wait ran out, the
+/// client gets that refusal.
 #[must_use]
 pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| match stop {
@@ -183,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_where_no_other_worker_is_left() {
+    fn the_last_failure_is_reported_when_no_other_worker_is_left() {
         let failed = || Some(refused(Reason::UpstreamFailed));
-        for told in [
+        for refusal in [
             Reason::RejectedQueueFull,
             Reason::RejectedQueueWait,
             Reason::RejectedBusy,
             Reason::RequestDeadline,
             Reason::Draining,
         ] {
-            assert_eq!(reason(&after(failed(), refused(told))), told);
+            assert_eq!(reason(&after(failed(), refused(refusal))), refusal);
         }
         let none = || refused(Reason::NoHealthyWorker);
         assert_eq!(reason(&after(failed(), none())), Reason::UpstreamFailed);

@@ -1,16 +1,15 @@
-//! Which rank keeps which response, as one shard knows it. Each shard has all of them, so that no
-//! request asks another thread. Holds at most [`KEPT_RESPONSES_MAX`], in two halves of a fixed
-//! size: when the younger is full, the older is forgotten. Nothing is moved, so no request pays for
-//! a table that grows.
+//! The rank that stores each response (`/v1/responses`), with a copy in each shard: a lookup stays on
+//! the thread. Holds at most [`KEPT_RESPONSES_MAX`] entries in two halves of fixed size. When the
+//! younger half is full, the older half is dropped. No entry is moved, so no request pays for a
+//! table that grows.
 
 use ahash::AHashMap;
 use forebay_base::limits::KEPT_RESPONSES_MAX;
 use forebay_fleet::mailbox::{KeptPlace, KeptResponse, ResponseId};
 
-/// Responses of one half.
+/// Responses of each half.
 const HALF: usize = KEPT_RESPONSES_MAX / 2;
 
-/// The responses that are known.
 #[derive(Debug, Default)]
 pub struct KeptResponses {
     younger: AHashMap<ResponseId, KeptPlace>,
@@ -18,8 +17,8 @@ pub struct KeptResponses {
 }
 
 impl KeptResponses {
-    /// Notes one. An id that is known already keeps its place: what an engine repeats of a client's
-    /// words must not take a response from its tenant.
+    /// Records the place of a response. A recorded id keeps its place: an engine that repeats an
+    /// id from a client's input must not move another tenant's response.
     pub fn note(&mut self, response: KeptResponse) {
         let KeptResponse { id, place } = response;
         if self.place(&id).is_some() {
@@ -39,7 +38,6 @@ impl KeptResponses {
         debug_assert!(self.younger.len() <= HALF && self.older.len() <= HALF);
     }
 
-    /// Where the response of that id is kept.
     #[must_use]
     pub fn place(&self, id: &ResponseId) -> Option<KeptPlace> {
         self.younger.get(id).or_else(|| self.older.get(id)).copied()
