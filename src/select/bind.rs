@@ -1,5 +1,5 @@
-//! Binds a request to a rank: the best one that has room, and its lease. Shards run it when a
-//! request comes, homes of queues when one may leave; both by the same rules.
+//! Binds a request to the best rank with room, by a lease. Shards run it for new requests, owners
+//! of queues for waiting requests; both by the same rules.
 
 use super::pick::pick_by;
 use super::sources::{PrefillSource, Sources};
@@ -11,38 +11,35 @@ use forebay_fleet::worker::{
     FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
 };
 
-/// Tokens that are computed again, because a request left the rank that holds them, count so many
-/// times more: each request that waits behind them pays for them too, and of many looks at costs
-/// that change the least is always too low.
+/// Weight of cached tokens that a change of target computes again. More than 1, because requests
+/// behind them wait too, and because the least of many samples of a changing cost is always too
+/// low.
 const AGAIN_TIMES: u64 = 8;
 
-/// What a binding is made with.
+/// State for binding requests at a moment.
 #[derive(Debug)]
 pub struct Binder<'a> {
-    /// The ranks.
     pub fleet: &'a FleetSnapshot,
-    /// Their loads.
     pub board: &'a ShardBoard,
-    /// What engines report.
+    /// Load that engines report.
     pub reports: &'a LoadReports,
-    /// How a rank is chosen.
     pub policy: Policy,
-    /// The moment.
     pub now: NanosSinceStart,
-    /// State of the policy.
+    /// Position of the round-robin policy.
     pub turn: &'a mut RoundRobin,
-    /// For ties.
+    /// Breaks ties.
     pub random: &'a mut fastrand::Rng,
 }
 
 impl Binder<'_> {
-    /// Takes a lease on the best of the candidates that has room; `None` when none has.
-    /// `request.ranks` is not looked at. The candidates are used up.
+    /// Takes a lease on the best candidate with room; `None` if no candidate has room.
+    /// `request.ranks` is ignored. The candidates are used up.
     ///
-    /// A decode leg is weighed together with the prefill that it can be handed. In this order it
-    /// gets a rank of a pair of which both have room, a rank that serves the request whole, or a
-    /// decode rank whose prefill will have to be waited for; the last not where nobody may wait.
-    /// [`FleetSnapshot::is_whole_only`] tells the second from the others.
+    /// A decode leg is weighed together with its best prefill source. It gets, in this order:
+    ///
+    /// 1. a decode rank with room that has a prefill rank with room
+    /// 2. a rank that serves the request whole ([`FleetSnapshot::is_whole_only`])
+    /// 3. a decode rank with room and a full prefill rank, unless queues are off
     #[must_use]
     pub fn bind(
         &mut self,
@@ -92,7 +89,7 @@ impl Binder<'_> {
             return None;
         }
         let fleet = self.fleet;
-        // Weighed once: each of the three looks below goes by the same sources.
+        // Weighed once: the three choices below use the same sources.
         self.weigh(request, output_tokens, candidates);
         candidates.put_aside();
         let is_full =
@@ -109,7 +106,7 @@ impl Binder<'_> {
         if let Some(placed) = take(self, &whole, output_tokens, candidates) {
             return Some(placed);
         }
-        // Its prefill would have to be waited for, and here nothing waits.
+        // The request would have to wait for the prefill rank, and queues are off.
         if fleet.config.flow.queue.mode == QueueMode::Off {
             return None;
         }
@@ -119,14 +116,14 @@ impl Binder<'_> {
         take(self, request, output_tokens, candidates)
     }
 
-    /// Leaves out the ranks without room where [`Self::choose_with_room`] does not look for it.
+    /// Removes the candidates without room, unless [`Self::choose_with_room`] tests for room.
     fn keep_with_room(
         &self,
         request: &PickRequest<'_>,
         output_tokens: u32,
         candidates: &mut Candidates,
     ) {
-        if !self.looks_for_room(request) {
+        if !self.tests_room(request) {
             candidates.retain(|rank| {
                 self.has_room(rank, request.requester.model, || {
                     lease_cost(request, rank, output_tokens)
@@ -135,15 +132,15 @@ impl Binder<'_> {
         }
     }
 
-    /// Is there a look for room where a rank would be the best? Others choose blindly, or of two,
-    /// or have the session's own rank among those with room. The decode ranks of a pair are looked
-    /// at before: several times they are chosen from.
-    const fn looks_for_room(&self, request: &PickRequest<'_>) -> bool {
+    /// Does the choice test a rank for room only when the rank would be the best? Not for policies
+    /// that choose blindly, from two samples, or by a session's anchor among ranks with room. Not
+    /// for the decode ranks of a pair, which are tested once for several choices.
+    const fn tests_room(&self, request: &PickRequest<'_>) -> bool {
         matches!(self.policy, Policy::Kv | Policy::LeastLoaded)
             && !matches!(request.leg, Leg::Decode)
     }
 
-    /// A lease on the best of the candidates that gives one.
+    /// A lease on the best candidate that grants it.
     fn take(
         &mut self,
         request: &PickRequest<'_>,
@@ -164,7 +161,7 @@ impl Binder<'_> {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
             }
-            // Another shard was first. Each turn has one candidate less, so the loop ends.
+            // Another shard was faster. Each iteration removes a candidate, so the loop ends.
             candidates.remove(rank);
         }
     }
@@ -179,15 +176,15 @@ impl Binder<'_> {
         self.choose_of(request, candidates, |_| true)
     }
 
-    /// The one that it prefers of those with room. Only the few that would be the best so far are
-    /// looked at for that.
+    /// The candidate with room that the policy prefers. Only the few ranks that would be the best
+    /// so far are tested for room.
     fn choose_with_room(
         &mut self,
         request: &PickRequest<'_>,
         output_tokens: u32,
         candidates: &Candidates,
     ) -> Option<RankIndex> {
-        let looks = self.looks_for_room(request);
+        let looks = self.tests_room(request);
         let look = self.look();
         let model = request.requester.model;
         self.choose_of(request, candidates, |rank| {
@@ -196,8 +193,8 @@ impl Binder<'_> {
         })
     }
 
-    /// The candidate that costs least, whether it has room or not, with what `more` adds. `current`
-    /// stays unless another costs less although the tokens that it would compute again count
+    /// The candidate with the least cost, plus `more`, with or without room. `current` stays unless
+    /// another rank costs less even if the tokens that it would compute again count
     /// [`AGAIN_TIMES`] more.
     #[must_use]
     pub fn aim(
@@ -241,7 +238,8 @@ impl Binder<'_> {
         let policy = self.policy;
         let fleet = self.fleet;
         pick_by(policy, &request, self.turn, self.random, |rank, most| {
-            // Of a full fleet no rank is weighed: until one may be taken, that is asked first.
+            // Until a rank may be taken, room is tested before the cost: so a full fleet is not
+            // weighed at all.
             let is_first = most == RankCost::MAX;
             if is_first && !may_take(rank) {
                 return None;
@@ -251,8 +249,8 @@ impl Binder<'_> {
         })
     }
 
-    /// Looks at what the decode ranks among the candidates can be handed, if the request wants one;
-    /// before [`Self::weight`] and [`Self::choose`].
+    /// Weighs the prefill sources of the candidates, for a decode leg; before [`Self::weight`] and
+    /// [`Self::choose`].
     pub fn weigh(
         &self,
         request: &PickRequest<'_>,
@@ -273,8 +271,7 @@ impl Binder<'_> {
         }
     }
 
-    /// What the policy minimises: for a decode rank together with the prefill that it can be
-    /// handed.
+    /// Cost of the rank under the policy. A decode rank includes its best prefill source.
     #[must_use]
     pub fn weight(
         &self,
@@ -285,9 +282,9 @@ impl Binder<'_> {
         weight(self.policy, self.fleet, request, candidates, rank, RankCost::MAX)
     }
 
-    /// Leaves out the ranks whose caches could never hold the request, if one is left whose cache
-    /// could; true if it did. A request that none could hold keeps all: it needs a place and no
-    /// room in a cache, and hears from the engine what becomes of it.
+    /// Removes the candidates with a cache too small for the request, if any candidate is left;
+    /// true if it removed some. A request larger than all caches keeps all candidates: it needs
+    /// only a free place, and the engine decides on it.
     pub fn keep_able(
         &self,
         request: &PickRequest<'_>,
@@ -299,31 +296,31 @@ impl Binder<'_> {
             most == 0 || lease_cost(request, rank, output_tokens).decode_tokens <= most
         };
         let able = candidates.ranks().iter().filter(|&&rank| is_able(rank)).count();
-        // Mostly all of them or, for a prompt that is longer than each cache, none.
+        // Mostly all ranks, or none for a prompt that is longer than each cache.
         let are_left_out = able > 0 && able < candidates.ranks().len();
         if are_left_out {
             candidates.retain(is_able);
-            debug_assert_eq!(candidates.ranks().len(), able, "others than those who could");
+            debug_assert_eq!(candidates.ranks().len(), able, "ranks that are not able");
         }
         are_left_out
     }
 
-    /// Does anybody wait for room on the rank? Who comes lines up behind.
+    /// Does any request wait in the rank's queue? A new request then waits behind it.
     #[must_use]
     pub fn is_waited_for(&self, rank: RankIndex) -> bool {
         let queue = self.fleet.queue_of(rank).and_then(|queue| self.board.queue(queue));
         queue.is_some_and(|cell| cell.waiting() > 0)
     }
 
-    /// Does anybody wait who could use room on the rank? One queue leads to all ranks of a pool,
-    /// also where those who wait can only go to some of them.
+    /// Does any waiting request need the rank? Ranks of a pool share a queue, and its requests may
+    /// be able to use only some of them.
     #[must_use]
     pub fn is_awaited(&self, rank: RankIndex) -> bool {
         let is_spare = self.board.rank(rank).is_some_and(RankLoad::is_spare);
         !is_spare && self.is_waited_for(rank)
     }
 
-    /// Has the rank room for a request of the model? Taking the lease decides.
+    /// Has the rank room for a request of the model? A hint: only taking the lease decides.
     #[must_use]
     #[inline]
     pub fn has_room(
@@ -335,8 +332,8 @@ impl Binder<'_> {
         self.look().has_room(rank, Some(model), cost)
     }
 
-    /// Has the rank room for a request of some model? What its engine refuses of one model alone
-    /// leaves room for the others.
+    /// Has the rank room for a request of any model? A refusal for a single model leaves room for
+    /// other models.
     #[must_use]
     pub fn has_room_for_some(&self, rank: RankIndex, cost: impl FnOnce() -> LeaseCost) -> bool {
         let Some(load) = self.board.rank(rank) else { return false };
@@ -353,7 +350,7 @@ impl<'a> Binder<'a> {
     }
 }
 
-/// A look for room at one moment.
+/// Tests for room at a moment.
 #[derive(Clone, Copy)]
 struct RoomLook<'a> {
     fleet: &'a FleetSnapshot,
@@ -362,7 +359,7 @@ struct RoomLook<'a> {
 }
 
 impl RoomLook<'_> {
-    /// What the rank may be given at this moment.
+    /// Current limits of the rank.
     #[inline]
     fn limits(self, rank: RankIndex) -> RoomLimits {
         self.board.limits_now(rank, self.fleet.room(rank))
@@ -379,9 +376,9 @@ impl RoomLook<'_> {
         let Some(load) = self.board.rank(rank) else { return false };
         let limits = self.limits(rank);
         let now = self.now;
-        // What a request wants costs a division for each rank, and few have such a limit.
-        let is_asked = limits.kv_tokens_max > 0;
-        let wanted = if is_asked { cost().room_wanted() } else { RoomWanted::default() };
+        // The demand costs a division for each rank, and few ranks have such a limit.
+        let has_limit = limits.kv_tokens_max > 0;
+        let wanted = if has_limit { cost().room_wanted() } else { RoomWanted::default() };
         if !load.has_refused() {
             return load.has_room(limits, wanted);
         }

@@ -1,5 +1,5 @@
-//! Which ranks may take a leg of a request at all: role, health, breaker, place in the network, not
-//! tried before.
+//! Ranks that may take a leg of a request, whatever their load: role, health, breaker, place in the
+//! network, not tried before.
 
 use super::sources::Sources;
 use super::usable::{Usable, is_up, meets};
@@ -7,52 +7,51 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Requester};
 
-/// Ranks that may take the request; reused, keeps its capacity.
+/// Ranks that may take the request. Reused, so that its capacity stays.
 #[derive(Debug, Default)]
 pub struct Candidates {
     ranks: Vec<RankIndex>,
-    /// All ranks that may take the request are paused: the pauses do not count.
+    /// All ranks that may take the request are paused, so pauses are ignored.
     pub(super) are_forced: bool,
-    /// Where the decode ranks among them can be handed KV from.
+    /// Prefill ranks that can transfer KV to the candidates of a decode leg.
     pub(super) sources: Sources,
-    /// Working memory of a binding.
+    /// Working memory of [`Binder`](super::Binder).
     pub(super) aside: Vec<RankIndex>,
 }
 
-/// What a rank is sought for.
+/// Requirements of a request for a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeking<'a> {
-    /// The caller and the model of the request: pauses of ranks may speak of these alone.
+    /// The caller and the model of the request: a rank may be paused for these alone.
     pub requester: Requester,
-    /// What it has to do. A rank that is sought for a decode leg may also be one that serves whole
-    /// requests only: it then takes the pair's place (`select/route.rs` says when).
+    /// The leg to serve. For a decode leg, ranks that serve whole requests only are candidates too:
+    /// such a rank replaces the pair (see `select/route.rs`).
     pub leg: Leg,
-    /// The rank that the other leg has, if it has one: the two must be near each other.
+    /// The rank that already serves the other leg; the candidates must be near it.
     pub near: Option<RankIndex>,
-    /// The ranks that may answer it, where not all may.
+    /// Restricts the ranks that may answer; `None`: all may.
     pub pin: Option<Pin>,
     /// Ranks that failed the request; their workers are left out.
     pub tried: &'a [RankIndex],
 }
 
-/// Why nothing is left.
+/// Why no candidate is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoCandidate {
     /// No worker that serves the model is healthy, or all were tried.
     NoneHealthy,
 }
 
-/// What a rank has to be, whatever its state.
+/// Static requirements of a rank, apart from its state.
 #[derive(Clone, Copy)]
 struct Fit<'a> {
     fleet: &'a FleetSnapshot,
     seeking: &'a Seeking<'a>,
-    /// The ranks that may answer, where not all may.
     pin: Option<Pin>,
 }
 
 impl Fit<'_> {
-    /// Role, place in the network, pin.
+    /// Does the rank match by role, place in the network, and pin?
     #[inline(always)]
     fn holds(&self, index: RankIndex, sources: &Sources) -> bool {
         let Self { fleet, seeking, pin } = *self;
@@ -68,7 +67,7 @@ impl Fit<'_> {
             && pin.is_none_or(|pin| meets(fleet, index, pin))
     }
 
-    /// The ranks of a model of which all are paused.
+    /// Collects paused ranks, if all ranks of a model are paused.
     #[cold]
     fn collect_last_resort(
         &self,
@@ -85,11 +84,11 @@ impl Fit<'_> {
 }
 
 impl Candidates {
-    /// Collects the eligible ranks of `model`: of decode ranks those that some usable prefill rank
-    /// can hand KV to.
+    /// Collects the eligible ranks of `model`. A decode rank is eligible if a usable prefill rank
+    /// can transfer KV to it.
     ///
     /// # Errors
-    /// [`NoCandidate`] when none is left.
+    /// [`NoCandidate`] if no rank is eligible.
     pub fn collect(
         &mut self,
         fleet: &FleetSnapshot,
@@ -103,7 +102,7 @@ impl Candidates {
         let usable = Usable { fleet, board, requester, tried, now };
         ranks.clear();
         sources.clear();
-        // Half of a pair on a worker that is gone, or that has another role now, is none.
+        // The other leg's worker is gone or has another role now, so no pair is possible.
         if seeking.near.is_some_and(|near| !is_up(fleet, near) || !fleet.serves(near, Leg::Decode))
         {
             return Err(NoCandidate::NoneHealthy);
@@ -132,29 +131,28 @@ impl Candidates {
         &self.ranks
     }
 
-    /// Takes one out: it had no room.
+    /// Removes a candidate that had no room.
     pub fn remove(&mut self, rank: RankIndex) {
         self.ranks.retain(|&candidate| candidate != rank);
     }
 
-    /// Keeps those for which `keep` holds.
     pub fn retain(&mut self, mut keep: impl FnMut(RankIndex) -> bool) {
         self.ranks.retain(|&rank| keep(rank));
     }
 
-    /// The only one is this.
+    /// Makes the rank the only candidate.
     pub fn set_only(&mut self, rank: RankIndex) {
         self.ranks.clear();
         self.ranks.push(rank);
     }
 
-    /// Puts all aside, for [`Self::take_up`].
+    /// Sets all candidates aside, for [`Self::take_up`].
     pub(super) fn put_aside(&mut self) {
         std::mem::swap(&mut self.ranks, &mut self.aside);
         debug_assert!(!self.aside.is_empty(), "nothing to take up");
     }
 
-    /// Of what lies aside, those for which `keep` holds.
+    /// Replaces the candidates by the ranks set aside that `keep` accepts.
     pub(super) fn take_up(&mut self, keep: impl Fn(&Sources, RankIndex) -> bool) {
         let Self { ranks, sources, aside, .. } = self;
         ranks.clear();

@@ -1,22 +1,21 @@
-//! Predicted work on a rank, in tokens of prefill: what a new request would wait for, plus what it
-//! adds.
+//! Predicted work on a rank, in prefill tokens: work that a new request would wait for, plus the
+//! work that it adds.
 
 use super::Prices;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::worker::{LoadReport, RankLoad, RankPast, ReportWeight};
 
-/// What one running request costs its rank's prefill, as prefill tokens: it shares every step of
+/// Cost of a running request to the prefill of its rank, in prefill tokens: both share each step of
 /// the batch.
 const RUNNING_REQUEST_TOKENS: u64 = 32;
-/// KV tokens held by running requests that weigh like one token of prefill, on a rank whose cache
-/// has an unknown size: attention over them is cheap but not free.
+/// KV tokens of running requests that cost as much as a prefill token, on a rank with a cache of
+/// unknown size: attention over them is cheap but not free.
 const HELD_TOKENS_PER_PREFILL_TOKEN: u64 = 64;
-/// Up to this share of its KV cache a rank takes another request without anybody noticing, in
-/// thousandths.
+/// Share of its KV cache, in thousandths, up to which a rank takes another request without delay.
 const KV_PERMILLE_EASY: u16 = 900;
-/// What each further thousandth weighs. A rank without a free block lets a newcomer wait for
-/// somebody's end, which takes as long as some thousand tokens of prefill; full ranks are avoided,
-/// not excluded.
+/// Cost of each thousandth above that. On a rank without a free block, a new request waits for the
+/// end of another request, which takes as long as some thousand prefill tokens. Full ranks are
+/// avoided, not excluded.
 const FULL_TOKENS_PER_PERMILLE: u64 = 40;
 const _: () = assert!(KV_PERMILLE_EASY < 1_000);
 /// More KV than a rank can hold, and more of a prompt than a body can carry.
@@ -24,52 +23,51 @@ const HELD_TOKENS_MAX: u64 = 1 << 37;
 const PROMPT_TOKENS_MAX: u64 = 1 << 26;
 const _: () = assert!(HELD_TOKENS_MAX.checked_mul(PROMPT_TOKENS_MAX).is_some());
 
-/// Cost of one rank for one request. Lower is better.
+/// Cost of a rank for a request. Lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankCost(pub u64);
 
-/// A rank's cost and what it is made of, in tokens of prefill.
+/// Parts of a rank's cost, in prefill tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostParts {
-    /// Prompts ahead of the request, sent by this router and its replicas: what is left of them to
-    /// compute.
+    /// Uncomputed tokens of prompts ahead of the request, from this router and its replicas.
     pub queued_tokens: u64,
-    /// What the rank would have to compute of the request itself.
+    /// Tokens of the request's own prompt that the rank would have to compute.
     pub uncached_tokens: u64,
-    /// Tokens of others that it pushes out of the cache and that are computed again.
+    /// Cached tokens of other prompts that the request evicts and that are computed again.
     pub evicted_tokens: u64,
-    /// What computing both costs those behind it, see [`Prices`].
+    /// Delay of later requests by the uncached and the evicted tokens, see [`Prices`].
     pub delay_tokens: u64,
-    /// Requests in flight of this router.
+    /// Running requests of this router.
     pub running_tokens: u64,
-    /// KV that they hold: the part of the prompt that finds no place beside it.
+    /// KV of running requests: the part of the prompt that finds no room beside it.
     pub held_tokens: u64,
-    /// What the engine reports beyond that: load of others, a cache that is nearly full. Fades with
-    /// the report's age.
+    /// Load that only the engine reports: requests of other routers, a nearly full cache. Fades
+    /// with the report's age.
     pub reported_tokens: u64,
-    /// What these take longer there than on a rank of mean speed: the evicted and the delay do not,
-    /// and running requests by half. Less than 0 on a faster rank.
+    /// Additional time compared with a rank of mean speed; negative on a faster rank. Evicted
+    /// tokens and delay do not count, and running requests by half.
     pub slower_tokens: i64,
 }
 
 impl CostParts {
-    /// All together.
+    /// Sum of the parts.
     #[must_use]
     #[inline]
     pub fn total(&self) -> RankCost {
         let own = self.queued_tokens.saturating_add(self.uncached_tokens);
         let own = own.saturating_add(self.evicted_tokens).saturating_add(self.delay_tokens);
         let own = own.saturating_add(self.running_tokens).saturating_add(self.held_tokens);
-        // Saturating: what engines report may be any number, and a sum that ran over would make the
+        // Saturating: an engine may report any number, and a sum that overflows would make the
         // fullest rank the cheapest.
         let all = own.saturating_add(self.reported_tokens);
         debug_assert!(all >= self.queued_tokens.max(self.uncached_tokens), "parts are missing");
         RankCost(all.saturating_add_signed(self.slower_tokens))
     }
 
-    /// What takes longer on a slower rank. Running requests count by half: their steps wait for
-    /// the memory of a rank, and ranks differ in that about half as much. What the delay and lost
-    /// blocks cost others does not depend on this rank.
+    /// Parts that take longer on a slower rank. Running requests count by half: decode steps are
+    /// bound by memory, and ranks differ in that about half as much. Delay and evicted blocks cost
+    /// other requests time, which does not depend on this rank.
     #[inline]
     fn by_speed(&self) -> u64 {
         let prompts = self.queued_tokens.saturating_add(self.uncached_tokens);
@@ -79,40 +77,37 @@ impl CostParts {
 }
 
 impl RankCost {
-    /// Of a rank that cannot be.
+    /// Cost of an unknown rank.
     pub const MAX: Self = Self(u64::MAX);
 }
 
-/// What a request asks of one rank.
+/// Work of a request on a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankWork {
-    /// Tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Those that the rank would have to compute.
+    /// Prompt tokens that the rank would have to compute.
     pub uncached_tokens: u64,
-    /// What tokens cost at this moment.
     pub prices: Prices,
-    /// KV tokens that the rank can hold; 0: not known.
+    /// KV tokens that the rank can hold; 0: unknown.
     pub kv_capacity_tokens: u64,
-    /// A cost above this need not be computed to its end.
+    /// A cost above this limit need not be computed to its end.
     pub most: RankCost,
 }
 
-/// One rank at one moment, by the leases on it.
+/// State of a rank at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct RankNow<'a> {
-    /// What is in flight there.
+    /// Requests in flight on the rank.
     pub load: &'a RankLoad,
-    /// What it has lately done.
+    /// Recent speed and cache use of the rank.
     pub past: &'a RankPast,
-    /// What its engine said last.
+    /// Last report of the rank's engine.
     pub report: Option<&'a LoadReport>,
-    /// The moment that is meant.
     pub now: NanosSinceStart,
 }
 
-/// Tokens ahead of the request on that rank plus the tokens it would have to prefill itself. How
-/// much a report counts is asked for only where it adds something.
+/// Tokens ahead of the request on the rank plus the tokens that it would have to prefill itself.
+/// `weight_of` is called only if the report adds to the cost.
 #[must_use]
 #[inline]
 pub fn predicted_work(
@@ -131,8 +126,8 @@ pub fn predicted_work(
         ..CostParts::default()
     };
     let differ = prices.speeds().differ();
-    // Divisions come below, and most ranks are dearer than the best without them. A fast rank may
-    // be cheaper than that.
+    // Before the divisions below: without them most ranks already cost more than the best rank. Not
+    // if speeds differ: a fast rank may cost less than this.
     if !differ && first.total() > work.most {
         return first;
     }
@@ -154,19 +149,19 @@ pub fn predicted_work(
     CostParts { slower_tokens: prices.speeds().longer(parts.by_speed(), past), ..parts }
 }
 
-/// Running requests that hold a share of a cache leave the rest of it to prompts: of the request's
-/// own prompt that share has no place, or pushes out as much of another one.
+/// Running requests that hold a share of a cache leave only the rest for prompts: the same share of
+/// the request's prompt finds no room, or evicts as much of another prompt.
 #[inline]
 fn crowding(held_tokens: u64, work: &RankWork) -> u64 {
-    // The product of both stays within the word.
+    // The limits keep the product within 64 bits.
     let product = held_tokens.min(HELD_TOKENS_MAX) * work.prompt_tokens.min(PROMPT_TOKENS_MAX);
     product
         .checked_div(work.kv_capacity_tokens)
         .unwrap_or(held_tokens / HELD_TOKENS_PER_PREFILL_TOKEN)
 }
 
-/// What a report adds while it is new. Of those that wait there, `elsewhere` tokens are known
-/// better: replicas say so.
+/// Cost that a new report adds. `elsewhere` tokens of the waiting requests are left out: replicas
+/// have reported these more exactly.
 #[inline]
 fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
     let foreign = &report.foreign;
@@ -195,7 +190,7 @@ mod tests {
         }
     }
 
-    /// On a rank of which nothing else is known.
+    /// Cost parts of a rank without a past.
     fn parts(load: &RankLoad, work: &RankWork, report: Option<&LoadReport>) -> CostParts {
         let past = RankPast::default();
         let now = NanosSinceStart(0);
@@ -249,13 +244,13 @@ mod tests {
             parts(&idle, &work(100), Some(&report))
         };
         let waits = LoadReading { waiting: 2, ..LoadReading::default() };
-        let told = |elsewhere| {
+        let cost_with = |elsewhere| {
             idle.set_prefill_elsewhere(elsewhere);
             let parts = cost(waits);
             (parts.queued_tokens, parts.reported_tokens)
         };
-        // Two that wait: 2 x 32 and 2 x 512, of which replicas know a part, or more.
-        assert_eq!([0, 700, 5_000].map(told), [(0, 1_088), (700, 388), (5_000, 64)]);
+        // Two waiting requests: 2 x 32 and 2 x 512, of which replicas report a part, or more.
+        assert_eq!([0, 700, 5_000].map(cost_with), [(0, 1_088), (700, 388), (5_000, 64)]);
     }
 
     #[test]

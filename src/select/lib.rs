@@ -1,8 +1,8 @@
-//! Chooses the rank of a request: what each rank holds of its prompt, what each would cost, the
-//! choice. Pure: candidates, loads, overlaps and a random source in, a choice out.
-//! Called by `shard::request` on the shard's thread; never blocks, never allocates.
+//! Chooses the rank of a request: overlap of each rank with the prompt, cost of each rank, choice.
+//! Pure: candidates, loads, overlaps and a random source in, a choice out. Called by
+//! `shard::request` on the shard's thread; never blocks, never allocates.
 
-mod because;
+mod choice_reason;
 mod bind;
 mod candidate;
 mod cost;
@@ -10,7 +10,7 @@ mod match_request;
 mod matched;
 mod model;
 mod naming;
-mod noted;
+mod part_keys;
 mod pick;
 mod prices;
 mod prompt;
@@ -21,18 +21,18 @@ mod session;
 mod sources;
 mod speeds;
 mod tiers;
-mod told;
+mod reported;
 mod usable;
 
-pub use because::{Because, most_held};
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, Seeking};
+pub use choice_reason::{Because, most_held};
 pub use cost::{CostParts, RankCost, RankNow, RankWork, predicted_work};
 pub use match_request::MatchRequest;
 pub use matched::Matched;
 pub use model::{NoModel, cache_namespace, model};
 pub use naming::served_as;
-pub use noted::noted_keys;
+pub use part_keys::noted_keys;
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };
@@ -40,10 +40,10 @@ pub use prices::Prices;
 pub use prompt::Prompt;
 pub use prompt_size::PromptSize;
 pub use reach::reaches;
+pub use reported::ToldPaths;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
 pub use session::is_anchor;
 pub use tiers::{TierOverlaps, weigh_tiers};
-pub use told::ToldPaths;
 
 #[cfg(test)]
 mod route_tests;

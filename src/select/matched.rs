@@ -1,9 +1,9 @@
-//! What each rank holds of one prompt: exactly where KV events tell; elsewhere, and until events
-//! tell, by where earlier prompts went. Shards run it for requests, the control plane for
-//! explanations; both see the same.
+//! Overlap of each rank with a prompt: exact for ranks with KV events; without events, and until
+//! events arrive, guessed from the ranks of earlier prompts. Shards run it for requests, the
+//! control plane for explanations; both get the same result.
 
 use super::prompt::View;
-use super::told::RoutedPath;
+use super::reported::RoutedPath;
 use super::{MatchRequest, Prompt, TierOverlaps, ToldPaths, cache_namespace, reaches, weigh_tiers};
 use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
@@ -13,35 +13,34 @@ use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::RenderThread;
 use std::time::Duration;
 
-/// What each rank holds of one prompt, by rank: working memory for the choice. [`Prompt`] keeps the
-/// same in short.
+/// Overlaps of the current prompt by rank: working memory for the choice. [`Prompt`] stores the
+/// same in compact form.
 #[derive(Debug)]
 pub struct Matched {
-    /// Of the prompt, see [`Prompt::prompt_bytes`].
+    /// See [`Prompt::prompt_bytes`].
     prompt_bytes: u64,
     /// See [`Prompt::is_rendered`].
     is_rendered: bool,
-    /// What each rank is believed to hold: the selection's view.
+    /// Overlaps for selection: events and guesses.
     overlaps: Overlaps,
-    /// The part of it that no event has told of though the rank has events.
+    /// Guessed part of the overlaps of ranks with events: no event has confirmed it yet.
     on_the_way: Overlaps,
-    /// What events tell.
+    /// Overlaps by events alone.
     exact: Overlaps,
     /// Working memory.
     guessed: Overlaps,
-    /// Number of the walk whose findings these are.
+    /// Number of the walk that found these overlaps.
     walk_number: u64,
 }
 
-/// What is used goes on being believed if it is told of once in this part of its time.
+/// A guess in use stays valid if it is reported again within this part of its TTL.
 const TTL_PARTS: u32 = 4;
 
-/// Where every engine that knows of ranks reads the one that it is told.
+/// Endpoints on which every engine with ranks reads the requested rank.
 const READ_BY_ALL: [Endpoint; 3] =
     [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
 
 impl Matched {
-    /// Room for so many ranks.
     #[must_use]
     pub fn new(rank_count: usize) -> Self {
         let overlaps = || Overlaps::new(rank_count);
@@ -62,14 +61,14 @@ impl Matched {
         self.exact.clear();
     }
 
-    /// Takes in what is known of a prompt, unless the last walk was its own.
+    /// Loads the overlaps of a prompt, unless they are still here from its own walk.
     pub fn recall(&mut self, prompt: &Prompt) {
         self.prompt_bytes = prompt.prompt_bytes();
         self.is_rendered = prompt.is_rendered();
         if prompt.recalled_by != 0 && prompt.recalled_by == self.walk_number {
             return;
         }
-        // Another prompt was matched since: an await lies between match and choice.
+        // Another prompt was matched in between: there is an await between match and choice.
         self.clear();
         self.walk_number += 1;
         for (view, rank, overlap) in prompt.found() {
@@ -85,55 +84,54 @@ impl Matched {
         }
     }
 
-    /// Did the last walk stop early, because it cost too much where it was made?
+    /// Did the last walk stop at the limit of its thread?
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.exact.is_cut()
     }
 
-    /// Length of the prompt in bytes; 0 when it is not matched.
+    /// Length of the prompt in bytes; 0 if it is not matched.
     #[must_use]
     pub const fn prompt_bytes(&self) -> u64 {
         self.prompt_bytes
     }
 
-    /// What each rank is believed to hold.
+    /// Overlaps for selection: events and guesses.
     #[must_use]
     pub fn overlaps(&self) -> &Overlaps {
         &self.overlaps
     }
 
-    /// The part of it that no event has told of though the rank has events.
+    /// Guessed part of the overlaps of ranks with events: no event has confirmed it yet.
     #[must_use]
     pub fn on_the_way(&self) -> &Overlaps {
         &self.on_the_way
     }
 
-    /// What events tell of a rank with these tiers, whatever else is believed.
+    /// Overlaps of a rank with these tiers by events alone, without guesses.
     #[must_use]
     pub fn told(&self, rank: RankIndex, tiers: TierRanks) -> TierOverlaps {
         TierOverlaps::of(rank, tiers, &self.exact)
     }
 
-    /// What the rank's events tell it holds, by tier; `None` where the selection's view rests on
-    /// something else.
+    /// Overlaps of the rank by tier, if selection used events alone; `None` if it used a guess.
     #[must_use]
     pub fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<TierOverlaps> {
-        let told = self.kind(fleet, rank) == GuessKind::Speculative
+        let is_exact = self.kind(fleet, rank) == GuessKind::Speculative
             && self.on_the_way.get(rank) == Overlap::default();
         let tiers = fleet.ranks.get(rank.index())?.tiers;
-        told.then(|| self.told(rank, tiers))
+        is_exact.then(|| self.told(rank, tiers))
     }
 
-    /// What a guess about the rank is, or would be.
+    /// The kind of guesses for the rank.
     #[must_use]
     pub fn kind(&self, fleet: &FleetSnapshot, rank: RankIndex) -> GuessKind {
         let is_live = fleet.ranks.get(rank.index()).is_some_and(|rank| rank.kv_feed_live);
         if self.is_rendered && is_live { GuessKind::Speculative } else { GuessKind::Approximate }
     }
 
-    /// Walks the index for these ranks, after [`Prompt::write_text`], and leaves with the prompt
-    /// what it found. What cannot be matched is left without overlap.
+    /// Walks the index for these ranks, after [`Prompt::write_text`], and stores the overlaps in
+    /// the prompt. A prompt that cannot be matched has no overlap.
     pub fn walk(
         &mut self,
         ask: &MatchRequest<'_>,
@@ -168,7 +166,7 @@ impl Matched {
         let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
         let any_blind =
             !ask.fleet.config.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
-        let any_told = !ask.fleet.config.approximate.speculative_ttl.is_zero()
+        let any_with_events = !ask.fleet.config.approximate.speculative_ttl.is_zero()
             && of_kind(GuessKind::Speculative);
         if any_blind {
             is_same = false;
@@ -176,44 +174,44 @@ impl Matched {
             self.add_approximate(ask, prompt.text(), &mut chunks);
             prompt.chunks.approximate = chunks;
         }
-        // Another walk, so only where events leave more open than a chunk.
-        // What ranks with windows could resume is weighed already.
-        let told = match ask.model.roots.windowed.is_empty() {
+        // A second walk, so only if events leave more than a chunk unconfirmed. For ranks with
+        // windows, `overlaps` already has only the part that they could resume.
+        let confirmed = match ask.model.roots.windowed.is_empty() {
             true => &self.exact,
             false => &self.overlaps,
         };
-        if any_told && leaves_a_chunk(told, prompt.text()) {
+        if any_with_events && leaves_a_chunk(confirmed, prompt.text()) {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks.speculative);
             self.add_speculative(ask, prompt.text(), bytes_per_token, &mut chunks);
             prompt.chunks.speculative = chunks;
         }
         if let Some(endpoint) = ask.request.endpoint.filter(|at| !READ_BY_ALL.contains(at)) {
-            // What a rank holds is worth nothing where another one may serve the request.
+            // The overlap of a rank is worth nothing if another rank may serve the request.
             is_same = false;
             let is_reached = |rank| reaches(ask.fleet, rank, endpoint);
             self.overlaps.retain(is_reached);
             self.on_the_way.retain(is_reached);
         }
         if is_same {
-            prompt.keep(View::Same, &self.exact);
+            prompt.store(View::Same, &self.exact);
         } else {
-            prompt.keep(View::Selection, &self.overlaps);
-            prompt.keep(View::OnTheWay, &self.on_the_way);
-            prompt.keep(View::Exact, &self.exact);
+            prompt.store(View::Selection, &self.overlaps);
+            prompt.store(View::OnTheWay, &self.on_the_way);
+            prompt.store(View::Exact, &self.exact);
         }
         prompt.recalled_by = self.walk_number;
     }
 
-    /// What the owner of the prompt's path is to be told about where it went, if that helps the
-    /// next one: not what it has been told a moment ago.
+    /// The report of the prompt's rank to the owner of its path. `None` if later prompts would gain
+    /// nothing, or if the same was reported a moment ago.
     #[must_use]
     pub fn to_remember(
         &self,
         ask: &MatchRequest<'_>,
         prompt: &Prompt,
         rank: RankIndex,
-        told: &mut ToldPaths,
+        reported: &mut ToldPaths,
         now: impl FnOnce() -> NanosSinceStart,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
         let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
@@ -225,16 +223,16 @@ impl Matched {
             GuessKind::Approximate => ask.fleet.config.approximate.ttl,
             GuessKind::Speculative => ask.fleet.config.approximate.speculative_ttl,
         };
-        // A model with one rank leaves nothing to choose, so nothing is worth remembering.
+        // A model with a single rank leaves no choice, so no guess is useful.
         if ttl.is_zero() || self.prompt_bytes == 0 || ask.model.ranks.len() < 2 {
             return None;
         }
-        // Of a rank that cannot resume everywhere: what it could resume.
+        // For a rank with windows: the part that it could resume.
         let tiers = ask.fleet.ranks.get(rank.index()).map(|rank| rank.tiers).unwrap_or_default();
         let held = self.exact.get(tiers.point().unwrap_or(rank));
         let held = usize::try_from(held.bytes).unwrap_or(usize::MAX);
         let unheld = prompt.text_bytes().saturating_sub(held);
-        // Events tell of all but less than a chunk: a guess would add nothing.
+        // Events confirm all but less than a chunk: a guess would add nothing.
         if kind == GuessKind::Speculative && unheld < SPECULATIVE_CHUNK_BYTES {
             return None;
         }
@@ -244,8 +242,9 @@ impl Matched {
         let root = root(ask, kind);
         let chunks = match kind {
             GuessKind::Approximate if !prompt.chunks.approximate.is_empty() => {
-                let is_news = self.is_news(&prompt.chunks.approximate, rank, told, now(), ttl);
-                is_news.then(|| prompt.chunks.approximate.clone())?
+                let chunks = &prompt.chunks.approximate;
+                let is_due = self.mark_due(chunks, rank, reported, now(), ttl);
+                is_due.then(|| chunks.clone())?
             }
             GuessKind::Speculative if !prompt.chunks.speculative.is_empty() => {
                 prompt.chunks.speculative.clone()
@@ -262,25 +261,26 @@ impl Matched {
         Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
     }
 
-    /// Is a rank not believed to hold all of these chunks, or is a part of their time over?
-    fn is_news(
+    /// Records a report of these chunks, unless the rank's guesses hold all of them and are younger
+    /// than a part of their TTL; false: no report.
+    fn mark_due(
         &self,
         chunks: &[BlockKey],
         rank: RankIndex,
-        told: &mut ToldPaths,
+        reported: &mut ToldPaths,
         now: NanosSinceStart,
         ttl: Duration,
     ) -> bool {
         let Some(&end) = chunks.last() else { return false };
         let held = usize::try_from(self.overlaps.get(rank).bytes).unwrap_or(0);
         if held < chunks.len() * GuessKind::Approximate.chunk_bytes() {
-            told.note(RoutedPath { end, rank }, now);
+            reported.mark(RoutedPath { end, rank }, now);
             return true;
         }
-        told.is_due(RoutedPath { end, rank }, now, ttl / TTL_PARTS)
+        reported.mark_due(RoutedPath { end, rank }, now, ttl / TTL_PARTS)
     }
 
-    /// Ranks without events: what was sent to them.
+    /// Adds guesses for ranks without events, from the prompts sent to them.
     fn add_approximate(&mut self, ask: &MatchRequest<'_>, text: &[u8], chunks: &mut Vec<BlockKey>) {
         let kind = GuessKind::Approximate;
         if text.len() < kind.chunk_bytes() {
@@ -296,8 +296,9 @@ impl Matched {
         }
     }
 
-    /// Ranks with events: what was just sent to them and is not told of yet. Differences of up to a
-    /// block and a chunk come from the different cuts and are left to the events.
+    /// Adds guesses for ranks with events, from prompts sent a moment ago whose events are not here
+    /// yet. Blocks and chunks end at different bytes, so a difference of up to a block or a chunk
+    /// is ignored.
     fn add_speculative(
         &mut self,
         ask: &MatchRequest<'_>,
@@ -313,8 +314,8 @@ impl Matched {
             if self.kind(ask.fleet, rank) != GuessKind::Speculative {
                 continue;
             }
-            let told = self.overlaps.get(rank).bytes;
-            let more = found.bytes.saturating_sub(told);
+            let confirmed = self.overlaps.get(rank).bytes;
+            let more = found.bytes.saturating_sub(confirmed);
             if more > cut_bytes(ask.fleet, rank, bytes_per_token) {
                 self.overlaps.record(rank, found);
                 debug_assert!(more <= self.overlaps.get(rank).bytes, "a part above the whole");
@@ -324,15 +325,15 @@ impl Matched {
     }
 }
 
-/// Is more of the prompt than a speculative chunk unknown to the rank that holds most of it?
-/// If not, nothing that is on its way matters, and conversations that go on are spared a walk.
-fn leaves_a_chunk(told: &Overlaps, text: &[u8]) -> bool {
-    let told_most = told.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
-    let told_most = usize::try_from(told_most).unwrap_or(usize::MAX);
-    text.len().saturating_sub(told_most) >= SPECULATIVE_CHUNK_BYTES
+/// Does the largest overlap leave at least a speculative chunk of the prompt? If not, guesses do
+/// not matter, and the next turns of a conversation are spared a walk.
+fn leaves_a_chunk(confirmed: &Overlaps, text: &[u8]) -> bool {
+    let most = confirmed.iter_held().map(|(_, found)| found.bytes).max().unwrap_or(0);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    text.len().saturating_sub(most) >= SPECULATIVE_CHUNK_BYTES
 }
 
-/// Bytes of one chunk or one of the rank's blocks, whichever is longer.
+/// Bytes of a chunk or of a block of the rank, whichever is longer.
 fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u32 {
     let block_size_tokens = fleet.ranks.get(rank.index()).map_or(0, |rank| rank.block_size_tokens);
     #[expect(
@@ -352,7 +353,7 @@ pub(super) fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
         GuessKind::Speculative => roots.speculative,
     };
     let root = ask.index.salted(root, &cache_namespace(ask.model, ask.request));
-    // One entry of the fleet may stand for many models.
+    // A single entry of the fleet may cover many models.
     let is_any = &*ask.model.name == ANY_MODEL;
     if is_any { ask.index.salted(root, &ask.request.model) } else { root }
 }

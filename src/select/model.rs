@@ -1,5 +1,5 @@
-//! The model that a request asks for, and with it the ranks that may serve it. A name that a worker
-//! lists belongs to the workers that list it. [`ANY_MODEL`] serves only names that no worker lists.
+//! The requested model, and with it the ranks that may serve the request. A name that workers list
+//! belongs to these workers. [`ANY_MODEL`] serves only names that no worker lists.
 //!
 //! | the name | answer |
 //! |---|---|
@@ -15,31 +15,30 @@ use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use std::borrow::Cow;
 
-/// Why no model is found.
+/// Why no model was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoModel {
-    /// The workers that may serve it cannot be asked yet.
+    /// Workers that may serve the model have not listed their models yet.
     NoneYet,
-    /// No worker serves the named one.
+    /// No worker serves the named model.
     Unknown,
-    /// The endpoint needs a name and the body has none.
+    /// The endpoint needs a model name and the body has none.
     Missing,
-    /// Only a name would show that the path is one of an engine, and the body has none.
+    /// Unknown path, without a model name that would mark it as an engine's path.
     NoPath,
 }
 
-/// The model a request asks for. Endpoints that engines serve without a model name get the first
-/// one.
+/// The requested model. Endpoints that engines serve without a model name get the first model.
 ///
 /// # Errors
-/// [`NoModel`] when there is none.
+/// [`NoModel`] if no model matches.
 pub fn model<'a>(
     fleet: &'a FleetSnapshot,
     endpoint: Endpoint,
     request: &ApiRequest,
 ) -> Result<(ModelIndex, &'a Model), NoModel> {
-    let names_one = request.has_model && !request.model.is_empty();
-    if endpoint == Endpoint::Other && !names_one {
+    let has_name = request.has_model && !request.model.is_empty();
+    if endpoint == Endpoint::Other && !has_name {
         return Err(NoModel::NoPath);
     }
     if !request.lora.is_empty()
@@ -47,7 +46,7 @@ pub fn model<'a>(
     {
         return Ok(adapter);
     }
-    if names_one && endpoint != Endpoint::Models {
+    if has_name && endpoint != Endpoint::Models {
         return served(fleet, &request.model)
             .or_else(|| adapter(fleet, named_with_base(fleet, &request.model)?))
             .or_else(|| fleet.model_for(&request.model))
@@ -74,8 +73,8 @@ fn unserved(fleet: &FleetSnapshot, name: &str) -> NoModel {
     NoModel::Unknown
 }
 
-/// What separates the request's blocks from others of the model: its salt, and an adapter that it
-/// asks for and that no worker lists, so that it has no model of its own.
+/// Separates the request's blocks from other blocks of the model: the request's salt, and a
+/// requested adapter that no worker lists and that has therefore no model of its own.
 #[must_use]
 pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, str> {
     let salt = request.cache_salt.as_str();
@@ -87,14 +86,14 @@ pub fn cache_namespace<'a>(model: &Model, request: &'a ApiRequest) -> Cow<'a, st
     Cow::Owned(format!("{salt}\0\0{adapter}"))
 }
 
-/// The model that is meant where none is named: the only one, whatever names and adapters it has
-/// besides.
+/// The model of a request without a name: the only base model, whatever aliases and adapters it
+/// has.
 fn only(fleet: &FleetSnapshot) -> Result<(ModelIndex, &Model), NoModel> {
     let is_own = |model: &&Model| model.is_known() && !model.is_adapter();
     let mut own = fleet.models.iter().filter(is_own);
     let none = if fleet.serving.awaits_models { NoModel::NoneYet } else { NoModel::Missing };
     let first = own.next().ok_or(none)?;
-    // No engine serves two models: names with the same ranks are names of one.
+    // No engine serves two base models: names with the same ranks are aliases.
     if own.any(|model| model.ranks != first.ranks) {
         return Err(NoModel::Missing);
     }
@@ -109,8 +108,7 @@ fn adapter<'a>(fleet: &'a FleetSnapshot, name: &str) -> Option<(ModelIndex, &'a 
     served(fleet, name).filter(|(_, model)| model.is_adapter())
 }
 
-/// The second half of SGLang's `model:adapter`, if the first is a model that is served. Both may
-/// hold colons themselves.
+/// The adapter in SGLang's `model:adapter`, if the model is served. Both names may contain colons.
 fn named_with_base<'a>(fleet: &FleetSnapshot, name: &'a str) -> Option<&'a str> {
     name.match_indices(':').find_map(|(at, _)| {
         let (base, adapter) = name.split_at_checked(at)?;
@@ -147,7 +145,7 @@ mod tests {
         FleetSnapshot { models: models.map(model).into(), ..FleetSnapshot::default() }
     }
 
-    fn asked(name: &str, lora: &str) -> Result<String, NoModel> {
+    fn found(name: &str, lora: &str) -> Result<String, NoModel> {
         let request = ApiRequest {
             model: name.into(),
             has_model: !name.is_empty(),
@@ -172,16 +170,16 @@ mod tests {
             ("m:8b", "unheard", "m:8b+unheard"),
             ("m:8b", "other", "m:8b+other"),
         ] {
-            assert_eq!(asked(name, lora).as_deref(), Ok(wanted), "{name} {lora}");
+            assert_eq!(found(name, lora).as_deref(), Ok(wanted), "{name} {lora}");
         }
         for unknown in
             ["gone", "m:8b:gone", "m:8b:unheard", "m:8b:other", "m:8b:", "tuned:x", ":tuned"]
         {
-            assert_eq!(asked(unknown, ""), Err(NoModel::Unknown), "{unknown}");
+            assert_eq!(found(unknown, ""), Err(NoModel::Unknown), "{unknown}");
         }
     }
 
-    /// Engines take a request without a model for one of theirs.
+    /// Engines serve a request without a model name.
     #[test]
     fn a_model_that_is_the_only_one_need_not_be_named() {
         let named = |fleet: &FleetSnapshot, has_model| {

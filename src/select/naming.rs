@@ -1,11 +1,11 @@
-//! What the model name of a client stands for: the tables `[[model]]`.
+//! Model aliases: the tables `[[model]]` map a client's model name to a served model.
 
 use forebay_config::ModelConfig;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
 
-/// The model that a request for `name` is for; `None` if no table has the name. Tables share the
-/// requests by weight, if their model has a worker. `draw` is below [`SESSION_DRAW_END`]: a session
-/// brings the same number each time, and stays with its model.
+/// The model that serves requests for `name`; `None` if no table has the name. Tables of a name
+/// share its requests by weight, if their model has a worker. `draw` is below [`SESSION_DRAW_END`]:
+/// a session draws the same number each time, and stays with its model.
 #[must_use]
 pub fn served_as<'a>(
     fleet: &'a FleetSnapshot,
@@ -30,7 +30,7 @@ pub fn served_as<'a>(
     Some(&chosen.unwrap_or(first).to)
 }
 
-/// A draw as a number below `total`. The product may be longer than a word.
+/// Scales a draw to a number below `total`. The product may exceed 64 bits.
 fn scaled(draw: u64, total: u64) -> u64 {
     let number = u128::from(draw) * u128::from(total) / u128::from(SESSION_DRAW_END);
     u64::try_from(number).unwrap_or(u64::MAX)
@@ -54,7 +54,7 @@ mod tests {
     use forebay_fleet::worker::test_support;
     use std::sync::Arc;
 
-    /// `base` and `other` are served, by a worker each.
+    /// Models `base` and `other`, each with its own worker.
     fn fleet(tables: &[(&str, &str, u32)]) -> FleetSnapshot {
         let table = |&(name, to, weight): &(&str, &str, u32)| ModelConfig {
             name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! The policies, and what a request is expected to cost a rank.
+//! The policies, and the expected cost of a request on a rank.
 
 use super::{CostParts, Prices, PromptSize, RankCost, RankNow, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -10,50 +10,46 @@ use forebay_index::{Overlaps, PrefixMarks};
 
 pub use forebay_config::Policy;
 
-/// Bytes per token until matched blocks have told better. English and code under the common
-/// vocabularies: 3.5 to 4.5.
+/// Bytes per token before the first matched block. English and code under the common vocabularies:
+/// 3.5 to 4.5.
 pub const BYTES_PER_TOKEN_DEFAULT: f32 = 4.0;
 
-/// Output tokens expected of a request that does not say.
+/// Expected output tokens of a request without a limit.
 const OUTPUT_TOKENS_DEFAULT: u32 = 256;
 
 /// Output tokens counted at most: limits like 128k are ceilings, not expectations.
 const OUTPUT_TOKENS_COUNTED_MAX: u32 = 2_048;
 const _: () = assert!(OUTPUT_TOKENS_DEFAULT <= OUTPUT_TOKENS_COUNTED_MAX);
 
-/// Everything a policy looks at.
+/// Input of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct PickRequest<'a> {
     /// The caller and the model of the request.
     pub requester: Requester,
-    /// What the rank has to do.
     pub leg: Leg,
     /// Ranks to choose from; not empty.
     pub ranks: &'a [RankIndex],
-    /// What the ranks can hold.
     pub fleet: &'a FleetSnapshot,
-    /// Loads of all ranks.
+    /// Load of all ranks, counted by this router.
     pub board: &'a LoadBoard,
-    /// What engines report beyond it.
+    /// Load that engines report.
     pub reports: &'a LoadReports,
-    /// The age of reports is counted to here, and the time that queues had.
+    /// Time to which the age of reports and the progress of prefill are computed.
     pub now: NanosSinceStart,
     /// Prompt bytes found per rank.
     pub overlaps: &'a Overlaps,
-    /// What tokens cost beyond themselves.
+    /// Cost of tokens beyond their own computation.
     pub prices: Prices,
-    /// Length of the prompt.
     pub prompt: PromptSize,
-    /// Names of its prefixes.
+    /// Keys of the prompt's prefixes.
     pub marks: &'a PrefixMarks,
-    /// The session that the request belongs to.
     pub session: Option<SessionKey>,
-    /// Of the ranks, the session's own; see [`Self::anchor_among`].
+    /// Rank that the session prefers, if `ranks` holds it; see [`Self::anchor_among`].
     pub anchor: Option<RankIndex>,
 }
 
-/// The one piece of state a policy keeps, per shard. Each leg takes its own turns: with one count
-/// for all, a pair's first leg would get the even ranks for ever, its second the odd ones.
+/// Round-robin positions of a shard, a position for each leg: with a shared position, the first leg
+/// of pairs would always get the even ranks, the second leg the odd ranks.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     next: [usize; 3],
@@ -73,7 +69,7 @@ impl RoundRobin {
     }
 }
 
-/// Chooses a rank; `None` only if there is none to choose from.
+/// Chooses a rank; `None` only if `request.ranks` is empty.
 #[must_use]
 pub fn pick(
     policy: Policy,
@@ -86,8 +82,8 @@ pub fn pick(
     })
 }
 
-/// The same, where more is to be weighed than the rank itself. `weight` is `None` of a rank that
-/// costs more than asked for, or that is not to be taken.
+/// [`pick`] with a cost function of the caller. `weight` returns `None` for a rank that costs more
+/// than the given limit, or that must not be taken.
 pub(super) fn pick_by(
     policy: Policy,
     request: &PickRequest<'_>,
@@ -110,18 +106,18 @@ pub(super) fn pick_by(
 }
 
 impl PickRequest<'_> {
-    /// Tokens of the prompt that the rank would have to compute.
+    /// Prompt tokens that the rank would have to compute.
     #[must_use]
     #[inline]
     pub fn uncached_tokens(&self, rank: RankIndex) -> u64 {
-        // Most ranks hold nothing of a prompt, and tokens of bytes cost a division.
+        // Most ranks have no overlap, and the conversion of bytes to tokens costs a division.
         match u64::from(self.overlaps.get(rank).bytes) {
             0 => self.prompt.tokens(),
             held => self.prompt.tokens_of(self.prompt.bytes().saturating_sub(held)),
         }
     }
 
-    /// Tokens of the prompt that requests hold which run on the rank.
+    /// Prompt tokens that running requests on the rank already hold.
     #[must_use]
     #[inline]
     pub fn shared_tokens(&self, rank: RankIndex) -> u64 {
@@ -129,8 +125,8 @@ impl PickRequest<'_> {
         shared.min(self.prompt.tokens())
     }
 
-    /// What the policy minimises; nothing for those that do not compare. A cost above `most` is not
-    /// computed to its end: it may be told as less than it is, but not as `most` or below.
+    /// Cost of the rank under the policy. Policies that do not compare ranks cost 0. A cost above
+    /// `most` is not computed to its end: the returned cost may be too low, but is above `most`.
     #[must_use]
     #[inline(always)]
     pub fn weight(&self, policy: Policy, rank: RankIndex, most: RankCost) -> RankCost {
@@ -142,13 +138,13 @@ impl PickRequest<'_> {
         }
     }
 
-    /// What policy `kv` minimises.
+    /// Cost of the rank under policy `kv`.
     #[must_use]
     pub fn cost(&self, rank: RankIndex) -> RankCost {
         self.cost_of(rank, self.tokens_to_compute(rank), RankCost::MAX)
     }
 
-    /// What it is made of; `None` for a rank that cannot be.
+    /// Parts of [`Self::cost`]; `None` for an unknown rank.
     #[must_use]
     pub fn cost_parts(&self, rank: RankIndex) -> Option<CostParts> {
         self.parts_of(rank, self.tokens_to_compute(rank), RankCost::MAX)
@@ -156,14 +152,14 @@ impl PickRequest<'_> {
 
     #[inline]
     fn tokens_to_compute(&self, rank: RankIndex) -> u64 {
-        // Who only decodes computes nothing of the prompt.
+        // A decode leg computes no prompt tokens.
         if self.leg == Leg::Decode { 0 } else { self.uncached_tokens(rank) }
     }
 
-    /// What it costs to compute so many tokens of the prompt there, up to `most`.
+    /// Cost of the rank if it computes `tokens` of the prompt. Above `most`, see [`Self::weight`].
     #[inline(always)]
     pub(super) fn cost_up_to(&self, rank: RankIndex, tokens: u64, most: RankCost) -> RankCost {
-        // Beside a rank with most of the prompt, the loads of the others are not looked at.
+        // After a rank with a large overlap, the loads of most other ranks need not be read.
         let least = RankCost(self.prices.least(tokens));
         if least > most {
             return least;
@@ -193,8 +189,8 @@ impl PickRequest<'_> {
         Some(predicted_work(seen, &work, |report| self.reports.weight_of(report, self.now)))
     }
 
-    /// What the policies minimise that look at load alone: requests, ours and reported ones, in
-    /// units of 1/1,024.
+    /// Cost under policies that compare load alone: requests of this router and reported requests,
+    /// in units of 1/1,024.
     #[must_use]
     pub fn load_only(&self, rank: RankIndex) -> RankCost {
         let Some(load) = self.board.rank(rank) else { return RankCost::MAX };
@@ -206,31 +202,30 @@ impl PickRequest<'_> {
     }
 }
 
-/// Output tokens that a request is expected to make.
+/// Expected output tokens of a request.
 #[must_use]
 pub fn output_tokens(max_tokens: Option<u32>) -> u32 {
     max_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(OUTPUT_TOKENS_COUNTED_MAX)
 }
 
-/// What a request costs a rank.
+/// Cost of a request that its lease counts on the rank.
 #[must_use]
 #[inline]
 pub fn lease_cost(request: &PickRequest<'_>, rank: RankIndex, output_tokens: u32) -> LeaseCost {
     let uncached = request.uncached_tokens(rank);
-    // Who prefills for another rank makes one token and is done.
+    // A prefill leg produces a single token.
     let output = if request.leg == Leg::Prefill { 1 } else { u64::from(output_tokens) };
     debug_assert!(uncached <= request.prompt.tokens(), "more to compute than the prompt has");
     LeaseCost {
         prefill_tokens: if request.leg == Leg::Decode { 0 } else { uncached },
         decode_tokens: request.prompt.tokens().saturating_add(output),
-        // Who only decodes is sent what it has not got.
+        // A decode rank receives the KV that it does not hold.
         kv_tokens: uncached.saturating_add(output),
         shared_tokens: request.shared_tokens(rank),
     }
 }
 
-/// The cheapest of those that have a cost; among equals each has the same chance (reservoir
-/// sampling).
+/// The rank with the least cost. Equal ranks have equal chances (reservoir sampling).
 fn cheapest(
     request: &PickRequest<'_>,
     ranks: &[RankIndex],
@@ -251,7 +246,7 @@ fn cheapest(
                     }
                     continue;
                 }
-                // One pass and no list of the equals: the n-th equal wins with a chance of 1 in n.
+                // A single pass without a list of ties: the n-th tie wins with probability 1/n.
                 ties = ties.saturating_add(1);
                 if random.u32(..ties) == 0 {
                     best = Some((rank, this));
@@ -382,7 +377,7 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_secs(5);
 
-    /// Sends `count` equal requests one after the other, each with its lease kept; requests per
+    /// Sends `count` equal requests in sequence and holds each lease. Returns the requests per
     /// rank.
     fn burst(policy: Policy, reports: &LoadReports, now: u64, ranks: u16, count: u32) -> Vec<u32> {
         let board = LoadBoard::new();
@@ -417,7 +412,7 @@ mod tests {
         all.iter().map(|&rank| board.rank(rank).unwrap().in_flight()).collect()
     }
 
-    /// Reports of ranks 0, 1, … that run so many requests, of which so many are ours.
+    /// Reports of ranks 0, 1, …, each with its running requests and those of this router.
     fn reports(figures: &[(u32, u32)]) -> LoadReports {
         let mut reports = LoadReports::new(AGE_MAX);
         for (rank, &(running, in_flight)) in (0..).map(RankIndex).zip(figures) {

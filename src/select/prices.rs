@@ -1,74 +1,71 @@
-//! What computing and keeping prompt tokens costs a fleet. A token that some rank holds already
-//! need not be computed at all; elsewhere it delays every request behind it. What it pushes out of
-//! a cache is computed again, if it is asked for again. And the same tokens take longer on a slower
+//! Cost of computing and caching prompt tokens for the whole fleet. A token that a rank already
+//! holds need not be computed there; on other ranks it delays each request behind it. A block that
+//! it evicts is computed again, if it is requested again. The same tokens take longer on a slower
 //! rank.
 
 use super::Policy;
-use super::speeds::{RankSpeeds, SpeedsSeen};
+use super::speeds::{RankSpeeds, SpeedRange};
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankPast, Role, WorkerState};
 
 /// Prices and shares of a cache are in units of this.
 const ONE: u64 = 1_024;
-/// Ranks without a prefill are counted as at least this part of all. A busy moment is no full
-/// fleet, and the price of a full one has no bound.
+/// At least 1 of so many ranks counts as free of prefill. A busy moment is not yet a full fleet,
+/// and the price of a full fleet has no bound.
 const FREE_PARTS: u64 = 10;
-/// A large fleet is looked at in groups of so many ranks. A request finds an idle rank and a cache
-/// with room among so few, and the idlest of hundreds says nothing of what the others can take.
+/// A large fleet is evaluated in groups of so many ranks. A request finds an idle rank and a cache
+/// with room within a group, and the idlest of hundreds of ranks does not represent the rest.
 const GROUP: u64 = 8;
 /// More than a cache holds, and more than a prompt has.
 const WRITTEN_TOKENS_MAX: u64 = 1 << 40;
 const EVICTING_TOKENS_MAX: u64 = 1 << 40;
 
-/// What tokens cost at one moment, in units of 1/1,024 token.
+/// Prices of tokens at a moment, in units of 1/1,024 token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// Of a token to compute: 1 on an idle fleet, at most [`FREE_PARTS`]. See [`price`].
+    /// Price of a computed token: 1 on an idle fleet, at most [`FREE_PARTS`]. See [`price`].
     token: u64,
-    /// Of the caches of known size, the least written to, in the mean of the groups: the lately
-    /// written tokens over the size.
+    /// Recently written tokens divided by cache size, for the least written cache of each group;
+    /// mean of the groups. Caches of unknown size are left out.
     least_written: u64,
-    /// The tokens found in caches over those written to them, at most 1 on each rank.
+    /// Tokens found in caches divided by tokens written to them, at most 1 on each rank.
     reuse: u64,
-    /// Of the ranks, as far as they differ.
     speeds: RankSpeeds,
 }
 
-/// What the caches of a fleet have lately seen, as far as their size is known.
+/// Sums of recent writes and reuse over the caches of known size.
 #[derive(Clone, Copy, Debug, Default)]
-struct CachesSeen {
+struct CacheSums {
     written_tokens: u64,
-    /// The part of them that is used again.
+    /// The written tokens that are used again.
     used_tokens: u64,
-    /// Of each rank, the least share that was written in its group.
+    /// Sum over ranks of the least written share in the rank's group.
     least_sum: u64,
     ranks: u64,
-    /// Of the group that is looked at.
+    /// Least written share in the current group.
     least: u64,
     in_group: u64,
 }
 
 impl Prices {
-    /// On an idle fleet, with no cache of known size.
+    /// Prices on an idle fleet, with no cache of known size.
     pub const LEAST: Self =
         Self { token: ONE, least_written: 0, reuse: ONE, speeds: RankSpeeds::EQUAL };
 
-    /// A token to compute costs so many.
     #[cfg(test)]
     pub(super) const fn of_token(times: u64) -> Self {
         Self { token: times * ONE, ..Self::LEAST }
     }
 
-    /// The same among ranks with this past.
     #[cfg(test)]
     pub(super) fn with_speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast> + Clone) -> Self {
-        let mut seen = SpeedsSeen::default();
-        pasts.clone().for_each(|past| seen.see(past));
-        Self { speeds: seen.speeds(pasts), ..self }
+        let mut range = SpeedRange::default();
+        pasts.clone().for_each(|past| range.add(past));
+        Self { speeds: range.speeds(pasts), ..self }
     }
 
-    /// At this moment, for requests that these ranks serve. Only `kv` and
-    /// `session` compare by them.
+    /// Current prices for requests that these ranks serve. Only policies `kv` and `session` use
+    /// prices.
     #[must_use]
     pub fn of(
         policy: Policy,
@@ -81,51 +78,50 @@ impl Prices {
         }
         let mut all = 0_u64;
         let mut free = 0_u64;
-        let mut caches = CachesSeen::default();
-        let mut speeds = SpeedsSeen::default();
+        let mut caches = CacheSums::default();
+        let mut speeds = SpeedRange::default();
         for &index in ranks {
             let Some((rank, worker)) = fleet.rank(index) else { continue };
             let (Some(load), Some(past)) = (board.rank(index), board.past(index)) else { continue };
             if rank.role != Role::Decode && worker.state == WorkerState::Up {
                 all += 1;
                 free += u64::from(load.prefill_tokens() == 0 && load.prefill_elsewhere() == 0);
-                caches.see(past, rank.kv_capacity_tokens());
-                speeds.see(past);
+                caches.add(past, rank.kv_capacity_tokens());
+                speeds.add(past);
             }
         }
         let token = price(all, free);
         debug_assert!((ONE..=FREE_PARTS * ONE).contains(&token), "{token} is no price");
-        // What is found in caches is known where prompts are matched.
+        // Reuse is counted only if prompts are matched.
         let reuse = if policy == Policy::Kv { caches.reuse() } else { ONE };
         let speeds = speeds.speeds(ranks.iter().filter_map(|rank| board.past(*rank)));
         Self { token, least_written: caches.least_written(), reuse, speeds }
     }
 
-    /// What computing so many tokens costs beyond the tokens themselves.
+    /// Cost of computing the tokens beyond the tokens themselves.
     pub(super) const fn delay(self, tokens: u64) -> u64 {
         tokens.saturating_mul(self.token - ONE) / ONE
     }
 
-    /// How fast the ranks are beside each other.
     #[inline]
     pub(super) const fn speeds(self) -> RankSpeeds {
         self.speeds
     }
 
-    /// Computing so many tokens costs at least as much, on any rank.
+    /// Least cost of computing the tokens, on any rank.
     pub(super) fn least(self, tokens: u64) -> u64 {
         self.speeds.least(tokens).saturating_add(self.delay(tokens))
     }
 
-    /// Tokens that so many new tokens push out of a cache and that are computed again. The share
-    /// of the cache that was written lately is such, as far as written tokens are used at all.
-    /// The part of the share that all caches have counts by half: new tokens that no rank holds
-    /// have to be written anywhere, but a copy of tokens that another rank holds takes room for
-    /// one turnover of the cache. Misses fall with the root of the size of a cache, so that room
-    /// lost for one turnover costs half as many tokens.
+    /// Tokens that are evicted by `tokens` new tokens and computed again. Estimated as the recently
+    /// written share of the cache, times the reuse of written tokens. The share common to all
+    /// caches counts by half: tokens that no rank holds must be written to some cache anyway. A
+    /// copy of tokens that another rank holds takes room for a turnover of the cache. Misses fall
+    /// with the square root of the cache size, so room lost for a turnover costs half as many
+    /// tokens.
     #[inline]
     pub(super) fn evicted(self, tokens: u64, written_tokens: u64, capacity_tokens: u64) -> u64 {
-        // A cache of unknown size counts as the least written one.
+        // A cache of unknown size counts as the least written cache.
         let written = share(written_tokens, capacity_tokens).unwrap_or(self.least_written);
         let more = written.saturating_sub(self.least_written).min(ONE);
         let lost = u64::midpoint(written.min(ONE), more);
@@ -133,11 +129,11 @@ impl Prices {
     }
 }
 
-impl CachesSeen {
-    fn see(&mut self, past: &RankPast, capacity_tokens: u64) {
+impl CacheSums {
+    fn add(&mut self, past: &RankPast, capacity_tokens: u64) {
         let written_tokens = past.written_tokens();
         let Some(share) = share(written_tokens, capacity_tokens) else { return };
-        // As many as have not been written lately: nobody knows of the others yet.
+        // The reuse of a cache is unknown until as many tokens were written as it can hold.
         let unknown_tokens = capacity_tokens.saturating_sub(written_tokens);
         let used_tokens = past.reused_tokens().saturating_add(unknown_tokens);
         self.written_tokens += written_tokens;
@@ -166,11 +162,11 @@ impl CachesSeen {
     }
 }
 
-/// Of a token to compute, where `free` of `all` ranks compute no prompt.
+/// Price of a computed token while `free` of `all` ranks compute no prompt.
 ///
-/// With c servers that share a queue, of which the share ρ is busy, whoever comes waits for
-/// ρ^(√(2(c + 1)) − 1) / (1 − ρ) of one more token. A busy rank is no queue of its own: others can
-/// take its requests, as far as there are any in a group.
+/// With c servers at a shared queue and the share ρ of them busy, each added token delays an
+/// arriving request by ρ^(√(2(c + 1)) − 1) / (1 − ρ) tokens. A busy rank does not count as a queue
+/// of its own: other ranks of the group can take its requests.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -188,7 +184,7 @@ fn price(all: u64, free: u64) -> u64 {
     ONE + (delay * ONE as f64) as u64
 }
 
-/// Of a cache of known size.
+/// Share of the cache; `None` if its size is unknown.
 fn share(tokens: u64, capacity_tokens: u64) -> Option<u64> {
     (tokens.min(WRITTEN_TOKENS_MAX) * ONE).checked_div(capacity_tokens)
 }
@@ -316,8 +312,8 @@ mod tests {
         let seen = |written, reused| {
             let past = RankPast::default();
             past.add(written, reused);
-            let mut caches = CachesSeen::default();
-            caches.see(&past, 1_600);
+            let mut caches = CacheSums::default();
+            caches.add(&past, 1_600);
             caches.reuse()
         };
         assert_eq!(seen(3_200, 0), 0);
@@ -327,11 +323,11 @@ mod tests {
         assert_eq!(seen(800, 0), ONE, "as much of the cache is empty yet");
         assert_eq!(seen(1_200, 0), ONE / 3);
         let one_hot = [(500_000, 0), (50_000, 500_000)].iter().cycle().take(8);
-        let mut caches = CachesSeen::default();
+        let mut caches = CacheSums::default();
         for &(written, reused) in one_hot {
             let past = RankPast::default();
             past.add(written, reused);
-            caches.see(&past, 10_000);
+            caches.add(&past, 10_000);
         }
         assert_eq!(caches.reuse(), ONE * 50 / 550, "what is hot hides nothing of the others");
         assert_eq!(seen(u64::MAX, u64::MAX), ONE);
@@ -341,11 +337,11 @@ mod tests {
 
     #[test]
     fn a_large_fleet_is_looked_at_in_groups() {
-        let mut caches = CachesSeen::default();
+        let mut caches = CacheSums::default();
         for written in (0..16).map(|rank| 160 * (rank + 1)).chain([0]) {
             let past = RankPast::default();
             past.add(written, 0);
-            caches.see(&past, 1_600);
+            caches.add(&past, 1_600);
         }
         // A tenth in the first group, nine tenths in the second, nothing in that of one rank.
         assert_eq!(caches.least_written(), 8 * (ONE / 10 + ONE * 9 / 10) / 17);

@@ -1,5 +1,5 @@
-//! One prompt as it is matched: its text, and what the walk of the index found. Made once and kept
-//! with its request, so that waits, grants and retries neither render nor walk again.
+//! A matched prompt: its text, and the overlaps that the walk of the index found. Made once and
+//! stored with its request, so that waits, grants and retries neither render nor walk again.
 
 use super::MatchRequest;
 use forebay_base::RankIndex;
@@ -9,52 +9,52 @@ use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
 
-/// Room for chunks that a connection keeps between requests.
-const CHUNKS_KEPT: usize = 64;
+/// Chunk capacity that a connection retains between requests.
+const CHUNKS_RETAINED: usize = 64;
 
-/// One prompt and what is known of it.
+/// A prompt and its overlaps.
 #[derive(Debug, Default)]
 pub struct Prompt {
-    /// The prompt as the engine will see it, or a canonical text. Empty once it has been let go.
+    /// The prompt as rendered by the engine, or a canonical text. Empty once it was dropped.
     text: Vec<u8>,
-    /// Its length, which stays known.
+    /// Length of the text, also after it was dropped.
     text_bytes: usize,
     /// Can a shard write the text again?
     is_writable_here: bool,
-    /// Its length in bytes, which may be more than the text's; 0 when it is not matched.
+    /// Length of the prompt in bytes, possibly more than the text's; 0 if it is not matched.
     prompt_bytes: u64,
     kind: TextKind,
     found: Vec<FoundOverlap>,
-    /// Its chunks, as ranks are believed to hold them.
+    /// Chunk keys of the prompt, for guesses.
     pub(super) chunks: PromptChunks,
-    /// Which working memory has it too; 0: none.
+    /// Number of the walk in [`super::Matched`] that still has the overlaps; 0: none.
     pub(super) recalled_by: u64,
 }
 
-/// What the text of a prompt is.
+/// Form of a prompt's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum TextKind {
-    /// Some text of it.
+    /// A canonical text of the messages, not rendered.
     #[default]
     Canonical,
-    /// As the engine will see it.
+    /// Rendered as by the engine.
     Rendered,
-    /// The same, with images that have names.
+    /// Rendered, with keys of images.
     WithImages,
-    /// The same, and nothing stands behind the last image.
+    /// Rendered, with no text behind the last image.
     EndsInImage,
 }
 
-/// The chunks of a prompt by kind; none where the walk had no use for them.
+/// The chunk keys of a prompt by kind of guess; empty if the walk did not need them.
 #[derive(Debug, Default)]
 pub(super) struct PromptChunks {
     pub(super) approximate: Vec<BlockKey>,
     pub(super) speculative: Vec<BlockKey>,
-    /// Names of its prefixes.
+    /// Keys of the prompt's prefixes.
     pub(super) marks: PrefixMarks,
 }
 
-/// What the walk found on one rank.
+/// Overlap that the walk found on a rank.
 #[derive(Clone, Copy, Debug)]
 struct FoundOverlap {
     view: View,
@@ -68,25 +68,25 @@ pub(super) enum View {
     Selection,
     OnTheWay,
     Exact,
-    /// Selection and exact, where both hold the same and nothing is on the way.
+    /// Selection and exact, if both are equal and `OnTheWay` is empty.
     Same,
 }
 
 impl Prompt {
-    /// A prompt of that length without its text, and what ranks hold of it.
+    /// A prompt without its text, from its length and its overlaps.
     #[must_use]
     pub fn known(prompt_bytes: u64, held: impl Iterator<Item = (RankIndex, Overlap)>) -> Self {
         let found = |(rank, overlap)| FoundOverlap { view: View::Selection, rank, overlap };
         Self { prompt_bytes, found: held.map(found).collect(), ..Self::default() }
     }
 
-    /// Forgets the prompt. The text is written into `buffer` from now on.
+    /// Resets the prompt. Its text will be written into `buffer`.
     pub fn begin(&mut self, buffer: Vec<u8>) {
         self.end();
         self.text = buffer;
     }
 
-    /// Forgets the prompt and gives the buffer of its text back.
+    /// Resets the prompt and returns the buffer of its text.
     pub fn end(&mut self) -> Vec<u8> {
         self.prompt_bytes = 0;
         self.kind = TextKind::Canonical;
@@ -97,53 +97,53 @@ impl Prompt {
         *marks = PrefixMarks::NONE;
         for chunks in [approximate, speculative] {
             chunks.clear();
-            // A connection stays for hours. After one prompt of megabytes its chunks must not stay.
-            chunks.shrink_to(CHUNKS_KEPT);
+            // A connection may last for hours: it must not retain the chunks of a huge prompt.
+            chunks.shrink_to(CHUNKS_RETAINED);
         }
         self.recalled_by = 0;
         self.drop_text()
     }
 
-    /// Names of its prefixes; none before it was matched.
+    /// Keys of the prompt's prefixes; none before the match.
     #[must_use]
     pub const fn marks(&self) -> &PrefixMarks {
         &self.chunks.marks
     }
 
-    /// The prompt's text; its whole only if [`Prompt::is_rendered`]. Empty once it was let go.
+    /// The prompt's text, complete only if [`Prompt::is_rendered`]. Empty once it was dropped.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// Length of the text, also once it was let go.
+    /// Length of the text, also after it was dropped.
     pub(super) const fn text_bytes(&self) -> usize {
         self.text_bytes
     }
 
-    /// Gives the buffer of the text back, once the prompt has been matched and remembered: the next
-    /// prompt is written into it while it is in the caches. Empty for a text that no shard could
-    /// write again, which a retry would need.
+    /// Returns the buffer of the text once the prompt has been matched and its guesses recorded:
+    /// the next prompt is written into the buffer while it is in the CPU caches. Empty for a text
+    /// that no shard could write again, since a retry needs the text.
     pub fn let_go(&mut self) -> Vec<u8> {
         if self.is_writable_here { self.drop_text() } else { Vec::new() }
     }
 
-    /// The same for a request that waits: its text is as long as its body, and would double what a
-    /// full queue holds. A retry remembers nothing of a text that no shard could write again.
+    /// Drops the text of a request that waits: it is as long as the body, and would double the
+    /// memory of a full queue. If no shard can write the text again, a retry records no guess.
     pub fn drop_text(&mut self) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
         text
     }
 
-    /// The text, written again if it was let go.
+    /// The text, written again if it was dropped.
     pub(super) fn text_again(&self, ask: &MatchRequest<'_>) -> Cow<'_, [u8]> {
         if self.text.len() == self.text_bytes || !self.is_writable_here {
             return Cow::Borrowed(&self.text);
         }
         let mut text = Vec::with_capacity(self.text_bytes);
         match ask.model.text.as_ref().filter(|_| self.is_rendered()) {
-            // What was written once is written the same way. If not, nothing is remembered.
+            // Rendering succeeded before. Should it fail now, no guess is recorded.
             Some(model) => {
                 let _ = render_at(ask.place, ask.request, ask.body, model, &mut text);
             }
@@ -154,35 +154,35 @@ impl Prompt {
         Cow::Owned(text)
     }
 
-    /// Length of the prompt in bytes; 0 when it is not matched.
+    /// Length of the prompt in bytes; 0 if it is not matched.
     #[must_use]
     pub const fn prompt_bytes(&self) -> u64 {
         self.prompt_bytes
     }
 
-    /// So many bytes of an overlap are all of the prompt, see [`forebay_index::whole_bytes`].
+    /// Overlap in bytes that covers the whole prompt, see [`forebay_index::whole_bytes`].
     #[must_use]
     pub fn whole_bytes(&self) -> usize {
         let text = if self.kind == TextKind::EndsInImage { usize::MAX } else { self.text_bytes };
-        // Longer than its text, or never written.
+        // The prompt may be longer than its text, or have no text.
         text.max(usize::try_from(self.prompt_bytes).unwrap_or(usize::MAX))
     }
 
-    /// Is the text what the engine will see?
+    /// Is the text rendered as by the engine?
     #[must_use]
     pub const fn is_rendered(&self) -> bool {
         !matches!(self.kind, TextKind::Canonical)
     }
 
-    /// Has the text images with names?
+    /// Does the text contain keys of images?
     #[must_use]
     pub const fn has_images(&self) -> bool {
         matches!(self.kind, TextKind::WithImages | TextKind::EndsInImage)
     }
 
-    /// Writes the prompt's text: as the engine will see it, else some text of it. `None` if the
-    /// model has no tokenizer here. Without a prompt in the body, and where no cache is read for
-    /// it, [`Prompt::prompt_bytes`] stays 0.
+    /// Writes the prompt's text: rendered as by the engine, or a canonical text. `None` if the
+    /// model has no tokenizer here. [`Prompt::prompt_bytes`] stays 0 without a prompt in the body,
+    /// and if the engine reads no cache for the request.
     pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         if ask.request.reads_no_cache {
             return None;
@@ -193,13 +193,13 @@ impl Prompt {
         if rendered == Some(Err(Unrenderable::NotHere)) {
             return rendered;
         }
-        let way = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
-        let is_rendered = way.is_some();
-        self.prompt_bytes = match way {
-            Some(way) => way.prompt_bytes(ask.request, self.text.len()),
+        let success = rendered.as_ref().and_then(|rendered| rendered.as_ref().ok());
+        let is_rendered = success.is_some();
+        self.prompt_bytes = match success {
+            Some(success) => success.prompt_bytes(ask.request, self.text.len()),
             None => canonical(ask.request, ask.body, &mut self.text),
         };
-        // No text of a chat has the byte but for the names of images. Shards render none.
+        // In a chat, only keys of images contain this byte. Shards render no images.
         let has_images = || {
             ask.place == RenderThread::Offload
                 && ask.request.endpoint == Some(Endpoint::ChatCompletions)
@@ -216,7 +216,7 @@ impl Prompt {
         rendered
     }
 
-    /// Takes a text as the engine sees it, where no body has to be rendered: in simulations.
+    /// Takes a rendered text without a body, for simulations.
     pub fn take_text(&mut self, text: Vec<u8>) {
         self.end();
         self.prompt_bytes = text.len() as u64;
@@ -225,7 +225,7 @@ impl Prompt {
         self.text = text;
     }
 
-    /// Takes the prompt of a body whose turn came too late: some text of it, not rendered.
+    /// Writes a canonical text instead of rendering, because the offload queue was too slow.
     pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
         self.kind = TextKind::Canonical;
         self.prompt_bytes = canonical(ask.request, ask.body, &mut self.text);
@@ -233,13 +233,13 @@ impl Prompt {
         ask.model.text.as_ref().map(|_| Err(Unrenderable::Late))
     }
 
-    /// On its way to another working memory: which one has walked for it means nothing there.
+    /// Prepares a move to another working memory, where numbers of walks have no meaning.
     pub const fn leave(&mut self) {
         self.recalled_by = 0;
     }
 
-    pub(super) fn keep(&mut self, view: View, overlaps: &Overlaps) {
-        debug_assert!(self.found.iter().all(|found| found.view != view), "{view:?} kept twice");
+    pub(super) fn store(&mut self, view: View, overlaps: &Overlaps) {
+        debug_assert!(self.found.iter().all(|found| found.view != view), "{view:?} stored twice");
         let found =
             overlaps.iter_held().map(|(rank, overlap)| FoundOverlap { view, rank, overlap });
         self.found.extend(found);

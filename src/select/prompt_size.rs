@@ -1,17 +1,17 @@
-//! Bytes of a prompt, and the tokens that they are expected to be.
+//! Size of a prompt in bytes and in estimated tokens.
 
-/// Length of one prompt. Made once, asked for each rank.
+/// Size of a prompt. Computed once, read for each rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PromptSize {
     bytes: u64,
     bytes_per_token: f32,
-    /// The same in hundredths: with integers, a question for each rank is a division.
+    /// The ratio in hundredths: with integers, the estimate for each rank is a single division.
     hundredths: u64,
     tokens: u64,
 }
 
 impl PromptSize {
-    /// A ratio that cannot be is taken as the nearest that can.
+    /// Clamps an impossible ratio to the nearest possible ratio.
     #[must_use]
     pub fn new(bytes: u64, bytes_per_token: f32) -> Self {
         #[expect(
@@ -25,25 +25,24 @@ impl PromptSize {
         Self { tokens, ..size }
     }
 
-    /// Bytes of the whole prompt, as the match counts them.
+    /// Bytes of the whole prompt, in the units of the match.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Tokens that it is expected to be.
+    /// Estimated tokens of the whole prompt.
     #[must_use]
     pub const fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The ratio that the size was made with.
     #[must_use]
     pub const fn bytes_per_token(&self) -> f32 {
         self.bytes_per_token
     }
 
-    /// Tokens that so many bytes of it are expected to be, rounded up.
+    /// Estimated tokens of `bytes` of the prompt, rounded up.
     #[must_use]
     pub fn tokens_of(&self, bytes: u64) -> u64 {
         let tokens = bytes.saturating_mul(100).div_ceil(self.hundredths);

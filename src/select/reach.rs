@@ -1,22 +1,23 @@
-//! Which rank a request reaches. Ranks behind one address are told apart by the request alone, and
-//! engines do not read that on every endpoint.
+//! Which rank a request reaches. Among ranks behind the same address, the request specifies the
+//! rank, and engines do not read that on every endpoint.
 
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, Rank};
 use forebay_prompt::parse::Endpoint;
 
-/// True if a request that is sent to the rank is served by it. Else the engine chooses among its
-/// ranks, by load: the worker is all that is chosen, and nothing may be claimed of the rank.
+/// True if the rank serves a request that is sent to it. Otherwise the engine chooses among its
+/// ranks by load: the router has chosen only the worker, and must make no claim about the rank.
 #[must_use]
 pub fn reaches(fleet: &FleetSnapshot, index: RankIndex, endpoint: Endpoint) -> bool {
     let Some((rank, worker)) = fleet.rank(index) else { return false };
-    let is_told = rank.dp_size <= 1 || rank.address != worker.address;
-    is_told || reads_rank(worker.dialect, endpoint) || is_alone(fleet, rank)
+    let has_own_address = rank.dp_size <= 1 || rank.address != worker.address;
+    has_own_address || reads_rank(worker.dialect, endpoint) || is_alone(fleet, rank)
 }
 
-/// Does an engine read the rank there? vLLM 0.32 passes the field on in chats, which messages
-/// become, and in completions (`entrypoints`, `_get_data_parallel_rank`); SGLang 0.5.23 in
-/// responses too, and the body's on `/generate`. Neither does for embeddings, rerank and score.
+/// Does the engine read the requested rank on that endpoint? vLLM 0.32 reads the header for chats,
+/// messages (converted to chats) and completions (`entrypoints`, `_get_data_parallel_rank`); SGLang
+/// 0.5.23 also for responses, and the body member on `/generate`. Neither engine reads it for
+/// embeddings, rerank and score.
 const fn reads_rank(dialect: Dialect, endpoint: Endpoint) -> bool {
     match (dialect, endpoint) {
         (Dialect::Openai, _) => false,

@@ -1,16 +1,16 @@
-//! Whole or in two: does one rank serve the request, or does one compute its prompt for another?
+//! Whole or pair: does a single rank serve the request, or a prefill rank and a decode rank?
 //!
-//! * A prompt of which some rank that can serve it whole has all but `uncached_tokens_min` tokens
-//!   stays whole: handing KV over would cost more than it saves.
-//! * Otherwise a pair is preferred, also where the model has ranks that only serve whole requests
-//!   (`role = "both"`). Those take it when no pair has room, at arrival and while it waits
-//!   ([`Binder::bind`](super::Binder::bind)); no request waits for a pair beside a free one. Decode
-//!   ranks that could compute prompts do so only in the cases below: it would hold up everybody's
-//!   tokens there.
-//! * What cannot be split (the engine's protocol has no way for it) stays whole. A model with
-//!   prefill ranks of several engines goes by the strictest.
-//! * Without a usable pair the request stays whole if the configured fallback lets decode ranks
-//!   compute prompts; ranks that only serve whole requests may always.
+//! * A request stays whole if fewer than `uncached_tokens_min` prompt tokens are left to compute on
+//!   some rank that can serve it whole: a KV transfer would cost more than it saves.
+//! * Otherwise a pair is preferred, even if the model has ranks that only serve whole requests
+//!   (`role = "both"`). Such ranks take the request when no pair has room, at arrival and while the
+//!   request waits ([`Binder::bind`](super::Binder::bind)); no request waits for a pair while such
+//!   a rank is free. Decode ranks compute prompts only in the cases below, since a prefill delays
+//!   all decodes on its rank.
+//! * A request that the engine's protocol cannot split stays whole. A model with prefill ranks of
+//!   several engines follows the strictest engine.
+//! * Without a usable pair, the request stays whole if the configured fallback lets decode ranks
+//!   compute prompts. Ranks that only serve whole requests always may.
 
 use super::usable::{Usable, meets};
 use super::{Candidates, PickRequest};
@@ -19,17 +19,16 @@ use forebay_config::{DisaggregationConfig, Fallback};
 use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 
-/// What is configured of it.
+/// Configuration of disaggregation.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRules {
-    /// Prompts with fewer tokens to compute stay whole; 0: none does for that.
+    /// Prompts with fewer tokens to compute stay whole; 0: no such minimum.
     pub uncached_tokens_min: u64,
-    /// Decode ranks compute prompts themselves when nobody can do it for them.
+    /// Decode ranks compute prompts themselves if no prefill rank can.
     pub falls_back: bool,
 }
 
 impl RouteRules {
-    /// As configured.
     #[must_use]
     pub fn of(config: &DisaggregationConfig) -> Self {
         Self {
@@ -39,60 +38,56 @@ impl RouteRules {
     }
 }
 
-/// Who is to be routed.
+/// Input of a routing decision.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
-    /// The ranks.
     pub fleet: &'a FleetSnapshot,
-    /// What it asks for.
     pub model: &'a Model,
-    /// Its prompt and what ranks hold of it; `leg` and `ranks` are not looked at.
+    /// The prompt and its overlaps; `leg` and `ranks` are ignored.
     pub request: PickRequest<'a>,
-    /// The ranks that may answer it, where not all may.
+    /// Restricts the ranks that may answer; `None`: all may.
     pub pin: Option<Pin>,
-    /// Ranks that failed it.
+    /// Ranks that failed the request.
     pub tried: &'a [RankIndex],
-    /// Ranks that are paused may take it too.
+    /// Paused ranks may take the request too.
     pub ignores_pauses: bool,
-    /// What is configured.
     pub rules: RouteRules,
 }
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// By one rank.
+    /// By a single rank.
     Whole(WholeBecause),
-    /// By two, or by one that only serves whole requests, whichever has room.
+    /// By a pair, or by a rank that only serves whole requests, whichever has room.
     Pair,
 }
 
-/// Why one rank serves it.
+/// Why a single rank serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeBecause {
-    /// The model has no other ranks.
+    /// All ranks of the model only serve whole requests.
     NoRoles,
-    /// Little of its prompt has to be computed.
+    /// Few prompt tokens are uncached.
     FewUncached,
-    /// There is no pair for it.
+    /// No pair can serve the request.
     NoPair(NoPair),
 }
 
-/// Why there is no pair for a request. As an error: nor is there a rank that may serve it whole.
+/// Why no pair can serve the request. As an error: no rank may serve it whole either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPair {
     /// No decode rank is usable.
     NoDecode,
     /// No prefill rank is usable.
     NoPrefill,
-    /// None that are usable are near each other.
+    /// No usable prefill rank is near a usable decode rank.
     NotNear,
     /// The request cannot be split.
     CannotSplit,
 }
 
 impl WholeBecause {
-    /// A word for it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -104,7 +99,6 @@ impl WholeBecause {
 }
 
 impl NoPair {
-    /// A word for it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -115,8 +109,7 @@ impl NoPair {
         }
     }
 
-    /// What a client is told who is refused for it, to be put after "No worker can take this
-    /// request: ".
+    /// Text for the refused client, after "No worker can take this request: ".
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -136,18 +129,18 @@ impl NoPair {
     }
 }
 
-/// Decides. `can_split` is asked for each kind of KV transfer that the model's prefill ranks use,
-/// and only when it matters.
+/// Decides between whole and pair. `can_split` is called for each kind of KV transfer that the
+/// model's prefill ranks use, and only if the result matters.
 ///
 /// # Errors
-/// [`NoPair`] when no rank may take it: why there is no pair for it.
+/// [`NoPair`] if no rank may take the request.
 pub fn route(
     asked: &RouteRequest<'_>,
     candidates: &mut Candidates,
     mut can_split: impl FnMut(&KvTransfer) -> bool,
 ) -> Result<Route, NoPair> {
     let by_pauses = decide(asked, candidates, &mut can_split);
-    // Without a rank that is not paused, pauses do not count.
+    // If all ranks are paused, pauses do not count.
     by_pauses.or_else(|_| {
         let forced = RouteRequest { ignores_pauses: true, ..*asked };
         decide(&forced, candidates, &mut can_split)
@@ -169,25 +162,24 @@ fn decide(
         return Ok(Route::Whole(WholeBecause::FewUncached));
     }
     let Err(why) = pair(asked, candidates, can_split) else { return Ok(Route::Pair) };
-    // The fallback is for prefill ranks that are missing. What cannot be split has no other way.
+    // The fallback covers missing prefill ranks. A request that cannot be split stays whole anyway.
     let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear);
     match whole.uncached_least {
         None => Err(why),
         Some(_) if !by_fallback || asked.rules.falls_back => {
             Ok(Route::Whole(WholeBecause::NoPair(why)))
         }
-        // Of those that would take the pair's place none is a decode rank.
+        // Without the fallback, only ranks that serve whole requests replace the pair.
         Some(_) if whole.has_own_ranks => Ok(Route::Pair),
         Some(_) => Err(why),
     }
 }
 
-/// The usable ranks that can serve the request whole.
+/// Summary of the usable ranks that can serve the request whole.
 struct Whole {
-    /// Tokens that the one with most of the prompt would have to compute; `None` without such a
-    /// rank.
+    /// Fewest prompt tokens that any such rank would have to compute; `None` without such a rank.
     uncached_least: Option<u64>,
-    /// Some of them do nothing else.
+    /// Some of these ranks only serve whole requests.
     has_own_ranks: bool,
 }
 
@@ -206,7 +198,7 @@ impl Whole {
     }
 }
 
-/// Is there a pair for the request?
+/// Tests whether a usable pair exists.
 fn pair(
     asked: &RouteRequest<'_>,
     candidates: &mut Candidates,
@@ -218,7 +210,7 @@ fn pair(
     let mut known = None;
     for kv_transfer in model.ranks.iter().filter_map(kv_transfer) {
         let kind = std::mem::discriminant(kv_transfer);
-        // By kind, not by rank: what a body allows depends on the protocol alone.
+        // By kind, not by rank: whether a body can be split depends on the protocol alone.
         if known != Some(kind) && !can_split(kv_transfer) {
             return Err(NoPair::CannotSplit);
         }
@@ -244,7 +236,7 @@ impl<'a> RouteRequest<'a> {
         Usable { fleet: self.fleet, board, requester, tried: self.tried, now }
     }
 
-    /// May the rank answer it?
+    /// May the rank answer the request?
     fn is_usable(&self, rank: RankIndex) -> bool {
         let usable = self.usable();
         self.pin.is_none_or(|pin| meets(self.fleet, rank, pin))

@@ -30,7 +30,7 @@ struct Scene {
     random: fastrand::Rng,
 }
 
-/// One rank per word: `b`oth, `p`refill, `d`ecode; in upper case of SGLang, else of vLLM; then its
+/// A rank per word: `b`oth, `p`refill, `d`ecode; upper case: SGLang, lower case: vLLM; then its
 /// label, if any.
 fn scene(words: &str) -> Scene {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -142,7 +142,7 @@ impl Scene {
         }
     }
 
-    /// Binds one leg.
+    /// Binds a single leg.
     fn bind(&mut self, policy: Policy, leg: Leg, near: Option<RankIndex>) -> Option<Lease> {
         let reports = LoadReports::new(Duration::from_secs(5));
         let mut turn = std::mem::take(&mut self.turn);
@@ -222,7 +222,7 @@ fn without_prefill_the_fallback_decides() {
     assert_eq!(scene("p d").down(0).route(0, false, true), "refused: no_prefill");
     assert_eq!(scene("P D").down(0).route(0, true, true), "refused: no_prefill");
     assert_eq!(scene("P D B").down(0).route(0, true, true), "whole: no_prefill");
-    // Who refuses the fallback spares decode ranks; the others may serve.
+    // Without the fallback, decode ranks are spared; ranks for whole requests may serve.
     assert_eq!(scene("p d b").down(0).route(0, false, true), "pair");
     let mut unregistered = scene("P D");
     unregistered.fleet.ranks[0].kv_transfer = None;
@@ -265,7 +265,7 @@ fn a_decode_rank_is_chosen_by_the_prefill_that_it_reaches() {
     for _ in 0..20 {
         assert_eq!(scene.decode(), Some(3), "where the prompt is known");
     }
-    // What the decode ranks hold themselves is no work saved.
+    // Blocks that the decode ranks hold save no prefill work.
     scene.overlaps.record(RankIndex(2), Overlap { blocks: 0, bytes: 4_000 });
     assert_eq!(scene.decode(), Some(3));
     scene.board.rank(RankIndex(1)).unwrap().add_prefill(1_001);
@@ -296,8 +296,8 @@ fn what_serves_whole_requests_takes_a_pairs_place_only_when_no_pair_has_room() {
     assert_eq!((decode.rank(), scene.decode()), (RankIndex(1), Some(2)));
 }
 
-/// Of two workers one was back, and paused still, when the other one ended: requests that the other
-/// one had refused got 502.
+/// A worker was back, and still paused, when the second worker ended: requests that the second
+/// worker had refused got 502.
 #[test]
 fn a_request_that_failed_elsewhere_gets_the_last_rank_though_it_is_paused() {
     let mut scene = scene("b b b");

@@ -5,7 +5,7 @@ use super::{PickRequest, Policy, RankCost};
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SessionKey};
 
-/// Is the rank the nearest of those that count? `None` without a session.
+/// Is the rank the nearest to the session among the counting ranks? `None` without a session.
 #[must_use]
 pub fn is_anchor(
     session: Option<SessionKey>,
@@ -30,26 +30,26 @@ fn distance(session: SessionKey, fleet: &FleetSnapshot, rank: RankIndex) -> u64 
 }
 
 impl PickRequest<'_> {
-    /// The anchor of the session among the ranks, if the policy looks at that.
+    /// The anchor of the session among the ranks, under policy `session`.
     #[must_use]
     pub fn anchor_among(&self, policy: Policy, ranks: &[RankIndex]) -> Option<RankIndex> {
         let session = self.session.filter(|_| policy == Policy::Session)?;
         nearest(session, self.fleet, ranks.iter().copied())
     }
 
-    /// What policy `session` minimises. The anchor is believed to hold the whole prompt, and all
-    /// other ranks nothing of it. Without a session: load.
+    /// Cost under policy `session`. The anchor is assumed to hold the whole prompt, and all other
+    /// ranks none of it. Without a session, the load alone counts.
     pub(super) fn session_cost(&self, rank: RankIndex, most: RankCost) -> RankCost {
         if self.session.is_none() {
             return self.load_only(rank);
         }
-        // Who only decodes computes nothing of the prompt.
-        let is_kept = self.anchor == Some(rank) || self.leg == Leg::Decode;
-        let tokens = if is_kept { 0 } else { self.prompt.tokens() };
+        // A decode leg computes no prompt tokens.
+        let is_cached = self.anchor == Some(rank) || self.leg == Leg::Decode;
+        let tokens = if is_cached { 0 } else { self.prompt.tokens() };
         self.cost_up_to(rank, tokens, most)
     }
 
-    /// Of two ranks of the same cost: is the session nearer to the first? `None`: chance decides.
+    /// Breaks a tie: is the session nearer to `rank` than to `other`? `None`: chance decides.
     pub(super) fn is_nearer(&self, rank: RankIndex, other: RankIndex) -> Option<bool> {
         let session = self.session?;
         Some(distance(session, self.fleet, rank) < distance(session, self.fleet, other))
@@ -69,7 +69,7 @@ mod tests {
     const PROMPT_TOKENS: u64 = 1_000;
     const ALL: [RankIndex; 4] = [RankIndex(0), RankIndex(1), RankIndex(2), RankIndex(3)];
 
-    /// Four ranks, whose workers stand in this order.
+    /// Four ranks with their workers in this order.
     fn fleet(order: [u16; 4]) -> FleetSnapshot {
         let rank = |worker: u16| Rank {
             seat: SessionSeat::of(&format!("w{worker}:1"), forebay_base::DpRank(0)),
@@ -144,7 +144,7 @@ mod tests {
         board.rank(anchor).unwrap().add_prefill(1);
         let second = at();
         assert_ne!(second, anchor);
-        // Of equal ranks the next in the order of the session.
+        // Among equal ranks, the next in the order of the session.
         assert!(
             (0..20)
                 .all(|seed| { picked(Policy::Session, &fleet, &board, named(1), seed) == second })

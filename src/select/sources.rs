@@ -1,13 +1,13 @@
-//! The prefill ranks that a decode rank can be handed KV from, gathered by part of the network, so
-//! that weighing them for every decode rank costs one look at each prefill rank and one at each
-//! part: one part in a fleet without labels.
+//! The prefill ranks that can transfer KV to a decode rank, grouped by part of the network. Each
+//! prefill rank is weighed once; each decode rank then compares only the parts: a single part in a
+//! fleet without labels.
 
 use super::RankCost;
 use super::usable::Usable;
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 
-/// Usable prefill ranks; reused, keeps its capacity.
+/// Usable prefill ranks. Reused, so that its capacity stays.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     ranks: Vec<RankIndex>,
@@ -17,13 +17,13 @@ pub(super) struct Sources {
 /// Prefill ranks with the same neighbours.
 #[derive(Clone, Copy, Debug)]
 struct NetworkPart {
-    /// One of them.
+    /// Any rank of the part.
     of: RankIndex,
     best: PrefillSource,
 }
 
-/// The best prefill rank within reach of a decode rank. One that has room is better than any that
-/// has not.
+/// The best prefill rank within reach of a decode rank. Any rank with room is better than a full
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PrefillSource {
     pub(super) is_full: bool,
@@ -64,12 +64,12 @@ impl Sources {
         &self.ranks
     }
 
-    /// Can the decode rank be handed anything?
+    /// Is any prefill rank near the decode rank?
     pub(super) fn reach(&self, fleet: &FleetSnapshot, decode: RankIndex) -> bool {
         self.parts.iter().any(|part| fleet.are_near(part.of, decode))
     }
 
-    /// Finds the best of each part, as `measure` sees each rank.
+    /// Finds the best rank of each part by `measure`.
     pub(super) fn weigh(
         &mut self,
         fleet: &FleetSnapshot,
@@ -90,7 +90,7 @@ impl Sources {
         }
     }
 
-    /// The best for a decode rank, after [`Self::weigh`]; `None` if nothing is within its reach.
+    /// The best source for a decode rank, after [`Self::weigh`]; `None` if no source is near.
     pub(super) fn best_for(
         &self,
         fleet: &FleetSnapshot,

@@ -1,51 +1,50 @@
-//! How fast the ranks of a choice compute prompts, beside each other. The same tokens take longer
-//! on a slower rank.
+//! Relative prefill speeds of the ranks of a choice. The same tokens take longer on a slower rank.
 
 use forebay_fleet::worker::RankPast;
 
 /// Ranks count as equal while the fastest is at most so many times as fast as the slowest: the
-/// waits of equal ranks differ as much.
+/// waits of equal ranks vary as much.
 const ALIKE_UP_TO: f32 = 1.5;
-/// Else a rank within this factor of the mean counts as the mean.
+/// Otherwise a rank within this factor of the mean counts as the mean.
 const EQUAL_UP_TO: f32 = 1.25;
-/// No rank counts as slower or faster than the mean by more.
+/// Limit of the factor between a rank's speed and the mean.
 const TIMES_MAX: i64 = 4;
-/// Ratios of speeds are in units of this.
+/// Unit of speed ratios.
 const ONE: i64 = 1_024;
 /// More than a rank has in its queue.
 const TOKENS_MAX: u64 = 1 << 40;
 
-/// What is known of the ranks' speeds at one moment.
+/// Mean speed of the ranks at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RankSpeeds {
-    /// Prompt tokens in a nanosecond; 0: all ranks are about as fast.
+    /// Prompt tokens per nanosecond; 0: all ranks are about equal.
     mean: f32,
 }
 
-/// The ranks that were looked at. Speeds are kept as bits: of numbers above 0 these have the same
-/// order, and are compared at once.
+/// Least and greatest speed of the added ranks. Speeds are stored as bits: for positive numbers the
+/// bits have the same order, and integers compare faster.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SpeedsSeen {
-    /// Less one, so that an unknown speed is not the least.
+pub(super) struct SpeedRange {
+    /// Minus 1, so that an unknown speed (0) is not the least.
     least: u32,
     most: u32,
 }
 
-impl Default for SpeedsSeen {
+impl Default for SpeedRange {
     fn default() -> Self {
         Self { least: u32::MAX, most: 0 }
     }
 }
 
-impl SpeedsSeen {
+impl SpeedRange {
     #[inline]
-    pub(super) fn see(&mut self, past: &RankPast) {
+    pub(super) fn add(&mut self, past: &RankPast) {
         let bits = past.known_speed().to_bits();
         self.least = self.least.min(bits.wrapping_sub(1));
         self.most = self.most.max(bits);
     }
 
-    /// Among ranks with this past: those that were looked at, and others that serve the model.
+    /// Speeds among all ranks that serve the model, including ranks that were not added.
     #[inline]
     pub(super) fn speeds<'a>(self, pasts: impl Iterator<Item = &'a RankPast>) -> RankSpeeds {
         let least = f32::from_bits(self.least.wrapping_add(1));
@@ -65,14 +64,14 @@ impl RankSpeeds {
         Self { mean: if mean.is_finite() { mean } else { 0.0 } }
     }
 
-    /// Do they differ at all?
+    /// Do the speeds of the ranks differ?
     #[inline]
     pub(super) fn differ(self) -> bool {
         self.mean > 0.0
     }
 
-    /// What so many tokens take longer on that rank than on the mean of all, in tokens; less than 0
-    /// where they take less.
+    /// Additional time for the tokens on that rank compared with the mean rank, in tokens; negative
+    /// on a faster rank.
     pub(super) fn longer(self, tokens: u64, past: &RankPast) -> i64 {
         let speed = past.known_speed();
         if !self.differ() || speed == 0.0 {
@@ -90,7 +89,7 @@ impl RankSpeeds {
         tokens.min(TOKENS_MAX).cast_signed() * (times - ONE) / ONE
     }
 
-    /// So many tokens take at least as long as that on any rank.
+    /// Least time for the tokens on any rank, in tokens of the mean rank.
     pub(super) fn least(self, tokens: u64) -> u64 {
         if self.differ() { tokens.min(TOKENS_MAX) / TIMES_MAX.cast_unsigned() } else { tokens }
     }
@@ -103,7 +102,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// A rank that computes so many tokens a second.
+    /// A rank that computes `tokens` per second.
     fn rank(tokens: u64) -> RankPast {
         let past = RankPast::default();
         (0..32).for_each(|_| past.waited(tokens * 10_000, SECOND * 10_000));
@@ -111,9 +110,9 @@ mod tests {
     }
 
     fn speeds(ranks: &[RankPast]) -> RankSpeeds {
-        let mut seen = SpeedsSeen::default();
-        ranks.iter().for_each(|rank| seen.see(rank));
-        seen.speeds(ranks.iter())
+        let mut range = SpeedRange::default();
+        ranks.iter().for_each(|rank| range.add(rank));
+        range.speeds(ranks.iter())
     }
 
     fn longer(tokens_per_s: &[u64]) -> Vec<i64> {
@@ -152,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Prompt tokens that each rank gets of 4,000 prompts, each sent to the rank of least cost.
+    /// Prompt tokens per rank of 4,000 prompts, each sent to the rank with the least cost.
     fn share_out(token_us: [u64; 8], prompts: &[u64], step_us: u64) -> Vec<QueuedRank> {
         let rank = |token_us| QueuedRank { token_us, ..QueuedRank::default() };
         let mut ranks: Vec<QueuedRank> = token_us.into_iter().map(rank).collect();
@@ -161,9 +160,9 @@ mod tests {
         let gap_us = mean_tokens * token_us.iter().sum::<u64>() / 64 * 3 / 2;
         for (at, &tokens) in prompts.iter().cycle().take(4_000).enumerate() {
             let now_us = at as u64 * gap_us;
-            let mut seen = SpeedsSeen::default();
-            ranks.iter().for_each(|rank| seen.see(&rank.past));
-            let speeds = seen.speeds(ranks.iter().map(|rank| &rank.past));
+            let mut range = SpeedRange::default();
+            ranks.iter().for_each(|rank| range.add(&rank.past));
+            let speeds = range.speeds(ranks.iter().map(|rank| &rank.past));
             let cost = |rank: &&mut QueuedRank| {
                 let all = tokens + rank.queued_us(now_us) / rank.token_us;
                 (all.saturating_add_signed(speeds.longer(all, &rank.past)), rank.computed_tokens)
@@ -179,7 +178,7 @@ mod tests {
         ranks.iter().map(|rank| rank.computed_tokens * 800 / all).collect()
     }
 
-    /// As many are between 10 and 20 tokens as between 5,000 and 10,000.
+    /// Log-uniform sizes: as many between 10 and 20 tokens as between 5,000 and 10,000.
     fn prompts(octaves: std::ops::Range<u32>) -> impl Strategy<Value = Vec<u64>> {
         let shortest_and_octaves = (10_u64..200, octaves);
         shortest_and_octaves.prop_flat_map(|(shortest, octaves)| {
@@ -192,7 +191,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         /// A step takes a while however short the prompt is. A rank with short prompts looked slow,
-        /// got only shorter ones, and looked slower.
+        /// got only shorter prompts, and looked slower.
         #[test]
         fn equal_ranks_do_not_drift_apart(prompts in prompts(1..10), step_us in 0_u64..100_000) {
             let shares = shares(&share_out([50; 8], &prompts, step_us));

@@ -1,33 +1,33 @@
-//! What blocks in a rank's lower tiers are worth: bringing them back takes time too, but less than
-//! computing them.
+//! Worth of blocks in a rank's lower tiers: loading them takes time too, but less than computing
+//! them.
 
 use forebay_base::RankIndex;
 use forebay_config::KvConfig;
 use forebay_fleet::worker::{FleetSnapshot, TierRanks};
 use forebay_index::{Overlap, Overlaps};
 
-/// What one rank has of a prompt, by the farthest tier that is needed for it.
+/// Overlaps of a rank with a prompt, by the farthest tier needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierOverlaps {
-    /// On the device.
+    /// Blocks on the device.
     pub device: Overlap,
-    /// On the device or the host; at least as much.
+    /// Blocks on the device or the host; at least as much.
     pub host: Overlap,
-    /// On the device, the host or a disk; at least as much.
+    /// Blocks on the device, the host or a disk; at least as much.
     pub disk: Overlap,
-    /// The longer of that and of what is in the KV pool. The pool has a beginning of its own: what
-    /// continues blocks of the rank alone is not counted.
+    /// The longer of `disk` and the pool's own overlap. The pool's overlap has to begin in the
+    /// pool: pool blocks that continue the rank's own blocks are not counted.
     pub kv_pool: Overlap,
 }
 
 impl TierOverlaps {
-    /// From what a walk found for the rank and for its tiers.
+    /// From the overlaps that a walk found for the rank and its tiers.
     #[must_use]
     pub fn of(rank: RankIndex, tiers: TierRanks, found: &Overlaps) -> Self {
         let at =
             |number: Option<RankIndex>| number.map_or_else(Overlap::default, |at| found.get(at));
-        // Nested by definition, but read one after the other while they change. The device may seem
-        // to hold more than the tier behind it.
+        // Nested by definition, but read in sequence while they change: the device may appear to
+        // hold more than the tier behind it.
         let longer = |a: Overlap, b: Overlap| if b.bytes > a.bytes { b } else { a };
         let device = found.get(tiers.point().unwrap_or(rank));
         let host = longer(device, at(tiers.host));
@@ -35,7 +35,7 @@ impl TierOverlaps {
         Self { device, host, disk, kv_pool: longer(disk, at(tiers.kv_pool)) }
     }
 
-    /// Bytes on the device that would save as much work as all of it does.
+    /// Equivalent overlap on the device: saves as much work as all tiers together.
     #[must_use]
     pub fn worth(&self, config: KvConfig) -> Overlap {
         let share = |more: u32, less: u32, percent: u32| {
@@ -53,8 +53,8 @@ impl TierOverlaps {
     }
 }
 
-/// Records what each of the ranks holds, tiers weighed, from what a walk found. False if no lower
-/// tier holds any of it: `out` has only what `found` has.
+/// Records the overlap of each rank, with its tiers weighed. False if no lower tier has any
+/// overlap: `out` then equals `found`.
 pub fn weigh_tiers(
     fleet: &FleetSnapshot,
     ranks: &[RankIndex],
@@ -71,7 +71,7 @@ pub fn weigh_tiers(
             None => any_tier = true,
         }
     }
-    // A fleet that never offloads, of models without windows, pays nothing here.
+    // No cost for a fleet without offloading and without models with windows.
     if !any_tier {
         return false;
     }
@@ -126,8 +126,7 @@ mod tests {
         assert_eq!(worth(100, 200, 0, CONFIG), 180);
         assert_eq!(worth(0, 200, 300, CONFIG), 160 + 30);
         assert_eq!(worth(100, 200, 300, CONFIG), 100 + 80 + 30);
-        // The trees are read one after the other, while they change: the device may seem to hold
-        // more.
+        // The trees are read in sequence while they change: the device may appear to hold more.
         assert_eq!(worth(300, 200, 100, CONFIG), 300);
         let with = |percent| KvConfig {
             host_credit_percent: percent,
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(worth(0, 200, u32::MAX, with(100)), u32::MAX);
     }
 
-    /// Rank 0 wrote into the pool, rank 1 did not; both have it within reach.
+    /// Rank 0 wrote into the pool, rank 1 did not; both can read it.
     #[test]
     fn what_is_in_the_pool_counts_for_each_of_its_ranks() {
         let found = found([(0, 100), (9, 200), (1, 50), (7, 300)]);

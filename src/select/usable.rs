@@ -1,4 +1,4 @@
-//! Whether a rank can take a leg at all.
+//! Whether a rank can take a leg, whatever its load.
 
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::Pin;
@@ -8,7 +8,7 @@ pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
 }
 
-/// Is the rank one of those that the pin leaves?
+/// Does the pin admit the rank?
 pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
     let Some((rank, worker)) = fleet.rank(index) else { return false };
     match pin {
@@ -22,7 +22,7 @@ pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
     }
 }
 
-/// A request that looks for a rank: what a rank must not have done to it.
+/// State and history that a rank needs to take a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usable<'a> {
     pub(super) fleet: &'a FleetSnapshot,
@@ -34,8 +34,8 @@ pub(super) struct Usable<'a> {
 }
 
 impl Usable<'_> {
-    /// Up, not tried, not paused for requests like this one: may the rank take the request at all?
-    /// A request that has failed elsewhere is no trial: it would fail twice.
+    /// May the rank take the request: up, not tried, not paused for the requester? A request that
+    /// failed elsewhere is not used as a trial: it might fail twice.
     #[inline]
     pub(super) fn holds(&self, index: RankIndex) -> bool {
         let admits = |load: &RankLoad| {
@@ -50,15 +50,15 @@ impl Usable<'_> {
     #[inline]
     fn is_left(&self, index: RankIndex) -> bool {
         let Some((rank, worker)) = self.fleet.rank(index) else { return false };
-        // A retry goes to another worker: the ranks of one worker share its fate.
+        // A retry goes to another worker: ranks of the same worker share its fate.
         let is_tried = |&tried: &RankIndex| {
             self.fleet.rank(tried).is_some_and(|(tried, _)| tried.worker == rank.worker)
         };
         worker.state == WorkerState::Up && !self.tried.iter().any(is_tried)
     }
 
-    /// May the rank take the request where all that could are paused? A model is never left without
-    /// its last rank, and a request that has failed elsewhere not without the last that is left.
+    /// May the rank take the request although its breaker is open? Used when all ranks are paused:
+    /// neither a model nor a retry is left without its last rank.
     pub(super) fn is_last_resort(&self, index: RankIndex) -> bool {
         self.is_left(index) && self.board.rank(index).is_some_and(|load| load.ejected().is_none())
     }

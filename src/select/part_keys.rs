@@ -4,8 +4,8 @@ use super::matched::root;
 use super::{MatchRequest, Prompt};
 use forebay_index::GuessKind;
 
-/// The keys of the prompt's parts, from the beginning on; none once its text was let go. One model,
-/// salt and adapter have keys that no other has.
+/// The keys of the prompt's parts, from the beginning on; none once its text was dropped. Each
+/// combination of model, salt and adapter has keys of its own.
 #[must_use]
 pub fn noted_keys(ask: &MatchRequest<'_>, prompt: &Prompt) -> Vec<u64> {
     let mut keys = Vec::new();

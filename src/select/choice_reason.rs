@@ -1,4 +1,4 @@
-//! Why a rank was chosen, in a word.
+//! The reason of a choice, as a metric label.
 
 use super::Policy;
 use forebay_base::RankIndex;
@@ -9,22 +9,22 @@ use forebay_index::Overlaps;
 pub enum Because {
     /// No other rank serves the model.
     OnlyCandidate,
-    /// It holds most of the prompt, and the policy looks at that.
+    /// The rank has the largest overlap, under a policy that compares overlaps.
     Sticky,
-    /// Another holds more, and costs more.
+    /// Another rank has a larger overlap, and a higher cost.
     HolderTooBusy,
-    /// Nobody holds any of the prompt: it costs least.
+    /// No rank holds any of the prompt: the rank has the least cost.
     Cheapest,
-    /// The policy does not look at caches.
+    /// The policy ignores caches.
     Load,
-    /// It is the anchor of the request's session.
+    /// The rank is the anchor of the session.
     SessionKept,
-    /// The anchor of the request's session has no room, or too much to do.
+    /// The anchor of the session has no room, or a longer wait.
     SessionMoved,
 }
 
 impl Because {
-    /// All, in order of their index.
+    /// All reasons, in order of their index.
     pub const ALL: [Self; 7] = [
         Self::OnlyCandidate,
         Self::Sticky,
@@ -49,29 +49,30 @@ impl Because {
         }
     }
 
-    /// Why a rank was chosen that holds `picked_bytes` of the prompt, where the best of the
-    /// candidates holds `most_bytes`. `is_kept`: of the session, if there is one.
+    /// The reason for a rank that holds `picked_bytes` of the prompt, where the candidate with the
+    /// largest overlap holds `most_bytes`. `is_anchor`: of the request's session; `None`: no
+    /// session.
     #[must_use]
     pub fn of(
         policy: Policy,
         picked_bytes: u32,
         most_bytes: u32,
         is_only: bool,
-        is_kept: Option<bool>,
+        is_anchor: Option<bool>,
     ) -> Self {
         match policy {
             _ if is_only => Self::OnlyCandidate,
             Policy::Kv if picked_bytes < most_bytes => Self::HolderTooBusy,
             Policy::Kv if most_bytes > 0 => Self::Sticky,
             Policy::Kv => Self::Cheapest,
-            Policy::Session if is_kept == Some(true) => Self::SessionKept,
-            Policy::Session if is_kept == Some(false) => Self::SessionMoved,
+            Policy::Session if is_anchor == Some(true) => Self::SessionKept,
+            Policy::Session if is_anchor == Some(false) => Self::SessionMoved,
             _ => Self::Load,
         }
     }
 }
 
-/// Bytes of the prompt that the best holder has among the ranks that count.
+/// Largest overlap in bytes among the ranks that count.
 #[must_use]
 pub fn most_held(overlaps: &Overlaps, counts: impl Fn(RankIndex) -> bool) -> u32 {
     let held = overlaps.iter_held().filter(|(rank, _)| counts(*rank));
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(of(0, 0), Because::Cheapest);
         assert_eq!(Because::of(Policy::Kv, 5, 5, true, None), Because::OnlyCandidate);
         assert_eq!(Because::of(Policy::Random, 0, 5, false, Some(true)), Because::Load);
-        let session = |is_kept| Because::of(Policy::Session, 0, 0, false, is_kept);
+        let session = |is_anchor| Because::of(Policy::Session, 0, 0, false, is_anchor);
         assert_eq!(session(Some(true)), Because::SessionKept);
         assert_eq!(session(Some(false)), Because::SessionMoved);
         assert_eq!(session(None), Because::Load, "without a session");
