@@ -1,5 +1,5 @@
-//! Prompts as paths of chunks of one length: how the router's own decisions are written into the
-//! index, and found there again. Any shard.
+//! Prompts as paths of chunks of a fixed length: how guesses are written into the index, and found
+//! again. Any shard.
 
 use super::walk::follow_path;
 use super::{IndexReader, Overlaps, slice_of};
@@ -11,8 +11,8 @@ use forebay_base::limits::{
 };
 
 impl IndexReader {
-    /// Writes the keys of the whole chunks of `text` under `root` to `path`. What is left over at
-    /// the end is no chunk, and what comes behind `ROUTED_CHUNKS_MAX` is left out.
+    /// Writes the keys of the whole chunks of `text` under `root` to `path`. A partial chunk at the
+    /// end, and chunks behind `ROUTED_CHUNKS_MAX`, are left out.
     pub fn chunk_path(
         &self,
         root: BlockKey,
@@ -28,9 +28,9 @@ impl IndexReader {
         }
     }
 
-    /// Adds the keys of the whole parts of `text` under `root`, as names for others: a client that
-    /// picks the bytes finds no two texts with one key. Parts and keys are those of
-    /// `NOTED_PART_BYTES` and `NOTED_PARTS_MAX`.
+    /// Adds the keys of the whole parts of `text` under `root`, for use outside of the index: even
+    /// a client that chooses the bytes cannot make two texts collide. Each part has
+    /// `NOTED_PART_BYTES` bytes, and there are at most `NOTED_PARTS_MAX` keys.
     pub fn part_keys(&self, root: BlockKey, text: &[u8], keys: &mut Vec<u64>) {
         let mut key = root;
         let parts = text.as_chunks::<NOTED_PART_BYTES>().0.iter();
@@ -54,14 +54,14 @@ impl IndexReader {
         }));
     }
 
-    /// The shard that owns a path of chunks; `None` when there is none.
+    /// The shard that owns a path of chunks; `None` for an empty path.
     #[must_use]
     pub fn owner_of_path(&self, path: &[BlockKey]) -> Option<ShardIndex> {
         Some(slice_of(*path.first()?, self.slices.len()))
     }
 
-    /// Finds how much of a path each rank holds and adds it to `out`. Hashes nothing and looks at
-    /// one slice alone.
+    /// Finds the overlap of each rank with a path and adds it to `out`. Hashes nothing and reads a
+    /// single slice.
     pub fn overlap_of_path(&self, path: &[BlockKey], kind: GuessKind, out: &mut Overlaps) {
         let owner = self.owner_of_path(path);
         if let Some(table) = owner.and_then(|owner| self.slices.get(owner.index())) {

@@ -1,75 +1,75 @@
-//! What the router only believes to be in caches, and for how long: the owner of a slice notes when
-//! each chunk of a routed prompt was last used and takes it out of the slice after its time.
-//! Sans-IO: time is an argument, the slice a closure. One per slice, on the owner's thread.
+//! Guessed contents of caches, and their expiry: the owner of a slice records the last use of each
+//! chunk of a routed prompt, and removes the chunk from the slice after its TTL. Sans-IO: time is
+//! an argument, the slice a closure. Each slice has its own, on the owner's thread.
 //!
-//! A rank has a list of chunks per [`GuessKind`], oldest use first; a chunk stands in it once. It
-//! goes when its time is over, when the rank's capacity is reached, when the slice's room for
-//! chunks is full, or when the rank may have lost its cache. All memory is reserved at the start
-//! (and touched as it fills), so no step costs more than the chunks it is about. Must never remove
-//! what events stored: its keys are those of other roots.
+//! A rank has a list of chunks per [`GuessKind`], oldest use first, each chunk at most once. A
+//! chunk is removed when its TTL is over, when the rank's capacity is reached, when the slice's
+//! room for chunks is full, or when the rank may have lost its cache. All memory is reserved at the
+//! start (and touched as it fills), so the cost of a step depends only on its own chunks. Must
+//! never remove blocks that events stored: these have keys of other roots.
 
 use crate::{BlockKey, GuessKind, KvOp, RoutedPrompt};
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
 
-/// How often all lists are looked at.
+/// Period of a sweep of all lists.
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
-/// No entry. The entry at this place is never used.
+/// Place that means no entry. The entry at this place is never used.
 const NONE: u32 = 0;
 
-/// Bounds of one slice's chunks.
+/// Limits of a slice's chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpiringLimits {
-    /// Time of approximate chunks after their last use; zero: none are kept.
+    /// Lifetime of approximate chunks after their last use; zero: none are stored.
     pub approximate_ttl: Duration,
-    /// Time of speculative chunks after their last use; zero: none are kept.
+    /// Lifetime of speculative chunks after their last use; zero: none are stored.
     pub speculative_ttl: Duration,
-    /// Prompt bytes of one rank and kind, until [`Expiring::set_rank`] says otherwise.
+    /// Prompt bytes of a rank and kind, until [`Expiring::set_rank`] sets another limit.
     pub rank_bytes_max: usize,
     /// Chunks of all ranks.
     pub chunks_max: usize,
 }
 
-/// The chunks of one slice that have a time.
+/// The guessed chunks of a slice.
 #[derive(Debug)]
 pub struct Expiring {
     limits: ExpiringLimits,
     /// First entry of each hash bucket. A power of two long, never grows.
     buckets: Vec<u32>,
     entries: Vec<ExpiringChunk>,
-    /// Entries that were used before, linked by `chained`.
+    /// Free entries that were used before, linked by `chained`.
     free: u32,
-    /// Two for each rank, see [`list_of`].
+    /// Two lists for each rank, see [`list_of`].
     lists: Vec<ExpiringList>,
-    /// The list that the present round of sweeping has come to.
+    /// Next list of the current sweep.
     cursor: usize,
     next_sweep: NanosSinceStart,
-    /// Positions of the new chunks of the prompt in hand, last first; empty between calls.
+    /// Positions of the new chunks of the current prompt, last first; empty between calls.
     fresh: Vec<usize>,
 }
 
-/// What became of a routed prompt.
+/// Result of [`Expiring::remember`] for the slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remembered {
-    /// False when nothing was kept: the rank has lost its cache since, or this kind is turned off.
+pub struct GuessUpdate {
+    /// False if no chunk was stored: the rank has lost its cache since, or this kind is turned off.
     pub kept: bool,
-    /// Chunks stored that were not there.
+    /// Chunks that were newly stored.
     pub stored: u32,
     /// Chunks removed to make room.
     pub evicted: u32,
 }
 
-/// What a sweep did.
+/// Result of [`Expiring::sweep`] for the slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepResult {
     /// Chunks removed.
     pub removed: u32,
-    /// True when the budget ended before the work.
+    /// True if the budget ended before the work.
     pub more: bool,
 }
 
-/// One chunk that one rank is believed to hold.
+/// A chunk that a rank is assumed to hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpiringChunk {
     key: u64,
@@ -88,12 +88,12 @@ struct ExpiringList {
     count: u32,
     count_max: u32,
     generation: u32,
-    /// What was last used up to then is lost.
+    /// Chunks last used at or before this time are lost.
     lost_at: Option<NanosSinceStart>,
 }
 
 impl Expiring {
-    /// Empty; reserves address space for `chunks_max`.
+    /// Reserves address space for `chunks_max`.
     #[must_use]
     pub fn new(limits: ExpiringLimits) -> Self {
         // Places are 32 bits wide, and the place 0 is none.
@@ -112,25 +112,24 @@ impl Expiring {
         }
     }
 
-    /// Goes by these from now on, except for `chunks_max`, for which memory is reserved.
+    /// Replaces the limits, except `chunks_max`, for which memory is reserved.
     pub const fn set_limits(&mut self, limits: ExpiringLimits) {
         self.limits = ExpiringLimits { chunks_max: self.limits.chunks_max, ..limits };
     }
 
-    /// Chunks kept.
+    /// Number of stored chunks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lists.iter().map(|list| usize::try_from(list.count).unwrap_or(0)).sum()
     }
 
-    /// True when there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lists.iter().all(|list| list.count == 0)
     }
 
-    /// Says which life of its cache a rank lives and how many bytes of prompts it can hold (0: not
-    /// known). What was believed of an earlier life goes with the next sweeps.
+    /// Sets the generation of a rank's cache, and the bytes of prompts that it can hold (0:
+    /// unknown). The next sweeps remove guesses of earlier generations.
     pub fn set_rank(
         &mut self,
         rank: RankIndex,
@@ -149,14 +148,14 @@ impl Expiring {
         }
     }
 
-    /// Notes that a rank was sent a prompt. `apply` gets the changes of the slice.
+    /// Records that a prompt was sent to a rank. `apply` receives the changes of the slice.
     pub fn remember(
         &mut self,
         prompt: &RoutedPrompt,
         now: NanosSinceStart,
         mut apply: impl FnMut(RankIndex, KvOp),
-    ) -> Remembered {
-        let mut done = Remembered::default();
+    ) -> GuessUpdate {
+        let mut done = GuessUpdate::default();
         let Some(at) = self.list_of(prompt.rank, prompt.kind) else { return done };
         self.start_life(at, prompt.generation, now);
         let Some(list) = self.lists.get(at).copied() else { return done };
@@ -164,11 +163,11 @@ impl Expiring {
             return done;
         }
         let count_max = usize::try_from(list.count_max).unwrap_or(usize::MAX);
-        let kept = prompt.chunks.len().min(count_max).min(self.limits.chunks_max);
-        let chunks = prompt.chunks.get(..kept).unwrap_or_default();
+        let count = prompt.chunks.len().min(count_max).min(self.limits.chunks_max);
+        let chunks = prompt.chunks.get(..count).unwrap_or_default();
         done.kept = true;
-        // Last chunk first, so that it is the oldest of them and goes first: its path stays whole
-        // without it.
+        // Last chunk first, so that the last chunk is the oldest and expires first: the rest of its
+        // path stays whole.
         for (position, &key) in chunks.iter().enumerate().rev() {
             if let Some(entry) = self.find(at, key) {
                 self.unlink(entry);
@@ -187,10 +186,10 @@ impl Expiring {
             self.fresh.push(position);
         }
         let mut fresh = std::mem::take(&mut self.fresh);
-        // First chunk first: a path that grows at its end is one run of the index.
+        // First chunk first: a path that grows at its end is a single run of the index.
         for position in fresh.drain(..).rev() {
             let Some(&key) = chunks.get(position) else { continue };
-            // Room for the first chunks may have been made at the cost of the last.
+            // The eviction for the first chunks may have removed the last chunks.
             if self.find(at, key).is_none() {
                 continue;
             }
@@ -205,21 +204,21 @@ impl Expiring {
         done
     }
 
-    /// Removes up to `budget` chunks whose time is over or whose rank has lost its cache. Call it
-    /// often: it looks at the lists only once in a while.
+    /// Removes up to `budget` chunks that have expired or whose rank has lost its cache. Call it
+    /// often: it visits the lists only once per `SWEEP_PERIOD`.
     pub fn sweep(
         &mut self,
         now: NanosSinceStart,
         budget: u32,
         mut apply: impl FnMut(RankIndex, KvOp),
-    ) -> Swept {
-        let mut swept = Swept::default();
+    ) -> SweepResult {
+        let mut swept = SweepResult::default();
         if now < self.next_sweep {
             return swept;
         }
         while self.cursor < self.lists.len() {
             while let Some(entry) = self.dead(self.cursor, now) {
-                // The cursor stays, so that the next call goes on here and each list has its turn.
+                // The cursor stays, so that the next call continues here and no list is starved.
                 if swept.removed >= budget {
                     swept.more = true;
                     return swept;
@@ -237,7 +236,7 @@ impl Expiring {
         swept
     }
 
-    /// What holds of one list after each change.
+    /// Invariants of a list after each change.
     fn check_invariants(&self, at: usize) {
         debug_assert!(self.entries.len() <= self.limits.chunks_max + 1, "more than was reserved");
         debug_assert!(self.fresh.is_empty(), "positions of another prompt");
@@ -248,7 +247,7 @@ impl Expiring {
         debug_assert_eq!(self.entry(list.newest).newer, NONE, "newer than the newest");
     }
 
-    /// The oldest entry of a list, if it has to go.
+    /// The oldest entry of a list, if it must be removed.
     fn dead(&self, at: usize, now: NanosSinceStart) -> Option<u32> {
         let list = self.lists.get(at).filter(|list| list.oldest != NONE)?;
         let used_at = self.entry(list.oldest).used_at;
@@ -258,22 +257,22 @@ impl Expiring {
         is_dead.then_some(list.oldest)
     }
 
-    /// Moves a list to a later life of the rank's cache; earlier ones and the present change
-    /// nothing.
+    /// Moves a list to a later generation of the rank's cache. An earlier or the same generation
+    /// changes nothing.
     fn start_life(&mut self, at: usize, generation: u32, now: NanosSinceStart) {
         let Some(list) = self.lists.get_mut(at) else { return };
-        // Generations wrap: the nearer way round says which is later.
+        // Generations wrap: the shorter distance decides which is later.
         let ahead = generation.wrapping_sub(list.generation);
         if ahead != 0 && ahead < u32::MAX / 2 {
             list.generation = generation;
             list.lost_at = Some(now);
-            // The next sweep starts over at once: what is lost must not be believed for a period.
+            // The next sweep starts at once: lost chunks must not stay for another period.
             self.cursor = 0;
             self.next_sweep = NanosSinceStart(0);
         }
     }
 
-    /// The list of a rank and kind, made if need be.
+    /// The list of a rank and kind, created if needed.
     fn list_of(&mut self, rank: RankIndex, kind: GuessKind) -> Option<usize> {
         if rank.index() >= RANKS_MAX {
             return None;
@@ -306,12 +305,12 @@ impl Expiring {
         in_list && (self.free != NONE || self.entries.len() <= self.limits.chunks_max)
     }
 
-    /// Removes the oldest chunk of the list; if it has none but of this moment (the prompt that
-    /// room is made for), of the next list that has one.
+    /// Removes the oldest chunk of the list. If all its chunks belong to the current prompt,
+    /// removes the oldest chunk of the next list that is not empty.
     fn evict(&mut self, at: usize, now: NanosSinceStart) -> Option<(RankIndex, BlockKey)> {
         let oldest =
             |at: usize| self.lists.get(at).map(|list| list.oldest).filter(|oldest| *oldest != NONE);
-        // The rank's own chunks first: a rank that is sent much must not cost the others theirs.
+        // The rank's own chunks first: a busy rank must not evict the chunks of other ranks.
         let own = oldest(at);
         let is_earlier = |place: &u32| self.entry(*place).used_at < now;
         let mut others = (at + 1..self.lists.len()).chain(0..at);
@@ -328,7 +327,7 @@ impl Expiring {
         let first = self.buckets.get(bucket).copied().unwrap_or(NONE);
         let new = ExpiringChunk { key, list, chained: first, ..ExpiringChunk::default() };
         let place = if self.free == NONE {
-            // Room for all was reserved: a copy of a large array would stop the shard.
+            // Room for all entries was reserved: a copy of a large array would stall the shard.
             debug_assert!(self.entries.len() < self.entries.capacity(), "the entries would move");
             let place = u32::try_from(self.entries.len()).unwrap_or(NONE);
             self.entries.push(new);
@@ -371,7 +370,7 @@ impl Expiring {
     fn find(&self, at: usize, key: BlockKey) -> Option<u32> {
         let key = key.to_word();
         let mut place = self.buckets.get(self.bucket(at, key)).copied().unwrap_or(NONE);
-        // Lists share the buckets: the key alone may be of another rank.
+        // Lists share the buckets: the same key may belong to another rank.
         while place != NONE {
             let entry = self.entry(place);
             if entry.key == key && usize::from(entry.list) == at {
@@ -382,7 +381,7 @@ impl Expiring {
         None
     }
 
-    /// Keys are hashes under a secret already; only the list has to be mixed in.
+    /// Keys are already hashes under a secret; only the list has to be mixed in.
     fn bucket(&self, at: usize, key: u64) -> usize {
         let list = u64::try_from(at).unwrap_or(0);
         let mixed = (key ^ list.wrapping_mul(0x9e37_79b9_7f4a_7c15)).rotate_left(32);
@@ -426,7 +425,7 @@ impl Expiring {
         self.entries.get(place).copied().unwrap_or_default()
     }
 
-    /// Changes an entry; the one at [`NONE`] stays as it is.
+    /// Changes an entry; the entry at [`NONE`] never changes.
     fn change(&mut self, place: u32, change: impl FnOnce(&mut ExpiringChunk)) {
         let place = usize::try_from(place).unwrap_or(0);
         if place > 0
@@ -441,7 +440,7 @@ fn kind_of(list: usize) -> GuessKind {
     if list.is_multiple_of(2) { GuessKind::Approximate } else { GuessKind::Speculative }
 }
 
-/// Chunks of that many bytes; at least one.
+/// Number of chunks in that many bytes; at least 1.
 fn chunks_of(bytes: usize, kind: GuessKind) -> u32 {
     u32::try_from(bytes / kind.chunk_bytes()).unwrap_or(u32::MAX).max(1)
 }

@@ -22,12 +22,12 @@ fn at(seconds: u64) -> NanosSinceStart {
     NanosSinceStart(seconds * 1_000_000_000)
 }
 
-/// A slice and what it is told.
+/// A slice and its inputs.
 struct Owner {
     reader: IndexReader,
     slice: SliceWriter,
     expiring: Expiring,
-    /// What the operations add up to.
+    /// Sum of the operations.
     held: HashSet<(RankIndex, BlockKey)>,
 }
 
@@ -45,24 +45,24 @@ impl Owner {
         RoutedPrompt { rank: RankIndex(rank), generation: 0, kind, root: root(), chunks }
     }
 
-    fn remember(&mut self, prompt: &RoutedPrompt, now: NanosSinceStart) -> Remembered {
+    fn remember(&mut self, prompt: &RoutedPrompt, now: NanosSinceStart) -> GuessUpdate {
         let slice = &mut self.slice;
         let held = &mut self.held;
         self.expiring.remember(prompt, now, |rank, op| change(slice, held, rank, op))
     }
 
-    fn sent(&mut self, rank: u16, text: &str, now: NanosSinceStart) -> Remembered {
+    fn sent(&mut self, rank: u16, text: &str, now: NanosSinceStart) -> GuessUpdate {
         let prompt = self.prompt(rank, GuessKind::Approximate, text);
         self.remember(&prompt, now)
     }
 
-    fn sweep(&mut self, now: NanosSinceStart, budget: u32) -> Swept {
+    fn sweep(&mut self, now: NanosSinceStart, budget: u32) -> SweepResult {
         let slice = &mut self.slice;
         let held = &mut self.held;
         self.expiring.sweep(now, budget, |rank, op| change(slice, held, rank, op))
     }
 
-    /// Bytes of `text` that the index says the rank holds.
+    /// Bytes of `text` that the rank holds according to the index.
     fn overlap(&self, rank: u16, text: &str) -> u32 {
         let mut overlaps = Overlaps::new(64);
         let kind = GuessKind::Approximate;
@@ -72,7 +72,7 @@ impl Owner {
     }
 }
 
-/// Bytes of one approximate chunk.
+/// Bytes of an approximate chunk.
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 const CHUNK: u32 = APPROXIMATE_CHUNK_BYTES as u32;
 
@@ -100,10 +100,10 @@ fn text(name: &str, chunks: usize) -> String {
 fn what_was_sent_is_found_until_its_time_and_use_renews_it() {
     let mut owner = Owner::new(LIMITS);
     let asked = text("a", 3);
-    assert_eq!(owner.sent(1, &asked, at(0)), Remembered { kept: true, stored: 3, evicted: 0 });
+    assert_eq!(owner.sent(1, &asked, at(0)), GuessUpdate { kept: true, stored: 3, evicted: 0 });
     assert_eq!(owner.overlap(1, &asked), 3 * CHUNK);
     assert_eq!(owner.overlap(0, &asked), 0);
-    // The beginning alone is used again.
+    // Only the beginning is used again.
     assert_eq!(owner.sent(1, &asked[..1_112], at(6)).stored, 0);
     assert_eq!(owner.sweep(at(9), 100).removed, 0);
     assert_eq!(owner.sweep(at(10), 100).removed, 1);
@@ -136,7 +136,7 @@ fn kinds_have_their_own_times() {
     let speculative = owner.prompt(1, GuessKind::Speculative, &asked);
     assert_eq!(owner.remember(&speculative, at(0)).stored, 4);
     owner.sent(2, &text("b", 8), at(0));
-    assert_eq!(owner.sweep(at(1), 100), Swept { removed: 4, more: false });
+    assert_eq!(owner.sweep(at(1), 100), SweepResult { removed: 4, more: false });
     let off = ExpiringLimits { speculative_ttl: Duration::ZERO, ..LIMITS };
     let mut owner = Owner::new(off);
     assert!(!owner.remember(&speculative, at(0)).kept);
@@ -150,9 +150,9 @@ fn a_full_rank_forgets_the_end_of_what_was_used_longest_ago() {
     let old = text("old", 4);
     let new = text("new", 3);
     owner.sent(1, &old, at(0));
-    assert_eq!(owner.sent(1, &new, at(1)), Remembered { kept: true, stored: 3, evicted: 2 });
+    assert_eq!(owner.sent(1, &new, at(1)), GuessUpdate { kept: true, stored: 3, evicted: 2 });
     assert_eq!((owner.overlap(1, &old), owner.overlap(1, &new)), (2 * CHUNK, 3 * CHUNK));
-    // More than fits at all: the beginning is kept.
+    // More than fits at all: the beginning is stored.
     let long = text("long", 9);
     assert_eq!(owner.sent(1, &long, at(2)).stored, 5);
     assert_eq!(owner.overlap(1, &long), 5 * CHUNK);
@@ -180,21 +180,21 @@ fn a_lost_cache_is_forgotten_and_late_news_of_it_ignored() {
     owner.sent(2, &asked, at(0));
     owner.expiring.set_rank(RankIndex(1), 1, 0, at(1));
     assert!(!owner.sent(1, &asked, at(1)).kept, "sent to the life before");
-    // Bounded, and what the new life is sent meanwhile stays.
-    assert_eq!(owner.sweep(at(1), 2), Swept { removed: 2, more: true });
+    // Bounded, and chunks sent to the new generation in the meantime stay.
+    assert_eq!(owner.sweep(at(1), 2), SweepResult { removed: 2, more: true });
     let mut again = owner.prompt(1, GuessKind::Approximate, &asked[..600]);
     again.generation = 1;
     assert!(owner.remember(&again, at(2)).kept);
     assert_eq!(owner.sweep(at(2), 100).removed, 0);
     assert_eq!((owner.overlap(1, &asked), owner.overlap(2, &asked)), (CHUNK, 3 * CHUNK));
-    // A shard that knows of the next life first says so by what it sends.
+    // A shard that learns of the next generation first reports it with a prompt.
     again.generation = 2;
     again.chunks.clear();
     assert!(owner.remember(&again, at(3)).kept);
     assert_eq!(owner.sweep(at(3), 100).removed, 1);
 }
 
-/// One step of a random history.
+/// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
     Sent { rank: u16, speculative: bool, name: u8, chunks: usize, generation: u32 },
@@ -243,7 +243,7 @@ proptest! {
                     let done = owner.remember(&prompt, now);
                     prop_assert_eq!(done.kept, generation >= known);
                     if done.kept {
-                        // All of it that fits is there now.
+                        // All chunks that fit are stored now.
                         let fits = prompt.chunks.len().min(chunks_max).min(
                             (rank_chunks * APPROXIMATE_CHUNK_BYTES / kind.chunk_bytes()).max(1),
                         );
@@ -267,7 +267,7 @@ proptest! {
             prop_assert!(owner.held.len() <= chunks_max);
             prop_assert!(owner.expiring.lists.iter().all(|list| list.count <= list.count_max));
         }
-        // The round that was under way, then a whole one.
+        // The rest of the current sweep, then a whole sweep.
         for pause in [LIMITS.approximate_ttl, SWEEP_PERIOD] {
             now = now.plus(pause);
             while owner.sweep(now, 7).more {}

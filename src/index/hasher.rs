@@ -1,9 +1,9 @@
-//! Keys of the blocks of a prompt. The hash is that of [`BlockKey::child`], xxh3 of 64 bits. For
-//! usual lengths the seed is worked into the secret once, not once a block.
+//! Keys of the blocks of a prompt, by the hash of [`BlockKey::child`], xxh3 of 64 bits. For usual
+//! lengths the seed is mixed into the secret only once, not for each block.
 
 use super::key::{BlockKey, KeySeed};
 
-/// The first 128 bytes of the secret of xxh3, as pairs of words for a row from the front and one
+/// The first 128 bytes of the secret of xxh3, as pairs of words for a row from the front and a row
 /// from the back.
 const SECRET: [[[u64; 2]; 2]; 4] = [
     [
@@ -28,7 +28,7 @@ const LAST_FACTOR: u64 = 0x1656_6791_9e37_79f9;
 /// Bytes of a row.
 const ROW: usize = 16;
 
-/// Hashes blocks under one seed.
+/// Hashes blocks under a fixed seed.
 #[derive(Clone, Debug)]
 pub(super) struct BlockHasher {
     pub(super) seed: KeySeed,
@@ -41,7 +41,7 @@ impl BlockHasher {
         Self { seed, secret: SECRET.map(|rows| rows.map(seeded)) }
     }
 
-    /// The same key as that of [`BlockKey::child`].
+    /// Returns the same key as [`BlockKey::child`].
     #[inline(always)]
     pub(super) fn child(&self, parent: BlockKey, block: &[u8]) -> BlockKey {
         match block.len() {
@@ -50,16 +50,16 @@ impl BlockHasher {
         }
     }
 
-    /// Of 33 to 128 bytes: two to four rows from the front and as many from the back, which may
-    /// overlap in the middle.
+    /// Hash of 33 to 128 bytes: two to four rows from the front and as many from the back, which
+    /// may overlap in the middle.
     #[inline(always)]
     fn hash(&self, block: &[u8]) -> u64 {
         let [first, second, third, fourth] = &self.secret;
         let mut hash = (block.len() as u64).wrapping_mul(LENGTH_FACTOR);
         hash = hash.wrapping_add(ends::<ROW>(block, first));
         hash = hash.wrapping_add(ends::<{ 2 * ROW }>(block, second));
-        // In this order, not by a match of lengths: its arms would be compiled into one, with all
-        // that they differ in on the stack.
+        // Nested conditions, not a match of lengths: the compiler merges the arms of a match, and
+        // keeps their differences on the stack.
         if block.len() > 4 * ROW {
             hash = hash.wrapping_add(ends::<{ 3 * ROW }>(block, third));
             if block.len() > 6 * ROW {
@@ -72,7 +72,7 @@ impl BlockHasher {
     }
 }
 
-/// The last row of so many bytes at the front, and the first of so many at the back.
+/// The last row of the first `BYTES` bytes, and the first row of the last `BYTES` bytes.
 #[inline(always)]
 fn ends<const BYTES: usize>(block: &[u8], [first, last]: &[[u64; 2]; 2]) -> u64 {
     let front = block.first_chunk::<BYTES>().and_then(|front| front.last_chunk::<ROW>());

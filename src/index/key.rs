@@ -9,16 +9,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 #[derive(Clone, Copy, Debug)]
 pub struct KeySeed(pub u64);
 
-/// Key of one block path. Never 0: 0 marks an empty slot in the index.
+/// Key of a block path. Never 0: 0 marks an empty slot in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockKey(u64);
 
-/// What separates one tree of blocks from another.
+/// Identifies a tree of blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RootName<'a> {
     /// Model name as served.
     pub model: &'a str,
-    /// Tokens per block.
     pub block_size_tokens: u32,
     /// LoRA adapter name, empty for none.
     pub lora: &'a str,
@@ -27,48 +26,48 @@ pub struct RootName<'a> {
 }
 
 impl BlockKey {
-    /// The key as a number.
     pub(super) const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Key of the root of one tree.
+    /// Key of the root of a tree.
     #[must_use]
     pub fn root(seed: KeySeed, name: &RootName<'_>) -> Self {
         let mut key =
             Self::non_zero(xxh3_64_with_seed(&name.block_size_tokens.to_le_bytes(), seed.0));
-        // Each part is hashed by itself: joined texts of different parts could be the same.
+        // Each part is hashed by itself: different parts could join to the same text.
         for part in [name.model, name.lora] {
             key = key.child(seed, part.as_bytes());
         }
         key.salted(seed, name.cache_salt)
     }
 
-    /// The root for requests with that cache salt, from the one without; empty salts change
+    /// The root for requests with that cache salt, from the root without. An empty salt changes
     /// nothing.
     #[must_use]
     pub fn salted(self, seed: KeySeed, cache_salt: &str) -> Self {
         if cache_salt.is_empty() { self } else { self.child(seed, cache_salt.as_bytes()) }
     }
 
-    /// Key of the path `self` extended by one block of these bytes.
+    /// Key of the path `self` extended by a block of these bytes.
     #[must_use]
     pub fn child(self, seed: KeySeed, block_bytes: &[u8]) -> Self {
         self.child_of_hash(xxh3_64_with_seed(block_bytes, seed.0))
     }
 
-    /// The same for guesses: less than half of the instructions of [`BlockKey::child`], and another
-    /// key. Who picks the bytes can make two chunks equal: a guess is then wrong, an answer never.
+    /// Key of a path of guesses: takes less than half of the instructions of [`BlockKey::child`],
+    /// and gives a different key. A client that chooses the bytes can make two chunks collide: a
+    /// guess is then wrong, an answer never.
     #[must_use]
     pub fn guessed_child<const BYTES: usize>(self, seed: KeySeed, chunk: &[u8; BYTES]) -> Self {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
-    /// The same from the block's own hash (`xxh3_64` of its bytes under the seed), which depends on
-    /// no parent.
+    /// [`BlockKey::child`] from the block's own hash (`xxh3_64` of its bytes under the seed), which
+    /// depends on no parent.
     #[must_use]
     pub fn child_of_hash(self, block_hash: u64) -> Self {
-        // One folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach
+        // A folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach
         // the key.
         let product = u128::from(self.0 ^ 0x9e37_79b9_7f4a_7c15) * u128::from(block_hash | 1);
         #[expect(
@@ -97,9 +96,9 @@ impl BlockKey {
     }
 }
 
-/// Two instructions a word, in four lanes that do not wait for each other. A product carries what
-/// differs to the left only; the turns bring it back. Between two turns, changes of the last bytes
-/// of two words of a lane alone can cancel each other, one time in 256.
+/// Two instructions per word, in four independent lanes. A multiplication carries differences only
+/// to higher bits; the rotations bring them back. Between two rotations, changes that are limited
+/// to the last bytes of two words of a lane cancel each other with probability 1/256.
 fn quick_hash<const BYTES: usize>(seed: KeySeed, chunk: &[u8; BYTES]) -> u64 {
     const { assert!(BYTES.is_multiple_of(64), "a chunk is a number of parts") };
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -124,7 +123,7 @@ fn quick_hash<const BYTES: usize>(seed: KeySeed, chunk: &[u8; BYTES]) -> u64 {
 /// The shard that owns a path, by the key of the path's first block.
 #[must_use]
 pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
-    // The high bits choose the slice, as a fraction of the whole; the table uses the others.
+    // The high bits choose the slice, as a fraction of the whole; the table uses the low bits.
     let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
     debug_assert!(scaled >> 64 < shard_count.max(1) as u128, "no such slice");
     ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))

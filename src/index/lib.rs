@@ -1,12 +1,12 @@
-//! The index: which rank holds which prefix, by bytes. Each shard owns one slice and alone writes
-//! it ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and
+//! The index: which rank holds which prefix, by bytes. Each shard owns a slice and alone writes it
+//! ([`SliceWriter`]); every shard reads all slices in place ([`IndexReader`]), without locks and
 //! without messages.
 //!
-//! Blocks that follow each other without a branch lie together in runs, with the ranks that hold
-//! them; a path belongs to the slice that its first block gives ([`slice_of`]), with all that
-//! extends it. A walk is bounded by `WALK_PROBES_MAX`, the memory by the budget, at which the
-//! coldest ends of paths go and are counted. Never waits, never panics, and never says that a rank
-//! holds what it does not hold, but for the moments that a change is under way.
+//! Blocks that follow each other without a branch are stored together in runs, with the ranks that
+//! hold them. The first block of a path determines its slice ([`slice_of`]), which also holds all
+//! extensions of the path. A walk is bounded by `WALK_PROBES_MAX`, the memory by the budget, at
+//! which the coldest ends of paths are evicted and counted. Never waits, never panics, and never
+//! reports a block that a rank does not hold, except while a change is in progress.
 
 mod chunks;
 mod expiring;
@@ -27,7 +27,7 @@ mod walk;
 mod window;
 mod words;
 
-pub use expiring::{Expiring, ExpiringLimits, Remembered, Swept};
+pub use expiring::{Expiring, ExpiringLimits, GuessUpdate, SweepResult};
 pub use key::{BlockKey, KeySeed, RootName, slice_of};
 pub use marks::{MARKS_MAX, PrefixMarks, prefix_bytes};
 pub use operation::{KvBatch, KvOp};
@@ -46,11 +46,11 @@ use table::Table;
 use walk::Walk;
 use window::WindowedRanks;
 
-/// Slots of one segment of a slice's locator: adding one segment stalls the owner for some
+/// Slots of a segment of a slice's locator: adding a segment stalls the owner for some
 /// microseconds.
 const SEGMENT_SLOTS: usize = 512;
 
-/// Makes an empty index of one slice per shard. The budget is for all slices together, in bytes.
+/// Makes an empty index with a slice per shard. The budget is for all slices together, in bytes.
 #[must_use]
 pub fn index(
     shard_count: usize,
@@ -61,7 +61,7 @@ pub fn index(
     index_of_shape(shard_count, seed, Shape { segment_slots: SEGMENT_SLOTS, memory_bytes_max })
 }
 
-/// The same with slices of a given shape, for tests that want small ones.
+/// [`index`] with slices of a given shape, for tests with small slices.
 #[must_use]
 pub fn index_of_shape(
     shard_count: usize,
@@ -74,7 +74,7 @@ pub fn index_of_shape(
     (IndexReader { hasher: BlockHasher::new(seed), slices }, writers)
 }
 
-/// Reads all slices. Cheap to clone; one for each thread.
+/// Reads all slices. Cheap to clone; each thread has its own.
 #[derive(Clone, Debug)]
 pub struct IndexReader {
     hasher: BlockHasher,
@@ -82,21 +82,25 @@ pub struct IndexReader {
 }
 
 impl IndexReader {
-    /// The root of requests that carry a cache salt, from the root without.
+    /// The root of requests with a cache salt, from the root without it.
     #[must_use]
     pub fn salted(&self, root: BlockKey, cache_salt: &str) -> BlockKey {
         root.salted(self.hasher.seed, cache_salt)
     }
 
-    /// Finds how much of `text` each rank holds under `root` and adds it to `out`: a rank that is
-    /// there already keeps the larger overlap.
+    /// Finds the overlap of each rank with `text` under `root` and adds it to `out`: the larger
+    /// overlap of a rank stays.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
         self.overlap_of_windows(root, text, &[], out);
     }
 
-    /// The same where some ranks have windows. Those ranks are in order. How far such a rank can
-    /// resume is recorded under the number of its first window; what is recorded under its own is
-    /// the most that it could.
+    /// [`Self::overlap`] with ranks that have windows, given in rank order. Such a rank gets two
+    /// overlaps in `out`:
+    ///
+    /// | recorded under | overlap |
+    /// |---|---|
+    /// | the number of its first window | resumable: up to the last block where it can resume |
+    /// | its own number | upper bound: all blocks that its other layers hold |
     pub fn overlap_of_windows(
         &self,
         root: BlockKey,
@@ -114,7 +118,7 @@ impl IndexReader {
         }
     }
 
-    /// The same under every root of a model, for requests with that cache salt.
+    /// [`Self::overlap_of_windows`] under every root of a model, for requests with that cache salt.
     pub fn overlap_of_roots(
         &self,
         roots: &ModelRoots,
@@ -128,23 +132,23 @@ impl IndexReader {
         }
     }
 
-    /// Calls `each` with parent, key and byte length of every block that some rank holds or that a
-    /// held one follows, in any order, while the owners go on: a path that is split meanwhile may
-    /// be left out in part.
+    /// Calls `each` with parent, key and byte length of every block that a rank holds or that
+    /// precedes a held block, in any order. Owners may write meanwhile: a path that is split during
+    /// the visit may be left out in part.
     pub fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
         for slice in self.slices.iter() {
             slice.visit(each);
         }
     }
 
-    /// The same for one slice.
+    /// [`Self::visit`] for a single slice.
     pub fn visit_slice(&self, slice: ShardIndex, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
         if let Some(slice) = self.slices.get(slice.index()) {
             slice.visit(each);
         }
     }
 
-    /// Blocks of all slices, with those that no rank holds but that others follow.
+    /// Blocks of all slices, including blocks that no rank holds but that precede held blocks.
     #[must_use]
     pub fn entry_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.entry_count()).sum()
@@ -169,8 +173,8 @@ impl IndexReader {
         self.slices.iter().map(|slice| slice.evicted_count()).sum()
     }
 
-    /// Stores refused since start, because a rank, a block or the number of different block lengths
-    /// after one block was outside its limit, or because evictions made no room.
+    /// Stores refused since start: a rank, a block or the number of different block lengths after a
+    /// block was outside its limit, or evictions made no room.
     #[must_use]
     pub fn refused_count(&self) -> u64 {
         self.slices.iter().map(|slice| slice.refused_count()).sum()

@@ -1,11 +1,11 @@
-//! Names of the prefixes of one prompt, at fixed lengths: two prompts with the same name at one
-//! length have the same text up to there. Requests that run on one rank are compared by them.
+//! Keys of a prompt's prefixes at fixed lengths: two prompts with the same key at a length have the
+//! same text up to there. Used to compare the requests that run on a rank.
 
 use super::BlockKey;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Prefixes of one prompt that are named, at most. The rest of a longer prompt has no name.
+/// Prefixes of a prompt with a key, at most. The rest of a longer prompt has no keys.
 pub const MARKS_MAX: usize = 40;
 /// The first prefix has this length. Further lengths are no farther apart than a quarter of a
 /// prefix, or this.
@@ -13,17 +13,16 @@ const STEP_BYTES: usize = 1 << 9;
 /// Lengths per doubling of the prefix.
 const STEPS: usize = 4;
 
-/// Names of prefixes, the shortest first. Cheap to copy: the request, its wait and its lease have
-/// the same.
+/// Keys of prefixes, the shortest first. Cheap to copy: the request, its wait and its lease share
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixMarks(Option<Arc<[u64]>>);
 
 impl PrefixMarks {
-    /// No prefix has a name.
     pub const NONE: Self = Self(None);
 
-    /// Of a prompt. `root` tells prompts of different models apart, and is secret. About a cycle
-    /// for each four bytes.
+    /// Keys of a prompt. `root` separates prompts of different models, and is secret. Takes about a
+    /// cycle per four bytes.
     #[must_use]
     pub fn of(root: BlockKey, text: &[u8]) -> Self {
         let mut name = root.bits();
@@ -40,7 +39,7 @@ impl PrefixMarks {
         Self(names.get(..count).filter(|names| !names.is_empty()).map(Arc::from))
     }
 
-    /// The names, the shortest prefix first.
+    /// The keys, the shortest prefix first.
     #[must_use]
     pub fn names(&self) -> &[u64] {
         self.0.as_deref().unwrap_or(&[])

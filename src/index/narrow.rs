@@ -1,29 +1,28 @@
-//! Ranks that part from a walk, recorded with what they hold.
+//! Records the overlap of ranks that a walk can no longer follow.
 
 use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::{Ranks, bit_ranks};
-use super::table::Seen;
+use super::table::RunView;
 use super::words::{lane_rank, lanes};
 
 impl Ranks {
-    /// Keeps the ranks that hold all that is matched of a run, if that is all of the run; the
-    /// others are recorded with what they hold. False when none is left. `before` is what was found
-    /// before the run.
+    /// Keeps the ranks that hold the whole run, if the whole run is matched. All other ranks are
+    /// recorded with their overlap. False if no rank is left. `before`: overlap before the run.
     #[inline]
-    pub(super) fn narrow(&mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) -> bool {
-        debug_assert!((1..=seen.block_count).contains(&seen.matched), "no block was entered");
-        let goes_on = seen.matched == seen.block_count;
-        let end = depth(seen, before, seen.matched);
-        if let (Self::Few(word), true, true) = (&*self, seen.partial.is_empty(), goes_on)
-            && *word == seen.ranks
+    pub(super) fn narrow(&mut self, view: &RunView, before: Overlap, out: &mut Overlaps) -> bool {
+        debug_assert!((1..=view.block_count).contains(&view.matched), "no block was entered");
+        let is_whole_run = view.matched == view.block_count;
+        let end = depth(view, before, view.matched);
+        if let (Self::Few(word), true, true) = (&*self, view.partial.is_empty(), is_whole_run)
+            && *word == view.ranks
         {
-            // Most runs of a path have the holders of the run before: then nothing is compared.
+            // Most runs of a path have the same holders as the run before: no set is compared then.
             return true;
         }
-        let (whole, left) = self.part(seen);
-        left.record_parts(seen, before, out);
-        if !goes_on {
+        let (whole, left) = self.part(view);
+        left.record_parts(view, before, out);
+        if !is_whole_run {
             whole.record(end, out);
             return false;
         }
@@ -31,7 +30,7 @@ impl Ranks {
         !self.is_empty()
     }
 
-    /// All of them end here.
+    /// Records the same overlap for all of these ranks.
     pub(super) fn record(&self, found: Overlap, out: &mut Overlaps) {
         match self {
             Self::All => {}
@@ -40,15 +39,15 @@ impl Ranks {
         }
     }
 
-    /// Records these ranks, none of which holds all of the run, with what they hold of it.
-    fn record_parts(mut self, seen: &Seen, before: Overlap, out: &mut Overlaps) {
+    /// Records the overlap of these ranks, each of which holds at most a part of the run.
+    fn record_parts(mut self, view: &RunView, before: Overlap, out: &mut Overlaps) {
         if self.is_empty() {
             return;
         }
-        for (lane, mask) in &seen.partial {
+        for (lane, mask) in &view.partial {
             if self.take(*lane) {
-                let held = usize::try_from(mask.trailing_ones()).unwrap_or(0).min(seen.matched);
-                let found = depth(seen, before, held);
+                let held = usize::try_from(mask.trailing_ones()).unwrap_or(0).min(view.matched);
+                let found = depth(view, before, held);
                 if found.bytes > 0 {
                     out.record(lane_rank(*lane), found);
                 }
@@ -58,10 +57,10 @@ impl Ranks {
     }
 }
 
-/// What a rank has that holds that many of the matched blocks.
+/// Overlap of a rank that holds the first `held` matched blocks.
 #[inline]
-fn depth(seen: &Seen, before: Overlap, held: usize) -> Overlap {
-    let end = held.checked_sub(1).and_then(|last| seen.steps.get(last));
+fn depth(view: &RunView, before: Overlap, held: usize) -> Overlap {
+    let end = held.checked_sub(1).and_then(|last| view.steps.get(last));
     end.map_or(before, |step| Overlap {
         blocks: before.blocks + u32::try_from(held).unwrap_or(0),
         bytes: step.end,

@@ -4,7 +4,7 @@
 use crate::BlockKey;
 use forebay_base::RankIndex;
 
-/// One change to one slice of the index.
+/// A change to a slice of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvOp {
     /// `rank` now holds the block `key`, which extends `parent` by `block_bytes` bytes of text.
@@ -16,8 +16,8 @@ pub enum KvOp {
         /// Bytes of the block's text, 1 to `BLOCK_BYTES_MAX`, or `INNER_BLOCK`.
         block_bytes: u16,
     },
-    /// `rank` now holds the block `key`, if the index has that block. Unlike a stored block, such a
-    /// block needs no path: see [`Window`](crate::Window).
+    /// `rank` now holds the block `key`, if the index has that block. Unlike for a stored block,
+    /// the rank need not hold the path to it: see [`Window`](crate::Window).
     Hold {
         /// Key of the path that ends with the block.
         key: BlockKey,
@@ -29,10 +29,9 @@ pub enum KvOp {
     },
 }
 
-/// Operations of one rank for one slice, in the engine's order.
+/// Operations of a rank for a slice, in the engine's order.
 #[derive(Debug)]
 pub struct KvBatch {
-    /// Whose cache changed.
     pub rank: RankIndex,
     /// At most `KV_BATCH_OPS_MAX`.
     pub ops: Vec<KvOp>,

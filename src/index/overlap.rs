@@ -1,13 +1,13 @@
-//! Part of a prompt that one rank holds.
+//! Part of a prompt that a rank holds.
 
 use forebay_base::limits::IMAGE_FILL;
 
-/// Part of a prompt, counted from its start, that one rank holds.
+/// Part of a prompt, counted from its start, that a rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
     /// Whole KV blocks.
     pub blocks: u32,
-    /// Bytes of rendered prompt text in them.
+    /// Bytes of rendered prompt text in these blocks.
     pub bytes: u32,
 }
 
@@ -21,9 +21,9 @@ impl Overlap {
     }
 }
 
-/// So many bytes of an overlap are all of a prompt, whose last block is then computed again. Of a
-/// prompt that ends in an image no overlap is known to be all: its last blocks have no bytes, and
-/// their number is the engine's. Mostly the end of the image is in a block that is not full.
+/// Bytes of an overlap that covers the whole prompt, so that the engine computes its last block
+/// again. For a prompt that ends in an image, no overlap is known to cover it: the last blocks have
+/// no bytes, and only the engine knows their number. Mostly the image ends in a partial block.
 #[must_use]
 pub fn whole_bytes(text: &[u8], has_images: bool) -> usize {
     let ends_in_image = has_images && text.last() == Some(&IMAGE_FILL);

@@ -1,5 +1,5 @@
-//! What a walk finds: for each rank how much of the prompt it holds. Owned by one shard and used
-//! again for every request, so that a walk allocates nothing in steady state.
+//! Result of a walk: the overlap of each rank with the prompt. Owned by a shard and reused for
+//! every request, so that a walk allocates nothing in steady state.
 
 use super::overlap::Overlap;
 use super::scratch::WalkScratch;
@@ -7,26 +7,26 @@ use super::window::WindowedRank;
 use forebay_base::RankIndex;
 use forebay_base::limits::WALK_PROBES_MAX;
 
-/// Overlap of one prompt with every rank.
+/// Overlap of a prompt with every rank.
 #[derive(Debug)]
 pub struct Overlaps {
     /// Indexed by rank.
     best: Vec<Overlap>,
     /// Ranks whose overlap is not zero.
     held: Vec<RankIndex>,
-    /// How far each rank with windows can resume, in the order in which walks were told of them.
+    /// Resumable overlap of each rank with windows, in the order of these ranks.
     pub(super) points: Vec<Overlap>,
-    /// What a walk may cost.
+    /// Limit of a walk.
     pub(super) probes_max: usize,
-    /// The prompt has images with names.
+    /// The prompt has images with keys.
     pub(super) has_images: bool,
     pub(super) is_cut: bool,
-    /// Taken out by a walk.
+    /// `None` during a walk.
     pub(super) scratch: Option<Box<WalkScratch>>,
 }
 
 impl Overlaps {
-    /// Room for the ranks `0..rank_count`; what is found for others is left out.
+    /// For the ranks `0..rank_count`; other ranks are left out.
     #[must_use]
     pub fn new(rank_count: usize) -> Self {
         Self {
@@ -40,23 +40,23 @@ impl Overlaps {
         }
     }
 
-    /// Sets what a walk may cost, at most [`WALK_PROBES_MAX`].
+    /// Sets the limit of a walk, at most [`WALK_PROBES_MAX`].
     pub fn limit(&mut self, probes_max: usize) {
         self.probes_max = probes_max.min(WALK_PROBES_MAX);
     }
 
-    /// Sets whether the prompt has images with names, whose inner blocks have no bytes.
+    /// Sets whether the prompt has images with keys: their inner blocks have no bytes.
     pub fn expect_images(&mut self, has_images: bool) {
         self.has_images = has_images;
     }
 
-    /// Did a walk end early that would go on with a higher limit?
+    /// Did a walk end at its limit?
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Forgets the prompt. Costs as much as ranks were found.
+    /// Removes all overlaps. Costs time in proportion to the ranks found.
     pub fn clear(&mut self) {
         self.is_cut = false;
         self.points.clear();
@@ -67,7 +67,7 @@ impl Overlaps {
         }
     }
 
-    /// Overlap of one rank; zero for ranks out of range.
+    /// Overlap of a rank; zero for ranks out of range.
     #[must_use]
     pub fn get(&self, rank: RankIndex) -> Overlap {
         self.best.get(rank.index()).copied().unwrap_or_default()
@@ -78,7 +78,7 @@ impl Overlaps {
         self.held.iter().map(|rank| (*rank, self.get(*rank)))
     }
 
-    /// Forgets what other ranks hold.
+    /// Removes the overlaps of ranks that `keep` rejects.
     pub fn retain(&mut self, keep: impl Fn(RankIndex) -> bool) {
         let Self { best, held, .. } = self;
         held.retain(|&rank| {
@@ -95,9 +95,9 @@ impl Overlaps {
         self.best.len().div_ceil(64)
     }
 
-    /// Leaves how far each rank can resume under the number of its first window. What a walk found
-    /// under the numbers of windows says nothing by itself.
-    pub(super) fn tell_points(&mut self, ranks: &[WindowedRank]) {
+    /// Records the resumable overlap of each rank under the number of its first window. Overlaps
+    /// that a walk found under the numbers of windows are replaced: alone they mean nothing.
+    pub(super) fn record_points(&mut self, ranks: &[WindowedRank]) {
         for (place, rank) in ranks.iter().enumerate() {
             let mut point = self.points.get(place).copied().unwrap_or_default();
             for window in rank.windows.iter().flatten() {
@@ -106,7 +106,7 @@ impl Overlaps {
         }
     }
 
-    /// Sets what a number holds, whatever was recorded of it; nothing is held of an empty one.
+    /// Replaces the overlap of a rank. An empty overlap removes the rank.
     pub fn set(&mut self, rank: RankIndex, found: Overlap) {
         let Some(best) = self.best.get_mut(rank.index()) else { return };
         let before = std::mem::replace(best, found);
@@ -117,7 +117,7 @@ impl Overlaps {
         }
     }
 
-    /// Keeps the larger of what is known and `found`, whose bytes are not zero.
+    /// Records `found`, which has at least a byte, if it is larger than the recorded overlap.
     pub fn record(&mut self, rank: RankIndex, found: Overlap) {
         let Some(best) = self.best.get_mut(rank.index()) else { return };
         if best.bytes == 0 {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_larger_overlap_is_kept_and_clear_forgets() {
+    fn the_larger_overlap_stays_and_clear_removes_all() {
         let mut overlaps = Overlaps::new(2);
         let small = Overlap { blocks: 1, bytes: 10 };
         let large = Overlap { blocks: 2, bytes: 20 };

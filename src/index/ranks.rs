@@ -1,6 +1,6 @@
-//! The ranks that a walk still follows: those that hold every block so far.
+//! The ranks that a walk still follows: they hold every block so far.
 
-use super::table::{CELL_WORDS, Seen};
+use super::table::{CELL_WORDS, RunView};
 use super::words::{LANES, cell_of, contains, from_lanes, lane_rank, lanes, rank_lane};
 use forebay_base::RankIndex;
 
@@ -29,48 +29,48 @@ impl Ranks {
         }
     }
 
-    /// Those that hold all of the run, and the others.
+    /// Splits the set into the ranks that hold the whole run, and the rest.
     #[inline]
-    pub(super) fn part(&self, seen: &Seen) -> (Self, Self) {
-        let in_run = |lane: u16| match cell_of(seen.ranks) {
-            None => contains(seen.ranks, lane) || is_whole_part(seen, lane),
-            Some(_) => has(&seen.rank_bits, lane) || is_whole_part(seen, lane),
+    pub(super) fn part(&self, view: &RunView) -> (Self, Self) {
+        let in_run = |lane: u16| match cell_of(view.ranks) {
+            None => contains(view.ranks, lane) || is_whole_part(view, lane),
+            Some(_) => has(&view.rank_bits, lane) || is_whole_part(view, lane),
         };
         match self {
             Self::All => {
-                let whole = match cell_of(seen.ranks) {
-                    None => Self::Few(seen.ranks),
-                    Some(_) => Self::Many(seen.rank_bits),
+                let whole = match cell_of(view.ranks) {
+                    None => Self::Few(view.ranks),
+                    Some(_) => Self::Many(view.rank_bits),
                 };
                 (whole, Self::All)
             }
             Self::Few(word) => {
-                let kept = from_lanes(lanes(*word).filter(|lane| in_run(*lane)));
+                let followed = from_lanes(lanes(*word).filter(|lane| in_run(*lane)));
                 let left = from_lanes(lanes(*word).filter(|lane| !in_run(*lane)));
-                (Self::Few(kept), Self::Few(left))
+                (Self::Few(followed), Self::Few(left))
             }
             Self::Many(bits) => {
-                let mut held = seen.rank_bits;
-                if cell_of(seen.ranks).is_none() {
+                let mut held = view.rank_bits;
+                if cell_of(view.ranks).is_none() {
                     held = [0; CELL_WORDS];
-                    lanes(seen.ranks).for_each(|lane| set(&mut held, lane));
+                    lanes(view.ranks).for_each(|lane| set(&mut held, lane));
                 }
-                let whole = whole_mask(seen);
-                let wholes = seen.partial.iter().filter(|(_, mask)| *mask & whole == whole);
+                let whole = whole_mask(view);
+                let wholes = view.partial.iter().filter(|(_, mask)| *mask & whole == whole);
                 wholes.for_each(|(lane, _)| set(&mut held, *lane));
                 let mut left = *bits;
-                let mut kept_count = 0;
+                let mut followed_count = 0;
                 for (left, held) in left.iter_mut().zip(&mut held) {
                     *held &= *left;
                     *left &= !*held;
-                    kept_count += held.count_ones();
+                    followed_count += held.count_ones();
                 }
-                (few_if_few(held, kept_count), Self::Many(left))
+                (few_if_few(held, followed_count), Self::Many(left))
             }
         }
     }
 
-    /// Takes a lane out; false when it was not there.
+    /// Removes a lane; false if it was not in the set.
     pub(super) fn take(&mut self, lane: u16) -> bool {
         match self {
             Self::All => true,
@@ -89,14 +89,14 @@ impl Ranks {
 }
 
 /// A bit for each block of the run.
-fn whole_mask(seen: &Seen) -> u64 {
-    (1 << seen.block_count) - 1
+fn whole_mask(view: &RunView) -> u64 {
+    (1 << view.block_count) - 1
 }
 
-/// True for a rank that is listed with parts but has them all.
-fn is_whole_part(seen: &Seen, lane: u16) -> bool {
-    let whole = whole_mask(seen);
-    seen.partial.iter().any(|(other, mask)| *other == lane && *mask & whole == whole)
+/// True for a rank that is listed with a part that covers the whole run.
+fn is_whole_part(view: &RunView, lane: u16) -> bool {
+    let whole = whole_mask(view);
+    view.partial.iter().any(|(other, mask)| *other == lane && *mask & whole == whole)
 }
 
 fn few_if_few(bits: [u64; CELL_WORDS], count: u32) -> Ranks {

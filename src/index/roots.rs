@@ -1,20 +1,19 @@
-//! Where the chains of block keys begin.
+//! Roots of the chains of block keys.
 
 use crate::{BlockKey, KeySeed, RootName, WindowedRank};
 
-/// Where the chains of one model begin.
+/// Roots of a model's chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRoots {
-    /// One root per distinct block size among the model's ranks.
+    /// A root per distinct block size among the model's ranks.
     pub blocks: Vec<BlockRoot>,
-    /// Roots of what is only believed to be held.
     pub guesses: GuessRoots,
-    /// The model's ranks that can resume only behind some of their blocks, in order.
+    /// The model's ranks that can resume only behind some of their blocks, in rank order.
     pub windowed: Vec<WindowedRank>,
 }
 
 impl ModelRoots {
-    /// Roots of guesses alone: no rank has told its block size.
+    /// Roots of guesses alone: no rank has reported its block size.
     #[must_use]
     pub fn new(seed: KeySeed, model: &str) -> Self {
         let guesses = GuessRoots::new(seed, model);
@@ -22,7 +21,7 @@ impl ModelRoots {
     }
 }
 
-/// Start of the chain of block keys for one model and one block size.
+/// Root of the block keys for a model and a block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRoot {
     /// Tokens per block under this root.
@@ -31,7 +30,7 @@ pub struct BlockRoot {
     pub key: BlockKey,
 }
 
-/// Starts of the two trees that the router's own decisions fill, see [`crate::GuessKind`].
+/// Roots of the two trees that the router fills by its own decisions, see [`crate::GuessKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuessRoots {
     /// For ranks without live KV events.
@@ -41,11 +40,11 @@ pub struct GuessRoots {
 }
 
 impl GuessRoots {
-    /// No engine has blocks of so many tokens, so these roots are no engine's.
+    /// Block sizes that no engine has, so that these roots differ from all engines' roots.
     const APPROXIMATE_MARK: u32 = 0;
     const SPECULATIVE_MARK: u32 = u32::MAX;
 
-    /// The roots of a model name. Adapters and other names of one model have trees of their own.
+    /// The roots of a model name. Adapters and aliases of a model have trees of their own.
     #[must_use]
     pub fn new(seed: KeySeed, model: &str) -> Self {
         let root = |block_size_tokens| {

@@ -1,22 +1,21 @@
-//! What a shard tells the owner of a slice about a prompt that it has just routed: which rank is
-//! going to hold it.
+//! Message of a shard to the owner of a slice: a routed prompt, and the rank that will hold it.
 
 use crate::BlockKey;
 use forebay_base::RankIndex;
 use forebay_base::limits::{APPROXIMATE_CHUNK_BYTES, SPECULATIVE_CHUNK_BYTES};
 
-/// Why a rank is believed to hold a prompt that no event has told of. Each kind has its own tree of
-/// the index, so that neither touches what events stored.
+/// Kind of a guess that a rank holds a prompt, without an event. Each kind has its own tree of the
+/// index, apart from blocks that events stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuessKind {
-    /// The rank has no live events: what was sent there is all that is known.
+    /// The rank has no live events: guessed from the prompts sent to it.
     Approximate,
-    /// The rank has events, and they will tell soon.
+    /// The rank has live events, which will confirm the guess soon.
     Speculative,
 }
 
 impl GuessKind {
-    /// Bytes of one chunk of this kind's paths.
+    /// Bytes of a chunk of this kind's paths.
     #[must_use]
     pub const fn chunk_bytes(self) -> usize {
         match self {
@@ -26,18 +25,16 @@ impl GuessKind {
     }
 }
 
-/// One prompt and where it went.
+/// A prompt and the rank that it was sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedPrompt {
-    /// The rank that got it.
     pub rank: RankIndex,
-    /// Life of the rank's cache that it was sent to (`Worker::cache_generation`).
+    /// Generation of the rank's cache at that time (`Worker::cache_generation`).
     pub generation: u32,
-    /// Which tree it belongs to.
     pub kind: GuessKind,
     /// Root of the path.
     pub root: BlockKey,
-    /// Keys of the path's chunks from the first on; at most `ROUTED_CHUNKS_MAX`, all in the slice
-    /// of the first.
+    /// Keys of the path's chunks from the first on; at most `ROUTED_CHUNKS_MAX`, all in the same
+    /// slice.
     pub chunks: Vec<BlockKey>,
 }

@@ -1,29 +1,30 @@
-//! Working memory of a walk, kept from request to request.
+//! Working memory of a walk, reused from request to request.
 
 use super::key::BlockKey;
 use super::overlap::Overlap;
 use super::ranks::Ranks;
-use super::table::Seen;
+use super::table::RunView;
 use super::window::Trail;
 
-/// Lengths of first blocks whose keys are kept, so that several slices need not hash them again.
+/// Cached keys of first blocks, by length, so that several slices need not hash them again.
 const FIRST_KEYS: usize = 64;
 
-/// What a walk needs beside the prompt; kept from request to request.
+/// Working memory of a walk.
 #[derive(Debug, Default)]
 pub(super) struct WalkScratch {
     pub(super) branches: Vec<Branch>,
-    /// The run that the walk is in.
-    pub(super) run: Seen,
+    /// The current run of the walk.
+    pub(super) run: RunView,
     pub(super) first_keys: FirstKeys,
 }
 
-/// One way on: a block that may be the first of a run, and the ranks that hold all before it.
+/// A branch to follow: a block that may be the first of a run, and the ranks that hold all blocks
+/// before it.
 #[derive(Debug)]
 pub(super) struct Branch {
     pub(super) slice: usize,
     pub(super) key: BlockKey,
-    /// Found up to the block, and the prompt bytes up to its end.
+    /// Overlap up to the block, and prompt bytes up to its end.
     pub(super) before: Overlap,
     pub(super) bytes: u32,
     pub(super) ranks: Ranks,
@@ -31,7 +32,7 @@ pub(super) struct Branch {
     pub(super) trails: Vec<Trail>,
 }
 
-/// Keys of the first blocks by their length: the last one of those that share a place.
+/// Keys of the first blocks by length. Lengths that share a place replace each other.
 #[derive(Debug)]
 pub(super) struct FirstKeys([Option<(u16, BlockKey)>; FIRST_KEYS]);
 

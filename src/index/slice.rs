@@ -1,12 +1,12 @@
-//! The writing side of one slice: turns stores and removals of ranks into runs of blocks. Runs on
-//! the shard that owns the slice, called between requests.
+//! The writing side of a slice: turns stores and removals of ranks into runs of blocks. Runs on the
+//! shard that owns the slice, called between requests.
 //!
-//! A block stays while a rank holds it, or a later block of its path. A block whose parent was
-//! never stored hangs on an unlisted one: the walk does not reach it before the parent comes. So
-//! children may arrive before their parents and leave after them.
-//! At the memory budget the coldest of some leaves goes (an end of a path, up to `RUN_BLOCKS_MAX`
-//! blocks), with all its ranks. What does not fit then, or is outside a limit, is refused and
-//! counted. Either is a miss later, never a wrong hit.
+//! A block stays while a rank holds the block, or a later block of its path. If the parent of a
+//! block was never stored, an unlisted run stands in for the parent, and no walk reaches the block
+//! before the parent is stored. So children may arrive before their parents and leave after them.
+//! At the memory budget, the coldest of some leaves is evicted (an end of a path, up to
+//! `RUN_BLOCKS_MAX` blocks), with all its ranks. A store that still does not fit, or is outside a
+//! limit, is refused and counted. Either causes a miss later, never a wrong hit.
 
 use super::Shape;
 use super::table::{Location, RunId, STORE_CELLS_MAX, Table, TableWriter};
@@ -18,37 +18,39 @@ use std::sync::Arc;
 
 /// Leaves that an eviction compares.
 const LEAVES_COMPARED: usize = 8;
-/// Runs that it looks at for them.
-const RUNS_LOOKED_AT: u32 = 64;
-/// A prime, so that runs made one after the other are not compared with each other alone.
+/// Runs that an eviction examines to find these leaves.
+const RUNS_EXAMINED: u32 = 64;
+/// A prime, so that runs created in sequence are not compared only with each other.
 const HAND_STEP: u32 = 7_919;
-/// Evictions for one store; past them it is refused.
+/// Evictions for a store; after these it is refused.
 const EVICTIONS_MAX: usize = 8;
 
-/// The one writer of a slice. Apply only operations of paths that [`super::slice_of`] gives to it.
+/// The only writer of a slice. Apply only operations of paths that [`super::slice_of`] assigns to
+/// the slice.
 #[derive(Debug)]
 pub struct SliceWriter {
     table: TableWriter,
-    /// Where the search for cold leaves goes on.
+    /// Position of the search for cold leaves.
     hand: u32,
-    /// Lanes of windows that have held a block, in order. Numbers of windows are never another's.
+    /// Lanes of windows that have held a block, in order. A window's number is never reused for a
+    /// rank.
     windows: Vec<u16>,
-    /// Where the next change is likely to be: changes come along paths.
-    likely: Likely,
+    /// Likely places of the next change, since changes follow paths.
+    likely: LikelyPlaces,
 }
 
-/// Two blocks that the next change may be about. Both are hints: what is there may have changed.
+/// Two blocks that the next change may concern. Both are hints: the places may have changed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Likely {
-    /// The parent of the next store, or the next to be removed.
+struct LikelyPlaces {
+    /// The parent of the next stored block, or the next block to be removed.
     before: Location,
-    /// The next that is stored, if the index may have it already.
+    /// The next stored block, if the index may already have it.
     next: Option<Location>,
 }
 
 impl SliceWriter {
     pub(super) fn new(shape: Shape) -> Self {
-        let likely = Likely::default();
+        let likely = LikelyPlaces::default();
         Self { table: TableWriter::new(shape), hand: 0, windows: Vec::new(), likely }
     }
 
@@ -56,14 +58,12 @@ impl SliceWriter {
         self.table.table()
     }
 
-    /// Tells the time, in whole seconds of which the age of blocks counts. Call it about once a
-    /// second.
+    /// Sets the time for the age of blocks, in whole seconds. Call it about once a second.
     pub fn tick(&self, now: NanosSinceStart) {
         self.table.set_epoch(u32::try_from(now.0 / 1_000_000_000).unwrap_or(u32::MAX));
     }
 
-    /// Applies one change. Storing what the rank holds and removing what it does not hold change
-    /// nothing.
+    /// Applies a change. Storing a held block and removing a block that is not held change nothing.
     pub fn apply(&mut self, rank: RankIndex, op: KvOp) {
         match op {
             KvOp::Store { parent, key, block_bytes } => {
@@ -92,19 +92,19 @@ impl SliceWriter {
         self.table.publish_sizes();
     }
 
-    /// One of the next changes is about that block. A hint: it takes little time, and the change
+    /// Prefetches a block that one of the next changes concerns. Takes little time, and the change
     /// then waits less for memory.
     pub fn expect(&self, key: BlockKey) {
         self.table.fetch(key);
     }
 
-    /// What holds after each change, and of the run that it was about.
+    /// Invariants after each change, of the table and of the changed run.
     fn check_invariants(&self, key: BlockKey) {
         self.table.check_invariants();
         self.table.check_run_of(key);
     }
 
-    /// False when it was refused; then nothing has changed.
+    /// False: refused, and nothing has changed.
     fn store(&mut self, lane: u16, parent: BlockKey, key: BlockKey, block_bytes: u16) -> bool {
         let listed =
             |table: &TableWriter, at: Location| at.offset > 0 || !table.is_unlisted(at.run);
@@ -112,11 +112,11 @@ impl SliceWriter {
         let mut found = next.or_else(|| self.table.find(key));
         if let Some(at) = found.filter(|at| listed(&self.table, *at)) {
             let next = Some(Location { offset: at.offset + 1, ..at });
-            self.likely = Likely { before: at, next };
+            self.likely = LikelyPlaces { before: at, next };
             self.table.use_now(at.run);
             return self.table.hold(at.run, at.offset, lane);
         }
-        // Before the other look-ups: an eviction may cut or take the runs that they name.
+        // Before the other look-ups: an eviction may cut or remove the runs that they find.
         if self.make_room(parent, key) {
             found = self.table.find(key);
         }
@@ -126,7 +126,7 @@ impl SliceWriter {
             && self.table.may_append(end, lane, &self.windows)
         {
             let before = Location { offset: end.offset + 1, ..end };
-            self.likely = Likely { before, next: None };
+            self.likely = LikelyPlaces { before, next: None };
             return self.table.append(end, key, block_bytes);
         }
         let Some(parent) = self.run_to(parent, before) else { return false };
@@ -136,7 +136,7 @@ impl SliceWriter {
         };
         match run {
             Some(run) => {
-                self.likely = Likely { before: Location { run, offset: 0 }, next: None };
+                self.likely = LikelyPlaces { before: Location { run, offset: 0 }, next: None };
                 self.table.hold(run, 0, lane)
             }
             None => {
@@ -146,8 +146,8 @@ impl SliceWriter {
         }
     }
 
-    /// False when there is no memory to say so. A block that is not there is not missed: it was
-    /// evicted, or goes with an operation that comes before this one.
+    /// False: no memory to record it. A block that is not in the index is ignored: it was evicted,
+    /// or removed by an earlier operation.
     fn hold(&mut self, lane: u16, key: BlockKey) -> bool {
         if let Err(place) = self.windows.binary_search(&lane) {
             self.windows.insert(place, lane);
@@ -156,11 +156,11 @@ impl SliceWriter {
         found.is_none_or(|at| self.table.hold_apart(at.run, at.offset, lane))
     }
 
-    /// The run that ends with a block, which is at `at`; made by a split, or as an unlisted one if
-    /// it is nowhere.
+    /// The run that ends with the block at `at`; made by a split, or as an unlisted run if the
+    /// block is not in the index.
     fn run_to(&mut self, end: BlockKey, at: Option<Location>) -> Option<RunId> {
         let Some(at) = at else {
-            // Two entries come in one store, and they may belong to two segments.
+            // A store may add two entries, and these may belong to two segments.
             self.table.make_room(end);
             return self.table.create(None, end, 0);
         };
@@ -172,13 +172,13 @@ impl SliceWriter {
 
     fn remove(&mut self, lane: u16, key: BlockKey) {
         let Some(at) = self.table.find_near(self.likely.before, key) else { return };
-        // Paths are removed from their ends.
+        // Engines remove paths from their ends.
         self.likely.before = match at.offset.checked_sub(1) {
             Some(offset) => Location { offset, ..at },
             None => self.table.parent(at.run).map_or(at, |parent| self.table.end_of(parent)),
         };
         if self.table.is_loose_end(at, lane) {
-            // The usual way of eviction: last block first.
+            // The usual order of an engine's evictions: last block first.
             return self.table.truncate(at.run, at.offset);
         }
         if self.table.release(at.run, at.offset, lane) {
@@ -186,7 +186,7 @@ impl SliceWriter {
         }
     }
 
-    /// Gives back what neither a rank nor a child keeps, from the run towards the root.
+    /// Frees blocks that neither a rank nor a child needs, from the run towards the root.
     fn settle(&mut self, run: RunId) {
         let mut next = Some(run);
         while let Some(run) = next {
@@ -201,7 +201,7 @@ impl SliceWriter {
         }
     }
 
-    /// Makes sure, as far as it can, that a store finds memory. True if it had to evict.
+    /// Tries to make room for a store. True if this evicted anything.
     fn make_room(&mut self, parent: BlockKey, key: BlockKey) -> bool {
         self.table.make_room(key);
         for evictions in 0..EVICTIONS_MAX {
@@ -216,15 +216,15 @@ impl SliceWriter {
         true
     }
 
-    /// Takes the coldest of the next leaves out, but for `keep`. False when there was none.
+    /// Evicts the coldest of the next leaves, except `keep`. False if there is no leaf.
     fn evict(&mut self, keep: Option<RunId>) -> bool {
         let runs = self.table.runs_allocated();
         self.hand = self.hand.wrapping_add(1);
         let mut leaves: Vec<(u32, RunId)> = Vec::with_capacity(LEAVES_COMPARED);
-        for _ in 0..RUNS_LOOKED_AT.min(runs) {
+        for _ in 0..RUNS_EXAMINED.min(runs) {
             self.hand = (self.hand + HAND_STEP) % runs.max(1);
             let run = RunId(self.hand);
-            // A run that others follow stays: its path would end before them.
+            // A run with children stays: otherwise their path would be cut off.
             let is_leaf = self.table.block_count(run) > 0
                 && !self.table.has_children(run)
                 && !self.table.is_unlisted(run);
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Paths of nodes of which each has the parent `node / 3`: forks of three, from the root 0 on.
+    /// Paths of nodes, each with the parent `node / 3`: forks of three, from the root 0 on.
     fn key(node: u64) -> BlockKey {
         BlockKey::from_word((node + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).expect("not 0")
     }
@@ -267,8 +267,8 @@ mod tests {
     }
 
     proptest! {
-        /// The assertions behind `apply` are what is tested. Lengths and ranks are more than a word
-        /// takes, and the memory is less than all blocks need.
+        /// Tests the assertions behind `apply`. Lengths and ranks exceed a word, and the memory is
+        /// less than all blocks need.
         #[test]
         fn changes_in_any_order_keep_what_must_hold(
             changes in proptest::collection::vec(

@@ -1,11 +1,11 @@
 //! The walk: follows a prompt's bytes through the blocks that ranks hold. Any shard, reading in
 //! place.
 //!
-//! Inside a run of blocks there is one way on. At its end the walk tries the lengths that children
-//! are known to have. Mostly one length leads on; where several do, the others wait on a stack. A
-//! rank's overlap is the longest chain from the start of which it holds every block. The work for
-//! one prompt is bounded by `WALK_PROBES_MAX`, where long blocks count more than one; past it the
-//! walk ends with what it has.
+//! Inside a run of blocks there is no branch. At its end the walk tries the recorded lengths of its
+//! children. Mostly a single length has a child; otherwise the other branches wait on a stack. A
+//! rank's overlap is the longest chain from the start in which it holds every block. The work for a
+//! prompt is bounded by `WALK_PROBES_MAX` probes, of which a long block takes several; at the limit
+//! the walk ends with the overlaps found so far.
 
 use super::hasher::BlockHasher;
 use super::key::{BlockKey, slice_of};
@@ -20,17 +20,17 @@ use forebay_base::limits::{
 };
 use std::sync::Arc;
 
-/// Branches waiting at one time; further ones are not followed.
+/// Branches on the stack, at most; further branches are not followed.
 const BRANCHES_MAX: usize = 1_024;
-/// Probes that the shortest prompt has; each two bytes are worth one more.
+/// Probe budget of the shortest prompt; each two bytes of a prompt add a probe.
 const PROBES_LEAST: usize = 1_024;
-/// Bytes that are hashed for the price of one probe.
+/// Hashed bytes that cost as much as a probe.
 const PROBE_BYTES: usize = 256;
-/// What the longest block costs.
+/// Probes that the longest block costs.
 const BLOCK_PROBES_MAX: usize = 1 + BLOCK_BYTES_MAX / PROBE_BYTES;
 
-/// One prompt on its way through the slices. Only prompts with images follow inner blocks: others
-/// do not pay for them.
+/// A prompt on its way through the slices. Only prompts with images follow inner blocks, so that
+/// other prompts do not pay for them.
 pub(super) struct Walk<'a, const IMAGES: bool> {
     pub(super) slices: &'a [Arc<Table>],
     pub(super) hasher: &'a BlockHasher,
@@ -40,12 +40,13 @@ pub(super) struct Walk<'a, const IMAGES: bool> {
 }
 
 impl<const IMAGES: bool> Walk<'_, IMAGES> {
-    /// Adds what is found under `root` to `out`.
+    /// Adds the overlaps found under `root` to `out`.
     pub(super) fn run(mut self, root: BlockKey) {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
         debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
-        // Blocks of one short token are three bytes long. How many blocks an image has is unknown.
+        // A block of a single short token has three bytes. The number of blocks of an image is
+        // unknown.
         let worth = match IMAGES {
             true => WALK_PROBES_MAX,
             false => WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2),
@@ -56,15 +57,15 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         while let Some(branch) = scratch.branches.pop() {
             self.follow(branch, &mut scratch, &mut budget);
         }
-        self.out.tell_points(self.windows.ranks);
+        self.out.record_points(self.windows.ranks);
         self.out.is_cut |= budget < BLOCK_PROBES_MAX && self.out.probes_max < worth;
         debug_assert!(self.out.scratch.is_none(), "two walks with one scratch");
         self.out.scratch = Some(scratch);
     }
 
-    /// Finds the first blocks. Each slice knows the lengths of its own only, and which slice a
-    /// first block belongs to shows when it is hashed; most lengths are hashed once, whichever
-    /// slices name them.
+    /// Finds the first blocks. Each slice has only the lengths of its own first blocks, and the
+    /// hash of a block determines its slice. Most lengths are hashed only once, even if several
+    /// slices have them.
     fn start(&self, root: BlockKey, scratch: &mut WalkScratch, budget: &mut usize) {
         let WalkScratch { branches, run, first_keys } = scratch;
         first_keys.clear();
@@ -76,7 +77,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
             }
             let children = table.children(run);
             for &length in &run.lengths {
-                // An image begins with a block of bytes.
+                // An image begins with a block that has bytes.
                 if IMAGES && length.bytes == INNER_BLOCK {
                     continue;
                 }
@@ -95,7 +96,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         }
     }
 
-    /// Follows one branch to its end, leaving others that part from it on the stack.
+    /// Follows a branch to its end, and pushes further branches onto the stack.
     fn follow(&mut self, branch: Branch, scratch: &mut WalkScratch, budget: &mut usize) {
         let Branch { slice, mut key, mut before, mut bytes, mut ranks, mut trails } = branch;
         let Some(table) = self.slices.get(slice) else { return };
@@ -115,7 +116,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
             }
             let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
             let mut next = None;
-            // Where one length follows, `enter` says whether the child is there: no look-up more.
+            // With a single length, `enter` finds out whether the child exists: no extra look-up.
             let is_fork = run.lengths.len() > 1;
             let children = table.children(run);
             for &length in &run.lengths {
@@ -129,7 +130,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
                 let bytes = end.bytes + u32::from(Self::own_bytes(length.bytes));
                 debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
                 match next {
-                    // The first goes on here. Only the others cost a copy of the ranks.
+                    // The first child continues here. Only further children copy the ranks.
                     None => next = Some((child, bytes)),
                     Some(_) => {
                         let ranks = ranks.clone();
@@ -148,13 +149,13 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         }
     }
 
-    /// Prompt bytes of a block whose length is listed so.
+    /// Prompt bytes of a block with that listed length.
     #[inline]
     const fn own_bytes(length: u16) -> u16 {
         if IMAGES && length == INNER_BLOCK { 0 } else { length }
     }
 
-    /// The key one block of that length further; `None` past the end of the prompt or of the
+    /// The key of the next block, of that length; `None` past the end of the prompt or of the
     /// budget.
     #[inline]
     fn step(&self, key: BlockKey, start: u32, length: u16, budget: &mut usize) -> Option<BlockKey> {
@@ -164,14 +165,14 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         Some(self.hasher.child(key, block))
     }
 
-    /// The same for several lengths in a row; returns how many steps were made.
-    // By itself: in the loops that it is called from, registers are too few for its own.
+    /// [`Self::step`] for several lengths in a row; returns the number of steps made.
+    // Not inlined: the calling loops leave too few registers.
     #[inline(never)]
     fn steps(&self, at: Step, lengths: &[u16], out: &mut [Step], budget: &mut usize) -> usize {
         let Some(mut key) = BlockKey::from_word(at.word) else { return 0 };
         let start = usize::try_from(at.end).unwrap_or(usize::MAX);
         let Some(mut rest) = self.text.get(start..) else { return 0 };
-        // In a register: what is borrowed would be written back at each block.
+        // Copies in registers: borrowed values would be written back at each block.
         let mut end = at.end;
         let mut made = 0;
         let mut left = *budget;
@@ -192,7 +193,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
 
     fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
         debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
-        // Looked up before it waits: lengths that lead nowhere take no place of a branch.
+        // Looked up before it waits, so that lengths without a child take no place on the stack.
         let is_there =
             self.slices.get(branch.slice).is_some_and(|table| table.contains(branch.key));
         if is_there && branches.len() < BRANCHES_MAX {
@@ -201,7 +202,7 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
     }
 }
 
-/// Adds what ranks hold of a path of blocks of one length, whose keys are known, to `out`.
+/// Adds the overlaps with a path of known keys, of blocks of equal length, to `out`.
 pub(super) fn follow_path(
     table: &Table,
     path: &[BlockKey],

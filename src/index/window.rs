@@ -1,55 +1,54 @@
-//! Ranks that cannot resume everywhere. A hybrid model has layers that see only the last tokens (a
-//! window), or keep one state, beside layers that see all. Such a rank resumes a prompt only behind
-//! a block where each of its windows is whole: so many blocks in a row up to there, or all from the
-//! root on. A state is a window of one block.
+//! Ranks that cannot resume everywhere. A hybrid model has layers that attend only to the last
+//! tokens (a window) or hold a single state, beside layers with full attention. Such a rank resumes
+//! a prompt only behind a block where each of its windows is whole: `block_count` blocks in a row
+//! up to there, or all blocks from the root on. A state is a window of a single block.
 //!
-//! What the layers of a window hold is a set of blocks under a number of its own, like a rank's,
-//! but without a path to each: the early blocks of a window go first. A walk follows the rank by
-//! its own number, and looks at its windows on the way. Pure functions, any thread.
+//! The blocks of a window are recorded under a number of its own, like the blocks of a rank, but
+//! without a path to each block: the early blocks of a window are evicted first. A walk follows the
+//! rank by its own number, and checks its windows on the way. Pure functions, any thread.
 
 use super::overlap::Overlap;
 use super::ranks::has;
-use super::table::{Seen, Step};
+use super::table::{RunView, Step};
 use super::words::{cell_of, contains, rank_lane};
 use forebay_base::RankIndex;
 
 /// Windows of different lengths that a rank may have.
 pub const WINDOWS_MAX: usize = 2;
 
-/// A window of one rank.
+/// A window of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The number that holds the blocks which all layers of the window have.
+    /// Number for the blocks that all layers of the window hold.
     pub number: RankIndex,
-    /// Blocks in a row that it takes to resume; at least 1.
+    /// Blocks in a row that are needed to resume; at least 1.
     pub block_count: u16,
 }
 
-/// A rank with at least one window; the first place has one.
+/// A rank with windows; the first element is never `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowedRank {
-    /// The number that holds what its other layers have.
+    /// Number for the blocks that its other layers hold.
     pub rank: RankIndex,
-    /// Its windows, in the order of their places.
     pub windows: [Option<Window>; WINDOWS_MAX],
 }
 
-/// The ranks with windows of one walk.
+/// The ranks with windows in a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowedRanks<'a> {
-    /// In the order of their numbers.
+    /// Sorted by number of rank.
     pub(super) ranks: &'a [WindowedRank],
-    /// An engine computes the last token of a prompt itself: it resumes before that. See
+    /// An engine computes the last token of a prompt itself, so it resumes before that. See
     /// [`super::overlap::whole_bytes`].
     pub(super) whole_bytes: usize,
 }
 
-/// A rank with windows on its way along one path.
+/// Progress of a rank with windows along a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trail {
-    /// Its place among the ranks with windows.
+    /// Index into the ranks with windows.
     place: usize,
-    /// Blocks in a row that each window has before the next run, or as many as it takes.
+    /// Blocks in a row that each window has before the next run, at most `block_count`.
     in_row: [u16; WINDOWS_MAX],
 }
 
@@ -58,12 +57,12 @@ impl WindowedRanks<'_> {
         self.ranks.is_empty()
     }
 
-    /// Takes in a run, and notes in `points` how far ranks can resume in it. Ranks that do not hold
-    /// all of it are followed no longer.
+    /// Processes a run, and records in `points` how far ranks can resume in it. The trail of a rank
+    /// that does not hold the whole run ends.
     #[inline(never)]
     pub(super) fn pass(
         &self,
-        seen: &Seen,
+        view: &RunView,
         before: Overlap,
         trails: &mut Vec<Trail>,
         points: &mut Vec<Overlap>,
@@ -71,7 +70,7 @@ impl WindowedRanks<'_> {
         if before.bytes == 0 {
             points.resize(self.ranks.len(), Overlap::default());
             trails.clear();
-            let holds = |rank: &WindowedRank| mask_of(seen, rank.rank) & 1 == 1;
+            let holds = |rank: &WindowedRank| mask_of(view, rank.rank) & 1 == 1;
             let held = self.ranks.iter().enumerate().filter(|(_, rank)| holds(rank));
             trails.extend(held.map(|(place, rank)| Trail::at_root(place, rank)));
         }
@@ -81,48 +80,49 @@ impl WindowedRanks<'_> {
             else {
                 return false;
             };
-            let held = held_count(mask_of(seen, rank.rank), seen.matched);
-            if let Some(found) = self.resume(seen, before, trail.goods(seen, rank), held)
+            let held = held_count(mask_of(view, rank.rank), view.matched);
+            if let Some(found) = self.resume(view, before, trail.goods(view, rank), held)
                 && (found.bytes, found.blocks) > (point.bytes, point.blocks)
             {
                 *point = found;
             }
-            held == seen.block_count
+            held == view.block_count
         });
     }
 
-    /// The last block of a run behind which a rank can resume that holds the first `held` of them.
-    fn resume(&self, seen: &Seen, before: Overlap, goods: u64, held: usize) -> Option<Overlap> {
+    /// Overlap up to the last block of a run behind which a rank can resume, if the rank holds the
+    /// first `held` blocks.
+    fn resume(&self, view: &RunView, before: Overlap, goods: u64, held: usize) -> Option<Overlap> {
         let is_all =
             |step: &Step| usize::try_from(step.end).is_ok_and(|end| end >= self.whole_bytes);
-        let last = seen.steps.get(held.checked_sub(1)?)?;
+        let last = view.steps.get(held.checked_sub(1)?)?;
         let usable = low_bits(held - usize::from(is_all(last)));
         let place = usize::try_from((goods & usable).checked_ilog2()?).ok()?;
-        let bytes = seen.steps.get(place)?.end;
+        let bytes = view.steps.get(place)?.end;
         Some(Overlap { blocks: before.blocks + u32::try_from(place + 1).ok()?, bytes })
     }
 }
 
 impl Trail {
-    /// Before the root nothing is needed, so that windows are whole there.
+    /// At the root no block is needed, so all windows are whole.
     fn at_root(place: usize, rank: &WindowedRank) -> Self {
         let blocks = |window: Option<Window>| window.map_or(0, |window| window.block_count);
         Self { place, in_row: rank.windows.map(blocks) }
     }
 
-    /// Blocks of a run behind which every window is whole, and takes the run in.
-    fn goods(&mut self, seen: &Seen, rank: &WindowedRank) -> u64 {
+    /// Advances the trail by a run. Returns the blocks behind which every window is whole, as bits.
+    fn goods(&mut self, view: &RunView, rank: &WindowedRank) -> u64 {
         let mut goods = u64::MAX;
         for (window, in_row) in rank.windows.iter().zip(&mut self.in_row) {
             let Some(window) = window else { continue };
-            goods &= in_rows(mask_of(seen, window.number), seen.matched, window, in_row);
+            goods &= in_rows(mask_of(view, window.number), view.matched, window, in_row);
         }
         goods
     }
 }
 
-/// Blocks that end a row which is long enough, of the first `matched`; `in_row` is the length of
-/// the row before, and then of the last one.
+/// Blocks, of the first `matched`, that end a long enough row, as bits. `in_row`: length of the row
+/// before the run, then of the row at its end.
 fn in_rows(mask: u64, matched: usize, window: &Window, in_row: &mut u16) -> u64 {
     let mut goods = 0;
     let mut start = 0;
@@ -149,7 +149,7 @@ fn in_rows(mask: u64, matched: usize, window: &Window, in_row: &mut u16) -> u64 
     goods
 }
 
-/// Bits from the lowest on, at most `most`.
+/// Number of lowest bits set without a gap, at most `most`.
 fn held_count(mask: u64, most: usize) -> usize {
     usize::try_from(mask.trailing_ones()).unwrap_or(0).min(most)
 }
@@ -161,16 +161,16 @@ const fn low_bits(count: usize) -> u64 {
 }
 
 /// The blocks of a run that a number holds, as bits.
-fn mask_of(seen: &Seen, number: RankIndex) -> u64 {
+fn mask_of(view: &RunView, number: RankIndex) -> u64 {
     let lane = rank_lane(number);
-    let is_whole = match cell_of(seen.ranks) {
-        None => contains(seen.ranks, lane),
-        Some(_) => has(&seen.rank_bits, lane),
+    let is_whole = match cell_of(view.ranks) {
+        None => contains(view.ranks, lane),
+        Some(_) => has(&view.rank_bits, lane),
     };
     if is_whole {
-        return low_bits(seen.block_count);
+        return low_bits(view.block_count);
     }
-    seen.partial.iter().find(|(other, _)| *other == lane).map_or(0, |(_, mask)| *mask)
+    view.partial.iter().find(|(other, _)| *other == lane).map_or(0, |(_, mask)| *mask)
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
     const OTHER: RankIndex = RankIndex(2);
     const NUMBERS: [RankIndex; WINDOWS_MAX] = [RankIndex(1_000), RankIndex(900)];
 
-    /// One rank with windows and another one, in an index of one slice.
+    /// A rank with windows and another rank, in an index with a single slice.
     struct Rig {
         reader: IndexReader,
         writer: SliceWriter,
@@ -229,8 +229,8 @@ mod tests {
         }
 
         fn hold(&mut self, window: usize, path: &[u8]) {
-            // A number that is no window of the rank has no blocks. Feeds tell of a window's
-            // blocks only once the rank holds them.
+            // A number that is no window of the rank has no blocks. Feeds report a window's blocks
+            // only once the rank holds them.
             if self.needs[window].is_none() || !self.held.contains(path) {
                 return;
             }
@@ -260,7 +260,7 @@ mod tests {
             first
         }
 
-        /// Block by block, as an engine looks.
+        /// Block by block, as an engine matches.
         fn expected(&self, text: &[u8]) -> Overlap {
             let block = usize::from(BLOCK_BYTES);
             let path = |count: usize| text[..count * block].to_vec();
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// A text of so many blocks that parts from the others of another letter at a block.
+    /// A text of blocks that differs from texts of another letter from a given block on.
     fn text(letter: u8, parts_at: usize, blocks: usize) -> Vec<u8> {
         let of = |at: usize| if at < parts_at { b'a' } else { letter };
         (0..blocks).flat_map(|at| [of(at), b'.', b'.', b'.']).collect()
@@ -307,7 +307,7 @@ mod tests {
                         4 => {
                             rig.remove(RANK, &path);
                             rig.held.remove(&path);
-                            // As feeds do it.
+                            // In the same order as feeds.
                             for (at, number) in NUMBERS.into_iter().enumerate() {
                                 rig.remove(number, &path);
                                 rig.windows[at].remove(&path);
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Blocks that come one by one make no run each, though two numbers hold them.
+    /// Blocks that come one by one share a run, although two numbers hold them.
     #[test]
     fn a_window_does_not_cut_runs() {
         let mut rig = Rig::new([Some(3), None]);

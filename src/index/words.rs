@@ -1,6 +1,6 @@
-//! The two value words of an entry: its ranks and the byte lengths of its children. Each holds up
+//! The two value words of a run: its ranks and the byte lengths of its children. Each word holds up
 //! to four 16-bit lanes, lowest first and ascending, or a reference to overflow cells. A reference
-//! to a list of lengths has the root of the children's tags beside it. Equal small sets are equal
+//! to a list of lengths also holds the root of the children's tags. Equal small sets are equal
 //! words. Pure functions, any thread.
 
 use forebay_base::RankIndex;
@@ -18,7 +18,7 @@ const LANE_MASK: u64 = 0xffff;
 const _: () = assert!(RANKS_MAX < 1 << 15 && INNER_BLOCK < 1 << 15);
 const _: () = assert!(LANES * LANE_BITS == u64::BITS as usize);
 
-/// Number of one overflow cell of a slice.
+/// Number of an overflow cell of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CellId(pub u32);
 
@@ -27,7 +27,7 @@ pub(super) const fn many(cell: CellId) -> u64 {
     MANY | cell.0 as u64
 }
 
-/// The cell that a word refers to; `None` for a word of lanes. Bits 32 to 62 say nothing of it.
+/// The cell that a word refers to; `None` for a word of lanes. Bits 32 to 62 are ignored.
 #[inline]
 pub(super) fn cell_of(word: u64) -> Option<CellId> {
     if word & MANY == 0 { None } else { u32::try_from(word & CELL_MASK).ok().map(CellId) }
@@ -45,7 +45,7 @@ pub(super) enum TwigKind {
 }
 
 impl Twig {
-    /// How many bits a twig has.
+    /// Bits of a twig.
     const BITS: u32 = 31;
     const NODE: u32 = 1 << (Self::BITS - 1);
 
@@ -57,7 +57,7 @@ impl Twig {
         self.0 as u64
     }
 
-    /// `None`: the cell's number is too large to be told.
+    /// `None`: the cell's number does not fit.
     pub(super) fn new(cell: CellId, is_node: bool) -> Option<Self> {
         let number = cell.0.checked_add(1).filter(|number| number & !(Self::NODE - 1) == 0)?;
         Some(Self(if is_node { number | Self::NODE } else { number }))
@@ -72,7 +72,7 @@ impl Twig {
     }
 }
 
-/// Where the twig is in the word of a list of lengths.
+/// Position of the twig in the word of a list of lengths.
 const TWIG_SHIFT: u32 = 32;
 const TWIG_MASK: u64 = ((1 << Twig::BITS) - 1) << TWIG_SHIFT;
 const _: () = assert!(TWIG_MASK & (MANY | CELL_MASK) == 0);
@@ -99,14 +99,14 @@ pub(super) fn lanes(mut word: u64) -> impl Iterator<Item = u16> {
     })
 }
 
-/// True when one of the lanes is `wanted`, which is not 0.
+/// True if the word contains the lane `wanted`, which is not 0.
 #[inline]
 pub(super) fn contains(word: u64, wanted: u16) -> bool {
     lanes(word).any(|lane| lane == wanted)
 }
 
-/// The word with one more lane; `None` when all are taken. A lane that is there already stays as it
-/// is.
+/// The word with an added lane; `None` if all lanes are in use. Adding a contained lane changes
+/// nothing.
 pub(super) fn with(word: u64, added: u16) -> Option<u64> {
     debug_assert!(added != 0, "0 marks a free lane");
     debug_assert!(cell_of(word).is_none(), "a reference taken for lanes");
@@ -121,7 +121,7 @@ pub(super) fn with(word: u64, added: u16) -> Option<u64> {
     Some(from_lanes(below.chain([added]).chain(above)))
 }
 
-/// The word without one lane.
+/// The word without a lane.
 pub(super) fn without(word: u64, removed: u16) -> u64 {
     from_lanes(lanes(word).filter(|lane| *lane != removed))
 }
@@ -137,7 +137,7 @@ pub(super) fn from_lanes(lanes: impl Iterator<Item = u16>) -> u64 {
     word
 }
 
-/// A rank as a lane: one more than its number, since 0 marks a free lane.
+/// A rank as a lane: its number plus 1, since 0 marks a free lane.
 #[inline]
 pub(super) const fn rank_lane(rank: RankIndex) -> u16 {
     rank.0.saturating_add(1)

@@ -1,4 +1,4 @@
-//! The owner's side of runs: made, extended, cut short, split where paths part, and given back.
+//! The owner's side of runs: create, extend, cut, split at forks, and free.
 
 use super::super::words::CellId;
 use super::cells::{CELL_PAIRS, CHUNK_BYTES};
@@ -6,19 +6,18 @@ use super::run::{RUN_BLOCKS_MAX, RUN_CELLS, RunId};
 use super::{Location, TableWriter};
 use crate::BlockKey;
 
-/// Cells that one store can take: two copies of a run's blocks when it is split, its sets, and a
-/// tag of its parent.
+/// Cells that a store can take: two copies of a run's blocks for a split, its sets, and a tag in
+/// its parent.
 pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4 + 2;
-// Otherwise one new chunk would not be room for a store.
+// Otherwise a new chunk would not be enough for a store.
 const _: () = assert!(STORE_CELLS_MAX * 128 <= CHUNK_BYTES || cfg!(feature = "loom"));
 
 impl TableWriter {
-    /// Blocks of a run.
     pub(in super::super) fn block_count(&self, run: RunId) -> usize {
         self.run(run).map_or(0, super::Run::block_count)
     }
 
-    /// The run that this one follows; `None` for roots and for runs whose parent was never stored.
+    /// The parent run; `None` for roots and for runs without a stored parent.
     pub(in super::super) fn parent(&self, run: RunId) -> Option<RunId> {
         self.run(run).map(super::Run::parent).filter(|parent| *parent != RunId::default())
     }
@@ -28,7 +27,8 @@ impl TableWriter {
         Location { run, offset: self.block_count(run).saturating_sub(1) }
     }
 
-    /// True for a run that no parent lists: a root, or a block of which only children were stored.
+    /// True for a run that no parent lists: a root, or a block with stored children that was not
+    /// stored itself.
     pub(in super::super) fn is_unlisted(&self, run: RunId) -> bool {
         self.run(run).is_none_or(|run| self.table.length_at(run, 0) == 0)
     }
@@ -45,7 +45,7 @@ impl TableWriter {
         }
     }
 
-    /// Makes a run of one block after `parent` (listed there), or an unlisted one of a key alone.
+    /// Creates a run with a single block after `parent` (listed there), or an unlisted run.
     pub(in super::super) fn create(
         &mut self,
         parent: Option<RunId>,
@@ -61,7 +61,7 @@ impl TableWriter {
     }
 
     fn fill(&mut self, id: RunId, parent: Option<RunId>, key: BlockKey, block_bytes: u16) -> bool {
-        debug_assert_eq!(parent.is_none(), block_bytes == 0, "a length says that it is listed");
+        debug_assert_eq!(parent.is_none(), block_bytes == 0, "listed runs have a length");
         let Some(cell) = self.take_cell() else { return false };
         self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
         self.begin(id);
@@ -83,7 +83,7 @@ impl TableWriter {
         false
     }
 
-    /// Lists a run, so far unlisted, at its parent. False: refused there.
+    /// Lists a so far unlisted run at its parent. False: the parent refuses it.
     pub(in super::super) fn adopt(&mut self, id: RunId, parent: RunId, block_bytes: u16) -> bool {
         debug_assert!(self.is_unlisted(id) && self.block_count(id) == 1, "{id:?} has a parent");
         debug_assert!(self.block_count(parent) > 0, "{parent:?} is not in use");
@@ -102,8 +102,8 @@ impl TableWriter {
         true
     }
 
-    /// True for the last block of a run that can be extended by a block that only its only holder
-    /// has. `windows` are the lanes that hold blocks without their paths, in order.
+    /// True for the last block of a run that can be extended by a block of its only holder.
+    /// `windows`: lanes that hold blocks without their paths, in order.
     pub(in super::super) fn may_append(&self, end: Location, lane: u16, windows: &[u16]) -> bool {
         self.run(end.run).is_some_and(|run| {
             end.offset + 1 == run.block_count()
@@ -135,13 +135,13 @@ impl TableWriter {
         }
         let cell = run.cell(offset / CELL_PAIRS);
         self.table.cells.set_pair(cell, offset % CELL_PAIRS, key.to_word(), bytes);
-        // Last, since the count is what makes the block a reader's. One word: no stamp.
+        // Last, since the count makes the block visible to readers. A single word: no stamp.
         run.set_block_count(offset + 1);
         run.use_at(self.table.epoch());
         true
     }
 
-    /// Cuts blocks that nobody holds off the end of a run without children; at least one stays.
+    /// Cuts blocks without holders off the end of a run without children; at least 1 block stays.
     pub(in super::super) fn trim(&mut self, id: RunId) {
         let count = self.block_count(id);
         let held = usize::try_from(64 - self.held_blocks(id).leading_zeros()).unwrap_or(0);
@@ -150,7 +150,7 @@ impl TableWriter {
         }
     }
 
-    /// True for the last block of a run that only this rank holds, and that nothing follows: the
+    /// True for the last block of a run that only this rank holds, and that has no children: the
     /// run can be cut there.
     pub(in super::super) fn is_loose_end(&self, at: Location, lane: u16) -> bool {
         self.run(at.run).is_some_and(|run| {
@@ -162,13 +162,13 @@ impl TableWriter {
         })
     }
 
-    /// Cuts a run to its first `left` blocks, at least one. Nobody else than whole holders has the
-    /// others.
+    /// Cuts a run to its first `left` blocks, at least 1. Only whole holders hold the removed
+    /// blocks.
     pub(in super::super) fn truncate(&mut self, id: RunId, left: usize) {
         debug_assert!(!self.has_children(id), "children of {id:?} follow its last block");
         let count = self.block_count(id);
         debug_assert!((1..count).contains(&left), "{id:?} cut to {left} of {count}");
-        // Out of the locator while their keys can still be read.
+        // Removed from the locator while their keys can still be read.
         self.forget_blocks(id, left..count);
         let Some(run) = self.run(id) else { return };
         run.begin();
@@ -182,11 +182,11 @@ impl TableWriter {
         self.end(id);
     }
 
-    /// Gives a run without children back; returns its parent, where it is not listed any more.
+    /// Frees a run without children; returns its parent, which no longer lists it.
     pub(in super::super) fn destroy(&mut self, id: RunId) -> Option<RunId> {
         debug_assert!(!self.has_children(id), "children of {id:?} would follow nothing");
         let parent = self.parent(id);
-        // Read first: the cell that has it goes.
+        // Read first: its cell is freed below.
         let block_bytes = self.run(id).map_or(0, |run| self.table.length_at(run, 0));
         let first = self.key(id, 0);
         self.forget_blocks(id, 0..self.block_count(id));
@@ -198,13 +198,13 @@ impl TableWriter {
         parent
     }
 
-    /// Splits a run before the block `at`, which is neither the first nor past the end: the blocks
-    /// before it get a run of their own, which is returned; the others keep the run, and so its
-    /// children keep their parent. `None`: refused, nothing has changed.
+    /// Splits a run before the block `at`, which is neither the first nor past the end. The blocks
+    /// before it move to a new run, which is returned. The rest keeps the run, so that its children
+    /// keep their parent. `None`: refused, nothing has changed.
     pub(in super::super) fn split(&mut self, id: RunId, at: usize) -> Option<RunId> {
         let count = self.block_count(id);
         debug_assert!((1..count).contains(&at), "{id:?} of {count} split at {at}");
-        // The head is made whole before a key leads to it, so that no reader sees half of it.
+        // The head is complete before a key leads to it, so that no reader sees half of it.
         let head = self.take_run()?;
         let front = self.copy_cells(id, 0, at);
         let back = self.copy_cells(id, at, count - at);
@@ -234,7 +234,7 @@ impl TableWriter {
         Some(head)
     }
 
-    /// A split that failed half-way.
+    /// Undoes a split that failed half-way.
     fn unmake(&mut self, head: RunId, front: &[CellId]) {
         self.begin(head);
         self.clear_ranks(head);
@@ -246,8 +246,7 @@ impl TableWriter {
         self.put_run(head);
     }
 
-    /// Readers find the first blocks in their new run from here on; the old one still says the
-    /// same.
+    /// From here on readers find the first blocks in their new run; the old run still has them too.
     fn move_blocks(&self, from: RunId, to: RunId, at: usize, count: usize) {
         for offset in 0..at.min(count) {
             if let Some(key) = self.key(from, offset) {
@@ -258,8 +257,8 @@ impl TableWriter {
         }
     }
 
-    /// Takes the blocks before `at` out of a run. Its new first block is found at its new offset
-    /// before the change ends, so that a reader who comes from the new run before it finds it.
+    /// Removes the blocks before `at` from a run. The locator has the new offset of its new first
+    /// block before the change ends, so that a reader from the new parent run finds it.
     fn cut_front(&mut self, id: RunId, head: RunId, at: usize, count: usize, back: &[CellId]) {
         let keys: Vec<_> = (at..count).filter_map(|offset| self.key(id, offset)).collect();
         debug_assert_eq!(keys.len(), count - at, "a block without a key");
@@ -281,12 +280,11 @@ impl TableWriter {
             self.relocate(key, from, to);
         }
         self.end(id);
-        // Only the owner looks for blocks inside of a run, so that the others can follow later.
+        // Only the owner looks up blocks inside of a run, so the rest can follow later.
         moves.for_each(|(key, (from, to))| self.relocate(key, from, to));
     }
 
-    /// Copies of `count` blocks from `first` on, in cells of their own; fewer than that when memory
-    /// ran out.
+    /// Copies `count` blocks from `first` on to new cells; fewer if memory ran out.
     fn copy_cells(&mut self, id: RunId, first: usize, count: usize) -> Vec<CellId> {
         let mut cells = Vec::with_capacity(RUN_CELLS);
         for start in (0..count).step_by(CELL_PAIRS) {
@@ -303,7 +301,7 @@ impl TableWriter {
         cells
     }
 
-    /// Gives all that a run has back, but for its number and its place at its parent.
+    /// Frees all of a run except its number and its listing at its parent.
     fn empty(&mut self, id: RunId) {
         let count = self.block_count(id);
         self.begin(id);

@@ -1,11 +1,11 @@
-//! Cells: the one kind of memory that runs take and give back, 16 words each in a router of 1,024
-//! ranks. Cells are never freed, only used again; the stamp of the run that referred to one tells a
-//! late reader that it did.
+//! Cells: the only kind of memory that runs allocate, 16 words each in a router with 1,024 ranks.
+//! Cells are never freed, only reused. A late reader detects the reuse of a cell by the stamp of
+//! the run that referred to it.
 //!
 //! A cell holds either `RANKS_MAX` bits, or twelve pairs of a word and a half-word: blocks (key,
 //! length), ranks that hold a part of a run (mask, lane), or child lengths (count, length). The
-//! halves lie behind the words, in 12 to 14. Lists of pairs go on in the cell that the last word
-//! refers to and end at a half of 0.
+//! halves are in words 12 to 14. The last word refers to the next cell of a list of pairs, which
+//! ends at a half of 0.
 
 use super::super::words::{CellId, cell_of, many};
 use super::shelves::Shelves;
@@ -17,20 +17,20 @@ use std::ops::Range;
 pub(in super::super) const CELL_WORDS: usize = RANKS_MAX / 64;
 /// Pairs in a cell: whole words of halves.
 pub(super) const CELL_PAIRS: usize = NEXT / (HALVES_PER_WORD + 1) * HALVES_PER_WORD;
-/// Cells that a list of pairs can take: one pair for each rank.
+/// Cells of a list of pairs, at most: a pair for each rank.
 pub(super) const LIST_CELLS_MAX: usize = RANKS_MAX.div_ceil(CELL_PAIRS);
 /// Word that refers to the next cell of a list.
 const NEXT: usize = CELL_WORDS - 1;
 const HALVES_PER_WORD: usize = 4;
 const HALF_BITS: usize = 16;
 const HALF_MASK: u64 = 0xffff;
-/// Cells that are allocated together; few in models, where every atomic counts.
+/// Cells that are allocated together; few under loom, where every atomic costs time.
 const CHUNK_CELLS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
-/// Cells given back before, with which a debug build compares the next.
+/// Last freed cells that a debug build compares with the next.
 const PUT_CHECKED: usize = 4;
-/// Bytes of one chunk.
+/// Bytes of a chunk.
 pub(super) const CHUNK_BYTES: usize = CHUNK_CELLS * CELL_BYTES;
-/// Bytes of one cell.
+/// Bytes of a cell.
 pub(super) const CELL_BYTES: usize = size_of::<Cell>();
 
 const _: () = assert!(CELL_PAIRS + CELL_PAIRS / HALVES_PER_WORD <= NEXT);
@@ -53,7 +53,7 @@ pub(in super::super) struct Cells {
     chunks: Shelves<Box<[Cell]>>,
 }
 
-/// The pairs of one cell, as they are at the moment they are read.
+/// The pairs of a cell, each read at the time of the call.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'a>(Option<&'a Cell>);
 
@@ -75,31 +75,31 @@ impl Cells {
         self.chunks.get(cell / CHUNK_CELLS)?.get(cell % CHUNK_CELLS)
     }
 
-    /// A cell that is going to be read.
+    /// Prefetches a cell for a read.
     #[inline]
     pub(super) fn fetch(&self, cell: CellId) {
         self.cell(cell).into_iter().for_each(forebay_wide::fetch);
     }
 
-    /// The pairs of a cell; none, all 0, for a cell that is not there.
+    /// The pairs of a cell; all 0 for a cell that does not exist.
     #[inline]
     pub(super) fn pairs(&self, cell: CellId) -> Pairs<'_> {
         Pairs(self.cell(cell))
     }
 
-    /// One word; 0 outside the cell.
+    /// A word of a cell; 0 outside of it.
     #[inline]
     pub(super) fn load(&self, cell: CellId, index: usize) -> u64 {
         Pairs(self.cell(cell)).load(index)
     }
 
-    /// True if one of the words has that half, on either side.
+    /// True if any of the words has that half, on either side.
     #[inline]
     pub(super) fn has_half(&self, cell: CellId, words: Range<usize>, half: u32) -> bool {
         let words = self.cell(cell).and_then(|cell| cell.0.get(words)).unwrap_or_default();
-        // Without an early end: no branch that a processor guesses wrong.
+        // Without an early exit, which would be a mispredicted branch.
         words.iter().fold(false, |found, word| {
-            // ordering: Relaxed; each word is right by itself, and the caller checks the run's
+            // ordering: Relaxed; each word is valid by itself, and the caller checks the run's
             // stamp afterwards.
             let [low, high] = halves(word.load(Ordering::Relaxed));
             found | (low == half) | (high == half)
@@ -109,7 +109,7 @@ impl Cells {
     /// Owner only.
     pub(super) fn store(&self, cell: CellId, index: usize, value: u64) {
         let word = self.cell(cell).and_then(|cell| cell.0.get(index));
-        // Readers may follow a stale reference to any cell. The owner has none.
+        // Only readers may follow a stale reference. The owner has none.
         debug_assert!(word.is_some(), "no word {index} in {cell:?}");
         if let Some(word) = word {
             // ordering: Release pairs with the Acquire load in `Pairs::load`.
@@ -117,7 +117,7 @@ impl Cells {
         }
     }
 
-    /// Owner only: writes a pair; its half last, since that is what makes it count.
+    /// Owner only: writes a pair, its half last, since readers ignore a pair with a half of 0.
     pub(super) fn set_pair(&self, cell: CellId, index: usize, word: u64, half: u16) {
         debug_assert!(index < CELL_PAIRS, "pair {index} is a word of halves");
         let shift = index % HALVES_PER_WORD * HALF_BITS;
@@ -129,12 +129,12 @@ impl Cells {
         // ordering: Release, as in `store`.
         whole.store(word, Ordering::Release);
         // ordering: Relaxed; the owner wrote it.
-        let others = parts.load(Ordering::Relaxed) & !(HALF_MASK << shift);
+        let rest = parts.load(Ordering::Relaxed) & !(HALF_MASK << shift);
         // ordering: Release, as in `store`.
-        parts.store(others | u64::from(half) << shift, Ordering::Release);
+        parts.store(rest | u64::from(half) << shift, Ordering::Release);
     }
 
-    /// The cell that a list goes on in.
+    /// The next cell of a list.
     #[inline]
     pub(super) fn next(&self, cell: CellId) -> Option<CellId> {
         cell_of(self.load(cell, NEXT))
@@ -150,14 +150,14 @@ impl Cells {
     pub(super) fn copy_bits<'a>(&self, cell: CellId, bits: impl Iterator<Item = &'a mut u64>) {
         let words = self.cell(cell).map_or(&[][..], |cell| &cell.0);
         for (bits, word) in bits.zip(words) {
-            // ordering: Relaxed; each word is right by itself, and the caller checks the run's
+            // ordering: Relaxed; each word is valid by itself, and the caller checks the run's
             // stamp afterwards.
             *bits = word.load(Ordering::Relaxed);
         }
     }
 
-    /// Calls `each` with the half and word of every pair of a list. A reader may meet cells in
-    /// their next life, hence the bound; it checks the run's stamp afterwards.
+    /// Calls `each` with the half and word of every pair of a list. A reader may follow reused
+    /// cells, hence the bound; it checks the run's stamp afterwards.
     #[inline]
     pub(super) fn for_each(&self, first: CellId, mut each: impl FnMut(u16, u64)) {
         let mut cell = first;
@@ -181,7 +181,7 @@ impl Pairs<'_> {
     #[inline]
     fn load(self, index: usize) -> u64 {
         // ordering: Acquire pairs with the Release store in `Cells::store`: a list's next cell is
-        // filled before a word refers to it, a pair's word is there before its half.
+        // filled before a word refers to it, a pair's word is stored before its half.
         self.0.and_then(|cell| cell.0.get(index)).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
@@ -207,7 +207,7 @@ impl Pairs<'_> {
         self.load(index)
     }
 
-    /// The half-word of a pair; 0 where there is none.
+    /// The half-word of a pair; 0: no pair.
     #[inline]
     pub(super) fn half(self, index: usize) -> u16 {
         let word = self.load(CELL_PAIRS + index / HALVES_PER_WORD);
@@ -222,17 +222,18 @@ impl CellPool {
         self.free.len()
     }
 
-    /// A cell of zeros. `may_grow` says whether another chunk fits the budget.
+    /// Takes a cell of zeros. `may_grow`: another chunk fits the budget.
     pub(super) fn take(&mut self, cells: &Cells, may_grow: bool) -> Option<CellId> {
         if self.free.is_empty() && may_grow {
             self.grow(cells);
         }
         let cell = self.free.pop()?;
         // ordering: the Release fence pairs with the Acquire fence in `Run::read_end`: a reader of
-        // the cell's last life that sees a word of this one sees the stamp under which the cell was
-        // given up.
+        // the cell's old contents that sees a new word also sees the stamp under which the cell was
+        // freed.
         fence(Ordering::Release);
-        // A list ends at a half of 0 and goes on at a next of not 0: old words would be pairs.
+        // A list ends at a half of 0 and continues at a next that is not 0: old words would be read
+        // as pairs.
         for word in cells.cell(cell).into_iter().flat_map(|cell| &cell.0) {
             // ordering: Release, as in `Cells::store`.
             word.store(0, Ordering::Release);
@@ -240,10 +241,10 @@ impl CellPool {
         Some(cell)
     }
 
-    /// Takes a cell back that nothing refers to any more.
+    /// Takes back a cell without references.
     pub(super) fn put(&mut self, cell: CellId) {
         debug_assert!(self.free.len() < self.chunk_count * CHUNK_CELLS, "more than there are");
-        // A cell is mostly given back twice in one step, if at all: the last few tell it.
+        // A double free mostly happens within the same step, so the last few cells are enough.
         let mut last = self.free.iter().rev().take(PUT_CHECKED);
         debug_assert!(last.all(|free| *free != cell), "{cell:?} given back twice");
         self.free.push(cell);

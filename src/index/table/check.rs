@@ -1,34 +1,34 @@
-//! What must hold of a table between two calls of its owner. Debug builds check it, release builds
-//! do nothing here. Must never rest on what engines send: a false event is refused, not asserted.
+//! Invariants of a table between two calls of its owner. Checked in debug builds only. Must never
+//! depend on input from engines: a wrong event is refused, not asserted.
 
 use super::super::words::{cell_of, lanes};
 use super::lists::ChildLength;
 use super::run::{Run, RunId};
 use super::sets::whole;
-use super::tags::SeenTags;
+use super::tags::TagsView;
 use super::writer::segment_bytes;
 use super::{Location, TableWriter};
 use crate::BlockKey;
 
-/// A debug build walks the runs of one key in 64, as the keys are hashes. Tests of this crate walk
-/// all.
+/// A debug build checks the runs of 1 in 64 keys. Keys are hashes, so this is a fair sample. Tests
+/// of this crate check all.
 const SAMPLE_PERIOD: u64 = if cfg!(test) { 1 } else { 64 };
 
 impl TableWriter {
-    /// What holds of the sizes, whatever the last call was.
+    /// Invariants of the sizes.
     pub(in super::super) fn check_invariants(&self) {
         let taken = self.run_count;
         let free = self.free_runs.len();
         let unused = usize::from(!self.owned.is_empty());
         debug_assert_eq!(taken + free + unused, self.owned.len(), "a run is lost, or there twice");
         debug_assert!(self.entry_count >= taken, "a run without a block");
-        // The first segment is there even when the budget is less.
+        // The first segment exists even if the budget is smaller.
         let bytes_max = self.shape.memory_bytes_max.max(segment_bytes(self.shape.segment_slots));
         debug_assert!(self.memory_bytes() <= bytes_max, "more memory than the budget");
     }
 
-    /// What holds of the run of a key. Costs as much as the run has blocks and ranks, so debug
-    /// builds take a sample.
+    /// Invariants of the run of a key. Takes time in proportion to the run's blocks and ranks, so
+    /// debug builds take a sample.
     pub(in super::super) fn check_run_of(&self, key: BlockKey) {
         if !cfg!(debug_assertions) || !key.to_word().is_multiple_of(SAMPLE_PERIOD) {
             return;
@@ -42,7 +42,7 @@ impl TableWriter {
         self.check_place(id, run);
     }
 
-    /// True for a run that holds nothing: as it is before it is taken and after it is given back.
+    /// True for an empty run: before it is taken, and after it is given back.
     pub(super) fn is_blank(&self, id: RunId) -> bool {
         self.run(id).is_some_and(|run| {
             run.block_count() == 0 && run.ranks() == 0 && run.partial() == 0 && run.lengths() == 0
@@ -56,20 +56,20 @@ impl TableWriter {
         self.holds_whole(run, lane) || in_part()
     }
 
-    /// Every block has a key, a length and its entry in the locator.
+    /// Checks that every block has a key, a length and its entry in the locator.
     fn check_blocks(&self, id: RunId, run: &Run) {
         for offset in 0..run.block_count() {
             let key = BlockKey::from_word(self.table.key_at(run, offset));
             debug_assert!(key.is_some(), "a block without a key");
             let found = key.and_then(|key| self.find(key));
             debug_assert_eq!(found, Some(Location { run: id, offset }), "a block is elsewhere");
-            // Only a run of one block may lack a length: its own parent is not known yet.
+            // Only a run with a single block may lack a length: its parent is not known yet.
             let has_length = self.table.length_at(run, offset) > 0;
             debug_assert!(has_length || run.block_count() == 1, "a block without a length");
         }
     }
 
-    /// Each rank stands once: with the whole run, or with some of its blocks.
+    /// Checks that each rank is listed once: with the whole run, or with some of its blocks.
     fn check_holders(&self, id: RunId, run: &Run) {
         let Some(first) = cell_of(run.partial()) else {
             return debug_assert_eq!(run.partial(), 0, "lanes where a list belongs");
@@ -85,7 +85,7 @@ impl TableWriter {
         debug_assert!(before != 0, "an empty list keeps its cell");
     }
 
-    /// Its parent lists it, and something keeps it.
+    /// Checks that the parent lists the run, and that a rank or a child needs it.
     fn check_place(&self, id: RunId, run: &Run) {
         if self.is_unlisted(id) {
             debug_assert!(self.parent(id).is_none(), "a parent that does not list it");
@@ -97,26 +97,27 @@ impl TableWriter {
         debug_assert!(parent.is_some_and(lists), "{id:?} is not listed at {parent:?}");
         let is_tagged = |parent: RunId| self.may_have_child(parent, id);
         debug_assert!(parent.is_some_and(is_tagged), "{id:?} has no tag at {parent:?}");
-        // A leaf is cut back to what ranks hold. The rest would keep its memory until an eviction.
+        // A leaf is cut back to its held blocks. Otherwise the rest would occupy memory until an
+        // eviction.
         let last = 1 << (run.block_count() - 1);
         let is_kept = self.has_children(id) || self.held_blocks(id) & last != 0;
         debug_assert!(is_kept, "the end of {id:?} is kept by nobody");
     }
 
-    /// What a walk would learn of that child.
+    /// Would a walk look for that child?
     pub(super) fn may_have_child(&self, parent: RunId, child: RunId) -> bool {
         let (Some(parent), Some(child)) = (self.run(parent), self.run(child)) else { return false };
         let bytes = self.table.length_at(child, 0);
         let key = self.table.key_at(child, 0);
         let Some(list) = cell_of(parent.lengths()) else { return true };
         let Some(pair) = self.find_listed(list, bytes).0 else { return false };
-        let mut tags = SeenTags::default();
-        tags.see(parent.tags(), &self.table.cells);
+        let mut tags = TagsView::default();
+        tags.read(parent.tags(), &self.table.cells);
         let has_tag = BlockKey::from_word(key).is_some_and(|key| tags.has(key, &self.table.cells));
         has_tag || !ChildLength::of_pair(bytes, pair.word).is_tagged
     }
 
-    /// True when children of that length are counted.
+    /// True if children of that length are counted.
     fn has_length(&self, id: RunId, length: u16) -> bool {
         let word = self.run(id).map_or(0, Run::lengths);
         match cell_of(word) {

@@ -1,5 +1,5 @@
-//! The owner's side of the locator: find, insert, move, forget, grow. [`TableWriter::make_room`],
-//! the longest step, moves half of one segment.
+//! The owner's side of the locator: find, insert, move, remove, grow. [`TableWriter::make_room`],
+//! the longest step, moves half of a segment.
 
 use super::TableWriter;
 use super::locator::{
@@ -11,16 +11,16 @@ use crate::BlockKey;
 use std::ops::Range;
 
 impl TableWriter {
-    /// The same as [`Self::find`], which takes several times as long, where the block is `likely`.
+    /// [`Self::find`] that tries the place `likely` first, which takes a fraction of the time.
     pub(in super::super) fn find_near(&self, likely: Location, key: BlockKey) -> Option<Location> {
-        // A block has one place: if its key is there, nothing else has to be looked at.
+        // A block has a single place: if its key is there, no search is needed.
         match self.is_at(likely, key) {
             true => Some(likely),
             false => self.find(key),
         }
     }
 
-    /// The place of that key's entry is going to be read.
+    /// Prefetches the entry of a key.
     pub(in super::super) fn fetch(&self, key: BlockKey) {
         let tag = tag_of(key);
         let locator = &self.table.locator;
@@ -30,14 +30,13 @@ impl TableWriter {
         home.into_iter().for_each(forebay_wide::fetch);
     }
 
-    /// True if the block of that key is there.
+    /// True if the block of that key is at the location.
     #[inline]
     pub(in super::super) fn is_at(&self, location: Location, key: BlockKey) -> bool {
         let run = self.run(location.run);
         run.is_some_and(|run| self.table.key_at(run, location.offset) == key.to_word())
     }
 
-    /// Where the block of that key is.
     pub(in super::super) fn find(&self, key: BlockKey) -> Option<Location> {
         let tag = tag_of(key);
         let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag))?;
@@ -61,7 +60,7 @@ impl TableWriter {
         None
     }
 
-    /// Adds an entry for a key that has none. False: the segment is full.
+    /// Adds an entry for a key without an entry. False: the segment is full.
     pub(super) fn insert(&mut self, key: BlockKey, location: Location) -> bool {
         debug_assert!(self.find(key).is_none(), "a block in two places");
         let tag = tag_of(key);
@@ -80,20 +79,20 @@ impl TableWriter {
         true
     }
 
-    /// Says that a block is in another place now.
+    /// Updates the entry of a block that moved.
     pub(super) fn relocate(&self, key: BlockKey, from: Location, to: Location) {
         let tag = tag_of(key);
         let segment = self.table.locator.segment(self.table.locator.directory.segment_of(tag));
         let found = segment.and_then(|segment| Some((segment, slot_in(segment, tag, from)?)));
         debug_assert!(found.is_some(), "a block without its entry");
-        // In place, not out and in again: between the two a reader would miss the block.
+        // In place, not by removal and insertion: between the two a reader would miss the block.
         if let Some((segment, slot)) = found {
             segment.set_entry(slot, entry_of(tag, to));
         }
     }
 
-    /// Removes the entries of these blocks of a run, whose keys can still be read. Other entries of
-    /// their segments may change their slots.
+    /// Removes the entries of these blocks of a run, while their keys can still be read. Other
+    /// entries of their segments may move to other slots.
     pub(super) fn forget_blocks(&mut self, id: RunId, offsets: Range<usize>) {
         let Self { table, parts, entry_count, .. } = self;
         let Some(run) = table.run(id) else { return };
@@ -123,7 +122,7 @@ impl TableWriter {
         let filled = part.filled;
         let depth = part.depth;
         debug_assert!(depth <= self.table.locator.directory.depth(), "deeper than its directory");
-        // Before it is full: at the limit a store would have to be refused.
+        // Before it is full: a full segment would have to refuse a store.
         if filled >= split_at(self.shape.segment_slots)
             && self.fits(segment_bytes(self.shape.segment_slots))
             && (depth < self.table.locator.directory.depth()
@@ -133,7 +132,7 @@ impl TableWriter {
         }
     }
 
-    /// Splits a segment, whose keys agree in `low` up to bit `depth`, by that bit.
+    /// Splits a segment by bit `depth` of its keys, which share the lower bits `low`.
     fn split_segment(&mut self, source: usize, low: usize, depth: u32) {
         let new = self.parts.len();
         let (Ok(name), true) = (u32::try_from(new), self.add_segment(depth + 1)) else { return };
@@ -150,12 +149,11 @@ impl TableWriter {
                 moved += 1;
             }
         }
-        // The copies come first, then the name, then the removals: at each moment the segment that
-        // the directory names has every entry.
-        // From here on readers find the copies.
+        // First the copies, then the directory, then the removals: at each moment the segment that
+        // the directory refers to has every entry. From here on readers find the copies.
         locator.directory.point(low | 1 << depth, depth + 1, name);
         for slot in 0..from.slots.len() {
-            // Removing shifts another entry into the slot, which may have moved as well.
+            // A removal shifts another entry into the slot, which may have moved as well.
             while moves(from.entry(slot)) {
                 from.shifting(|| shift_back(from, slot));
             }
@@ -172,7 +170,7 @@ impl TableWriter {
 }
 
 impl Locator {
-    /// Owner only: removes an entry; returns the name of its segment, `None` if it is not there.
+    /// Owner only: removes an entry and returns the number of its segment; `None`: no such entry.
     fn forget(&self, tag: u64, location: Location) -> Option<usize> {
         let name = self.directory.segment_of(tag);
         let segment = self.segment(name)?;
@@ -196,8 +194,8 @@ fn slot_in(segment: &Segment, tag: u64, location: Location) -> Option<usize> {
     }
 }
 
-/// Puts an entry behind those of its home and of the homes before it. The entries after it make
-/// room, the last one first.
+/// Inserts an entry behind the entries of its home and of earlier homes. Later entries move up, the
+/// last entry first.
 fn put(segment: &Segment, entry: u64) {
     let mask = segment.slots.len().wrapping_sub(1);
     let home = home_of(entry_tag(entry), segment.slots.len());
@@ -224,9 +222,9 @@ fn put(segment: &Segment, entry: u64) {
     });
 }
 
-/// Empties a slot; the entries behind it are shifted back, up to one that is in its home.
+/// Empties a slot, and shifts the entries behind it back, up to the next entry in its own home.
 fn shift_back(segment: &Segment, emptied: usize) {
-    // Not a mark for "deleted": marks pile up, and every probe would pass them for ever.
+    // Not a tombstone: tombstones pile up, and every probe would pass them for ever.
     debug_assert!(segment.entry(emptied) != 0, "emptied twice");
     let mask = segment.slots.len().wrapping_sub(1);
     let mut hole = emptied;
@@ -242,13 +240,13 @@ fn shift_back(segment: &Segment, emptied: usize) {
     segment.set_entry(hole, 0);
 }
 
-/// A segment is split at thirteen sixteenths: probes are still short, and there is room until the
-/// next chance to split.
+/// A segment is split at 13/16: probes are still short, and there is room until the next chance to
+/// split.
 const fn split_at(slots: usize) -> usize {
     slots - slots / 16 * 3
 }
 
-/// A segment is full with one slot in sixteen empty, so that probes end.
+/// A segment is full with 1/16 of its slots empty, so that probes end.
 const fn filled_max(slots: usize) -> usize {
     slots - slots.div_ceil(16)
 }

@@ -1,6 +1,6 @@
-//! The owner's side of lists of pairs, and of the child lengths of a run, which live in their word
-//! while there are up to four and in a list beyond. Additions publish one word; whatever takes a
-//! pair out does so under the run's stamp.
+//! The owner's side of lists of pairs, and of the child lengths of a run: up to four lengths fit
+//! their word, more take a list. An addition publishes a single word; a removal happens under the
+//! run's stamp.
 
 use super::super::words::{CellId, LANES, cell_of, from_lanes, lanes, many, with};
 use super::TableWriter;
@@ -9,13 +9,13 @@ use super::locator::RUNS_MAX;
 use super::run::RunId;
 use crate::BlockKey;
 
-/// Different lengths of children that one run can have. Past it children are refused.
+/// Different child lengths of a run, at most. Children of further lengths are refused.
 const LENGTHS_MAX: usize = 480;
 const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
 const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
-/// In the word of a listed length: some of its children have no tag. Their keys came before the
-/// list, or there was no memory. The rest of the word is how many children have the length.
+/// In the word of a listed length: some of its children have no tag, because they were stored
+/// before the list, or for lack of memory. The rest of the word counts the children of the length.
 const UNTAGGED: u64 = 1 << 63;
 const _: () = assert!(RUNS_MAX < 1 << 32, "counts of children never meet the flag");
 
@@ -28,7 +28,6 @@ pub(in super::super) struct ChildLength {
 }
 
 impl ChildLength {
-    /// As it is listed.
     pub(super) const fn of_pair(bytes: u16, word: u64) -> Self {
         Self { bytes, is_tagged: word & UNTAGGED == 0 }
     }
@@ -44,12 +43,12 @@ pub(super) struct ListedPair {
 }
 
 impl TableWriter {
-    /// True when a run follows this one.
+    /// True if the run has a child.
     pub(in super::super) fn has_children(&self, run: RunId) -> bool {
         self.run(run).is_some_and(|run| run.lengths() != 0)
     }
 
-    /// Counts one more child of that length; false when the list or the memory is full.
+    /// Adds a child of that length to the count; false if the list or the memory is full.
     pub(super) fn add_length(&mut self, id: RunId, length: u16, child: BlockKey) -> bool {
         debug_assert!(length != 0, "0 ends a list of lengths");
         let Some(word) = self.run(id).map(super::Run::lengths) else { return false };
@@ -67,7 +66,7 @@ impl TableWriter {
             return true;
         }
         let Some(cell) = self.take_cell() else { return false };
-        // The keys of earlier children are not kept anywhere.
+        // The keys of earlier children are not stored anywhere.
         for (index, (length, count)) in counted(word, &counts).enumerate() {
             self.table.cells.set_pair(cell, index, UNTAGGED | u64::from(count), length);
         }
@@ -77,7 +76,7 @@ impl TableWriter {
         self.add_listed_length(id, cell, length, child)
     }
 
-    /// Counts one child of that length less; the length goes with the last one.
+    /// Removes a child of that length from the count, and the length with its last child.
     pub(super) fn drop_length(&mut self, id: RunId, length: u16, child: BlockKey) {
         let Some(word) = self.run(id).map(super::Run::lengths) else { return };
         if let Some(first) = cell_of(word) {
@@ -134,7 +133,7 @@ impl TableWriter {
             return self.set_listed(found, found.word - 1);
         }
         self.begin(id);
-        // The pair that goes is still listed, so `LANES + 1` of them fit a word afterwards.
+        // The list still includes the removed pair: of `LANES + 1` pairs, `LANES` fit a word.
         if self.listed(first).nth(LANES + 1).is_none() {
             let mut left = Vec::with_capacity(LANES);
             self.table.cells.for_each(first, |half, word| {
@@ -152,7 +151,7 @@ impl TableWriter {
         self.end(id);
     }
 
-    /// The pair with that half; and how many pairs there are up to it, or in all.
+    /// The pair with that half, and the number of pairs up to it, or of all pairs.
     pub(super) fn find_listed(&self, first: CellId, half: u16) -> (Option<ListedPair>, usize) {
         let mut count = 0;
         let found = self.listed(first).find(|listed| {
@@ -167,7 +166,7 @@ impl TableWriter {
         self.table.cells.store(listed.cell, listed.index, word);
     }
 
-    /// Adds a pair; false when there is no cell for it.
+    /// Adds a pair; false if there is no cell for it.
     pub(super) fn push_listed(&mut self, first: CellId, word: u64, half: u16) -> bool {
         let mut last = first;
         let mut index = 0;
@@ -185,14 +184,14 @@ impl TableWriter {
             return false;
         }
         let Some(next) = self.take_cell() else { return false };
-        // Filled before it is linked: a reader that follows the link finds the pair.
+        // Filled before it is linked, so that a reader of the link finds the pair.
         self.table.cells.set_pair(next, 0, word, half);
         self.table.cells.set_next(last, Some(next));
         true
     }
 
-    /// Under the run's stamp: takes a pair out; the last one fills the gap. True when the list is
-    /// empty then; its first cell is still there.
+    /// Under the run's stamp: removes a pair; the last pair fills the gap. True if the list is then
+    /// empty; its first cell is not freed.
     pub(super) fn take_out(&mut self, first: CellId, listed: ListedPair) -> bool {
         let mut before = first;
         let mut last = listed;
@@ -203,7 +202,7 @@ impl TableWriter {
             last = next;
         }
         debug_assert!(last.half != 0, "taken out of an empty list");
-        // A list ends at the first gap, so that no gap may stay.
+        // A list ends at the first gap, so no gap may remain.
         let cells = &self.table.cells;
         cells.set_pair(listed.cell, listed.index, last.word, last.half);
         cells.set_pair(last.cell, last.index, 0, 0);
@@ -218,13 +217,12 @@ impl TableWriter {
         false
     }
 
-    /// Gives the cells of a list back. Under the stamp of the run that nothing refers to it from
-    /// any more.
+    /// Frees the cells of a list. Under the stamp of the run that referred to it.
     pub(super) fn put_list(&mut self, first: CellId) {
         let mut cell = Some(first);
         for _ in 0..LIST_CELLS_MAX {
             let Some(given) = cell else { return };
-            // Read before it is given back: the next that takes the cell clears it.
+            // Read before the cell is freed: its next user clears it.
             cell = self.table.cells.next(given);
             self.pool.put(given);
         }
@@ -251,7 +249,7 @@ fn counted(word: u64, counts: &[u32; LANES]) -> impl Iterator<Item = (u16, u32)>
     lanes(word).zip(*counts)
 }
 
-/// The counts of `word` in the order of the lanes of `wider`, with one more for `length`.
+/// The counts of `word` in the order of the lanes of `wider`, with 1 added for `length`.
 fn recount(word: u64, counts: &[u32; LANES], wider: u64, length: u16) -> [u32; LANES] {
     let mut recounted = [0; LANES];
     for (to, lane) in recounted.iter_mut().zip(lanes(wider)) {

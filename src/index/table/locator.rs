@@ -1,14 +1,14 @@
-//! Where a key's block lies: key to (run, offset), one word an entry. Readers look up the first
+//! Place of each key's block: key to (run, offset), a word per entry. Readers look up the first
 //! block of a run with it, the owner any block.
 //!
-//! Extendible hashing: a directory, indexed by the low bits of the key, names the segment of a key.
-//! A segment is a small open-addressing table with linear probing. One that gets full is split:
-//! half of its entries go to a new segment. So growth comes in small equal steps, nothing is ever
-//! copied as a whole, and no memory that a reader may look at is ever freed. Removal shifts later
+//! Extendible hashing: a directory, indexed by the low bits of the key, refers to the segment of a
+//! key. A segment is a small open-addressing table with linear probing. A full segment is split:
+//! half of its entries move to a new segment. So the table grows in small equal steps, is never
+//! copied as a whole, and never frees memory that a reader may be reading. Removal shifts later
 //! entries back, so probes do not get longer with age.
 //!
-//! An entry has the low 35 bits of its key, which choose segment and slot; whether it is the key
-//! itself says the run it leads to.
+//! An entry has the low 35 bits of its key, which choose segment and slot. The full key is compared
+//! in the run that the entry refers to.
 
 use super::run::{RUN_BLOCKS_MAX, RunId};
 use super::shelves::Shelves;
@@ -22,29 +22,29 @@ const OFFSET_BITS: u32 = 6;
 /// Levels of the directory.
 const LEVELS: usize = DIRECTORY_BITS as usize + 1;
 const RUN_BITS: u32 = 64 - TAG_BITS - OFFSET_BITS;
-/// Runs of one slice.
+/// Runs of a slice.
 pub(super) const RUNS_MAX: usize = (1 << RUN_BITS) - 1;
 /// Low bits of a tag that the directory may use; the bits above choose the slot.
 const DIRECTORY_BITS: u32 = 24;
-/// Most slots of a segment, so that what chooses the slot is within the tag.
+/// Slots of a segment, at most, so that the tag contains all bits that choose the slot.
 pub(super) const SLOTS_MAX: usize = 1 << (TAG_BITS - DIRECTORY_BITS);
-/// Looks at a key before a reader that always meets changes gives up and calls it a miss; few in
-/// models.
-const LOOKS_MAX: usize = if cfg!(feature = "loom") { 8 } else { 64 };
+/// Attempts to find a key before a reader that always detects changes reports a miss; few under
+/// loom.
+const TRIES_MAX: usize = if cfg!(feature = "loom") { 8 } else { 64 };
 
 const _: () = assert!(RUN_BLOCKS_MAX <= 1 << OFFSET_BITS);
 // A run's number is 32 bits wide in its parent and in `RunId`.
 const _: () = assert!(RUNS_MAX <= u32::MAX as usize);
 
-/// A block: its run, and how many blocks of the run are before it.
+/// Place of a block: its run, and the number of blocks of the run before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Location {
     pub run: RunId,
     pub offset: usize,
 }
 
-/// What a reader found at a location.
-pub(super) enum Located<T> {
+/// Result of a reader's look-up at a location.
+pub(super) enum Lookup<T> {
     Here(T),
     /// Another key.
     Other,
@@ -52,16 +52,15 @@ pub(super) enum Located<T> {
     Disturbed,
 }
 
-/// Key to location, as readers see it.
+/// Key to location, for readers.
 #[derive(Debug)]
 pub(super) struct Locator {
     pub(super) directory: Directory,
-    /// Filled from the front, one by one. INVARIANT: the directory names only places that are
-    /// filled.
+    /// Filled from the front, in order. INVARIANT: the directory refers only to filled places.
     pub(super) segments: Shelves<Segment>,
 }
 
-/// Which segment a key is in.
+/// Maps a key to its segment.
 #[derive(Debug)]
 pub(super) struct Directory {
     /// Low bits of a key that count. INVARIANT: the levels `0..=depth` of `names` are filled.
@@ -76,9 +75,9 @@ pub(super) struct Directory {
 pub(super) struct Segment {
     /// Odd while entries are being shifted.
     moves: AtomicU64,
-    /// A power of two of slots, of which some are always 0 (empty), so that probes end.
-    /// INVARIANT: entries that follow each other stand in the order of their homes, so that the
-    /// probe of a key that is not there ends as early as that of one that is.
+    /// A power of two of slots, some of which are always 0 (empty), so that probes end.
+    /// INVARIANT: adjacent entries are in the order of their homes, so that the probe for a missing
+    /// key ends as early as the probe for a present key.
     pub(super) slots: Box<[AtomicU64]>,
 }
 
@@ -87,31 +86,31 @@ impl Locator {
         Self { directory: Directory::new(segments_max), segments: Shelves::new(segments_max) }
     }
 
-    /// Asks `look` about the locations that the key may have until it finds it. A miss is exact
-    /// unless the entry itself was under change at each of `LOOKS_MAX` looks: moves inside a
-    /// segment are covered by its *moves* (a sequence lock), moves to another segment by a second
-    /// look at the directory, moves to another run by a second look at the slot.
+    /// Calls `look` with possible locations of the key until `look` finds it. A miss is exact
+    /// unless the entry itself was changing at each of `TRIES_MAX` attempts. Moves inside a segment
+    /// are detected by its *moves* (a sequence lock), moves to another segment by a second read of
+    /// the directory, moves to another run by a second read of the slot.
     #[inline]
     pub(super) fn find<T>(
         &self,
         key: BlockKey,
-        mut look: impl FnMut(Location) -> Located<T>,
+        mut look: impl FnMut(Location) -> Lookup<T>,
     ) -> Option<T> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..TRIES_MAX {
             match self.try_find(tag_of(key), &mut look) {
-                Located::Here(found) => return Some(found),
-                Located::Other => return None,
-                // In models the owner goes on meanwhile.
-                Located::Disturbed => spin_loop(),
+                Lookup::Here(found) => return Some(found),
+                Lookup::Other => return None,
+                // Under loom, this lets the owner run.
+                Lookup::Disturbed => spin_loop(),
             }
         }
         None
     }
 
     #[inline]
-    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Located<T>) -> Located<T> {
+    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Lookup<T>) -> Lookup<T> {
         let name = self.directory.segment_of(tag);
-        let Some(segment) = self.segment(name) else { return Located::Other };
+        let Some(segment) = self.segment(name) else { return Lookup::Other };
         // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
         let moves = segment.moves.load(Ordering::Acquire);
         let mut disturbed = false;
@@ -119,20 +118,20 @@ impl Locator {
         for distance in 0..segment.slots.len() {
             let index = (home + distance) & (segment.slots.len() - 1);
             let Some(slot) = segment.slots.get(index) else { break };
-            // ordering: Acquire pairs with the Release stores of entries: the run is as the entry
-            // says.
+            // ordering: Acquire pairs with the Release stores of entries: the run is written before
+            // its entry.
             let entry = slot.load(Ordering::Acquire);
             if entry == 0 || segment.distance(entry, index) < distance {
                 break;
             }
             if entry_tag(entry) == tag {
                 match look(location_of(entry)) {
-                    Located::Here(found) => return Located::Here(found),
+                    Lookup::Here(found) => return Lookup::Here(found),
                     // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run
                     // was already changed, the entry's change, made before the end of the run's, is
                     // visible.
-                    Located::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
-                    Located::Disturbed => disturbed = true,
+                    Lookup::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
+                    Lookup::Disturbed => disturbed = true,
                 }
             }
         }
@@ -145,7 +144,7 @@ impl Locator {
             && moves.is_multiple_of(2)
             && segment.moves.load(Ordering::Relaxed) == moves
             && self.directory.segment_of(tag) == name;
-        if undisturbed { Located::Other } else { Located::Disturbed }
+        if undisturbed { Lookup::Other } else { Lookup::Disturbed }
     }
 
     #[inline]
@@ -155,8 +154,8 @@ impl Locator {
 }
 
 impl Directory {
-    /// A directory of one segment, number 0, that can grow to name `segments_max`, with two bits to
-    /// spare for segments that fill faster than others.
+    /// A directory with segment 0 only. It can grow to `segments_max`, with two spare bits for
+    /// segments that fill faster than the rest.
     fn new(segments_max: usize) -> Self {
         let depth_max = (segments_max.next_power_of_two().ilog2() + 2).min(DIRECTORY_BITS);
         let names: [OnceLock<Box<[AtomicU32]>>; LEVELS] = std::array::from_fn(|_| OnceLock::new());
@@ -171,8 +170,8 @@ impl Directory {
         // ordering: Acquire pairs with the Release store in `deepen`: the places of that depth are
         // filled.
         let depth = self.depth.load(Ordering::Acquire);
-        // ordering: Acquire pairs with the Release store in `point`: the entries that moved are in
-        // their new segment before it is named.
+        // ordering: Acquire pairs with the Release store in `point`: moved entries are in their new
+        // segment before the directory refers to it.
         let name = self.name(place_of(tag, depth)).map_or(0, |name| name.load(Ordering::Acquire));
         usize::try_from(name).unwrap_or(usize::MAX)
     }
@@ -183,16 +182,16 @@ impl Directory {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Owner only: one more bit counts; false at the limit. The new half of the places says what
-    /// the old half says.
+    /// Owner only: adds a bit to the depth; false at the limit. The new half of the places is a
+    /// copy of the old half.
     pub(super) fn deepen(&self) -> bool {
         let depth = self.depth();
         let level = usize::try_from(depth).unwrap_or(LEVELS) + 1;
         let Some(level) = self.names.get(level).filter(|_| depth < self.depth_max) else {
             return false;
         };
-        // A level of its own, not a larger copy: a reader with the old depth still looks at the old
-        // places, and a copy would have to free them.
+        // A new level, not a larger copy: a reader with the old depth still reads the old places,
+        // which a copy would have to free.
         // ordering: Relaxed; the owner wrote them.
         let old = |place| self.name(place).map_or(0, |name| name.load(Ordering::Relaxed));
         let new = (0..1_usize << depth).map(|place| AtomicU32::new(old(place))).collect();
@@ -204,7 +203,7 @@ impl Directory {
         true
     }
 
-    /// Owner only: names `segment` in all places whose low `bits` bits are `low`.
+    /// Owner only: sets `segment` in all places with the low `bits` bits `low`.
     pub(super) fn point(&self, low: usize, bits: u32, segment: u32) {
         debug_assert!(bits <= self.depth() && low >> bits == 0, "no such places");
         for place in (low..1 << self.depth()).step_by(1 << bits) {
@@ -231,25 +230,25 @@ impl Segment {
         Self { moves: AtomicU64::new(0), slots }
     }
 
-    /// How far an entry in that slot is from its home.
+    /// Distance of an entry in that slot from its home.
     #[inline]
     pub(super) fn distance(&self, entry: u64, slot: usize) -> usize {
         let home = home_of(entry_tag(entry), self.slots.len());
         slot.wrapping_sub(home) & (self.slots.len() - 1)
     }
 
-    /// Owner only: runs `shift`, during which entries of this segment change places; readers that
-    /// miss meanwhile look again.
+    /// Owner only: runs `shift`, which moves entries inside the segment. A reader that misses
+    /// meanwhile retries.
     pub(super) fn shifting(&self, shift: impl FnOnce()) {
         // ordering: Relaxed; only the owner writes it. The Release fence pairs with the Acquire
-        // fence in `Locator::try_find`: who sees a shifted slot sees the odd count.
+        // fence in `Locator::try_find`: a reader of a shifted slot sees the odd count.
         let moves = self.moves.load(Ordering::Relaxed);
         debug_assert!(moves.is_multiple_of(2), "a shift inside a shift");
         self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         shift();
-        // ordering: Release pairs with the Acquire load in `try_find`: who starts after it sees the
-        // slots shifted.
+        // ordering: Release pairs with the Acquire load in `try_find`: a reader that starts after
+        // it sees the shifted slots.
         self.moves.store(moves.wrapping_add(2), Ordering::Release);
     }
 
@@ -269,7 +268,7 @@ impl Segment {
     }
 }
 
-/// The bits of a key that an entry has.
+/// The bits of a key that its entry stores.
 #[inline]
 pub(super) const fn tag_of(key: BlockKey) -> u64 {
     key.to_word() & ((1 << TAG_BITS) - 1)
@@ -280,7 +279,7 @@ pub(super) const fn entry_tag(entry: u64) -> u64 {
     entry >> (64 - TAG_BITS)
 }
 
-/// Never 0, since runs are counted from 1.
+/// Never 0, since run numbers start at 1.
 pub(super) fn entry_of(tag: u64, location: Location) -> u64 {
     debug_assert!(location.run != RunId::default(), "an entry of no run may be 0");
     debug_assert!(location.run.0 >> RUN_BITS == 0, "{location:?} is cut");
@@ -307,7 +306,7 @@ pub(super) fn place_of(tag: u64, depth: u32) -> usize {
     usize::try_from(tag & mask).unwrap_or(0)
 }
 
-/// Where the probe of a tag starts in its segment: the bits above those of the directory.
+/// Slot where the probe of a tag starts: the bits above the directory's bits.
 #[inline]
 pub(super) fn home_of(tag: u64, slot_count: usize) -> usize {
     usize::try_from(tag >> DIRECTORY_BITS).unwrap_or(0) & slot_count.wrapping_sub(1)

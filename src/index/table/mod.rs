@@ -1,17 +1,17 @@
-//! The memory of one slice: runs of blocks, who holds them, and where each key's block is. One
-//! thread writes ([`TableWriter`]), every thread reads in place ([`Table::enter`]) without locks,
-//! messages or reference counts.
+//! The memory of a slice: runs of blocks, their holders, and the place of each key's block. A
+//! single thread writes ([`TableWriter`]), every thread reads in place ([`Table::enter`]) without
+//! locks, messages or reference counts.
 //!
-//! A *run* is a path of blocks without a branch, up to `RUN_BLOCKS_MAX` of them, in cells that are
-//! read one after the other: following a prompt through a run costs hashing, not a cache miss a
-//! block. Ranks that hold all of a run are a set of its head, ranks that hold a part have a bit for
-//! each block. Where paths part, the run is split.
+//! A *run* is a path of blocks without a branch, up to `RUN_BLOCKS_MAX` blocks, in cells that are
+//! read in sequence: following a prompt through a run costs hashing, not a cache miss per block.
+//! Ranks that hold the whole run are a set in its head; ranks that hold a part have a bit for each
+//! block. At a fork of paths, the run is split.
 //!
-//! # What a reader may see
-//! * A hit is exact: what was read of a run belonged together at one moment. Every change of more
-//!   than one word, and every release of cells, happens under the run's *stamp* (a sequence lock);
-//!   a reader that met one looks again.
-//! * A miss is exact but for keys that were under change at every look, see [`Locator::find`].
+//! # Guarantees for readers
+//! * A hit is exact: all words read from a run belong to the same state. Every change of more than
+//!   a word, and every release of cells, happens under the run's *stamp* (a sequence lock); a
+//!   reader that detects such a change retries.
+//! * A miss is exact except for keys that were changing at every retry, see [`Locator::find`].
 //! * A rank's blocks and a run's child lengths change one word at a time; a reader sees each either
 //!   before or after.
 
@@ -32,7 +32,7 @@ mod writer;
 pub(super) use blocks::STORE_CELLS_MAX;
 pub(super) use cells::CELL_WORDS;
 pub(super) use locator::Location;
-pub(super) use reading::{Arrival, Seen, Step};
+pub(super) use reading::{Arrival, RunView, Step};
 pub(super) use run::RunId;
 pub use writer::Shape;
 pub(super) use writer::TableWriter;
@@ -44,10 +44,10 @@ use locator::Locator;
 use run::Run;
 use shelves::Shelves;
 
-/// Runs that are allocated together; few in models, where every atomic counts.
+/// Runs that are allocated together; few under loom, where every atomic costs time.
 const CHUNK_RUNS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
 
-/// One slice, as readers see it.
+/// The readers' side of a slice.
 #[derive(Debug)]
 pub(super) struct Table {
     locator: Locator,
@@ -59,7 +59,7 @@ pub(super) struct Table {
     epoch: CachePadded<AtomicU32>,
 }
 
-/// What the table tells about itself. Written by the slice's owner only.
+/// Statistics of the table. Written by the slice's owner only.
 #[derive(Debug, Default)]
 struct Gauges {
     entries: Gauge,
@@ -69,7 +69,7 @@ struct Gauges {
     evicted: Gauge,
 }
 
-/// A number that one thread sets and any thread reads.
+/// A number that the owner sets and any thread reads.
 #[derive(Debug)]
 struct Gauge(AtomicU64);
 
@@ -91,12 +91,12 @@ impl Table {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// Blocks, with those that no rank holds but that others follow.
+    /// Blocks, including blocks that no rank holds but that precede held blocks.
     pub(super) fn entry_count(&self) -> u64 {
         self.gauges.entries.get()
     }
 
-    /// Runs, with those of roots.
+    /// Runs, including runs of roots.
     pub(super) fn run_count(&self) -> u64 {
         self.gauges.runs.get()
     }
@@ -136,7 +136,7 @@ impl Gauge {
     }
 
     fn add(&self, more: u64) {
-        // Only the owner writes, so that no read-modify-write is needed.
+        // Only the owner writes, so no read-modify-write is needed.
         debug_assert!(self.get().checked_add(more).is_some(), "a count ran over");
         self.set(self.get().wrapping_add(more));
     }

@@ -1,45 +1,45 @@
-//! The reader's side of a run: how far a prompt follows its blocks, and who holds them.
+//! The reader's side of a run: how far a prompt matches its blocks, and their holders.
 
 use super::super::overlap::Overlap;
 use super::super::words::{cell_of, lanes, twig_of};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS, Cells};
 use super::lists::ChildLength;
-use super::locator::{Located, Location};
+use super::locator::{Location, Lookup};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
-use super::tags::SeenTags;
+use super::tags::TagsView;
 use crate::BlockKey;
 
-/// What a reader saw of a run. Reused from run to run.
+/// A reader's copy of a run. Reused from run to run.
 #[derive(Debug)]
-pub(in super::super) struct Seen {
-    /// Blocks of the run from where it was entered, which all ranks of `ranks` hold.
+pub(in super::super) struct RunView {
+    /// Blocks of the run from the entered block on, which all ranks of `ranks` hold.
     pub block_count: usize,
-    /// How many of them the prompt has.
+    /// Number of these blocks that match the prompt.
     pub matched: usize,
     /// Key of the last matched block.
     pub key: Option<BlockKey>,
-    /// Each matched block. What stands behind these is of no block.
+    /// Each matched block. Later elements are undefined.
     pub steps: [Step; RUN_BLOCKS_MAX],
-    /// The run that mostly follows: blocks that are stored together take the next one.
+    /// The likely next run: blocks that are stored together take runs with successive numbers.
     pub next: Option<RunId>,
-    /// Ranks that hold all blocks, as in `index::words`. Overflow: `rank_bits` has them.
+    /// Ranks that hold all blocks, as in `index::words`. On overflow they are in `rank_bits`.
     pub ranks: u64,
     /// Bit `r` stands for the rank `r`.
     pub rank_bits: [u64; CELL_WORDS],
-    /// Words of `rank_bits` that are wanted; the others stay 0.
+    /// Words of `rank_bits` that are copied; the rest stay 0.
     pub rank_words: usize,
     /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
     pub partial: Vec<(u16, u64)>,
-    /// Byte lengths of the blocks after the last one, if all are matched; each once.
+    /// Distinct byte lengths of the child blocks, if all blocks matched.
     pub lengths: Vec<ChildLength>,
-    /// The tags of the children, as they were at that stamp.
-    tags: SeenTags,
+    /// The tags of the children at that stamp.
+    tags: TagsView,
     id: RunId,
     stamp: u64,
 }
 
-impl Default for Seen {
+impl Default for RunView {
     fn default() -> Self {
         Self {
             block_count: 0,
@@ -52,21 +52,21 @@ impl Default for Seen {
             rank_words: CELL_WORDS,
             partial: Vec::new(),
             lengths: Vec::new(),
-            tags: SeenTags::default(),
+            tags: TagsView::default(),
             id: RunId::default(),
             stamp: 0,
         }
     }
 }
 
-impl Seen {
-    /// Another walk begins, with so many words of ranks.
+impl RunView {
+    /// Begins another walk, with `rank_words` words of ranks.
     pub(in super::super) fn begin(&mut self, rank_words: usize) {
         self.rank_words = rank_words;
         self.next = None;
     }
 
-    /// What is found with all blocks that were matched.
+    /// Overlap including all matched blocks.
     #[inline]
     pub(in super::super) fn end(&self, before: Overlap) -> Option<Overlap> {
         let bytes = self.steps.get(self.matched.checked_sub(1)?)?.end;
@@ -74,7 +74,7 @@ impl Seen {
     }
 }
 
-/// One block further on the way of a prompt.
+/// A block on the path of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Step {
     /// Key of the block, as a word.
@@ -83,57 +83,56 @@ pub(in super::super) struct Step {
     pub end: u32,
 }
 
-/// Where a walk comes into a run.
+/// Entry of a walk into a run.
 pub(in super::super) struct Arrival<S> {
-    /// The block that it enters at.
     pub at: Step,
-    /// From a block and the lengths of the next ones: writes the steps that the prompt has there,
-    /// and returns how many these are.
+    /// From a block and the lengths of the next blocks: writes the prompt's steps, and returns
+    /// their number.
     pub steps: S,
 }
 
-/// The children of a run that was seen.
+/// The children of a run that was read.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Children<'t> {
     cells: &'t Cells,
     run: Option<&'t Run>,
-    seen: &'t Seen,
+    view: &'t RunView,
 }
 
 impl Children<'_> {
-    /// False when that key is no child's. The locator need not be asked then.
+    /// False if the key is certainly no child's, so that the locator need not be searched.
     #[inline]
     pub(in super::super) fn may_have(self, length: ChildLength, child: BlockKey) -> bool {
-        // Tags that have moved since tell nothing.
-        let is_as_seen = || self.run.is_some_and(|run| run.read_end(self.seen.stamp));
-        !length.is_tagged || self.seen.tags.has(child, self.cells) || !is_as_seen()
+        // Tags that have moved since are no evidence.
+        let is_unchanged = || self.run.is_some_and(|run| run.read_end(self.view.stamp));
+        !length.is_tagged || self.view.tags.has(child, self.cells) || !is_unchanged()
     }
 }
 
 impl Table {
-    /// Reads the run that begins with a block. False when there is no such block.
+    /// Reads the run from the entered block on. False if the index has no such block.
     #[inline]
-    pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, view: &mut RunView) -> bool
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
         let Some(key) = BlockKey::from_word(arrival.at.word) else { return false };
-        let next = seen.next.take().map(|run| Location { run, offset: 0 });
+        let next = view.next.take().map(|run| Location { run, offset: 0 });
         let mut look = |at| {
             self.look(at, |run, stamp| {
-                seen.id = at.run;
-                seen.stamp = stamp;
-                self.copy(run, at, arrival, seen)
+                view.id = at.run;
+                view.stamp = stamp;
+                self.copy(run, at, arrival, view)
             })
         };
-        // The key says whether it is the run, whichever way led to it.
-        if next.is_some_and(|next| matches!(look(next), Located::Here(()))) {
+        // The key confirms a guessed run.
+        if next.is_some_and(|next| matches!(look(next), Lookup::Here(()))) {
             return true;
         }
         self.locator.find(key, look).is_some()
     }
 
-    /// True when some rank may hold the block `key`.
+    /// True if the index has the block `key`.
     #[inline]
     pub(in super::super) fn contains(&self, key: BlockKey) -> bool {
         let has = |location: Location| {
@@ -142,23 +141,23 @@ impl Table {
         self.locator.find(key, has).is_some()
     }
 
-    /// What tells most keys that are no child's of the run.
+    /// Filter for keys that are no child's of the run.
     #[inline]
-    pub(in super::super) fn children<'t>(&'t self, seen: &'t Seen) -> Children<'t> {
-        Children { cells: &self.cells, run: self.run(seen.id), seen }
+    pub(in super::super) fn children<'t>(&'t self, view: &'t RunView) -> Children<'t> {
+        Children { cells: &self.cells, run: self.run(view.id), view }
     }
 
-    /// Runs `read` on a run; what it returns (true: this is it) counts if the run did not change
+    /// Runs `read` on a run. Its result (true: the block is here) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> Located<()> {
-        let Some(run) = self.run(location.run) else { return Located::Other };
-        let Some(stamp) = run.read_begin() else { return Located::Disturbed };
+    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> Lookup<()> {
+        let Some(run) = self.run(location.run) else { return Lookup::Other };
+        let Some(stamp) = run.read_begin() else { return Lookup::Disturbed };
         let is_it = read(run, stamp);
         match (run.read_end(stamp), is_it) {
-            (false, _) => Located::Disturbed,
-            (true, true) => Located::Here(()),
-            (true, false) => Located::Other,
+            (false, _) => Lookup::Disturbed,
+            (true, true) => Lookup::Here(()),
+            (true, false) => Lookup::Other,
         }
     }
 
@@ -178,7 +177,7 @@ impl Table {
     }
 
     #[inline]
-    fn copy<S>(&self, run: &Run, at: Location, arrival: &mut Arrival<S>, seen: &mut Seen) -> bool
+    fn copy<S>(&self, run: &Run, at: Location, arrival: &mut Arrival<S>, view: &mut RunView) -> bool
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
@@ -188,33 +187,33 @@ impl Table {
         if first >= count || self.key_at(run, first) != arrival.at.word {
             return false;
         }
-        // Also for a walk that goes no further: what is asked for stays warm.
+        // Also for a walk that ends here: requested blocks stay warm.
         run.use_at(self.epoch());
-        seen.block_count = count - first;
+        view.block_count = count - first;
         let next = RunId(at.run.0.wrapping_add(1));
         self.run(next).into_iter().for_each(forebay_wide::fetch);
-        self.copy_ranks(run, first, seen);
-        self.follow(run, first, arrival, seen);
-        seen.lengths.clear();
-        // Children follow the last block. A prompt that parted before has no use for them.
-        if seen.matched == seen.block_count {
-            seen.next = Some(next).filter(|_| self.is_child(next, at.run));
+        self.copy_ranks(run, first, view);
+        self.follow(run, first, arrival, view);
+        view.lengths.clear();
+        // Children follow the last block. A prompt that differs before has no use for them.
+        if view.matched == view.block_count {
+            view.next = Some(next).filter(|_| self.is_child(next, at.run));
             let word = run.lengths();
             match cell_of(word) {
                 Some(cell) => self.cells.for_each(cell, |bytes, word| {
-                    seen.lengths.push(ChildLength::of_pair(bytes, word));
+                    view.lengths.push(ChildLength::of_pair(bytes, word));
                 }),
                 None => {
                     let untagged = |bytes| ChildLength { bytes, is_tagged: false };
-                    seen.lengths.extend(lanes(word).map(untagged));
+                    view.lengths.extend(lanes(word).map(untagged));
                 }
             }
-            seen.tags.see(twig_of(word), &self.cells);
+            view.tags.read(twig_of(word), &self.cells);
         }
         true
     }
 
-    /// Is that run a child of this one, as it seems? If so its blocks are read soon.
+    /// Is the run `next` likely a child of `of`? If so, its blocks are prefetched.
     #[inline]
     fn is_child(&self, next: RunId, of: RunId) -> bool {
         let child = self.run(next).filter(|next| next.parent() == of);
@@ -222,8 +221,8 @@ impl Table {
         child.is_some()
     }
 
-    /// Asks for the blocks of a run from one on: all cells at once. Else each would be waited for
-    /// where it is read.
+    /// Prefetches the cells of a run from block `first` on, all at once. Otherwise each read would
+    /// wait for memory in turn.
     #[inline]
     fn fetch_cells(&self, run: &Run, first: usize) {
         for index in first / CELL_PAIRS..run.block_count().div_ceil(CELL_PAIRS) {
@@ -232,42 +231,42 @@ impl Table {
     }
 
     #[inline]
-    fn copy_ranks(&self, run: &Run, first: usize, seen: &mut Seen) {
-        seen.ranks = run.ranks();
-        if let Some(cell) = cell_of(seen.ranks) {
-            let wanted = seen.rank_bits.iter_mut().take(seen.rank_words);
+    fn copy_ranks(&self, run: &Run, first: usize, view: &mut RunView) {
+        view.ranks = run.ranks();
+        if let Some(cell) = cell_of(view.ranks) {
+            let wanted = view.rank_bits.iter_mut().take(view.rank_words);
             self.cells.copy_bits(cell, wanted);
         }
-        seen.partial.clear();
-        // A walk may enter in the middle of a run. Its masks begin with the block it enters at.
+        view.partial.clear();
+        // A walk may enter in the middle of a run: shift the masks to the entered block.
         if let Some(cell) = cell_of(run.partial()) {
-            self.cells.for_each(cell, |lane, mask| seen.partial.push((lane, mask >> first)));
+            self.cells.for_each(cell, |lane, mask| view.partial.push((lane, mask >> first)));
         }
     }
 
     /// Compares the prompt with the blocks after the first, up to `seen.block_count`.
     #[inline]
-    fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, seen: &mut Seen)
+    fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, view: &mut RunView)
     where
         S: FnMut(Step, &[u16], &mut [Step]) -> usize,
     {
         let mut at = arrival.at;
-        if let Some(step) = seen.steps.first_mut() {
+        if let Some(step) = view.steps.first_mut() {
             *step = at;
         }
-        seen.matched = 1;
-        while seen.matched < seen.block_count {
-            let offset = first + seen.matched;
+        view.matched = 1;
+        while view.matched < view.block_count {
+            let offset = first + view.matched;
             let pairs = self.cells.pairs(run.cell(offset / CELL_PAIRS));
             let from = offset % CELL_PAIRS;
-            let left = (seen.block_count - seen.matched).min(CELL_PAIRS - from);
+            let left = (view.block_count - view.matched).min(CELL_PAIRS - from);
             let lengths = pairs.halves();
             let here = lengths.get(from..from + left).unwrap_or_default();
-            let steps = seen.steps.get_mut(seen.matched..).unwrap_or_default();
+            let steps = view.steps.get_mut(view.matched..).unwrap_or_default();
             let made = (arrival.steps)(at, here, steps);
             let made = steps.get(..made).unwrap_or_default();
             let is_same = |(index, step): (usize, &Step)| pairs.word(from + index) == step.word;
-            // A key names all that is before it too: mostly the last one speaks for all.
+            // A key covers the whole path before it: mostly comparing the last key is enough.
             let same = match made.len().checked_sub(1) {
                 Some(last) if made.last().is_some_and(|step| is_same((last, step))) => made.len(),
                 _ => made.iter().enumerate().take_while(|at| is_same(*at)).count(),
@@ -275,11 +274,11 @@ impl Table {
             if let Some(last) = same.checked_sub(1).and_then(|last| made.get(last)) {
                 at = *last;
             }
-            seen.matched += same;
+            view.matched += same;
             if same < left {
                 break;
             }
         }
-        seen.key = BlockKey::from_word(at.word);
+        view.key = BlockKey::from_word(at.word);
     }
 }

@@ -1,30 +1,30 @@
-//! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch, who
-//! holds them, and what follows. One cache line; the blocks themselves lie in cells.
+//! The head of a run: up to [`RUN_BLOCKS_MAX`] blocks that follow each other without a branch,
+//! their holders, and their children. A single cache line; the blocks themselves are in cells.
 
 use super::super::words::{CellId, Twig, twig_of, with_twig};
 use super::cells::CELL_PAIRS;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Cells with the blocks of one run.
+/// Cells with the blocks of a run.
 pub(super) const RUN_CELLS: usize = 5;
-/// Blocks of one run: a bit of a word stands for each.
+/// Blocks of a run, each with a bit in a word.
 pub(super) const RUN_BLOCKS_MAX: usize = 60;
 const _: () = assert!(RUN_BLOCKS_MAX < 64 && RUN_BLOCKS_MAX <= RUN_CELLS * CELL_PAIRS);
 
-/// Number of a run in its slice. 0 stands for none.
+/// Number of a run in its slice; 0: no run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(in super::super) struct RunId(pub u32);
 
-/// Shared part of a run. The owner writes all but `used`, which readers set to the present epoch as
-/// they pass.
+/// Shared part of a run. The owner writes all fields but `used`, which readers set to the current
+/// epoch.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Run {
-    /// Odd while the run changes in more than one word.
+    /// Odd while more than a word of the run changes.
     stamp: AtomicU64,
     /// Ranks that hold every block, as in `index::words`.
     ranks: AtomicU64,
-    /// Byte lengths of the blocks that follow the last one; beside a list, the root of their tags.
+    /// Byte lengths of the child blocks; with a list, also the root of their tags.
     lengths: AtomicU64,
     /// 0, or the first cell of a list of (mask, lane): ranks that hold some of the blocks.
     partial: AtomicU64,
@@ -76,23 +76,23 @@ impl Run {
     /// Blocks of the run; 0 while it is not in use.
     #[inline]
     pub(super) fn block_count(&self) -> usize {
-        // ordering: Acquire pairs with the Release store in `set_block_count`: so many blocks are
-        // in their cells.
+        // ordering: Acquire pairs with the Release store in `set_block_count`: the counted blocks
+        // are in their cells.
         let count = self.block_count.load(Ordering::Acquire);
         usize::try_from(count).unwrap_or(0).min(RUN_BLOCKS_MAX)
     }
 
-    /// The run that this one follows; 0 for roots.
+    /// The parent run; 0 for roots.
     pub(super) fn parent(&self) -> RunId {
-        // ordering: Relaxed; readers trust it only under the stamp.
+        // ordering: Relaxed; readers use it only under the stamp.
         RunId(self.parent.load(Ordering::Relaxed))
     }
 
     /// Cell of the blocks `index * CELL_PAIRS..`.
     #[inline]
     pub(super) fn cell(&self, index: usize) -> CellId {
-        // ordering: Relaxed; set before the block count that makes it count, and trusted only under
-        // the stamp.
+        // ordering: Relaxed; set before the block count that includes it, and used only under the
+        // stamp.
         CellId(self.cells.get(index).map_or(u32::MAX, |cell| cell.load(Ordering::Relaxed)))
     }
 
@@ -153,7 +153,7 @@ impl Run {
         !self.stamp.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
-    /// Any thread. Writes only what is new, so that readers do not pass the cache line around.
+    /// Any thread. Writes only a new epoch, so that readers do not contend for the cache line.
     #[inline]
     pub(super) fn use_at(&self, epoch: u32) {
         if self.used() != epoch {
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Stamp to hand to [`Run::read_end`]; `None` while the run changes.
+    /// Stamp for [`Run::read_end`]; `None` while the run changes.
     #[inline]
     pub(super) fn read_begin(&self) -> Option<u64> {
         // ordering: Acquire pairs with the Release store in `end`: the words are at least as new as
@@ -171,24 +171,23 @@ impl Run {
         stamp.is_multiple_of(2).then_some(stamp)
     }
 
-    /// True when nothing that was read since the stamp was changed between [`Run::begin`] and
-    /// [`Run::end`].
+    /// True if no word read since the stamp was changed between [`Run::begin`] and [`Run::end`].
     #[inline]
     pub(super) fn read_end(&self, stamp: u64) -> bool {
         // ordering: the Acquire fence pairs with the Release fence in `begin` (and in
-        // `CellPool::take`, for cells in their next life): if any word we read was written after
-        // one, we see its odd stamp here, or a later one.
+        // `CellPool::take`, for reused cells): if any word we read was written after such a fence,
+        // we see its odd stamp here, or a later stamp.
         fence(Ordering::Acquire);
         self.stamp.load(Ordering::Relaxed) == stamp
     }
 
-    /// Owner only: from here on, readers of the run will look again.
+    /// Owner only: from here on, readers of the run will retry.
     pub(super) fn begin(&self) {
         // ordering: the load is Relaxed, only the owner writes it. The Release store pairs with the
-        // Acquire load in `read_begin`: who looks again because the stamp is odd sees what was done
-        // before. The Release fence pairs with the Acquire fence in `read_end`.
+        // Acquire load in `read_begin`: a reader that retries because of the odd stamp sees all
+        // earlier writes. The Release fence pairs with the Acquire fence in `read_end`.
         let stamp = self.stamp.load(Ordering::Relaxed);
-        // A change inside a change would make the stamp even: readers would trust half of it.
+        // A nested change would make the stamp even: readers would accept half of the change.
         debug_assert!(stamp.is_multiple_of(2), "a change inside a change");
         self.stamp.store(stamp.wrapping_add(1), Ordering::Release);
         fence(Ordering::Release);

@@ -1,6 +1,6 @@
-//! The owner's side of who holds a run: a set of ranks that hold all of it (in a word while there
-//! are up to four, in a cell of bits beyond), and a list of those that hold a part, with a bit for
-//! each block. A rank is in one of the two.
+//! The owner's side of the holders of a run: a set of ranks that hold the whole run (up to four in
+//! a word, more in a cell of bits), and a list of ranks that hold a part, with a bit for each
+//! block. A rank is in either the set or the list.
 
 use super::super::words::{
     CellId, LANES, cell_of, contains, from_lanes, lanes, many, with, without,
@@ -11,12 +11,12 @@ use super::lists::ListedPair;
 use super::run::{Run, RunId};
 
 impl TableWriter {
-    /// True when no rank holds any block of the run.
+    /// True if no rank holds any block of the run.
     pub(in super::super) fn has_no_ranks(&self, run: RunId) -> bool {
         self.run(run).is_none_or(|run| run.ranks() == 0 && run.partial() == 0)
     }
 
-    /// True when the rank holds all of the run and nobody else holds any of it, but for windows
+    /// True if the rank holds the whole run and no other rank holds any of it, except for windows
     /// (lanes in order) that hold a part.
     pub(super) fn is_only_path(&self, run: &Run, lane: u16, windows: &[u16]) -> bool {
         let is_window = |listed: ListedPair| windows.binary_search(&listed.half).is_ok();
@@ -24,8 +24,8 @@ impl TableWriter {
             && cell_of(run.partial()).is_none_or(|first| self.listed(first).all(is_window))
     }
 
-    /// A window holds the block from now on. False: no memory to say so. Where one rank alone holds
-    /// the run, the window stays a part: the run may be extended then.
+    /// Records that a window holds the block. False: no memory for it. If a single rank holds the
+    /// run, the window stays in the list of parts, so that the run can still be extended.
     pub(in super::super) fn hold_apart(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let has_one_path = self.run(id).is_some_and(|run| is_one_lane(run.ranks()));
         if !has_one_path || self.holds_whole(id, lane) {
@@ -40,7 +40,7 @@ impl TableWriter {
         }
     }
 
-    /// The rank holds the block from now on. False: no memory to say so.
+    /// Records that the rank holds the block. False: no memory for it.
     pub(in super::super) fn hold(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let whole = self.whole_of(id);
         debug_assert!(whole >> offset & 1 == 1, "no block {offset} in {id:?}");
@@ -52,7 +52,7 @@ impl TableWriter {
         let mask = bit | found.map_or(0, |found| found.word);
         match found {
             _ if mask == whole => self.complete(id, found, lane),
-            // One word changes, so that readers go on without a stamp.
+            // A single word changes, so no stamp is needed.
             Some(found) => {
                 self.set_listed(found, mask);
                 true
@@ -61,18 +61,18 @@ impl TableWriter {
         }
     }
 
-    /// The rank does not hold the block any more. False when it did not hold it.
+    /// Records that the rank no longer holds the block. False if it did not hold the block.
     pub(in super::super) fn release(&mut self, id: RunId, offset: usize, lane: u16) -> bool {
         let bit = 1 << offset;
         debug_assert!(self.whole_of(id) & bit != 0, "no block {offset} in {id:?}");
         if self.holds_whole(id, lane) {
             // Under the stamp, as the rank moves from the set to the list in two steps. A reader
-            // between them would find it in neither.
+            // between the steps would find it in neither.
             let left = self.whole_of(id) & !bit;
             self.begin(id);
             self.remove_whole(id, lane);
-            // Without memory for its part the rank counts as holding nothing here: too little,
-            // never too much.
+            // Without memory for its part, the rank loses the whole run: the index may report too
+            // little, never too much.
             if left != 0 && !self.push_part(id, left, lane) {
                 self.count_refused();
             }
@@ -106,8 +106,8 @@ impl TableWriter {
         held
     }
 
-    /// Under the stamp: ranks that hold all of what is left of a run become whole holders. None of
-    /// them had blocks that are gone.
+    /// Under the stamp: ranks that hold all remaining blocks of a cut run become whole holders.
+    /// None of them held a removed block.
     pub(super) fn promote(&mut self, id: RunId) {
         if self.run(id).is_none_or(|run| run.partial() == 0) {
             return;
@@ -125,12 +125,12 @@ impl TableWriter {
         }
     }
 
-    /// Under the stamp of a run that nobody follows into any more: nobody holds it.
+    /// Under the stamp of a run that no reader enters any more: removes all holders.
     pub(super) fn clear_ranks(&mut self, id: RunId) {
         let Some((ranks, partial)) = self.run(id).map(|run| (run.ranks(), run.partial())) else {
             return;
         };
-        // The words go first: what refers to a cell must not outlive it.
+        // The words first: a reference must not outlive its cell.
         self.set_ranks(id, 0);
         self.set_partial(id, 0);
         if let Some(cell) = cell_of(ranks) {
@@ -141,8 +141,8 @@ impl TableWriter {
         }
     }
 
-    /// For a run that is split off: `to`, not yet seen by readers, gets the holders of the first
-    /// `count` blocks of `from`. False: no memory; `to` has some of them then.
+    /// For a split: copies the holders of the first `count` blocks of `from` to `to`, which no
+    /// reader has entered yet. False: no memory; `to` may then have some of the holders.
     pub(super) fn copy_holders(&mut self, from: RunId, to: RunId, count: usize) -> bool {
         debug_assert!(self.has_no_ranks(to) && self.block_count(to) == count, "not a new head");
         let whole = whole(count);
@@ -155,11 +155,12 @@ impl TableWriter {
             })
     }
 
-    /// Under the stamp: the first `count` blocks of a run are gone; shifts the parts of its ranks.
+    /// Under the stamp: shifts the parts of a run's ranks after its first `count` blocks were
+    /// removed.
     pub(super) fn shift_holders(&mut self, id: RunId, count: usize) {
         let Some(first) = self.run(id).and_then(|run| cell_of(run.partial())) else { return };
         let parts: Vec<ListedPair> = self.listed(first).collect();
-        // From the end, since the last one fills the gap of one that goes.
+        // From the end, since the last part fills the gap of a removed part.
         for listed in parts.into_iter().rev() {
             match listed.word >> count {
                 0 => self.remove_part(id, listed),
@@ -169,7 +170,7 @@ impl TableWriter {
         self.promote(id);
     }
 
-    /// Lanes of whole holders, and (lane, mask) of the others.
+    /// Lanes of whole holders, and (lane, mask) of partial holders.
     fn holders(&self, id: RunId) -> (Vec<u16>, Vec<(u16, u64)>) {
         let Some(run) = self.run(id) else { return Default::default() };
         let lanes = match cell_of(run.ranks()) {
@@ -199,7 +200,7 @@ impl TableWriter {
         self.find_listed(first, lane).0
     }
 
-    /// A part, or nothing, becomes the whole.
+    /// Makes the rank a whole holder, and removes its part if it had any.
     fn complete(&mut self, id: RunId, part: Option<ListedPair>, lane: u16) -> bool {
         let Some(part) = part else { return self.add_whole(id, lane) };
         self.begin(id);
@@ -209,7 +210,7 @@ impl TableWriter {
             self.set_listed(part, self.whole_of(id));
         }
         self.end(id);
-        // A part with all bits says the same.
+        // Without memory for that, a part with all bits means the same.
         true
     }
 
@@ -309,7 +310,7 @@ pub(super) const fn whole(count: usize) -> u64 {
     (1 << count) - 1
 }
 
-/// True for a word of one lane.
+/// True for a word with a single lane.
 fn is_one_lane(ranks: u64) -> bool {
     ranks != 0 && u16::try_from(ranks).is_ok()
 }

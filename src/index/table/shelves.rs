@@ -1,29 +1,29 @@
-//! An array that grows at its end without ever moving: what is set stays where it is, for readers
-//! that hold on to it. Two levels, so that a large limit costs next to nothing before it is used.
+//! An array that grows at its end without ever moving its elements, since readers keep references
+//! to them. Two levels, so that a large limit costs almost nothing before it is used.
 
 use forebay_ring::sync;
 use std::sync::OnceLock;
 
-/// Places of one shelf; few in models.
+/// Places of a shelf; few under loom.
 const SHELF_PLACES: usize = if cfg!(feature = "loom") { 8 } else { 512 };
 
-/// Places for up to as many `T` as it was made for.
+/// Places for up to `places_max` values of `T`.
 #[derive(Debug)]
 pub(super) struct Shelves<T> {
     shelves: Box<[OnceLock<Shelf<T>>]>,
 }
 
-/// Loom follows the places alone. A shelf is made by who sets its first place.
+/// Loom tracks only the places. The first `set` in a shelf allocates it.
 type Shelf<T> = Box<[sync::OnceLock<T>]>;
 
 impl<T> Shelves<T> {
-    /// Nothing yet, for at least `places_max`.
+    /// Empty, for at least `places_max`.
     pub(super) fn new(places_max: usize) -> Self {
         let shelves = places_max.div_ceil(SHELF_PLACES).max(1);
         Self { shelves: (0..shelves).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Places that there can be.
+    /// Upper limit of places.
     pub(super) fn places_max(&self) -> usize {
         self.shelves.len() * SHELF_PLACES
     }
@@ -33,7 +33,7 @@ impl<T> Shelves<T> {
         self.shelves.get(place / SHELF_PLACES)?.get()?.get(place % SHELF_PLACES)?.get()
     }
 
-    /// Fills a place; false when it is filled or past the end.
+    /// Fills a place; false if it is already filled or past the end.
     pub(super) fn set(&self, place: usize, value: T) -> bool {
         let Some(shelf) = self.shelves.get(place / SHELF_PLACES) else { return false };
         let shelf =

@@ -1,12 +1,12 @@
-//! Tags of the children of a run that has many: 32 bits of each child's key. A walk at a fork has a
-//! key for each length that children have, and most of them are no child's. The tags of one fork
-//! lie together and stay in the caches, where the locator's entries lie apart.
+//! Tags of the children of a run with many children: 32 bits of each child's key. A walk at a fork
+//! has a key for each child length, and most of these keys are no child's. The tags of a fork are
+//! stored together and stay in the CPU caches, while the locator's entries are scattered.
 //!
 //! A tree of cells. A leaf has up to 32 tags, in four parts. A node has 32 slots, chosen by five
-//! bits of a tag, and each leads to a leaf or a node; a leaf may fill several slots in a row. A
-//! leaf that gets full is split in two. One that gets empty goes, and its neighbor takes its slots.
+//! bits of a tag, and each slot leads to a leaf or a node; a leaf may fill several adjacent slots.
+//! A full leaf is split in two. An empty leaf is removed, and its neighbor takes its slots.
 //!
-//! A tag may be missing only where its length says that its children have none.
+//! A tag may be missing only if its length is marked as untagged.
 
 use super::super::words::{CellId, Twig, TwigKind};
 use super::TableWriter;
@@ -15,16 +15,16 @@ use super::run::RunId;
 use crate::BlockKey;
 use std::ops::Range;
 
-/// Parts of a leaf. The highest bits of a tag choose one.
+/// Parts of a leaf, chosen by the highest bits of a tag.
 const PARTS: usize = 4;
-/// Words of a part, of two tags each; few in models, so that leaves are split.
+/// Words of a part, of two tags each; few under loom, so that leaves are split.
 const PART_WORDS: usize = if cfg!(feature = "loom") { 1 } else { CELL_WORDS / PARTS };
 /// Bits of a tag that choose a slot of a node.
 const SLOT_BITS: u32 = (2 * CELL_WORDS).ilog2();
 /// Slots of a node, two in a word.
 const SLOTS: usize = 1 << SLOT_BITS;
 const _: () = assert!(SLOTS == 2 * CELL_WORDS);
-/// Nodes above a leaf. The bits of a tag that choose no slot tell the tags of a leaf apart.
+/// Nodes above a leaf. The bits of a tag that choose no slot distinguish the tags of a leaf.
 const NODES_MAX: u32 = 3;
 
 /// Never 0, which is no tag.
@@ -35,7 +35,7 @@ fn tag_of(child: BlockKey) -> u32 {
     u32::from_le_bytes([a, b, c, d]).max(1)
 }
 
-/// The slot of a tag in a node that has so many nodes above it.
+/// The slot of a tag in a node with `level` nodes above it.
 #[inline]
 const fn slot_of(tag: u32, level: u32) -> usize {
     (tag >> (level * SLOT_BITS) & ((1 << SLOT_BITS) - 1)) as usize
@@ -48,12 +48,12 @@ fn part_of(tag: u32) -> Range<usize> {
     first..first + PART_WORDS
 }
 
-/// A word with room for one more tag, with it.
+/// Adds a tag to a word with room for it.
 const fn with(word: u64, tag: u32) -> u64 {
     if word == 0 { tag as u64 } else { word | (tag as u64) << 32 }
 }
 
-/// A word without that tag; `None`: it has none.
+/// A word without that tag; `None`: the word does not have the tag.
 const fn without(word: u64, tag: u32) -> Option<u64> {
     match halves(word) {
         [low, high] if low == tag => Some(high as u64),
@@ -62,24 +62,24 @@ const fn without(word: u64, tag: u32) -> Option<u64> {
     }
 }
 
-/// The root of the tags of one run, as a reader has seen it.
+/// A reader's copy of the root of a run's tags.
 #[derive(Debug)]
-pub(super) struct SeenTags {
+pub(super) struct TagsView {
     root: Twig,
     /// The slots of a root that is a node.
     slots: [u32; SLOTS],
 }
 
-impl Default for SeenTags {
+impl Default for TagsView {
     fn default() -> Self {
         Self { root: Twig::default(), slots: [0; SLOTS] }
     }
 }
 
-impl SeenTags {
-    /// Looks at the root, under a stamp.
+impl TagsView {
+    /// Reads the root, under a stamp.
     #[inline]
-    pub(super) fn see(&mut self, root: Twig, cells: &Cells) {
+    pub(super) fn read(&mut self, root: Twig, cells: &Cells) {
         self.root = root;
         if let TwigKind::Node(node) = root.kind() {
             for (pair, word) in self.slots.as_chunks_mut().0.iter_mut().zip(0..) {
@@ -88,7 +88,7 @@ impl SeenTags {
         }
     }
 
-    /// Has a child with that key a tag? Cells may be in their next life: the caller checks the
+    /// Does a child with that key have a tag? Cells may have been reused: the caller checks the
     /// stamp afterwards.
     #[inline]
     pub(super) fn has(&self, child: BlockKey, cells: &Cells) -> bool {
@@ -129,7 +129,7 @@ struct LeafPlace {
     above: Option<(CellId, usize)>,
     /// Nodes above the leaf.
     level: u32,
-    /// The first of the slots, and how many these are: a power of two.
+    /// The first of the slots, and their number, a power of two.
     first: usize,
     count: usize,
 }
@@ -167,7 +167,7 @@ impl TableWriter {
         let words = part_of(tag).map(|index| (index, self.table.cells.load(place.leaf, index)));
         let found = words.filter_map(|(index, word)| Some((index, without(word, tag)?))).next();
         let Some((index, left)) = found else { return };
-        // One word: no stamp. Readers of the fork need not look again for each child that goes.
+        // A single word: no stamp. Readers of the fork need not retry for each removed child.
         self.table.cells.store(place.leaf, index, left);
         if left != 0 || !self.tags_in(place.leaf).is_empty() {
             return;
@@ -179,7 +179,7 @@ impl TableWriter {
         self.end(id);
     }
 
-    /// Under the stamp: gives all cells back.
+    /// Under the stamp: frees all cells.
     pub(super) fn put_tags(&mut self, id: RunId) {
         let mut waiting = vec![self.tags(id)];
         self.set_tags(id, Twig::default());
@@ -252,7 +252,7 @@ impl TableWriter {
         None
     }
 
-    /// The first word of a leaf with room for that tag, and what it has.
+    /// The first word of a leaf with room for that tag, and its value.
     fn gap(&self, leaf: CellId, tag: u32) -> Option<(usize, u64)> {
         let mut words = part_of(tag).map(|index| (index, self.table.cells.load(leaf, index)));
         words.find(|(_, word)| word >> 32 == 0)
@@ -264,7 +264,7 @@ impl TableWriter {
         tags.filter(|tag| *tag != 0).collect()
     }
 
-    /// Under the stamp, or in a leaf that no reader has seen: these tags instead of those there.
+    /// Replaces the tags of a leaf. Under the stamp, or before any reader can reach the leaf.
     fn fill_leaf(&self, leaf: CellId, tags: &[u32]) {
         (0..PARTS * PART_WORDS).for_each(|index| self.table.cells.store(leaf, index, 0));
         for &tag in tags {
@@ -276,7 +276,7 @@ impl TableWriter {
         }
     }
 
-    /// Puts a node above a leaf that is chosen by one slot, or by the run itself.
+    /// Puts a node above a leaf that a single slot, or the run itself, refers to.
     fn add_node(&mut self, id: RunId, place: LeafPlace) -> bool {
         if place.level >= NODES_MAX {
             return false;
@@ -287,7 +287,7 @@ impl TableWriter {
             return false;
         };
         (0..SLOTS).for_each(|slot| self.set_slot(node, slot, leaf));
-        // One word, and both ways lead to the same leaf: no stamp.
+        // A single word, and both ways lead to the same leaf: no stamp.
         match place.node {
             Some(above) => self.set_slot(above, place.first, to),
             None => self.set_tags(id, to),
@@ -317,8 +317,8 @@ impl TableWriter {
         true
     }
 
-    /// Under the stamp: lets the neighbor of an empty leaf have its slots; false if that is none of
-    /// the same size. A node with one leaf goes.
+    /// Under the stamp: gives the slots of an empty leaf to its neighbor; false if the neighbor is
+    /// no leaf of the same size. A node with a single leaf is removed.
     fn close_leaf(&mut self, id: RunId, place: LeafPlace) -> bool {
         let Some(node) = place.node else {
             self.set_tags(id, Twig::default());
@@ -353,8 +353,8 @@ mod tests {
 
     const SHAPE: Shape = Shape { segment_slots: 2_048, memory_bytes_max: 64 << 20 };
 
-    /// Children come and go in any order. All that are there have a tag, few others seem to, and
-    /// in the end no cell is missing.
+    /// Children come and go in any order. All present children have a tag, few absent keys appear
+    /// to have a tag, and in the end no cell is leaked.
     #[test]
     fn children_that_are_there_have_a_tag_and_hardly_any_others() {
         let mut writer = TableWriter::new(SHAPE);
@@ -377,8 +377,8 @@ mod tests {
                 }
                 writer.check_invariants();
             }
-            let mut tags = SeenTags::default();
-            tags.see(writer.tags(top), &writer.table.cells);
+            let mut tags = TagsView::default();
+            tags.read(writer.tags(top), &writer.table.cells);
             let has = |key: BlockKey| tags.has(key, &writer.table.cells);
             // The lengths that came before the list have no tags.
             let untagged = there.iter().filter(|(key, _)| !has(*key)).count();
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(writer.pool.free_count(), cells - 1, "all but that of the root's block");
     }
 
-    /// A reader that meets a change too often gives up, and the whole fork with it.
+    /// A reader that detects changes too often gives up on the whole fork.
     #[test]
     fn a_child_that_goes_does_not_let_readers_of_its_fork_look_again() {
         let mut writer = TableWriter::new(SHAPE);

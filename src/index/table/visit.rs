@@ -3,26 +3,26 @@
 use super::{RunId, Table};
 use crate::BlockKey;
 
-/// Looks at a run before it is left out.
-const LOOKS_MAX: usize = 64;
+/// Attempts to read a run before it is left out.
+const READS_MAX: usize = 64;
 
 impl Table {
-    /// Calls `each` with parent, key and byte length of blocks. Every block that stays throughout
-    /// is there, maybe more than once and in any order; blocks that come or go meanwhile may be
-    /// there.
+    /// Calls `each` with parent, key and byte length of blocks, in any order. Includes every block
+    /// that stays throughout, perhaps more than once. May include blocks that are added or removed
+    /// meanwhile.
     pub(in super::super) fn visit(&self, each: &mut dyn FnMut(BlockKey, BlockKey, u16)) {
         let chunks = (0..).take_while(|chunk| self.runs.get(*chunk).is_some()).count();
         let runs = 1..chunks.saturating_mul(super::CHUNK_RUNS);
         let mut blocks = Vec::new();
         for run in runs.filter_map(|run| u32::try_from(run).ok()) {
-            let read = (0..LOOKS_MAX).any(|_| self.blocks_of(RunId(run), &mut blocks));
+            let read = (0..READS_MAX).any(|_| self.blocks_of(RunId(run), &mut blocks));
             if read {
                 blocks.drain(..).for_each(|(parent, key, bytes)| each(parent, key, bytes));
             }
         }
     }
 
-    /// Fills `blocks` with those of a run; false when it changed meanwhile.
+    /// Reads the blocks of a run into `blocks`; false if the run changed meanwhile.
     fn blocks_of(&self, run: RunId, blocks: &mut Vec<(BlockKey, BlockKey, u16)>) -> bool {
         blocks.clear();
         let Some(run) = self.run(run) else { return true };
@@ -38,8 +38,8 @@ impl Table {
         for offset in 0..run.block_count() {
             let key = BlockKey::from_word(self.key_at(run, offset));
             let bytes = self.length_at(run, offset);
-            // The first block of an unlisted run has neither parent nor length. Only what was
-            // stored can be stored again.
+            // The first block of an unlisted run has neither parent nor length, and was never
+            // stored itself: the snapshot cannot restore it.
             if let (Some(parent), Some(key), 1..) = (before, key, bytes) {
                 blocks.push((parent, key, bytes));
             }

@@ -1,5 +1,5 @@
-//! The owner's side of the table: its memory. Runs on the owning shard's thread. Each call does a
-//! bounded amount of work.
+//! The owner's side of the table: its memory. Runs on the owning shard's thread. The work of each
+//! call is bounded.
 
 use super::cells::{CHUNK_BYTES, CellPool};
 use super::locator::{Locator, RUNS_MAX, SLOTS_MAX, Segment};
@@ -14,37 +14,37 @@ use std::sync::Arc;
 /// Sizes of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Slots of one segment of the locator, a power of two from 16 to 2,048. More make growth steps
-    /// longer, fewer fill less evenly.
+    /// Slots of a segment of the locator, a power of two from 16 to 2,048. Larger segments make
+    /// growth steps longer, smaller segments fill less evenly.
     pub segment_slots: usize,
     /// Most bytes of runs, cells and segments, on both sides.
     pub memory_bytes_max: usize,
 }
 
-/// What only the owner needs to know of a run.
+/// Owner's part of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Owned {
-    /// How many children have the length of the same lane, while the lengths fit their word.
+pub(super) struct OwnedRun {
+    /// Number of children with the length in the same lane, while the lengths fit their word.
     pub child_counts: [u32; 4],
 }
 
-/// What the owner keeps of one segment.
+/// Owner's part of a segment.
 #[derive(Debug)]
 pub(super) struct OwnedSegment {
     pub filled: usize,
-    /// The keys in it agree in so many low bits.
+    /// Number of low bits that all keys of the segment share.
     pub depth: u32,
 }
 
-/// The one writer of a table.
+/// The only writer of a table.
 #[derive(Debug)]
 pub(in super::super) struct TableWriter {
     pub(super) table: Arc<Table>,
     /// The owner's part of each segment, in the order of the segments.
     pub(super) parts: Vec<OwnedSegment>,
     pub(super) pool: CellPool,
-    /// The owner's part of each run, as many as are allocated.
-    pub(super) owned: Vec<Owned>,
+    /// The owner's part of each allocated run.
+    pub(super) owned: Vec<OwnedRun>,
     pub(super) free_runs: Vec<RunId>,
     pub(super) run_count: usize,
     pub(super) entry_count: usize,
@@ -52,11 +52,11 @@ pub(in super::super) struct TableWriter {
 }
 
 impl TableWriter {
-    /// An empty table of one segment (also when that is above the budget).
+    /// An empty table with a segment, even if that exceeds the budget.
     pub(in super::super) fn new(shape: Shape) -> Self {
         let slots = shape.segment_slots.next_power_of_two().clamp(16, SLOTS_MAX);
         let shape = Shape { segment_slots: slots, ..shape };
-        // Places for all that the budget allows: an array that grew would move under its readers.
+        // Places for all that the budget allows: a growing array would move under its readers.
         let segments_max = (shape.memory_bytes_max / segment_bytes(slots)).max(1);
         let run_chunks_max = (shape.memory_bytes_max / RUN_CHUNK_BYTES).min(RUNS_MAX / CHUNK_RUNS);
         let table = Table {
@@ -86,22 +86,22 @@ impl TableWriter {
         Arc::clone(&self.table)
     }
 
-    /// Counts a store that could not be kept.
+    /// Counts a refused store.
     pub(in super::super) fn count_refused(&self) {
         self.table.gauges.refused.add(1);
     }
 
-    /// Counts blocks that went to make room.
+    /// Counts blocks that were evicted to make room.
     pub(in super::super) fn count_evicted(&self, blocks: usize) {
         self.table.gauges.evicted.add(blocks as u64);
     }
 
-    /// Sets the time that runs remember when they are used.
+    /// Sets the epoch that runs record when they are used.
     pub(in super::super) fn set_epoch(&self, epoch: u32) {
         self.table.set_epoch(epoch);
     }
 
-    /// Numbers of all runs that ever were, for a walk over them.
+    /// Limit of the numbers of all allocated runs, for a loop over them.
     pub(in super::super) fn runs_allocated(&self) -> u32 {
         u32::try_from(self.owned.len()).unwrap_or(u32::MAX)
     }
@@ -111,7 +111,7 @@ impl TableWriter {
         self.entry_count
     }
 
-    /// True when that many cells and two runs can be taken.
+    /// True if that many cells and two runs can be taken.
     pub(in super::super) fn has_room(&self, cells: usize) -> bool {
         let runs_free = self.free_runs.len() >= 2 || self.may_grow_runs();
         let cells_free = self.pool.free_count() >= cells || self.may_grow(CHUNK_BYTES);
@@ -124,7 +124,7 @@ impl TableWriter {
         self.pool.take(&self.table.cells, may_grow)
     }
 
-    /// A run that is not in use, within the budget.
+    /// A free run, within the budget.
     pub(super) fn take_run(&mut self) -> Option<RunId> {
         if self.free_runs.is_empty() && self.may_grow_runs() {
             self.grow_runs();
@@ -135,16 +135,16 @@ impl TableWriter {
         Some(run)
     }
 
-    /// Takes a run back that nothing refers to any more.
+    /// Takes back a run without references.
     pub(super) fn put_run(&mut self, run: RunId) {
         debug_assert!(self.run_count > 0, "more runs given back than taken");
         debug_assert!(self.is_blank(run), "{run:?} is still in use");
-        // A reader may still hold the run's number. It sees no block there, and the stamp's change.
+        // A reader may still hold the run's number: it finds no block there, and a changed stamp.
         self.free_runs.push(run);
         self.run_count = self.run_count.saturating_sub(1);
     }
 
-    /// From here on readers of the run look again, until `end`.
+    /// From here on readers of the run retry, until `end`.
     pub(super) fn begin(&self, run: RunId) {
         if let Some(run) = self.run(run) {
             run.begin();
@@ -162,23 +162,23 @@ impl TableWriter {
         self.table.run(run)
     }
 
-    pub(super) fn owned_mut(&mut self, run: RunId) -> Option<&mut Owned> {
+    pub(super) fn owned_mut(&mut self, run: RunId) -> Option<&mut OwnedRun> {
         self.owned.get_mut(usize::try_from(run.0).unwrap_or(usize::MAX))
     }
 
-    pub(super) fn owned(&self, run: RunId) -> Owned {
+    pub(super) fn owned(&self, run: RunId) -> OwnedRun {
         self.owned.get(usize::try_from(run.0).unwrap_or(usize::MAX)).copied().unwrap_or_default()
     }
 
-    /// True when that many more bytes are within the budget.
+    /// True if that many more bytes are within the budget.
     pub(super) fn fits(&self, bytes: usize) -> bool {
         self.memory_bytes().saturating_add(bytes) <= self.shape.memory_bytes_max
     }
 
-    /// Runs and cells leave room for the locator to double: it has to grow with the blocks that
-    /// their cells can still take.
+    /// Runs and cells leave room for the locator to double: it has to grow with the blocks that the
+    /// free cells can still take.
     fn may_grow(&self, bytes: usize) -> bool {
-        // Otherwise cells take the whole budget, and blocks find no entry in a full locator.
+        // Otherwise cells could take the whole budget, and a full locator would refuse blocks.
         let locator_bytes = self.parts.len() * segment_bytes(self.shape.segment_slots);
         self.fits(bytes.saturating_add(locator_bytes))
     }
@@ -199,7 +199,7 @@ impl TableWriter {
     pub(super) fn memory_bytes(&self) -> usize {
         self.parts.len() * segment_bytes(self.shape.segment_slots)
             + self.pool.chunk_count() * CHUNK_BYTES
-            + self.owned.len() * (size_of::<Run>() + size_of::<Owned>())
+            + self.owned.len() * (size_of::<Run>() + size_of::<OwnedRun>())
     }
 
     fn grow_runs(&mut self) {
@@ -209,13 +209,13 @@ impl TableWriter {
         if !self.table.runs.set(first / CHUNK_RUNS, chunk) {
             return;
         }
-        self.owned.resize(first + CHUNK_RUNS, Owned::default());
-        // The run 0 stays out: as a parent it means none, and its entry could be 0.
+        self.owned.resize(first + CHUNK_RUNS, OwnedRun::default());
+        // Run 0 is left out: as a parent it means no parent, and its entry could be 0.
         let runs = (first.max(1)..first + CHUNK_RUNS).rev();
         self.free_runs.extend(runs.filter_map(|run| u32::try_from(run).ok()).map(RunId));
     }
 
-    /// Fills the next place of the segments; readers do not look there before the directory names
+    /// Fills the next place of the segments. Readers do not read it before the directory refers to
     /// it.
     pub(super) fn add_segment(&mut self, depth: u32) -> bool {
         let segment = Segment::new(self.shape.segment_slots);
@@ -227,11 +227,11 @@ impl TableWriter {
     }
 }
 
-const RUN_CHUNK_BYTES: usize = CHUNK_RUNS * (size_of::<Run>() + size_of::<Owned>());
+const RUN_CHUNK_BYTES: usize = CHUNK_RUNS * (size_of::<Run>() + size_of::<OwnedRun>());
 
-/// Bytes of one segment and its part.
+/// Bytes of a segment, its owner's part, and its references in the directory.
 pub(super) const fn segment_bytes(slots: usize) -> usize {
-    // Four names, because the directory has two bits to spare.
+    // Four references, because the directory has two spare bits.
     let shares = size_of::<std::sync::OnceLock<Segment>>()
         + size_of::<OwnedSegment>()
         + 4 * size_of::<u32>();
