@@ -1,7 +1,6 @@
-//! Reads the little that is needed from an engine's Prometheus text: labels and values of the
-//! samples of one metric. Sans-IO; lines that it does not understand are skipped.
+//! Reads labels and values of a metric's samples from an engine's Prometheus text. Sans-IO; lines
+//! in an unknown form are skipped.
 
-/// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     labels: Vec<(String, String)>,
@@ -9,7 +8,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
@@ -19,7 +17,7 @@ impl Sample {
         self.label(name)?.parse().ok()
     }
 
-    /// The sample's own value; not a number if there is none.
+    /// The sample's own value; NaN without a value.
     pub fn value(&self) -> f64 {
         self.value
     }
@@ -30,14 +28,14 @@ pub fn samples<'a>(text: &'a str, metric: &'a str) -> impl Iterator<Item = Sampl
     text.lines().filter_map(move |line| sample(line.strip_prefix(metric)?))
 }
 
-/// The sample on a line, from behind its metric's name on.
+/// The sample on a line, from the text behind the metric's name.
 pub(crate) fn sample(rest: &str) -> Option<Sample> {
     let (labels, rest) = match rest.strip_prefix('{') {
         Some(labels) => read_labels(labels)?,
         None if rest.starts_with(' ') => (Vec::new(), rest),
         None => return None,
     };
-    // A time may follow.
+    // A timestamp may follow the value.
     let value = rest.split_ascii_whitespace().next().and_then(|value| value.parse().ok());
     Some(Sample { labels, value: value.unwrap_or(f64::NAN) })
 }
@@ -45,7 +43,7 @@ pub(crate) fn sample(rest: &str) -> Option<Sample> {
 /// Label names with their values.
 type SampleLabels = Vec<(String, String)>;
 
-/// `a="x",b="y"}` with `\"`, `\\` and `\n` in the values; also what follows.
+/// Reads `a="x",b="y"}` with `\"`, `\\` and `\n` in the values; also returns the rest of the line.
 fn read_labels(text: &str) -> Option<(SampleLabels, &str)> {
     let mut labels = Vec::new();
     let mut rest = text;

@@ -1,11 +1,11 @@
-//! Load reports: what engines say of their load, as far as it needs no socket.
+//! Load reports of engines, apart from sockets.
 //!
-//! Owns the three forms of a report ([`metrics`], [`json`], [`stat`]), the readings and faults that
-//! come of them ([`readings`]), and the [`reporter`], which compares readings with what this router
-//! has in flight and hands reports to the shards. [`plan`] says where the reports of a worker come
-//! from, [`pace`] how often the worker is asked. Runs on the control plane's thread; the tasks that
-//! ask and listen call it. Limits: [`readings`] says which numbers are believed, [`pace`] keeps the
-//! questions to a share of the engine's time. Must never trust a number, or wait for a shard.
+//! Owns the three forms of a report ([`metrics`], [`json`], [`stat`]), their readings and faults
+//! ([`readings`]), and the [`reporter`], which compares readings with this router's requests in
+//! flight and sends reports to the shards. [`plan`] defines the source of a worker's reports,
+//! [`pace`] the interval of its scrapes. Runs on the control plane's thread, called by the tasks
+//! that scrape and subscribe. Limits: [`readings`] bounds each number, [`pace`] keeps scrapes to a
+//! share of the engine's time. Must never trust a number, or wait for a shard.
 
 mod exposition;
 mod json;

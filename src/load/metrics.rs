@@ -1,9 +1,9 @@
-//! Load from an engine's Prometheus text, one pass over its lines.
+//! Load from an engine's Prometheus text, in a single pass over its lines.
 
 use super::exposition::{Sample, sample};
 use super::readings::{RankNumber, ReadFault, Readings, permille, requests, tokens};
 
-/// What a sample says; the names are those of vLLM 0.9 to 0.33 and SGLang 0.5.
+/// Meaning of a sample, by the metric names of vLLM 0.9 to 0.33 and SGLang 0.5.
 #[derive(Clone, Copy)]
 enum Figure {
     Running,
@@ -20,7 +20,7 @@ enum Figure {
 }
 
 /// Reads `GET /metrics` of vLLM (label `engine`) or SGLang (label `dp_rank`) into readings that
-/// have been begun.
+/// have begun.
 pub fn read_metrics(text: &str, readings: &mut Readings) {
     let mut any = false;
     for line in text.lines() {
@@ -68,9 +68,9 @@ pub fn read_metrics(text: &str, readings: &mut Readings) {
     }
 }
 
-/// The sum over the models of a rank. SGLang counts first tokens of all its ranks together.
+/// Sums first tokens over the models of a rank. SGLang counts first tokens of all ranks together.
 fn first_tokens(rank: RankNumber, figure: Figure, sample: &Sample, readings: &mut Readings) {
-    if rank == RankNumber::NotTold && readings.rank_count() > 1 {
+    if rank == RankNumber::Missing && readings.rank_count() > 1 {
         return;
     }
     let is_wait = matches!(figure, Figure::FirstTokenWait);
@@ -84,10 +84,10 @@ fn first_tokens(rank: RankNumber, figure: Figure, sample: &Sample, readings: &mu
     }
 }
 
-/// Capacity from a configuration that is told in labels. Some versions report it once for all
-/// engines, and some say `None`: then discovery knows, or nobody.
+/// Capacity from the labels of a configuration metric. Some versions report it once for all
+/// engines, and some report `None`: then the capacity is known only by discovery, if at all.
 fn capacity(rank: RankNumber, sample: &Sample, readings: &mut Readings) {
-    if rank == RankNumber::NotTold {
+    if rank == RankNumber::Missing {
         return;
     }
     let blocks = sample.number("num_gpu_blocks").map(u64::from);
@@ -101,8 +101,8 @@ fn capacity(rank: RankNumber, sample: &Sample, readings: &mut Readings) {
 
 fn rank(sample: &Sample, label: &str) -> RankNumber {
     match sample.label(label) {
-        None => RankNumber::NotTold,
-        Some(text) => text.parse().map_or(RankNumber::Nonsense, RankNumber::Is),
+        None => RankNumber::Missing,
+        Some(text) => text.parse().map_or(RankNumber::Invalid, RankNumber::Is),
     }
 }
 
@@ -128,7 +128,7 @@ fn figure(line: &str) -> Option<(Figure, &'static str, Sample)> {
             Figure::KvShare
         }
         ("engine", "cache_config_info") => Figure::CacheConfig,
-        // Those of SGLang count finished requests.
+        // SGLang's counters of the same meaning include only finished requests.
         ("engine", "prompt_tokens_total") => Figure::Progress,
         ("engine", "generation_tokens_total") => Figure::Generated,
         ("dp_rank", "num_used_tokens") => Figure::UsedTokens,

@@ -1,25 +1,25 @@
-//! How often a worker is asked: as configured, unless its answers cost the engine too much.
+//! Interval of a worker's scrapes: as configured, unless its answers cost the engine too much.
 //! Sans-IO.
 
 use std::time::Duration;
 
-/// Of each second at most a two-hundredth, 5 ms, goes into answers.
+/// At most 1/200 of the engine's time, 5 ms per second, goes into answers.
 const COST_SHARE: u32 = 200;
-/// Bytes of answers per second that are asked for at most: making and sending them is work as well.
+/// Bytes of answers per second, at most: an engine also has to build and send them.
 const BYTES_PER_SECOND_MAX: u64 = 512 * 1024;
-/// Longest pause that an expensive answer leads to.
+/// Longest pause after an expensive answer.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Longest pause after answers that did not come.
+/// Longest pause after failed scrapes.
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Answers after which a pause may be longer: the first ones also open the connection and find cold
-/// code.
+/// Answers before a pause may be longer: the first answers include the connection's setup and run
+/// cold code.
 const JUDGED_MIN: usize = 4;
-/// Times that are looked at. The shortest of them is taken for the cost: what is above it was
-/// waiting for the engine's other work, and to ask a busy engine less often would be to know least
-/// when it matters most.
+/// Number of recent times. The shortest of them is the cost: any longer time includes a wait for
+/// the engine's other work. A busy engine must not be scraped less often, since its load matters
+/// most.
 const REMEMBERED: usize = 8;
 
-/// Pauses between the questions to one worker.
+/// Pauses between the scrapes of a worker.
 #[derive(Debug)]
 pub struct Pace {
     interval: Duration,
@@ -30,13 +30,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// With `backs_off` false only failures lengthen the pauses.
+    /// If `backs_off` is false, only failures lengthen the pauses.
     pub fn new(interval: Duration, backs_off: bool) -> Self {
         Self { interval, backs_off, times: [None; REMEMBERED], next: 0, failures: 0 }
     }
 
-    /// The pause after an answer of that size that took so long, from the question to its last
-    /// byte.
+    /// The pause after an answer. `took`: time from the request to the last byte of the answer.
     pub fn answered(&mut self, took: Duration, bytes: usize) -> Duration {
         self.failures = 0;
         if let Some(time) = self.times.get_mut(self.next) {
@@ -54,7 +53,7 @@ impl Pace {
         self.interval.max(for_cost)
     }
 
-    /// The pause after no answer: longer each time.
+    /// The pause after a failed scrape: longer each time.
     pub fn failed(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let longer = self.interval.saturating_mul(1 << self.failures.min(6));
@@ -72,7 +71,7 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    /// Past the answers that are not judged.
+    /// A pace after the first answers, which are not judged.
     fn pace(times_ms: u64, bytes: usize) -> Pace {
         let mut pace = Pace::new(SECOND, true);
         for _ in 1..JUDGED_MIN {
@@ -82,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn cheap_answers_are_asked_for_as_configured() {
+    fn cheap_answers_are_scraped_as_configured() {
         let mut pace = pace(2, 50_000);
         assert_eq!(pace.answered(ms(2), 50_000), SECOND);
         assert_eq!(pace.answered(ms(900), 50_000), SECOND, "the engine was busy, not the answer");
     }
 
     #[test]
-    fn answers_that_always_take_long_or_are_large_are_asked_for_less_often() {
+    fn answers_that_always_take_long_or_are_large_are_scraped_less_often() {
         assert_eq!(pace(20, 50_000).answered(ms(20), 50_000), ms(4_000));
         assert_eq!(pace(10_000, 1).answered(ms(10_000), 1), PAUSE_MAX);
         assert_eq!(pace(1, 2 << 20).answered(ms(1), 2 << 20), ms(4_000));

@@ -1,5 +1,5 @@
-//! What is to be asked of a worker, or listened to: made by the fleet from what was discovered and
-//! configured.
+//! Plan of a worker's scrapes and subscriptions: made by the fleet from discovery and
+//! configuration.
 
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::LoadSource;
@@ -7,48 +7,47 @@ use forebay_fleet::worker::Dialect;
 use forebay_zmq::ZmqEndpoint;
 use std::sync::Arc;
 
-/// Where a worker's reports come from.
+/// Source of a worker's reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportSource {
     /// `GET /metrics`.
     Metrics,
     /// `GET /v1/loads`, else `/get_load`, else `/metrics`.
     Loads,
-    /// Messages of every rank; while they do not come, as `Loads`.
+    /// Messages of every rank; without messages, as `Loads`.
     Push,
 }
 
-/// One worker and its ranks; tasks are replaced when their plan changes.
+/// A worker and its ranks; tasks are replaced when their plan changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPlan {
     /// Index of the worker in the fleet.
     pub worker: WorkerIndex,
     /// Name of the worker, for the log.
     pub name: Arc<str>,
-    /// `host:port` that answers questions.
+    /// `host:port` for scrapes.
     pub authority: Arc<str>,
-    /// The bearer token that the worker wants to see.
+    /// The bearer token that the worker requires.
     pub api_key: Option<Arc<str>>,
-    /// Where the reports come from.
     pub source: ReportSource,
-    /// Number of the first rank, as the engine counts.
+    /// Number of the first rank in the engine's numbering.
     pub first: u32,
-    /// From that one on, in order; `None` where the fleet had no room.
+    /// Ranks from `first` on, in order; `None`: the fleet had no room.
     pub ranks: Vec<Option<PlannedRank>>,
 }
 
-/// One rank of it.
+/// A rank of the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedRank {
     /// Index of the rank in the fleet.
     pub rank: RankIndex,
-    /// KV tokens that it can hold; 0 if discovery does not know.
+    /// KV tokens that the rank can hold; 0: not discovered.
     pub capacity_tokens: u64,
-    /// Where the rank publishes its load, if it does.
+    /// Socket and topic of the rank's load messages, if it publishes any.
     pub publisher: Option<AnnouncedLoad>,
 }
 
-/// Where a rank publishes its load.
+/// Socket and topic of a rank's load messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnouncedLoad {
     /// Socket that the rank publishes on.
@@ -58,7 +57,7 @@ pub struct AnnouncedLoad {
 }
 
 impl ReportSource {
-    /// The source that is used; `None` for no reports.
+    /// The source to use; `None`: no reports.
     pub fn resolve(
         wanted: LoadSource,
         dialect: Dialect,
@@ -69,7 +68,7 @@ impl ReportSource {
         Self::of(wanted, dialect, ranks.iter().any(Option::is_some) && ranks.iter().all(publishes))
     }
 
-    /// The same, by whether all ranks publish their load.
+    /// [`Self::resolve`], given whether all ranks publish their load.
     #[must_use]
     pub const fn of(wanted: LoadSource, dialect: Dialect, all_publish: bool) -> Option<Self> {
         match (wanted, dialect) {
@@ -81,7 +80,7 @@ impl ReportSource {
         }
     }
 
-    /// Its word in `/workers`.
+    /// Value of the source in `/workers`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Metrics => "metrics",

@@ -1,37 +1,36 @@
-//! What one answer says, by rank, and what was wrong with it. Every fault is counted; none spoils
-//! the other ranks.
+//! Readings of an answer, by rank, and its faults. Every fault is counted; a fault never affects
+//! the readings of other ranks.
 
 use forebay_base::limits::RANKS_MAX;
 use forebay_fleet::worker::LoadReading;
 
-/// Requests on one rank that are believed: far above what an engine can hold.
+/// Largest accepted number of requests on a rank: far above what an engine can hold.
 const REQUESTS_MAX: f64 = 1e6;
-/// A share of the cache that is believed, in thousandths: rounding may bring it just above the
-/// whole.
+/// Largest accepted share of the cache, in thousandths: rounding may bring it just above the whole.
 const PERMILLE_BELIEVED_MAX: f64 = 1_010.0;
 
-/// Why a report, or a part of one, was not taken; the words are the metrics label `reason`.
+/// Why a report, or a part of a report, was refused; see [`Self::ALL`] for the metrics label
+/// `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFault {
     /// No answer in time, or no connection.
     Unreachable,
     /// A status that is not 200.
     Status,
-    /// Not in the form of a report at all, or too long.
+    /// Not in the form of a report, or too long.
     Malformed,
-    /// A rank that is negative, no number, or not one of the worker's.
+    /// A rank that is negative, no number, or not a rank of the worker.
     Rank,
-    /// The answer leaves one of the worker's ranks out.
+    /// The answer lacks a rank of the worker.
     RankMissing,
-    /// A number that is missing, negative, not finite or beyond belief.
+    /// A number that is missing, negative, not finite or implausibly large.
     Value,
-    /// Figures of an engine that says it has work and has done none for a while: they are left from
-    /// its last step.
+    /// Outdated figures: the engine reports work without progress for a while.
     Still,
 }
 
 impl ReadFault {
-    /// All, with their metrics label.
+    /// All faults with their metrics label.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Unreachable, "unreachable"),
         (Self::Status, "status"),
@@ -43,7 +42,7 @@ impl ReadFault {
     ];
 }
 
-/// Readings of one worker, by the position of the rank; used again for every answer.
+/// Readings of a worker, by the position of the rank; reused for every answer.
 #[derive(Debug, Default)]
 pub struct Readings {
     /// Number of the first rank.
@@ -57,21 +56,21 @@ pub struct Readings {
 pub(super) struct Draft {
     pub(super) running: Option<u32>,
     pub(super) waiting: Option<u32>,
-    /// All but those two.
+    /// All figures except `running` and `waiting`.
     pub(super) rest: LoadReading,
-    /// A number of it was refused: the reading is not whole.
+    /// A number was refused: the reading is not whole.
     pub(super) spoilt: bool,
     /// A count of first tokens was refused: the sums over models are not whole.
     uncounted: bool,
 }
 
 impl Readings {
-    /// Forgets everything; the next answer is of a worker with so many ranks, numbered from 0.
+    /// Resets the readings for an answer of a worker with `rank_count` ranks, numbered from 0.
     pub fn begin(&mut self, rank_count: usize) {
         self.begin_at(0, rank_count);
     }
 
-    /// The same for ranks that the engine numbers from `first` on.
+    /// [`Self::begin`] for ranks that the engine numbers from `first` on.
     pub fn begin_at(&mut self, first: u32, rank_count: usize) {
         self.first = u64::from(first);
         self.ranks.clear();
@@ -84,7 +83,7 @@ impl Readings {
         self.ranks.len()
     }
 
-    /// Ends an answer that could be read: ranks without a reading are missing.
+    /// Ends a well-formed answer: counts ranks without a reading as missing.
     pub(super) fn end(&mut self) {
         for position in 0..self.ranks.len() {
             let draft = self.ranks.get(position).copied().unwrap_or_default();
@@ -101,28 +100,27 @@ impl Readings {
         self.ranks.iter().enumerate().filter_map(|(rank, draft)| Some((rank, draft.whole()?)))
     }
 
-    /// How often that happened in this answer.
+    /// Count of a fault in this answer.
     #[must_use]
     pub fn fault_count(&self, fault: ReadFault) -> u64 {
         self.faults.get(fault as usize).copied().unwrap_or(0)
     }
 
-    /// Counts a fault.
     pub fn fault(&mut self, fault: ReadFault) {
         if let Some(count) = self.faults.get_mut(fault as usize) {
             *count = count.saturating_add(1);
         }
     }
 
-    /// The reading of a rank, to be filled in; a rank that the worker does not have is counted.
-    /// Without a number it is the only one there is.
+    /// The reading of a rank, to be filled in. A rank that the worker does not have is counted as a
+    /// fault. A missing number means the only rank of a worker with a single rank.
     pub(super) fn at(&mut self, rank: RankNumber) -> Option<&mut Draft> {
         let position = match rank {
             RankNumber::Is(number) => {
                 number.checked_sub(self.first).and_then(|offset| usize::try_from(offset).ok())
             }
-            RankNumber::NotTold if self.ranks.len() == 1 => Some(0),
-            RankNumber::NotTold | RankNumber::Nonsense => None,
+            RankNumber::Missing if self.ranks.len() == 1 => Some(0),
+            RankNumber::Missing | RankNumber::Invalid => None,
         };
         let known = position.filter(|&position| position < self.ranks.len());
         if known.is_none() {
@@ -131,7 +129,8 @@ impl Readings {
         self.ranks.get_mut(known?)
     }
 
-    /// Fills in one number of a rank; one that cannot be is counted and spoils the rank's reading.
+    /// Fills in a number of a rank. An invalid number (`None`) is counted and spoils the rank's
+    /// reading.
     pub(super) fn put<T>(
         &mut self,
         rank: RankNumber,
@@ -148,7 +147,7 @@ impl Readings {
         }
     }
 
-    /// A count of first tokens cannot be: the rank has none in this reading.
+    /// Refuses an invalid count of first tokens: the reading of the rank has none.
     pub(super) fn refuse_first_tokens(&mut self, rank: RankNumber) {
         if let Some(draft) = self.at(rank) {
             draft.uncounted = true;
@@ -171,12 +170,12 @@ impl Draft {
     }
 }
 
-/// The rank that a part of an answer is about.
+/// Rank number in a part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RankNumber {
     Is(u64),
-    NotTold,
-    Nonsense,
+    Missing,
+    Invalid,
 }
 
 /// A number of requests.
@@ -189,8 +188,8 @@ pub(super) fn tokens(value: f64) -> Option<u64> {
     whole(value, 9e15)
 }
 
-/// A share of 0 to 1, as thousandths. Engines name it per cent and mean a fraction; what is above 1
-/// is neither believed nor guessed at.
+/// A share from 0 to 1, as thousandths. Engines name it per cent and send a fraction; a value above
+/// 1 is refused.
 pub(super) fn permille(share: f64) -> Option<u16> {
     let permille = whole((share * 1_000.0).round(), PERMILLE_BELIEVED_MAX)?;
     u16::try_from(permille.min(1_000)).ok()
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_believed_within_reason() {
+    fn implausible_numbers_are_refused() {
         assert_eq!(
             (requests(3.0), requests(0.0), tokens(8e15)),
             (Some(3), Some(0), Some(8_000_000_000_000_000))

@@ -1,7 +1,7 @@
-//! Where readings become reports: compared with what this router has in flight, kept for the admin
-//! API, and handed to the shards: the first of a rank at once, what comes before the next tick
-//! then, the newest alone. Used by all tasks of the control plane's thread; never borrowed across
-//! an await.
+//! Turns readings into reports: compares them with this router's requests in flight, stores them
+//! for the admin API, and sends them to the shards. The first report of a rank after a tick is sent
+//! at once; of later reports, the newest is sent at the next tick. Used by all tasks of the control
+//! plane's thread; never borrowed across an await.
 
 use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
@@ -15,8 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of the buckets for the time of one scrape, in milliseconds and as the label says them, in
-/// seconds.
+/// Bounds of the histogram of scrape times: in milliseconds, and in seconds as in the label `le`.
 pub const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1, 1e-3),
     (2, 2e-3),
@@ -30,15 +29,15 @@ pub const SCRAPE_BOUNDS: [(u64, f64); 11] = [
     (1_000, 1.0),
     (2_000, 2.0),
 ];
-/// After so long without progress a rank's figures are taken for old. A step, also one that
-/// computes a large prompt, takes less.
+/// After this time without progress, a rank's figures are outdated. A step takes less, even with a
+/// large prompt.
 const STILL_MAX: Duration = Duration::from_secs(3);
 const FAULTS: usize = ReadFault::ALL.len();
 
-/// Hands reports to the shards; returns how many found no room.
+/// Sends reports to the shards; returns the number of dropped reports.
 type Post = Box<dyn Fn(&[LoadReport]) -> u64>;
 
-/// All reports and what was counted on the way.
+/// All load reports, and counts of faults and scrapes.
 pub struct LoadReporter {
     clock: Clock,
     board: Arc<LoadBoard>,
@@ -51,33 +50,34 @@ pub struct LoadReporter {
 #[derive(Debug)]
 struct ReportState {
     reports: LoadReports,
-    /// Ranks whose report was handed over since the last tick.
+    /// Ranks with a report sent since the last tick.
     posted: BTreeSet<RankIndex>,
-    /// Ranks whose newest report was not handed over yet.
+    /// Ranks with a newest report that is not sent yet.
     fresh: BTreeSet<RankIndex>,
-    /// What was ours at the last tick, by rank.
+    /// This router's own load at the last tick, by rank.
     own_before: Vec<OwnLoad>,
     last: BTreeMap<RankIndex, LastReading>,
-    /// By worker.
+    /// Counts of faults, by worker.
     faults: Vec<[u64; FAULTS]>,
     scrapes: Scrapes,
     dropped: u64,
 }
 
-/// The last reading of a rank, and since when its figures have been the same.
+/// The last reading of a rank, and the time of its last change.
 #[derive(Clone, Copy, Debug)]
 struct LastReading {
     reading: LoadReading,
     read_at: NanosSinceStart,
     changed_at: NanosSinceStart,
-    /// The same of those that only the steps of an engine change.
+    /// Last change of the figures that only an engine's steps change.
     moved_at: NanosSinceStart,
 }
 
 impl LastReading {
-    /// An engine that stands still can be asked for its load, and requests pile up there.
+    /// Updates the times. A stalled engine still answers scrapes, and its waiting requests pile up,
+    /// so counts of waiting requests show no step.
     fn moved(self, reading: LoadReading, now: NanosSinceStart) -> Self {
-        let work = |one| LoadReading { waiting: 0, deferred: 0, waiting_tokens: None, ..one };
+        let work = |all| LoadReading { waiting: 0, deferred: 0, waiting_tokens: None, ..all };
         let is_same = self.reading == reading;
         let is_still = is_same || work(self.reading) == work(reading);
         Self {
@@ -89,22 +89,22 @@ impl LastReading {
     }
 }
 
-/// Times of scrapes: counts per bucket, the last for all that took longer.
+/// Histogram of scrape times. The last bucket counts all longer scrapes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scrapes {
-    /// Answers by the bounds, which each bucket includes.
+    /// Answers per bucket; bounds are inclusive.
     pub buckets: [u64; SCRAPE_BOUNDS.len() + 1],
     /// Sum of all times.
     pub sum: Duration,
 }
 
 impl LoadReporter {
-    /// Reports count for so long from now on.
+    /// Sets the age up to which reports count.
     pub fn set_age_max(&self, age_max: Duration) {
         self.state.borrow_mut().reports.set_age_max(age_max);
     }
 
-    /// No reports yet. Reports count for `age_max`.
+    /// `age_max`: age up to which reports count.
     pub fn new(clock: Clock, board: Arc<LoadBoard>, age_max: Duration, post: Post) -> Self {
         let state = ReportState {
             reports: LoadReports::new(age_max),
@@ -121,12 +121,12 @@ impl LoadReporter {
         Self { clock, board, post, state: RefCell::new(state), limits, first_tokens }
     }
 
-    /// The fleet is another one: of some ranks the limit is to be learned.
+    /// Adopts a new fleet, and learns the limits of ranks that need it.
     pub fn follow(&self, fleet: &FleetSnapshot) {
         self.limits.borrow_mut().follow(fleet, &self.board);
     }
 
-    /// What this router has on each rank of a plan now, by dp_rank.
+    /// This router's current load on each rank of a plan, by dp_rank.
     #[must_use]
     pub fn own(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
         let own =
@@ -137,7 +137,7 @@ impl LoadReporter {
             .collect()
     }
 
-    /// The same as of the last tick.
+    /// [`Self::own`] at the last tick.
     #[must_use]
     pub fn own_before(&self, plan: &LoadPlan) -> Vec<OwnLoad> {
         let state = self.state.borrow();
@@ -146,20 +146,20 @@ impl LoadReporter {
         plan.ranks.iter().map(|rank| of(rank).unwrap_or_default()).collect()
     }
 
-    /// Has every rank of a plan reported within that time?
+    /// Has every rank of a plan reported within `silence_max`?
     #[must_use]
     pub fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
         let state = self.state.borrow();
         let now = self.clock.now();
-        let is_heard = |rank: &PlannedRank| {
+        let is_recent = |rank: &PlannedRank| {
             let report = state.reports.newest(rank.rank);
             report.is_some_and(|report| Duration::from_nanos(now.since(report.at)) < silence_max)
         };
-        plan.ranks.iter().flatten().all(is_heard)
+        plan.ranks.iter().flatten().all(is_recent)
     }
 
-    /// Takes what an answer said. `before` is what this router had on each rank at some moment
-    /// before the engine made its figures.
+    /// Takes the readings of an answer. `before`: this router's load on each rank at some time
+    /// before the engine computed its figures.
     pub fn lay(&self, plan: &LoadPlan, readings: &Readings, before: &[OwnLoad]) {
         let now = self.clock.now();
         let after = self.own(plan);
@@ -169,7 +169,7 @@ impl LoadReporter {
             if let Some(last) = state.last.get(&planned.rank) {
                 self.learn(planned.rank, last, &reading, now);
             }
-            if state.stands_still(planned.rank, reading, now) {
+            if state.record_last(planned.rank, reading, now) {
                 state.count(plan.worker, ReadFault::Still, 1);
                 continue;
             }
@@ -195,7 +195,7 @@ impl LoadReporter {
         }
     }
 
-    /// How fast the rank makes answers, while as many run as at the last reading.
+    /// Learns the decode speed of the rank, if as many requests run as at the last reading.
     fn learn(
         &self,
         rank: RankIndex,
@@ -213,12 +213,12 @@ impl LoadReporter {
         }
     }
 
-    /// Counts an answer that did not come.
+    /// Counts a failed scrape or message.
     pub fn fault(&self, worker: WorkerIndex, fault: ReadFault) {
         self.state.borrow_mut().count(worker, fault, 1);
     }
 
-    /// Notes how long an answer took.
+    /// Records the time of a scrape.
     pub fn scraped(&self, took: Duration) {
         let mut state = self.state.borrow_mut();
         let is_within = |(bound_ms, _): &(u64, f64)| took <= Duration::from_millis(*bound_ms);
@@ -229,8 +229,8 @@ impl LoadReporter {
         state.scrapes.sum = state.scrapes.sum.saturating_add(took);
     }
 
-    /// Once per tick of the loop, for a fleet of so many ranks: notes what is ours, and hands over
-    /// what has come since a rank's last report was.
+    /// Called once per tick of the loop: records this router's own load on ranks `0..rank_count`,
+    /// and sends each rank's newest report that is not sent yet.
     pub fn tick(&self, rank_count: usize) {
         let mut state = self.state.borrow_mut();
         let ranks = (0..rank_count).filter_map(RankIndex::try_from_index);
@@ -250,13 +250,13 @@ impl LoadReporter {
         Ref::map(self.state.borrow(), |state| &state.reports)
     }
 
-    /// When the figures of a rank last showed that its engine works; `None`: it has told none.
+    /// When the figures of a rank last showed a step of its engine; `None`: no figures reported.
     #[must_use]
     pub fn moved_at(&self, rank: RankIndex) -> Option<NanosSinceStart> {
         self.state.borrow().last.get(&rank).map(|last| last.moved_at)
     }
 
-    /// How often that went wrong with a worker.
+    /// Count of a fault for a worker.
     #[must_use]
     pub fn fault_count(&self, worker: WorkerIndex, fault: ReadFault) -> u64 {
         let state = self.state.borrow();
@@ -278,15 +278,10 @@ impl LoadReporter {
 }
 
 impl ReportState {
-    /// Does the rank claim work without having done any for a while? vLLM sets its figures at the
-    /// end of a step. When clients leave while it does their requests alone, there is no further
-    /// step, and the figures stay.
-    fn stands_still(
-        &mut self,
-        rank: RankIndex,
-        reading: LoadReading,
-        now: NanosSinceStart,
-    ) -> bool {
+    /// Records a reading. True: for `STILL_MAX` the rank has reported work without progress. vLLM
+    /// updates its figures at the end of a step. When the clients of all running requests leave,
+    /// there is no further step, and the figures stay.
+    fn record_last(&mut self, rank: RankIndex, reading: LoadReading, now: NanosSinceStart) -> bool {
         let new = LastReading { reading, read_at: now, changed_at: now, moved_at: now };
         let last = self.last.entry(rank).or_insert(new);
         *last = last.moved(reading, now);
@@ -318,19 +313,20 @@ mod tests {
         let post: Post = Box::new(|_| 0);
         let board = Arc::new(LoadBoard::new());
         let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
-        let told = |running, waiting, kv_permille, at| {
+        let moved_at = |running, waiting, kv_permille, at| {
             let waiting_tokens = Some(u64::from(waiting) * 100);
             let kv_permille = Some(kv_permille);
             let reading =
                 LoadReading { running, waiting, waiting_tokens, kv_permille, ..Default::default() };
             let mut state = reporter.state.borrow_mut();
-            assert!(!state.stands_still(RankIndex(0), reading, NanosSinceStart(at)));
+            assert!(!state.record_last(RankIndex(0), reading, NanosSinceStart(at)));
             drop(state);
             reporter.moved_at(RankIndex(0)).unwrap().0
         };
         assert_eq!(reporter.moved_at(RankIndex(0)), None);
-        assert_eq!((told(2, 0, 10, 1), told(2, 0, 10, 2), told(2, 9, 10, 3)), (1, 1, 1));
-        assert_eq!((told(2, 9, 11, 4), told(3, 9, 11, 5), told(3, 0, 11, 6)), (4, 5, 5));
+        let of = |(running, waiting, kv, at)| moved_at(running, waiting, kv, at);
+        assert_eq!([(2, 0, 10, 1), (2, 0, 10, 2), (2, 9, 10, 3)].map(of), [1, 1, 1]);
+        assert_eq!([(2, 9, 11, 4), (3, 9, 11, 5), (3, 0, 11, 6)].map(of), [4, 5, 5]);
     }
 
     #[test]
@@ -358,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_claims_work_and_does_none_is_not_believed() {
+    fn figures_of_work_without_progress_are_not_used() {
         let post: Post = Box::new(|_| 0);
         let board = Arc::new(LoadBoard::new());
         let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
@@ -366,13 +362,13 @@ mod tests {
         let mut still = |running, all, at_ms: u64| {
             let progress = TokenProgress { all, ..TokenProgress::default() };
             let reading = LoadReading { running, progress, ..LoadReading::default() };
-            state.stands_still(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
+            state.record_last(RankIndex(0), reading, NanosSinceStart(at_ms * 1_000_000))
         };
         assert!(!still(2, Some(10), 0) && !still(2, Some(10), 2_900));
         assert!(still(2, Some(10), 3_000) && still(2, Some(10), 60_000), "no step for 3 s");
         assert!(!still(2, Some(11), 61_000), "it goes on");
         assert!(!still(0, Some(11), 62_000) && !still(0, Some(11), 99_000), "idle is idle");
         assert!(!still(2, Some(11), 100_000) && !still(2, Some(11), 101_000));
-        assert!(!still(2, None, 200_000) && !still(2, None, 300_000), "not told");
+        assert!(!still(2, None, 200_000) && !still(2, None, 300_000), "not reported");
     }
 }

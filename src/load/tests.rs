@@ -9,9 +9,9 @@ use forebay_fleet::worker::{
 };
 use proptest::prelude::*;
 
-/// What SGLang 0.5.19 sends; recorded.
+/// Recorded message of SGLang 0.5.19.
 const LOAD_STAT: &[u8] = b"\x96\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\x01";
-/// The same of 0.5.23: five more elements.
+/// Recorded message of 0.5.23, with five more elements.
 const LOAD_STAT_LONG: &[u8] =
     b"\x9b\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\xc0\xcd\x02\x00\x00\x00\x00\x00";
 
@@ -66,8 +66,8 @@ fn recorded_metrics_of_vllm_are_read() {
     assert_eq!((ranks.len(), faults), (2, vec![]));
 }
 
-/// K3: the figures of a full engine in the words of four versions. Eight run, and 492 wait for a
-/// place.
+/// K3: the figures of a full engine in the format of four versions. 8 requests run, and 492 wait
+/// for a place.
 #[test]
 fn the_limit_of_vllm_is_learned_from_the_words_of_each_version() {
     let all = "vllm:num_requests_running{L} 8\nvllm:num_requests_waiting{L} 492\n";
@@ -87,13 +87,13 @@ fn the_limit_of_vllm_is_learned_from_the_words_of_each_version() {
         assert_eq!((ranks.len(), faults), (1, vec![]), "{text}");
         assert_eq!(learned(&ranks[0].1), Some(9), "{text}");
     }
-    // What waits for KV from elsewhere waits for no place.
+    // Requests that wait for a KV transfer wait for no place.
     let text = format!("{all}{}", versions[3].1.replace(" 0", " 492")).replace('L', versions[3].0);
     let (ranks, _) = read(read_metrics, &text, 1);
     assert_eq!((ranks[0].1.deferred, learned(&ranks[0].1)), (492, None));
 }
 
-/// The limit after some such reports.
+/// The learned limit after several such reports.
 fn learned(reading: &LoadReading) -> Option<u32> {
     let mut limits = LearnedLimits::default();
     let board = LoadBoard::new();
@@ -169,7 +169,7 @@ fn first_tokens_are_counted_by_rank_over_all_models() {
         vllm:time_to_first_token_seconds_created{engine=\"0\",model_name=\"m\"} 1.7e9\n";
     let counted = LoadReading { progress: counting(9, Some(1_250)), ..reading(1, 0) };
     assert_eq!(read(read_metrics, text, 2), (vec![(0, counted), (1, reading(1, 0))], vec![]));
-    // SGLang counts those of all ranks together.
+    // SGLang counts first tokens of all ranks together.
     let sglang = |rank: &str| {
         format!(
             "sglang:num_running_reqs{{{rank}}} 1\nsglang:num_queue_reqs{{{rank}}} 0\n\
