@@ -27,7 +27,7 @@ pub struct Binder<'a> {
     pub now: NanosSinceStart,
     /// Position of the round-robin policy.
     pub turn: &'a mut RoundRobin,
-    /// Breaks ties.
+    /// Breaks ties between equal ranks.
     pub random: &'a mut fastrand::Rng,
 }
 

@@ -19,7 +19,6 @@ use forebay_config::{DisaggregationConfig, Fallback};
 use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 
-/// Configuration of disaggregation.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRules {
     /// Prompts with fewer tokens to compute stay whole; 0: no such minimum.

@@ -2,7 +2,6 @@
 
 use forebay_tls::CertificateRefusal;
 
-/// A failed exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayError {
     /// The worker refused the connection, or its host is unreachable.

@@ -93,7 +93,6 @@ pub(crate) enum Entry {
     Wait {
         /// Lease of the decode rank, held while the request waits for a prefill rank.
         decode: Option<Lease>,
-        /// Message to post.
         waiter: Box<Waiter>,
         /// Demand that was counted.
         wanted: QueueWanted,
@@ -103,7 +102,6 @@ pub(crate) enum Entry {
     Rejected(Leg, Rejection),
 }
 
-/// Reason of [`Entry::Rejected`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// No worker that serves the model is usable.

@@ -51,7 +51,7 @@ pub(super) struct FlowKey {
 /// the order of their first requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartKey {
-    /// Class after promotion.
+    /// Class after promotion by age.
     pub(super) promoted: usize,
     /// Class that the requests came with.
     pub(super) requested: usize,

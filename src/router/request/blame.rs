@@ -117,9 +117,8 @@ pub enum Fault {
 /// A prefill leg at the end of its request's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegEnd<'a> {
-    /// No answer yet.
+    /// The leg has not answered.
     Silent,
-    /// The leg succeeded.
     Done,
     Failed(&'a PrefillFault),
     /// The engine refused the request.
