@@ -7,8 +7,8 @@ use forebay_base::limits::LOAD_RING_MAX;
 use forebay_fleet::worker::LoadReport;
 use forebay_index::IndexReader;
 use forebay_ring::Consumer;
-use forebay_router::stored_response::KeptResponses;
 use forebay_router::request::Stages;
+use forebay_router::stored_response::KeptResponses;
 use forebay_select::ToldPaths;
 use std::cell::{RefCell, RefMut};
 
