@@ -163,7 +163,7 @@ fn a_full_rank_forgets_the_end_of_what_was_used_longest_ago() {
 }
 
 #[test]
-fn a_full_slice_forgets_for_whoever_comes() {
+fn a_full_slice_evicts_for_new_chunks() {
     let mut owner = Owner::new(ExpiringLimits { chunks_max: 4, ..LIMITS });
     owner.sent(1, &text("a", 4), at(0));
     assert_eq!(owner.sent(2, &text("b", 3), at(0)).evicted, 3);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_beginnings_have_equal_names_and_others_have_not() {
+    fn only_equal_beginnings_have_equal_names() {
         let root = |seed| BlockKey::root(KeySeed(seed), &RootName::default());
         let marks = |text: &[u8]| PrefixMarks::of(root(1), text);
         let one = vec![7; 5_000];

@@ -204,7 +204,7 @@ fn a_count_of_first_tokens_that_cannot_be_leaves_the_load() {
 }
 
 #[test]
-fn what_is_wrong_with_one_rank_does_not_touch_the_others() {
+fn a_fault_of_a_rank_does_not_affect_other_ranks() {
     use ReadFault::{Rank, RankMissing, Value};
     let text = |rank: &str, running: &str| {
         format!(

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn load_of_others_and_full_caches_add_to_the_cost() {
+    fn foreign_load_and_full_caches_add_to_the_cost() {
         let idle = RankLoad::default();
         let with = |reading| {
             let report = report(reading);

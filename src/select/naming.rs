@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_and_heaviest_tables_share_as_others_do() {
+    fn the_most_and_heaviest_tables_share_by_weight() {
         let mut tables = vec![("chat", "base", 1_000_000); 128];
         tables.extend([("chat", "other", 1_000_000); 128]);
         let fleet = fleet(&tables);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_a_worker_gives_its_share_to_the_others() {
+    fn a_model_without_a_worker_gives_its_share_to_other_models() {
         let mut fleet = fleet(&[("chat", "base", 1), ("chat", "other", 0), ("base", "base", 1)]);
         assert_eq!(chosen(&fleet, "chat", 99), Some("base"), "weight 0 waits");
         fleet.workers[0].state = WorkerState::Down;

@@ -425,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_cheapest_is_chosen_whoever_holds_the_prompt(
+        fn the_cheapest_is_chosen_whichever_rank_holds_the_prompt(
             held_bytes in proptest::collection::vec(0_u32..40_000, 6),
             queued in proptest::collection::vec(0_u64..20_000, 6),
             decoded in proptest::collection::vec(0_u64..500_000, 6),
@@ -498,7 +498,7 @@ mod tests {
         }
 
         #[test]
-        fn a_burst_between_two_reports_fills_up_what_others_left(
+        fn a_burst_between_two_reports_fills_the_room_that_is_left(
             foreign in proptest::collection::vec(0_u32..12, 4),
             count in 0_u32..60,
         ) {

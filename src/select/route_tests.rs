@@ -208,7 +208,7 @@ fn a_short_prompt_needs_a_rank_that_can_take_it_whole() {
 }
 
 #[test]
-fn what_cannot_be_split_goes_whole_or_is_told_so() {
+fn a_request_that_cannot_be_split_goes_whole_or_is_refused() {
     assert_eq!(scene("p d").route(0, false, false), "whole: cannot_split");
     assert_eq!(scene("P D B").route(0, false, false), "whole: cannot_split");
     assert_eq!(scene("P D").route(0, true, false), "refused: cannot_split");
@@ -245,7 +245,7 @@ fn pairs_are_near_and_of_one_engine() {
 }
 
 #[test]
-fn who_asks_for_a_rank_by_number_is_routed_where_one_answers() {
+fn a_request_for_a_rank_number_goes_where_such_a_rank_answers() {
     let mut scene = scene("P D D B");
     scene.fleet.ranks[2].dp_rank = DpRank(1);
     scene.pin = Some(Pin::Number(DpRank(1)));
@@ -282,7 +282,7 @@ fn a_decode_rank_is_chosen_by_the_prefill_that_it_reaches() {
 }
 
 #[test]
-fn what_serves_whole_requests_takes_a_pairs_place_only_when_no_pair_has_room() {
+fn a_rank_for_whole_requests_replaces_a_pair_only_when_no_pair_has_room() {
     let mut scene = scene("P D B");
     assert_eq!(scene.decode(), Some(1));
     let prefill = scene.bind(Policy::Kv, Leg::Prefill, Some(RankIndex(1))).unwrap();

@@ -356,7 +356,7 @@ mod tests {
     /// Children come and go in any order. All present children have a tag, few absent keys appear
     /// to have a tag, and in the end no cell is leaked.
     #[test]
-    fn children_that_are_there_have_a_tag_and_hardly_any_others() {
+    fn present_children_have_a_tag_and_hardly_any_absent_keys() {
         let mut writer = TableWriter::new(SHAPE);
         let root = BlockKey::root(KeySeed(1), &RootName::default());
         let top = writer.create(None, root, 0).unwrap();

@@ -69,7 +69,7 @@ impl Applicant<'_> {
     }
 
     /// Requests in the queue, without the applicant.
-    fn others(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
+    fn waiting_beside(&self, binder: &Binder<'_>, queue: QueueIndex) -> u32 {
         let waiting = binder.board.queue(queue).map_or(0, QueueCell::waiting);
         waiting.saturating_sub(u32::from(self.own(queue).is_some()))
     }
@@ -150,7 +150,8 @@ pub(super) fn enter(
         candidates.retain(|rank| {
             let queue = fleet.queue_of(rank);
             if queue != last.0 {
-                last = (queue, queue.is_none_or(|queue| applicant.others(binder, queue) == 0));
+                last =
+                    (queue, queue.is_none_or(|queue| applicant.waiting_beside(binder, queue) == 0));
             }
             last.1
         });

@@ -182,7 +182,7 @@ proptest! {
 }
 
 #[test]
-fn an_overdue_request_has_its_target_held_back_and_the_others_go_on() {
+fn an_overdue_request_has_its_target_held_back_and_other_requests_go_on() {
     let mut line = Line::new(AFTER);
     let mut fleet = Fleet::new(2);
     join(&mut line, 0, 100, 0);

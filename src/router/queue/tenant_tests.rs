@@ -111,7 +111,7 @@ proptest! {
 
 /// A tenant that waited for better classes has no credit when it takes turns with them.
 #[test]
-fn a_group_that_waited_catches_up_with_nobody() {
+fn a_group_that_waited_earns_no_credit() {
     let mut tenants = Tenants::new();
     (0..50).for_each(|_| tenants.join(1, 1, 0));
     for now in 0..AFTER_NS {
