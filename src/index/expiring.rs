@@ -40,7 +40,7 @@ pub struct Expiring {
     entries: Vec<ExpiringChunk>,
     /// Free entries that were used before, linked by `chained`.
     free: u32,
-    /// Two lists for each rank, see [`list_of`].
+    /// Two lists for each rank, see `list_of`.
     lists: Vec<ExpiringList>,
     /// Next list of the current sweep.
     cursor: usize,

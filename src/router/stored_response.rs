@@ -1,4 +1,4 @@
-//! The rank that stores each response (`/v1/responses`), with a copy in each shard: a lookup stays on
+//! The rank that stores each response (`/v1/responses`). Each shard has a copy: a lookup stays on
 //! the thread. Holds at most [`KEPT_RESPONSES_MAX`] entries in two halves of fixed size. When the
 //! younger half is full, the older half is dropped. No entry is moved, so no request pays for a
 //! table that grows.

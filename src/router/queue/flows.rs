@@ -228,8 +228,8 @@ impl Row {
         self.parts.keys().map(|key| key.requested).min()
     }
 
-    /// Removes a request that was served `given_tokens`; 0: not served. Tokens that were served
-    /// before the oldest request left do not count for the next oldest.
+    /// Removes a request. `given_tokens`: tokens that it was served; 0: not served. Tokens that
+    /// were served before the oldest request left do not count for the next oldest.
     fn leave(&mut self, key: PartKey, order: Order, given_tokens: u64) -> Option<QueuedRequest> {
         let is_oldest = self.oldest().is_some_and(|(_, oldest)| oldest == order);
         let taken = self.take(key, order)?;

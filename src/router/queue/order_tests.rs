@@ -190,7 +190,8 @@ fn an_overdue_request_has_its_target_held_back_and_other_requests_go_on() {
     fleet.places[1] = 1;
     turn(&mut line, &mut fleet, 2);
     assert_eq!((fleet.slots(), fleet.held_back.len()), (vec![1], 0));
-    // 200 times its tokens: a smaller request of its rank would be too many; other ranks go on.
+    // At 200 tokens, twice its own, not even a small request of its rank may pass any more. Other
+    // ranks go on.
     join(&mut line, 4, 1, 0);
     fleet.places[1] = 1;
     turn(&mut line, &mut fleet, 2);
