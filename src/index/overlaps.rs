@@ -50,7 +50,7 @@ impl Overlaps {
         self.has_images = has_images;
     }
 
-    /// Did a walk end at its limit?
+    /// Did a walk end early that a higher limit would continue?
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.is_cut

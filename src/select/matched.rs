@@ -84,7 +84,7 @@ impl Matched {
         }
     }
 
-    /// Did the last walk stop at the limit of its thread?
+    /// Did the last walk stop early, at the limit of its thread?
     #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.exact.is_cut()
