@@ -1,7 +1,7 @@
-//! Who may call the admin API. A browser on the operator's machine reaches its port, so each call
-//! is looked at: a page of a foreign site is told by its `Origin`, a foreign name that was pointed
-//! at this address by `Host`. What changes something needs the token, where there is one, and what
-//! reads needs one of two where there is one for readers.
+//! Access control of the admin API. A browser on the operator's machine reaches its port, so each
+//! call is checked: `Origin` reveals a page of a foreign site, `Host` a foreign name that resolves
+//! to this address. If `admin_token_file` is set, a call that changes something needs its token. If
+//! `admin_read_token_file` is set, a call that reads needs either token.
 
 use super::engine_call::{TO_ALL, TO_ONE};
 use axum::Json;
@@ -24,30 +24,30 @@ use tracing::info;
 /// POSTs that change nothing.
 const READING_POSTS: [&str; 1] = ["/debug/overlap"];
 
-/// Pages that balancers and kubelets ask for, who have no token.
+/// Probes of load balancers and kubelets, which have no token.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The live page and its files, which a browser asks for without a token. They show nothing of
-/// this router until their user has given one.
+/// The live page and its files, which a browser requests without a token. They contain no data of
+/// this router; the page's script fetches that with the user's token.
 const PAGE: &str = "/";
 const PAGE_FILES: &str = "/page/";
 
-/// What the live page reads as long as it is open.
+/// The stream of the open live page.
 const STREAM: &str = "/live";
-/// By which a browser says whose page calls: `cross-site` and `same-site` are not this one.
+/// Fetch metadata field; `cross-site` and `same-site` mean that a foreign page makes the call.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// What is asked of callers.
+/// Rules that callers are checked against.
 #[derive(Debug, Default)]
 pub struct Access {
     /// Further names of this host: `admin_hosts`.
     hosts: Vec<String>,
     tokens: watch::Sender<AdminTokens>,
-    /// What this router calls itself towards workers.
+    /// Id of this router in `Via` fields to workers.
     router_id: Option<RouterId>,
 }
 
-/// What callers have to know.
+/// Bearer tokens that authorize callers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminTokens {
     /// The token that `admin_token_file` holds.
@@ -58,7 +58,7 @@ pub struct AdminTokens {
 
 /// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Denied {
+enum Denial {
     Loop,
     Host,
     Origin,
@@ -69,7 +69,7 @@ enum Denied {
     ReadOnly,
 }
 
-impl Denied {
+impl Denial {
     const fn status(self) -> StatusCode {
         match self {
             Self::Loop => StatusCode::LOOP_DETECTED,
@@ -112,14 +112,14 @@ impl Denied {
     }
 }
 
-/// Lets a call through, or answers it.
+/// Passes a call on, or refuses it.
 pub(crate) async fn check(
     State(access): State<Arc<Access>>,
     call: Request,
     next: Next,
 ) -> Response {
     let target = call.uri().authority().map(|authority| authority.as_str());
-    // Who comes by the port of clients was asked before the body was read.
+    // A call by the client port was authorized before its body was read; see [`ClientGate`].
     if call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients) {
         return run(call, next).await;
     }
@@ -127,7 +127,7 @@ pub(crate) async fn check(
     let path = call.uri().path();
     let headers = call.headers();
     if access.is_own_question(headers) {
-        return refused(Denied::Loop);
+        return refused(Denial::Loop);
     }
     let judged = access.host(target, headers).and_then(|()| access.rest(method, path, headers));
     match judged {
@@ -136,37 +136,37 @@ pub(crate) async fn check(
     }
 }
 
-/// The answer to a call that may not be made.
-fn refused(denied: Denied) -> Response {
+/// The response to a refused call.
+fn refused(denied: Denial) -> Response {
     let bearer = [(header::WWW_AUTHENTICATE, "Bearer")];
     let answer = (denied.status(), Json(json!({ "error": denied.message() })));
     if denied.status() == StatusCode::UNAUTHORIZED {
         return (bearer, answer).into_response();
     }
-    if denied == Denied::Loop {
+    if denied == Denial::Loop {
         let reason = [(REASON, Reason::RequestLoop.as_str())];
         return (reason, answer).into_response();
     }
     answer.into_response()
 }
 
-/// Who calls, and by which door.
+/// Caller of a request, and the port that it used.
 #[derive(Clone, Debug)]
 pub(crate) struct CalledBy {
-    /// Stands in the log with what was changed.
+    /// Logged with each change.
     pub(crate) name: Arc<str>,
-    /// It came by the port of clients.
+    /// The call came by the client port.
     pub(crate) is_by_clients: bool,
 }
 
 impl CalledBy {
-    /// By the admin API's own address.
+    /// A caller on the admin API's own address.
     pub(crate) fn here(name: String) -> Self {
         Self { name: name.into(), is_by_clients: false }
     }
 }
 
-/// Answers a call that may be made. What changes something is on record.
+/// Runs an authorized call. Calls that change something are logged.
 async fn run(call: Request, next: Next) -> Response {
     if call.method().is_safe() || is_reading(call.method(), call.uri().path()) {
         return next.run(call).await;
@@ -188,13 +188,13 @@ fn is_reading(method: &Method, path: &str) -> bool {
 }
 
 impl Access {
-    /// Asks for the tokens that there are.
+    /// Access rules with these host names and tokens.
     #[must_use]
     pub fn new(hosts: Vec<String>, tokens: AdminTokens) -> Self {
         Self { hosts, tokens: watch::Sender::new(tokens), router_id: None }
     }
 
-    /// Refuses what this router asks itself: a worker leads here.
+    /// Refuses calls that this router sent to itself: the URL of a worker leads here.
     #[must_use]
     pub fn of_router(self, router_id: RouterId) -> Self {
         Self { router_id: Some(router_id), ..self }
@@ -205,17 +205,17 @@ impl Access {
         self.router_id.is_some_and(|own| via_loop(values, own).is_some())
     }
 
-    /// Asks for these from now on; returns those of before.
+    /// Requires these tokens from now on; returns the previous tokens.
     pub fn set_tokens(&self, tokens: AdminTokens) -> AdminTokens {
         self.tokens.send_replace(tokens)
     }
 
-    /// No web page can leave `Host` out; balancers that speak HTTP/1.0 do.
-    fn host(&self, target: Option<&str>, headers: &HeaderMap) -> Result<(), Denied> {
+    /// No web page can omit `Host`; load balancers that speak HTTP/1.0 do.
+    fn host(&self, target: Option<&str>, headers: &HeaderMap) -> Result<(), Denial> {
         let named = headers.get_all(header::HOST).iter().map(|value| value.to_str());
-        let named = named.collect::<Result<Vec<_>, _>>().map_err(|_| Denied::Host)?;
+        let named = named.collect::<Result<Vec<_>, _>>().map_err(|_| Denial::Host)?;
         let mut all = named.into_iter().chain(target);
-        if all.all(|authority| self.is_ours(authority)) { Ok(()) } else { Err(Denied::Host) }
+        if all.all(|authority| self.is_ours(authority)) { Ok(()) } else { Err(Denial::Host) }
     }
 
     fn is_ours(&self, authority: &str) -> bool {
@@ -226,36 +226,36 @@ impl Access {
             || self.hosts.iter().any(|name| name.eq_ignore_ascii_case(host))
     }
 
-    fn rest(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
+    fn rest(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denial> {
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(origin) = text(header::ORIGIN.as_str()) {
             let from = origin.split_once("://").map_or(origin, |(_, authority)| authority);
             if text(header::HOST.as_str()).is_none_or(|host| !host.eq_ignore_ascii_case(from)) {
-                return Err(Denied::Origin);
+                return Err(Denial::Origin);
             }
         }
-        // A foreign page cannot read the stream, and is not to take a viewer's place either.
+        // A foreign page cannot read the stream, and must not occupy a viewer's place either.
         if path == STREAM && text(SEC_FETCH_SITE).is_some_and(|site| site.contains("-site")) {
-            return Err(Denied::Origin);
+            return Err(Denial::Origin);
         }
         let has_body = headers.contains_key(header::TRANSFER_ENCODING)
             || text(header::CONTENT_LENGTH.as_str()).is_some_and(|length| length.trim() != "0");
         let kind = text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if has_body && !kind.eq_ignore_ascii_case("application/json") {
-            return Err(Denied::NotJson);
+            return Err(Denial::NotJson);
         }
         self.token(method, path, text(header::AUTHORIZATION.as_str()))
     }
 
-    /// The answer to a call by the port of clients that may not be made.
+    /// The response to a call by the client port that is not authorized.
     pub(crate) fn refuse_client(&self, head: &Parts) -> Option<Response> {
         let judged = self.by_clients(&head.method, head.uri.path(), &head.headers);
         judged.err().map(refused)
     }
 
-    /// Clients call that port by any name, and nothing there is open to all.
-    fn by_clients(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denied> {
+    /// Clients use any host name for that port, and each call there needs a token.
+    fn by_clients(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Denial> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
         let has_token = {
@@ -263,13 +263,13 @@ impl Access {
             is(&tokens.change) || is(&tokens.read)
         };
         if !has_token {
-            return Err(Denied::NoClientToken);
+            return Err(Denial::NoClientToken);
         }
         self.rest(method, path, headers)
     }
 
-    /// Who may change something may read.
-    fn token(&self, method: &Method, path: &str, bearer: Option<&str>) -> Result<(), Denied> {
+    /// The token for changes also allows reading.
+    fn token(&self, method: &Method, path: &str, bearer: Option<&str>) -> Result<(), Denial> {
         let is = |token: &Option<String>| token.as_ref().is_some_and(|is| is_bearer(bearer, is));
         let is_page = path == PAGE || path.starts_with(PAGE_FILES);
         let is_probe = method.is_safe() && (is_page || PROBES.contains(&path));
@@ -277,17 +277,17 @@ impl Access {
         let tokens = self.tokens.borrow();
         match (&tokens.change, &tokens.read) {
             (change, read) if change.is_some() && !reads && !is(change) => {
-                Err(if is(read) { Denied::ReadOnly } else { Denied::NoToken })
+                Err(if is(read) { Denial::ReadOnly } else { Denial::NoToken })
             }
             (change, read) if read.is_some() && !is_probe && !is(change) && !is(read) => {
-                Err(Denied::NoReadToken)
+                Err(Denial::NoReadToken)
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Without the port.
+/// The host without the port.
 fn host_of(authority: &str) -> &str {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -352,9 +352,9 @@ mod tests {
         }
         assert!(access.host(None, &headers(&[])).is_ok(), "HTTP/1.0 of balancers");
         let two = headers(&[("host", "127.0.0.1"), ("host", "evil.example")]);
-        assert_eq!(access.host(None, &two), Err(Denied::Host));
+        assert_eq!(access.host(None, &two), Err(Denial::Host));
         let mine = headers(&[("host", "127.0.0.1")]);
-        assert_eq!(access.host(Some("evil.example:80"), &mine), Err(Denied::Host));
+        assert_eq!(access.host(Some("evil.example:80"), &mine), Err(Denial::Host));
     }
 
     #[test]
@@ -371,16 +371,16 @@ mod tests {
         assert_eq!(judge(Method::POST, window, &[json, length]), Ok(()));
         for origin in ["http://evil.example", "null", "http://127.0.0.1:9091", "http://127.0.0.1"] {
             let refused = judge(Method::POST, window, &[json, length, ("origin", origin)]);
-            assert_eq!(refused, Err(Denied::Origin), "{origin}");
-            assert_eq!(judge(Method::GET, "/workers", &[("origin", origin)]), Err(Denied::Origin));
+            assert_eq!(refused, Err(Denial::Origin), "{origin}");
+            assert_eq!(judge(Method::GET, "/workers", &[("origin", origin)]), Err(Denial::Origin));
         }
         let own = ("origin", "http://127.0.0.1:9090");
         assert_eq!(judge(Method::POST, window, &[json, length, own]), Ok(()));
-        assert_eq!(judge(Method::POST, window, &[length]), Err(Denied::NotJson));
+        assert_eq!(judge(Method::POST, window, &[length]), Err(Denial::NotJson));
         let form = ("content-type", "text/plain");
-        assert_eq!(judge(Method::POST, window, &[form, length]), Err(Denied::NotJson));
+        assert_eq!(judge(Method::POST, window, &[form, length]), Err(Denial::NotJson));
         let chunked = ("transfer-encoding", "chunked");
-        assert_eq!(judge(Method::POST, window, &[form, chunked]), Err(Denied::NotJson));
+        assert_eq!(judge(Method::POST, window, &[form, chunked]), Err(Denial::NotJson));
         assert_eq!(judge(Method::POST, "/admin/reload", &[("content-length", "0")]), Ok(()));
     }
 
@@ -400,10 +400,10 @@ mod tests {
         ] {
             assert_eq!(
                 judge(Method::POST, "/admin/reload", wrong),
-                Err(Denied::NoToken),
+                Err(Denial::NoToken),
                 "{wrong:?}"
             );
-            assert_eq!(judge(Method::DELETE, "/workers/a", wrong), Err(Denied::NoToken));
+            assert_eq!(judge(Method::DELETE, "/workers/a", wrong), Err(Denial::NoToken));
         }
         assert_eq!(judge(Method::POST, "/admin/reload", Some("bearer s3cret")), Ok(()));
         assert_eq!(judge(Method::GET, "/workers", None), Ok(()));
@@ -420,12 +420,12 @@ mod tests {
             access.by_clients(&method, "/list_workers", &headers(&fields))
         };
         for token in [None, Some("other")] {
-            assert_eq!(judge(&access, Method::GET, token), Err(Denied::NoClientToken));
+            assert_eq!(judge(&access, Method::GET, token), Err(Denial::NoClientToken));
             let open = Access::default();
-            assert_eq!(judge(&open, Method::GET, token), Err(Denied::NoClientToken));
+            assert_eq!(judge(&open, Method::GET, token), Err(Denial::NoClientToken));
         }
         assert_eq!(judge(&access, Method::GET, Some("r3ad")), Ok(()));
-        assert_eq!(judge(&access, Method::POST, Some("r3ad")), Err(Denied::ReadOnly));
+        assert_eq!(judge(&access, Method::POST, Some("r3ad")), Err(Denial::ReadOnly));
         assert_eq!(judge(&access, Method::POST, Some("s3cret")), Ok(()));
     }
 
@@ -438,24 +438,24 @@ mod tests {
             access.rest(&method, path, &headers(fields.as_slice()))
         };
         for path in ["/metrics", "/workers", "/debug/overlap", "/live"] {
-            assert_eq!(judge(Method::GET, path, None), Err(Denied::NoReadToken), "{path}");
-            assert_eq!(judge(Method::GET, path, Some("other")), Err(Denied::NoReadToken));
+            assert_eq!(judge(Method::GET, path, None), Err(Denial::NoReadToken), "{path}");
+            assert_eq!(judge(Method::GET, path, Some("other")), Err(Denial::NoReadToken));
             assert_eq!(judge(Method::GET, path, Some("r3ad")), Ok(()));
             assert_eq!(judge(Method::GET, path, Some("s3cret")), Ok(()));
         }
         assert_eq!(judge(Method::POST, "/debug/overlap", Some("r3ad")), Ok(()));
         for path in ["/healthz", "/readyz", "/", "/page/app.js"] {
             assert_eq!(judge(Method::GET, path, None), Ok(()), "a probe or a page has no token");
-            assert_eq!(judge(Method::POST, path, None), Err(Denied::NoToken));
+            assert_eq!(judge(Method::POST, path, None), Err(Denial::NoToken));
         }
         for path in ["/engines/get_server_info", "/workers/a/engine/metrics"] {
-            assert_eq!(judge(Method::GET, path, Some("r3ad")), Err(Denied::ReadOnly), "{path}");
-            assert_eq!(judge(Method::GET, path, None), Err(Denied::NoToken));
+            assert_eq!(judge(Method::GET, path, Some("r3ad")), Err(Denial::ReadOnly), "{path}");
+            assert_eq!(judge(Method::GET, path, None), Err(Denial::NoToken));
             assert_eq!(judge(Method::GET, path, Some("s3cret")), Ok(()));
         }
         let reload = |token| judge(Method::POST, "/admin/reload", token);
-        assert_eq!(reload(Some("r3ad")), Err(Denied::ReadOnly));
-        assert_eq!(reload(None), Err(Denied::NoToken));
+        assert_eq!(reload(Some("r3ad")), Err(Denial::ReadOnly));
+        assert_eq!(reload(None), Err(Denial::NoToken));
         assert_eq!(reload(Some("s3cret")), Ok(()));
         assert_eq!(
             access.set_tokens(tokens(None, Some("r3ad"))),
@@ -463,6 +463,6 @@ mod tests {
         );
         let alone = access;
         let changing = alone.rest(&Method::POST, "/admin/reload", &headers(&[]));
-        assert_eq!(changing, Err(Denied::NoReadToken), "not open, though the check forbids this");
+        assert_eq!(changing, Err(Denial::NoReadToken), "not open, though the check forbids this");
     }
 }

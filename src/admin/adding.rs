@@ -12,11 +12,11 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_mins(10);
 const HOW_TO_ASK: &str =
     r#"give {"url": "http://host:port"} or https://, with "name", "role" and "api_key" if wanted"#;
 
-/// What the body says.
+/// A parsed `POST /workers` body.
 #[derive(Debug)]
 pub struct AddWorkerRequest {
     worker: Box<WorkerConfig>,
-    /// The call is answered once the worker serves, or after this time.
+    /// Time in which the worker must serve; the call is answered once it does.
     pub(crate) wait: Option<Duration>,
 }
 
@@ -33,41 +33,41 @@ struct AddBody {
 /// Why a worker was not added.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AddRefused {
-    /// A worker of that URL is there.
+    /// A worker with this URL exists.
     UrlTaken,
-    /// The worker of that name is the engine, by another spelling of its address.
+    /// The named worker is the same engine under another spelling of its address.
     EngineTaken(String),
-    /// TLS to it cannot begin.
+    /// The TLS configuration for the worker is invalid.
     Tls(ConnectFault),
-    /// A worker of that name is there.
+    /// A worker with this name exists.
     NameTaken,
-    /// The router has had as many workers as it can.
+    /// The router has no worker index left.
     Full,
 }
 
 impl AddWorkerRequest {
-    /// From a body.
+    /// Parses a request body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the fault in the body.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body: AddBody =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
         Self::new(body)
     }
 
-    /// For a worker of which only the URL is said.
+    /// For a worker that has only a URL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the fault in the URL.
     pub(crate) fn from_url(url: &str) -> Result<Self, String> {
         Self::new(AddBody { url: url.to_owned(), ..AddBody::default() })
     }
 
-    /// For a worker of which no more is said.
+    /// For a worker with these properties, without a wait.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the first fault.
     pub fn of_worker(
         url: String,
         name: Option<String>,
@@ -106,7 +106,7 @@ impl AddWorkerRequest {
         Ok(Self { worker: Box::new(worker), wait })
     }
 
-    /// As a table of the configuration would say it.
+    /// The worker as a `[[worker]]` table would describe it.
     #[must_use]
     pub fn worker(&self) -> &WorkerConfig {
         &self.worker

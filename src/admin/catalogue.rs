@@ -1,5 +1,5 @@
-//! The metrics of the control plane: one entry each, from which `/metrics` and its page come. The
-//! plain counters of shards are in [`Count`](forebay_fleet::account::Count).
+//! The metrics of the control plane: one entry each, the source of `/metrics` and of the reference
+//! page. The plain counters of shards are in [`Count`](forebay_fleet::account::Count).
 
 use forebay_fleet::account::{Count, Metric, MetricKind};
 

@@ -1,7 +1,6 @@
-//! Calls of the admin API that come by the port of clients, from scripts that know one address
-//! only. A shard hands over the bytes of one call and its answer, through a pair of sockets; so it
-//! goes over TLS too. Such a call takes no place of the admin API's own callers, and needs a token
-//! whatever it asks.
+//! Admin API calls on the client port, for scripts that know only that address. A shard relays the
+//! bytes of one call and of its response through a socket pair, so TLS works too. Such a call takes
+//! no connection of the admin API's own callers, and needs a token whatever it requests.
 
 use super::access::Access;
 use axum::http::request::Parts;
@@ -19,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Between two lines of the log about refused calls.
+/// Shortest time between two log lines about refused calls.
 const REFUSAL_LOG_PERIOD: Duration = Duration::from_secs(10);
 /// The side that shards have.
 #[derive(Debug)]
@@ -28,37 +27,37 @@ pub struct ClientPortDoor {
     places: Arc<Semaphore>,
 }
 
-/// The side of the admin API.
+/// The admin API's side of the door.
 #[derive(Debug)]
 pub struct ClientCallers(mpsc::Receiver<ClientCaller>);
 
-/// A call with its way back.
+/// A call and the socket for its response.
 #[derive(Debug)]
 pub(crate) struct ClientCaller {
     pub(crate) stream: UnixStream,
     pub(crate) peer: SocketAddr,
-    /// Free again when the call has ended.
+    /// Released when the call has ended.
     pub(crate) place: OwnedSemaphorePermit,
 }
 
 /// Looks at each call before its body is read.
 pub(crate) struct ClientGate {
     access: Arc<Access>,
-    /// When the log was last told of a refusal.
-    told_at: Cell<Option<Instant>>,
+    /// Time of the last log line about a refusal.
+    logged_at: Cell<Option<Instant>>,
 }
 
 impl ClientGate {
     pub(crate) const fn new(access: Arc<Access>) -> Self {
-        Self { access, told_at: Cell::new(None) }
+        Self { access, logged_at: Cell::new(None) }
     }
 
-    /// The answer to a call that may not be made. The log hears of one in a while: whoever guesses
-    /// at the token must not fill it.
+    /// The response to a call that is not authorized. Refusals are logged at most once per
+    /// `REFUSAL_LOG_PERIOD`: guesses at the token must not fill the log.
     pub(crate) fn refuse(&self, caller: &str, head: &Parts, now: Instant) -> Option<Response> {
         let refused = self.access.refuse_client(head)?;
-        if self.told_at.get().is_none_or(|at| now.duration_since(at) >= REFUSAL_LOG_PERIOD) {
-            self.told_at.set(Some(now));
+        if self.logged_at.get().is_none_or(|at| now.duration_since(at) >= REFUSAL_LOG_PERIOD) {
+            self.logged_at.set(Some(now));
             let path = head.uri.path();
             let status = refused.status().as_u16();
             warn!(

@@ -1,18 +1,18 @@
-//! What `POST /workers/{id}/drain` asks for.
+//! The body of `POST /workers/{id}/drain`.
 
 use serde::Deserialize;
 
 const HOW_TO_ASK: &str =
     r#"the body is empty, or {"move_streams": true}: streams go on at other workers at once"#;
 
-/// The operator's word whether a worker drains.
+/// The operator's order to drain a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerDrain {
-    /// It takes requests as its health allows.
+    /// The worker takes requests as its health allows.
     Off,
-    /// It gets nothing new, and finishes what it has.
+    /// The worker gets no new requests, and finishes its streams.
     KeepStreams,
-    /// The same, but streams that can go on at other workers do so.
+    /// Like `KeepStreams`, but movable streams continue on other workers.
     MoveStreams,
 }
 
@@ -28,10 +28,10 @@ struct DrainBody {
 }
 
 impl WorkerDrain {
-    /// From the body of a call that drains.
+    /// Parses the body of a drain call.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the fault in the body.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body = if body.is_empty() { &b"{}"[..] } else { body };
         if !body.trim_ascii_start().starts_with(b"{") {

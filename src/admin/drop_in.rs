@@ -1,5 +1,5 @@
-//! The calls of vllm-router that name a worker in the query, for scripts that know these. Answers
-//! are text, as they are there.
+//! Calls of vllm-router that name a worker in the query, for existing scripts. Responses are text,
+//! as in vllm-router.
 
 use super::adding::{AddWorkerRequest, WAIT_MAX};
 use super::flow::{member, not_kept, take_back, until_up};
@@ -11,13 +11,13 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What stands in the query.
+/// The query of these calls.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WorkerQuery {
     url: Option<String>,
 }
 
-/// `POST /add_worker?url=`; answers once the worker serves.
+/// `POST /add_worker?url=`; responds once the worker serves.
 pub(crate) async fn add(
     State(questions): State<Questions>,
     Query(WorkerQuery { url }): Query<WorkerQuery>,
@@ -50,7 +50,7 @@ pub(crate) async fn add(
     format!("Successfully added worker: {url}").into_response()
 }
 
-/// `POST /remove_worker?url=`; a worker that is not there is no fault.
+/// `POST /remove_worker?url=`; an unknown worker is no error.
 pub(crate) async fn remove(
     State(questions): State<Questions>,
     Query(WorkerQuery { url }): Query<WorkerQuery>,

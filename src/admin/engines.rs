@@ -1,10 +1,10 @@
-//! Calls of engines that the client port does not take, handed to the engines themselves: to all of
-//! them, or to one. Which calls: [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
+//! Engine calls that the client port refuses, forwarded to all engines or to one engine. The calls
+//! are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply, TO_ALL, TO_ONE};
 use super::flow::{SLEEP_TAKES_NOTHING, refused};
 use super::question::{Question, Questions, ask, gone};
-use super::sleep_refused::SleepRefused;
+use super::sleep_refusal::SleepRefused;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Calls that only read, so that a browser's GET may make them. SGLang lets a GET flush its cache.
+/// Calls that only read, so a browser's GET may make them. SGLang lets a GET flush its cache.
 const READING_CALLS: [&str; 20] = [
     "docs",
     "get_internal_state",
@@ -51,7 +51,7 @@ pub(crate) async fn of_all(
     called(&questions, None, target, &method, body).await
 }
 
-/// Answers `/workers/{id}/engine/{call}` for one worker.
+/// Answers `/workers/{id}/engine/{call}` for a single worker.
 pub(crate) async fn of_one(
     State(questions): State<Questions>,
     Path((name, _)): Path<(String, String)>,
@@ -107,8 +107,8 @@ async fn called(
     }
 }
 
-/// Sends workers to sleep, or wakes them: an engine that the router does not know to sleep would
-/// lose requests.
+/// Sends workers to sleep, or wakes them. The router must know of the sleep: requests sent to a
+/// sleeping engine are lost.
 async fn sent(
     questions: &Questions,
     worker: Option<String>,
@@ -144,11 +144,11 @@ async fn sent(
     Some(Ok(answers))
 }
 
-/// What an engine answered: as JSON where it is JSON, else as text.
+/// An engine's response: JSON if it parses as JSON, else text.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ShownAnswer<'a> {
-    /// Checked, and not taken apart: it may be large.
+    /// Validated, but not parsed into a tree: it may be large.
     Json(&'a RawValue),
     Text(&'a str),
 }
@@ -188,7 +188,7 @@ impl<'a> ShownCall<'a> {
     }
 }
 
-/// 200 if each engine did what it was told.
+/// 200 if each engine answered 2xx.
 fn shown(answers: &[CallAnswer]) -> Response {
     let is_done = |answer: &CallAnswer| {
         answer.said.as_ref().is_ok_and(|reply| (200..300).contains(&reply.status))

@@ -1,8 +1,8 @@
-//! One prompt explained, for `/debug/overlap`: what of it each rank holds, or is believed to hold,
-//! what each rank would cost, and which one would get it. Runs the stages that shards run (parse,
-//! render, index, select) on a thread of its own (`explaining`), with its own working memory; reads
-//! the load board, the reports and the index, and changes none of them: no lease, no trial of a
-//! breaker. It does not know whose turn it is in `round_robin`.
+//! Explains the routing of a prompt, for `/debug/overlap`: the blocks that each rank holds or is
+//! predicted to hold, each rank's cost, and the rank that would be selected. Runs the stages that
+//! shards run (parse, render, index, select) on a thread of its own (`explain_thread`), with its own
+//! working memory. Reads the load board, the reports and the index, and changes none of them: no
+//! lease, no trial of a breaker. The position of `round_robin` is not known here.
 
 use super::explain_words::{leg_name, role_name, route_because, route_name, way};
 use super::workers::{report, state};
@@ -28,22 +28,22 @@ use forebay_select::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What is to be explained.
+/// The request to explain.
 #[derive(Debug)]
 pub struct ExplainRequest {
     /// Path that the request would be sent to.
     pub endpoint: String,
     /// The body of the request.
     pub body: Bytes,
-    /// Explain this leg; `None`: the one that answers.
+    /// The leg to explain; `None`: the leg that sends the response.
     pub leg: Option<Leg>,
-    /// The session that a header field would name.
+    /// Session name that a header field would carry.
     pub session: Option<String>,
-    /// Put the rendered prompt into the answer.
+    /// Include the rendered prompt in the answer.
     pub with_text: bool,
 }
 
-/// What the answer is made from.
+/// Sources of an explanation.
 #[derive(Debug)]
 pub(crate) struct ExplainSources<'a> {
     pub(crate) config: &'a Config,
@@ -55,7 +55,7 @@ pub(crate) struct ExplainSources<'a> {
     pub(crate) now: NanosSinceStart,
 }
 
-/// Working memory, used again for every question.
+/// Working memory, reused by all explanations.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     request: ApiRequest,
@@ -66,7 +66,7 @@ pub(crate) struct Explainer {
     random: fastrand::Rng,
 }
 
-/// One question on its way to its answer.
+/// An explanation in progress.
 struct Case<'a> {
     sources: &'a ExplainSources<'a>,
     model: &'a Model,
@@ -76,7 +76,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// A request of no caller that has failed anywhere.
+    /// Requester without a caller, which has no recorded failures.
     fn requester(&self) -> Requester {
         let named = self.sources.fleet.model(&self.model.name);
         let model = named.map_or(ModelIndex(0), |(index, _)| index);
@@ -131,7 +131,7 @@ impl Explainer {
             Ok(Route::Whole(_)) | Err(_) => Leg::Whole,
         });
         let choice = self.choose(&case, None);
-        // The other half of a pair, near the one that is chosen.
+        // The prefill rank of the pair, near the chosen decode rank.
         let prefill = choice.rank.filter(|_| case.leg == Leg::Decode).and_then(|decode| {
             let prefill = Case { leg: Leg::Prefill, ..case };
             self.choose(&prefill, Some(decode)).rank
@@ -177,7 +177,7 @@ impl Explainer {
         model: &Model,
         bytes_per_token: f32,
         sources: &ExplainSources<'_>,
-    ) -> Result<Rendered, Unmatched> {
+    ) -> Result<Rendered, NoMatch> {
         let request = &self.request;
         let place = RenderThread::Offload;
         let index = sources.index;
@@ -187,7 +187,7 @@ impl Explainer {
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);
         self.matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
-        rendered.ok_or(Unmatched::NoText)?.map_err(Unmatched::from)
+        rendered.ok_or(NoMatch::NoText)?.map_err(NoMatch::from)
     }
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
@@ -215,7 +215,7 @@ impl Explainer {
         PickRequest { anchor, ..request }
     }
 
-    /// As the tables `[[model]]` say. Without a session one of several models is drawn.
+    /// Applies the `[[model]]` tables. Without a session the served model is drawn at random.
     fn rename(&mut self, fleet: &FleetSnapshot, session: Option<SessionKey>) {
         let asked = &self.request.model;
         let any = self.random.u64(..SESSION_DRAW_END);
@@ -225,7 +225,7 @@ impl Explainer {
         }
     }
 
-    /// That of the question, else that of the body.
+    /// The session of the query, else the session of the body.
     fn session(&self, asked: &ExplainRequest, config: &Config) -> Option<SessionKey> {
         let head = RequestHead::default();
         let named = asked.session.as_deref().map(|name| SessionKey::of(name.as_bytes()));
@@ -234,7 +234,7 @@ impl Explainer {
         })
     }
 
-    /// One rank or two?
+    /// Decides between a pair and a single rank.
     fn route(&mut self, body: &[u8], endpoint: Endpoint, case: &Case<'_>) -> Result<Route, NoPair> {
         let ExplainSources { fleet, .. } = *case.sources;
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -297,8 +297,8 @@ impl Explainer {
         board.rank(rank).is_some_and(has_room)
     }
 
-    /// A decode rank together with the prefill that it can be handed, or a rank that serves the
-    /// request whole.
+    /// Selects a decode rank together with its prefill rank, or a rank that serves the whole
+    /// request.
     fn choose_decode(&mut self, case: &Case<'_>) -> Choice {
         let ExplainSources { config, fleet, board, reports, now, .. } = *case.sources;
         let mut candidates = std::mem::take(&mut self.candidates);
@@ -342,16 +342,16 @@ impl Explainer {
         let (rank, worker) = sources.fleet.rank(index)?;
         let load = sources.board.rank(index)?;
         let held = self.matched.told(index, rank.tiers);
-        let told = held.device;
-        // What only computes prompts is shown with its cost as the other half of a pair, and
-        // likewise.
+        let reported = held.device;
+        // In a pair, a rank that only prefills is shown with its cost as the prefill leg. A rank of
+        // both roles is shown with its cost as the whole request.
         let leg = match (case.leg, rank.role) {
             (Leg::Decode, Role::Prefill) => Leg::Prefill,
             (Leg::Decode, Role::Both) => Leg::Whole,
             (leg, _) => leg,
         };
         let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
-        let cached = told.servable_blocks(self.prompt.whole_bytes());
+        let cached = reported.servable_blocks(self.prompt.whole_bytes());
         let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
             GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
             GuessKind::Speculative => ("speculative", self.matched.on_the_way().get(index).bytes),
@@ -364,8 +364,8 @@ impl Explainer {
             "topology": rank.topology.as_deref(),
             "leg": leg_name(leg),
             "serves_leg": sources.fleet.serves(index, leg),
-            "overlap_blocks": told.blocks,
-            "overlap_bytes": told.bytes,
+            "overlap_blocks": reported.blocks,
+            "overlap_bytes": reported.bytes,
             "overlap_kind": rank.tiers.overlap_kind(),
             "host_overlap_bytes": held.host.bytes,
             "disk_overlap_bytes": held.disk.bytes,
@@ -403,7 +403,7 @@ impl Explainer {
     }
 }
 
-/// Bytes per token of a model as the shards have learnt it; the mean of those that have.
+/// Bytes per token of a model: mean over the shards that have measured the ratio.
 fn bytes_per_token(counters: &[Arc<ShardCounters>], model: ModelIndex) -> Option<f32> {
     let mut sum = 0.0_f32;
     let mut count = 0.0_f32;
@@ -417,10 +417,10 @@ fn bytes_per_token(counters: &[Arc<ShardCounters>], model: ModelIndex) -> Option
 struct Choice {
     rank: Option<RankIndex>,
     because: Option<&'static str>,
-    /// True when another rank could have been chosen as well.
+    /// True if the choice was random among several ranks.
     by_chance: bool,
     none_because: Option<&'static str>,
-    /// The rank that the request waits for: others cost more.
+    /// The cheapest rank, which has no room; the request waits for it.
     waits_for: Option<RankIndex>,
 }
 
@@ -441,16 +441,16 @@ impl Choice {
     }
 }
 
-/// Why there is no overlap to speak of.
+/// Reason for a missing overlap.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-enum Unmatched {
+enum NoMatch {
     #[error("the model has no tokenizer here")]
     NoText,
     #[error(transparent)]
     Unrenderable(#[from] Unrenderable),
 }
 
-/// Does a request wait for the rank that costs least, where that has no room?
+/// True if a request waits for the cheapest rank when that rank has no room.
 fn has_target(policy: Policy, fleet: &FleetSnapshot) -> bool {
     let is_pool = fleet.config.flow.queue.mode == QueueMode::Pool;
     is_pool && matches!(policy, Policy::Kv | Policy::Session)
@@ -471,8 +471,8 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
     }
 }
 
-/// The reason in a word: one of [`Because`], or `chance` where nobody holds any of the prompt and
-/// others cost as much; for other policies their name.
+/// Label of the reason: a [`Because`]; `chance` if no rank holds any of the prompt and costs tie;
+/// the policy's name for other policies.
 fn because(
     policy: Policy,
     picked: RankIndex,

@@ -1,4 +1,4 @@
-//! Words of an explanation for legs, roles and routes.
+//! Labels of legs, roles and routes in an explanation.
 
 use forebay_fleet::worker::{Leg, Role};
 use forebay_prompt::render::Rendered;
@@ -28,7 +28,7 @@ pub(super) const fn route_name(route: Result<Route, NoPair>) -> Option<&'static 
     }
 }
 
-/// Why it is not a pair.
+/// The reason against a pair.
 pub(super) const fn route_because(route: Result<Route, NoPair>) -> Option<&'static str> {
     match route {
         Ok(Route::Whole(because)) => Some(because.as_str()),

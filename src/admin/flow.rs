@@ -1,10 +1,10 @@
-//! What operators turn by hand through the admin API: the rejection windows, workers and the
-//! configuration. Answers are JSON, also where they refuse.
+//! Operator calls of the admin API: rejection windows, workers and the configuration. All responses
+//! are JSON, refusals included.
 
 use super::adding::AddWorkerRequest;
 use super::draining::{StreamsStay, WorkerDrain};
 use super::question::{Question, Questions, ask, gone};
-use super::sleep_refused::SleepRefused;
+use super::sleep_refusal::SleepRefused;
 use super::windows::WindowRequest;
 use axum::Json;
 use axum::body::Bytes;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// A level of sleep, or a part of the weights that wakes up, would change what the worker can do.
+/// A sleep level or a partial wake-up would change what the worker can serve.
 pub(crate) const SLEEP_TAKES_NOTHING: &str =
     "sleep and wake_up take no query and no body here: the engine goes by its defaults";
-/// Between two looks at a worker that is waited for.
+/// Poll interval while a call waits for a worker.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// `GET /admin/window`.
@@ -26,7 +26,7 @@ pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
     ask(&questions, Question::Windows).await.map_or_else(gone, |list| Json(list).into_response())
 }
 
-/// `POST /admin/window`; answers what GET would then.
+/// `POST /admin/window`; responds like the GET after the change.
 pub(crate) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
     let asked = match WindowRequest::from_body(&body) {
         Ok(asked) => asked,
@@ -48,7 +48,7 @@ pub(crate) async fn reload(State(questions): State<Questions>) -> Response {
     }
 }
 
-/// Answers `GET /workers/{id}`: one of the workers.
+/// Answers `GET /workers/{id}`: a single worker.
 pub(crate) async fn worker(
     State(questions): State<Questions>,
     Path(name): Path<String>,
@@ -57,7 +57,7 @@ pub(crate) async fn worker(
     one_worker(&name, known)
 }
 
-/// `POST /workers/{id}/drain`; answers what GET of the worker would then.
+/// `POST /workers/{id}/drain`; responds like the GET of the worker after the change.
 pub(crate) async fn drain(
     questions: State<Questions>,
     name: Path<String>,
@@ -69,12 +69,12 @@ pub(crate) async fn drain(
     }
 }
 
-/// `POST /workers/{id}/undrain`; answers the same.
+/// `POST /workers/{id}/undrain`; responds like `drain`.
 pub(crate) async fn undrain(questions: State<Questions>, name: Path<String>) -> Response {
     set_draining(questions, name, WorkerDrain::Off).await
 }
 
-/// Answers `POST /workers`: one more.
+/// Answers `POST /workers`: adds a worker.
 pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) -> Response {
     let asked = match AddWorkerRequest::from_body(&body) {
         Ok(asked) => asked,
@@ -98,19 +98,19 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
     }
 }
 
-/// Why a restart would forget what was changed, if it would.
+/// Reason why a restart would lose the change, if it would.
 pub(crate) async fn not_kept(questions: &Questions) -> Option<String> {
     let kept = ask(questions, Question::Kept).await;
     kept.unwrap_or_else(|| Err("the router stops".to_owned())).err()
 }
 
-/// A worker that a restart would forget is not added at all. Requests that it has got are served.
+/// Removes a worker that a restart would lose. Requests that it has received are served.
 pub(crate) async fn take_back(questions: &Questions, worker: &Value) {
     let name = member(worker, "name").to_owned();
     let _ = ask(questions, |back| Question::RemoveWorker(name, back)).await;
 }
 
-/// The answer to an order that holds until a restart, and no longer.
+/// The response to an order that lasts only until a restart.
 fn forgotten(fault: &str) -> Response {
     let error = format!(
         "the order holds, and a restart forgets it: {fault}. The router tries on: make room there"
@@ -118,7 +118,7 @@ fn forgotten(fault: &str) -> Response {
     refused(StatusCode::INSUFFICIENT_STORAGE, &error)
 }
 
-/// Answers once the worker serves.
+/// Responds once the worker serves.
 async fn served(questions: &Questions, worker: &Value, wait: Duration) -> Response {
     let name = member(worker, "name");
     match until_up(questions, name, wait).await {
@@ -130,12 +130,12 @@ async fn served(questions: &Questions, worker: &Value, wait: Duration) -> Respon
     }
 }
 
-/// A text that the list has of a worker.
+/// A text member of the worker's JSON.
 pub(crate) fn member<'v>(worker: &'v Value, name: &str) -> &'v str {
     worker.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The worker once it is up; `None` if it is not in time.
+/// The worker once it is up; `None` after the wait.
 pub(crate) async fn until_up(questions: &Questions, name: &str, wait: Duration) -> Option<Value> {
     let up = async {
         loop {
@@ -149,7 +149,7 @@ pub(crate) async fn until_up(questions: &Questions, name: &str, wait: Duration) 
     timeout(wait, up).await.ok().flatten()
 }
 
-/// Answers `DELETE /workers/{id}`: its end has begun.
+/// Answers `DELETE /workers/{id}`: begins the removal.
 pub(crate) async fn remove_worker(
     State(questions): State<Questions>,
     Path(name): Path<String>,
@@ -189,7 +189,7 @@ async fn set_draining(
     one_worker(&name, known)
 }
 
-/// `POST /workers/{id}/sleep`; answers what GET of the worker would then.
+/// `POST /workers/{id}/sleep`; responds like the GET of the worker after the change.
 pub(crate) async fn sleep_engine(
     questions: State<Questions>,
     name: Path<String>,
@@ -199,7 +199,7 @@ pub(crate) async fn sleep_engine(
     set_sleeping(questions, name, true, &query, &body).await
 }
 
-/// `POST /workers/{id}/wake_up`; answers the same.
+/// `POST /workers/{id}/wake_up`; responds like `sleep`.
 pub(crate) async fn wake_engine(
     questions: State<Questions>,
     name: Path<String>,

@@ -1,12 +1,12 @@
-//! The admin API: metrics, the fleet as JSON, explanations, and what operators turn by hand.
+//! The admin API: metrics, the fleet as JSON, explanations, and operator calls.
 //!
-//! [`port`] owns the connections, [`access`] says who may call, [`routes`] names the calls. Each
+//! [`port`] owns the connections, [`access`] authorizes callers, [`routes`] lists the calls. Each
 //! call is a [`question`] to the control plane's loop, which owns the answers. [`scrape`],
-//! [`workers`] and [`windows`] write them from what the loop lends ([`sources`]); [`explaining`]
-//! has a thread of its own. [`engines`] hands calls to engines. [`live`] streams the same facts to
-//! the page that [`page`] serves. Runs on the control plane's thread. Limits: [`port`] bounds
-//! connections and their time, `/metrics` has bounded label sets. But for [`engines`] a call never
-//! touches a worker: it costs the engines nothing.
+//! [`workers`] and [`windows`] write them from data that the loop lends ([`sources`]);
+//! [`explain_thread`] has a thread of its own. [`engines`] forwards calls to engines. [`live`] streams
+//! the same facts to the page that [`page`] serves. Runs on the control plane's thread. Limits:
+//! [`port`] bounds connections and their time, `/metrics` has bounded label sets. Except through
+//! [`engines`], no call reaches a worker, so calls cost the engines nothing.
 
 mod access;
 mod adding;
@@ -20,7 +20,7 @@ mod explain;
 mod explain_words;
 #[cfg(test)]
 mod explain_tests;
-mod explaining;
+mod explain_thread;
 mod flow;
 mod live;
 mod metrics_text;
@@ -38,7 +38,7 @@ mod scrape_flow;
 mod scrape_load;
 mod scrape_process;
 mod scrape_replicas;
-mod sleep_refused;
+mod sleep_refusal;
 mod socket;
 mod scrape_tenants;
 mod sources;
@@ -52,7 +52,7 @@ pub use client_door::{ClientCallers, ClientPortDoor, client_door};
 pub use draining::{StreamsStay, WorkerDrain};
 pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
 pub use explain::ExplainRequest;
-pub use explaining::{ExplainAnswer, ExplainFacts, Explaining};
+pub use explain_thread::{ExplainAnswer, ExplainFacts, Explaining};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
@@ -61,7 +61,7 @@ pub use reload::{ReloadRefused, Reloaded};
 pub use roles::why_not;
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use scrape::render as render_metrics;
-pub use sleep_refused::SleepRefused;
+pub use sleep_refusal::SleepRefused;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,

@@ -1,19 +1,19 @@
-//! Writes what `/metrics` shows, in the text format (0.0.4) that every scraper reads. Holds nothing
-//! between scrapes: the values live elsewhere, as plain numbers.
+//! Writes `/metrics` in the Prometheus text format (0.0.4). Holds no state between scrapes: the
+//! values live elsewhere, as plain numbers.
 //!
-//! By hand, because the format is five lines: the crates for it want a registry that would only
-//! copy the values, and bring locks along.
+//! Written by hand because the format is five lines. The crates for it need a registry that would
+//! only copy the values, and add locks.
 
 use forebay_fleet::account::{Metric, MetricKind};
 use std::fmt::{Display, Write};
 
-/// All metrics of one scrape.
+/// Text of a scrape.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsText {
     text: String,
 }
 
-/// One metric that takes its samples. Without any it is left out.
+/// Writer for the samples of a metric. A metric without samples is omitted.
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
     text: &'a mut String,
@@ -33,34 +33,34 @@ pub(crate) struct WholeHistogram {
 pub(crate) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 impl MetricsText {
-    /// Opens a metric for its samples.
+    /// Begins a metric.
     pub(crate) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
         Family { text: &mut self.text, metric, has_samples: false }
     }
 
-    /// The whole text.
+    /// The finished text.
     pub(crate) fn finish(self) -> String {
         self.text
     }
 }
 
 impl Family<'_> {
-    /// One value of a counter or gauge.
+    /// Writes a counter or gauge sample.
     pub(crate) fn sample(&mut self, labels: MetricLabels<'_>, value: u64) {
         self.fraction(labels, approximate(value));
     }
 
-    /// One time in nanoseconds, shown in seconds.
+    /// Writes a sample in seconds from nanoseconds.
     pub(crate) fn seconds(&mut self, labels: MetricLabels<'_>, nanos: u64) {
         self.fraction(labels, approximate(nanos) / 1e9);
     }
 
-    /// The same for a value that need not be whole.
+    /// Writes a sample with a fraction.
     pub(crate) fn fraction(&mut self, labels: MetricLabels<'_>, value: f64) {
         self.line("", labels, None, value);
     }
 
-    /// One histogram from its cumulative counts below the bounds; `+Inf` has the whole count.
+    /// Writes a histogram from its cumulative counts; the `+Inf` bucket has the total count.
     pub(crate) fn buckets(
         &mut self,
         labels: MetricLabels<'_>,
@@ -75,8 +75,8 @@ impl Family<'_> {
         self.line("_count", labels, None, whole.count);
     }
 
-    /// One line, after the two that begin the metric if it is the first. Writing to a string cannot
-    /// fail.
+    /// Writes a sample line, after `HELP` and `TYPE` if it is the metric's first. Writing to a
+    /// string cannot fail.
     fn line(
         &mut self,
         suffix: &str,
@@ -113,7 +113,7 @@ impl Family<'_> {
     }
 }
 
-/// Backslashes and line ends; in values of labels quotes too.
+/// Escapes backslashes and line ends; in label values also quotes.
 fn escape(text: &str, out: &mut String, quotes: bool) {
     for c in text.chars() {
         match c {
@@ -125,7 +125,7 @@ fn escape(text: &str, out: &mut String, quotes: bool) {
     }
 }
 
-/// A count as a float, which is what Prometheus keeps; exact up to 2^53.
+/// A count as a float, the number type of Prometheus; exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "every value of the text format is a float")]
 pub(crate) fn approximate(count: u64) -> f64 {
     count as f64

@@ -1,6 +1,6 @@
-//! The stream of request notes that `forebay record` reads: each note behind its length in four
-//! bytes, little-endian. Limits: one reader at a time, and [`UNREAD_MAX`] pieces that it has not
-//! read; what is beyond is dropped and counted in the stream.
+//! The stream of request notes that `forebay record` reads: each note after its length in four
+//! bytes, little-endian. Limits: one reader at a time, and [`UNREAD_MAX`] unread pieces; further
+//! pieces are dropped and counted in the stream.
 
 use axum::body::Bytes;
 use hyper::body::{Body, Frame};
@@ -9,19 +9,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Pieces of the stream that wait for the reader.
+/// Unread pieces of the stream.
 const UNREAD_MAX: usize = 32;
 
-/// The body of the stream.
+/// Reading end: the body of the stream.
 #[derive(Debug)]
 pub struct NotesReader(Receiver<Bytes>);
 
-/// The end that fills the stream.
+/// Writing end of the stream.
 #[derive(Debug)]
 pub struct NotePieces(Sender<Bytes>);
 
 impl NotesReader {
-    /// A stream with the end that fills it.
+    /// Creates both ends of a stream.
     #[must_use]
     pub fn new() -> (NotePieces, Self) {
         let (filled, unread) = channel(UNREAD_MAX);
@@ -30,13 +30,13 @@ impl NotesReader {
 }
 
 impl NotePieces {
-    /// False where the reader has too much to read.
+    /// False if the reader is `UNREAD_MAX` pieces behind.
     #[must_use]
     pub fn put(&self, piece: Vec<u8>) -> bool {
         self.0.try_send(piece.into()).is_ok()
     }
 
-    /// Has the reader gone?
+    /// True if the reader has disconnected.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()

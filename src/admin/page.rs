@@ -1,7 +1,7 @@
-//! The live page and its files, which are part of the program, and the stream that feeds the page.
-//! What is served names no other host: a browser loads nothing else, and the policy in
-//! [`POLICY`] holds it to that. Limits: a viewer takes a connection of the admin API
-//! (`ADMIN_CONNECTIONS_MAX`), and there are `LIVE_VIEWERS_MAX` of them.
+//! The live page and its files, which are part of the binary, and the stream that feeds the page.
+//! The files name no other host, and [`POLICY`] prevents a browser from loading anything else.
+//! Limits: a viewer takes a connection of the admin API (`ADMIN_CONNECTIONS_MAX`); there are at
+//! most `LIVE_VIEWERS_MAX` viewers.
 
 use super::question::{Question, Questions, ask, gone};
 use axum::body::Body;
@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// Scripts, styles and calls of this address alone; no frame of another page.
+/// Scripts, styles and calls of this origin alone; no embedding in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
                       data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
@@ -40,7 +40,7 @@ pub(crate) async fn index() -> Response {
     served("text/html; charset=utf-8", INDEX)
 }
 
-/// Answers `GET /page/{file}`: what the page loads.
+/// Answers `GET /page/{file}`: scripts and styles of the page.
 pub(crate) async fn file(Path(name): Path<String>) -> Response {
     match FILES.iter().find(|(file, _, _)| *file == name) {
         Some((_, kind, text)) => served(kind, text),
@@ -54,13 +54,13 @@ fn served(kind: &'static str, text: &'static str) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of the router has another page at the same address.
+        // Another version of the router serves another page at the same address.
         (header::CACHE_CONTROL, "no-store"),
     ];
     (fields, text).into_response()
 }
 
-/// Answers `GET /live`: a snapshot a second, until the viewer goes.
+/// Answers `GET /live`: a snapshot per second until the viewer disconnects.
 pub(crate) async fn stream(State(questions): State<Questions>) -> Response {
     let fields = [
         (header::CONTENT_TYPE, "text/event-stream"),

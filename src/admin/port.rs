@@ -1,7 +1,7 @@
-//! The connections of the admin API. Bounded in number and in time, so that whoever reaches the
-//! port cannot take the descriptors of the data plane: when all are taken, one makes room. The
-//! first to go has never called, then comes one between calls, last one with a call that runs; of
-//! equals the one that has been silent longest.
+//! The connections of the admin API. Bounded in number and in time, so that callers of the port
+//! cannot exhaust the descriptors of the data plane. At the limit, a new connection evicts an old
+//! one: first a connection that has never called, then an idle connection, last a connection with a
+//! running call; among equals the connection that has been silent longest.
 
 use super::access::{Access, CalledBy};
 use super::client_door::{ClientCaller, ClientCallers, ClientGate};
@@ -32,28 +32,28 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-/// After the kernel refused to hand out a connection: others will end meanwhile.
+/// Pause after `accept` failed: other connections may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Longest body of a call. A request that is explained is rendered, which takes some milliseconds.
+/// Longest body of a call. An explained request is rendered, which takes some milliseconds.
 const CALL_BYTES_MAX: usize = 1024 * 1024;
 
-/// One open connection.
-struct Open {
+/// An open connection.
+struct OpenConnection {
     calls: Calls,
     task: AbortHandle,
 }
 
-/// The calls of one connection. Copies share them.
+/// Calls of a connection. Clones share the state.
 #[derive(Clone)]
 struct Calls(Rc<CallCells>);
 
 struct CallCells {
     caller: CalledBy,
-    /// When the last one began, or a part of its answer was read.
+    /// When the last call began, or a part of its response was read.
     moved_at: Cell<Instant>,
     begun: Cell<u64>,
     running: Cell<u64>,
-    /// The last one has been read, and its answer is under way.
+    /// The last request body has been read, and its handler runs.
     is_working: Cell<bool>,
 }
 
@@ -86,13 +86,13 @@ impl Calls {
         self.0.is_working.set(is_working);
     }
 
-    /// The least makes room first.
+    /// Eviction order: the smallest value is evicted first.
     fn rank(&self) -> (bool, bool, Instant) {
         (self.0.running.get() > 0, self.0.begun.get() > 0, self.moved_at())
     }
 }
 
-/// A call, until its answer has been read.
+/// A call, until its response has been read.
 struct RunningCall(Calls);
 
 impl Drop for RunningCall {
@@ -102,34 +102,34 @@ impl Drop for RunningCall {
     }
 }
 
-/// Where callers come in, on the loop of the control plane.
+/// The admin API's listening socket, on the loop of the control plane.
 #[derive(Debug)]
 pub enum AdminListener {
-    /// A port, for callers of the network; with TLS or without.
+    /// A TCP port, with TLS or without.
     Tcp(TcpListener, Option<AdminAcceptor>),
-    /// A socket in the file system, whose name goes with it.
+    /// A Unix socket; its file is removed with it.
     Unix(UnixListener, SocketFile),
 }
 
-/// The connection of one caller.
+/// An accepted connection.
 enum AdminCaller {
     Tcp(TcpStream),
     Tls(TcpStream, TlsAcceptor),
     Unix(UnixStream),
 }
 
-/// What callers are shown over TLS. Copies share it.
+/// TLS configuration of the port. Clones share it.
 #[derive(Clone, Debug)]
 pub struct AdminAcceptor(Rc<RefCell<Acceptor>>);
 
 impl AdminAcceptor {
-    /// For callers from now on.
+    /// Applies to connections accepted from now on.
     #[must_use]
     pub fn new(acceptor: Acceptor) -> Self {
         Self(Rc::new(RefCell::new(acceptor)))
     }
 
-    /// Shows callers another certificate from now on.
+    /// Replaces the certificate for connections accepted from now on.
     pub fn replace(&self, acceptor: Acceptor) {
         *self.0.borrow_mut() = acceptor;
     }
@@ -140,10 +140,10 @@ impl AdminAcceptor {
 }
 
 impl AdminListener {
-    /// Takes a bound socket into the loop.
+    /// Registers a bound socket with the loop.
     ///
     /// # Errors
-    /// What the loop says.
+    /// Registration with the runtime failed.
     pub fn new(socket: AdminSocket, tls: Option<AdminAcceptor>) -> io::Result<Self> {
         Ok(match socket {
             AdminSocket::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?, tls),
@@ -153,10 +153,10 @@ impl AdminListener {
         })
     }
 
-    /// Takes over the name that another process had until now.
+    /// Takes over the socket file that another process had until now.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The file cannot be renamed.
     pub fn take_name(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(..) => Ok(()),
@@ -196,7 +196,7 @@ pub(crate) async fn serve(
 }
 
 async fn serve_port(listener: AdminListener, router: Router) {
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenConnection> = Vec::new();
     let mut has_failed = false;
     loop {
         match listener.accept().await {
@@ -217,7 +217,7 @@ async fn serve_port(listener: AdminListener, router: Router) {
                         spawn_local(connection(stream, router, calls, None))
                     }
                 };
-                open.push(Open { calls: open_calls, task: task.abort_handle() });
+                open.push(OpenConnection { calls: open_calls, task: task.abort_handle() });
             }
             Err(error) => {
                 if !std::mem::replace(&mut has_failed, true) {
@@ -229,7 +229,7 @@ async fn serve_port(listener: AdminListener, router: Router) {
     }
 }
 
-/// Who comes by the port of clients. The door bounds their number.
+/// Serves calls by the client port. The door bounds their number.
 async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router: Router) {
     let Some((mut callers, access)) = by_clients else { return };
     let gate = Rc::new(ClientGate::new(access));
@@ -246,17 +246,17 @@ async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router:
     }
 }
 
-/// Forgets connections that have ended, and ends one where there are too many.
-fn make_room(open: &mut Vec<Open>) {
-    open.retain(|one| !one.task.is_finished());
+/// Removes ended connections, and evicts connections at the limit.
+fn make_room(open: &mut Vec<OpenConnection>) {
+    open.retain(|connection| !connection.task.is_finished());
     while open.len() >= ADMIN_CONNECTIONS_MAX {
-        let first = open.iter().enumerate().min_by_key(|(_, one)| one.calls.rank());
+        let first = open.iter().enumerate().min_by_key(|(_, connection)| connection.calls.rank());
         let Some((position, _)) = first else { return };
         open.swap_remove(position).task.abort();
     }
 }
 
-/// Shakes hands first. Who shows no certificate that is asked for ends here.
+/// Handshakes first. A caller without a required client certificate is disconnected.
 async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, calls: Calls) {
     match timeout(ADMIN_HANDSHAKE_MAX, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => connection(stream, router, calls, None).await,
@@ -265,8 +265,8 @@ async fn secured(stream: TcpStream, acceptor: TlsAcceptor, router: Router, calls
     }
 }
 
-/// The body of an answer. A part that its reader makes room for counts as a call, so that a stream
-/// goes on as long as somebody reads.
+/// Body of a response. Each part that the reader accepts counts as activity, so a stream lasts as
+/// long as its viewer reads.
 struct ReadAnswer {
     body: axum::body::Body,
     call: RunningCall,
@@ -296,16 +296,16 @@ impl Body for ReadAnswer {
     }
 }
 
-/// A body that is too long, or broken off.
+/// The response to a body that is too long, or truncated.
 fn unread() -> Response {
     let error = format!("the body broke off, or is too long: send up to {CALL_BYTES_MAX} bytes");
     let error = json!({ "error": error });
     (StatusCode::PAYLOAD_TOO_LARGE, Json(error)).into_response()
 }
 
-/// A slow head, a slow body, an answer that is not read, silence: all end at the same time after
-/// the last call began, or after the last part of a stream that was read. `gate`: what is asked
-/// of whoever comes by the port of clients, before a body is read.
+/// Serves a connection. A slow head, a slow body, an unread response and silence all end at the
+/// same time after the last call began, or after the last part of a stream was read. `gate`
+/// authorizes a call by the client port before its body is read.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -321,7 +321,7 @@ async fn connection(
         let service = service.clone();
         let gate = gate.clone();
         async move {
-            // Apart from the answer, which may take its time.
+            // The body has its own limits; the response may take long.
             let (head, body) = asked.into_parts();
             let caller = &calls.0.caller.name;
             if let Some(refused) =
@@ -348,7 +348,7 @@ async fn connection(
         if timeout_at(end, served.as_mut()).await.is_ok() {
             return;
         }
-        // What answers has a deadline of its own: engines and workers are waited for.
+        // A running handler has a deadline of its own: it may wait for engines and workers.
         if calls.0.is_working.get() {
             calls.moved();
         }

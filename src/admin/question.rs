@@ -1,4 +1,4 @@
-//! What the admin API asks the control plane's loop, with the way back.
+//! Questions of the admin API to the control plane's loop.
 
 use super::adding::{AddRefused, AddWorkerRequest};
 use super::draining::{StreamsStay, WorkerDrain};
@@ -7,7 +7,7 @@ use super::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
 use super::reload::{ReloadRefused, Reloaded};
-use super::sleep_refused::SleepRefused;
+use super::sleep_refusal::SleepRefused;
 use super::windows::{UnknownModel, WindowRequest};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -16,51 +16,51 @@ use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-/// A question to the loop, with the way back.
+/// A question to the loop, with the channel for the answer.
 #[derive(Debug)]
 pub enum Question {
-    /// Why no requests can be served; empty when they can.
+    /// Why the router serves no requests; empty if it does.
     Ready(oneshot::Sender<Vec<String>>),
     /// All metrics as text.
     Metrics(oneshot::Sender<String>),
-    /// The fleet with its ranks, as JSON.
+    /// The fleet with its ranks as JSON.
     Workers(oneshot::Sender<Value>),
-    /// One worker of it; `None` for a name that none has.
+    /// A worker by name; `None` if unknown.
     Worker(String, oneshot::Sender<Option<Value>>),
-    /// The same, after the operator's word whether it drains.
+    /// A worker by name, after the operator's drain order.
     SetDraining(String, WorkerDrain, oneshot::Sender<Result<Option<Value>, StreamsStay>>),
-    /// Its engine is to sleep, or to wake up; the worker as it is then.
+    /// Sends an engine to sleep, or wakes it; the worker after the order.
     SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefused>>),
-    /// What engines answer to a call; it may take minutes.
+    /// Responses of engines to a call; they may take minutes.
     CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefused>>),
-    /// A worker more; the worker as it is then.
+    /// Adds a worker; its state after that.
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
-    /// One less, once it is idle; `None` for a name that none has.
+    /// Removes a worker once it is idle; `None` if unknown.
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
-    /// Whether what was changed before outlives the process as configured; else why it does not.
+    /// Whether earlier changes persist over a restart as configured; else why not.
     Kept(oneshot::Sender<Result<(), String>>),
-    /// A viewer of the live page; `None` where there are too many.
+    /// A viewer of the live page; `None` at the limit.
     Watch(oneshot::Sender<Option<LiveViewer>>),
-    /// A reader of request notes; `None` while there is another one.
+    /// A reader of request notes; `None` while there is another reader.
     Notes(oneshot::Sender<Option<NotesReader>>),
-    /// Other replicas; `None` for a router that is alone.
+    /// Other replicas; `None` without replicas.
     Replicas(oneshot::Sender<Option<Value>>),
     /// Messages to other replicas, for the replica that asks.
     ReplicaMessages(Option<ReplicaId>, oneshot::Sender<Result<MessageStream, SubscribeRefused>>),
     /// The rejection windows.
     Windows(oneshot::Sender<Value>),
-    /// The same, opened or closed before.
+    /// The rejection windows after one was opened or closed.
     SetWindow(WindowRequest, oneshot::Sender<Result<Value, UnknownModel>>),
-    /// Read the configuration again.
+    /// Reads the configuration again.
     Reload(oneshot::Sender<Result<Reloaded, ReloadRefused>>),
-    /// Tells a shard to do wrong; whether it was told.
+    /// Plants a fault in a shard; false if there is no such shard.
     #[cfg(debug_assertions)]
     Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),
-    /// Where a request would go and why.
+    /// Explains the routing of a request.
     Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
 }
 
-/// The way to the loop.
+/// Channel to the loop.
 pub type Questions = mpsc::Sender<Question>;
 
 /// Asks the loop; `None` when the loop has ended.

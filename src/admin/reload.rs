@@ -1,22 +1,22 @@
-//! What came of reading the configuration again, as `POST /admin/reload` answers.
+//! Results of `POST /admin/reload`.
 
 use axum::http::StatusCode;
 use forebay_config::{Changes, Finding, ReloadError, Severity};
 use serde_json::{Value, json};
 
-/// What was taken over.
+/// Result of a reload.
 #[derive(Clone, Debug)]
 pub struct Reloaded {
-    /// What changed, and what needs a restart to change.
+    /// Changes that were applied, and changes that need a restart.
     pub changes: Changes,
     /// Warnings of the check.
     pub warnings: Vec<Finding>,
 }
 
-/// Why nothing was taken over.
+/// Reason for a refused reload.
 #[derive(Clone, Debug)]
 pub enum ReloadRefused {
-    /// There is no file or flag to read again.
+    /// The router was started without a file or flag to read again.
     NoSource,
     /// The configuration cannot be read, or has errors.
     Faulty(ReloadError),

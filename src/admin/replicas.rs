@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use forebay_replicas::{ReplicaId, SubscribeRefused};
 use serde::Deserialize;
 
-/// Answers `GET /replicas`: this router and the others.
+/// Answers `GET /replicas`: this router and its replicas.
 pub(crate) async fn list(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Replicas).await {
         Some(Some(list)) => Json(list).into_response(),
@@ -23,11 +23,11 @@ pub(crate) async fn list(State(questions): State<Questions>) -> Response {
 
 #[derive(Deserialize)]
 pub(crate) struct Reader {
-    /// The replica that asks; nothing for a person.
+    /// The replica that reads; absent for an operator.
     replica: Option<ReplicaId>,
 }
 
-/// Answers `GET /replicas/messages`: a message a line, until the reader goes.
+/// Answers `GET /replicas/messages`: a message per line until the reader disconnects.
 pub(crate) async fn messages(
     State(questions): State<Questions>,
     Query(reader): Query<Reader>,
@@ -43,7 +43,7 @@ pub(crate) async fn messages(
             SubscribeRefused::NoPeers => {
                 (StatusCode::NOT_FOUND, "`replicas.peers` is not configured\n")
             }
-            // The reader knows by its id that it has called itself.
+            // The reader learns from its own id that it has called itself.
             SubscribeRefused::Own => {
                 let own = reader.replica.map(|id| id.to_string()).unwrap_or_default();
                 return (StatusCode::CONFLICT, own).into_response();

@@ -1,5 +1,5 @@
-//! Whether the workers that are usable can serve anything between them, and what they are called: a
-//! prefill worker is nothing without one that decodes.
+//! Whether the usable workers can serve requests together, and labels of their roles: a prefill
+//! worker needs a decode worker.
 
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Role, WorkerState};
@@ -14,7 +14,7 @@ pub(crate) const fn word(role: Role) -> &'static str {
     }
 }
 
-/// Why none can, in words for an operator.
+/// Explains to an operator why no worker can serve.
 #[must_use]
 pub fn why_not(fleet: &FleetSnapshot) -> String {
     let all = fleet.present_workers().count();
@@ -25,7 +25,7 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
         let note = if drain == 0 { String::new() } else { format!(" ({drain} drain)") };
         return format!("none of {all} workers is usable{note}");
     }
-    // Its ranks belong to no model.
+    // Ranks of an unlisted worker belong to no model.
     let is_unlisted = |&(role, state, count): &(&str, &str, usize)| {
         count == 0 || role == "unknown" || !is_up(state)
     };
@@ -45,7 +45,7 @@ fn is_up(state: &str) -> bool {
     state == "up" || state == "registering"
 }
 
-/// How many workers there are of each role in each state, for every pair of words.
+/// Number of workers for every pair of role and state.
 pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, usize)> {
     let place = |(worker, _)| (role_of(fleet, worker), state_of(fleet, worker));
     let places: Vec<(&str, &str)> = fleet.present_workers().map(place).collect();
@@ -59,13 +59,13 @@ pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, 
     counts
 }
 
-/// The worker's role, once it is described.
+/// The worker's role; `unknown` until it is described.
 pub(crate) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     let first = fleet.present().find(|(_, rank, _)| rank.worker == worker);
     first.map_or("unknown", |(_, rank, _)| word(rank.role))
 }
 
-/// `registering`: it answers, but some of its ranks cannot be reached by decode workers yet.
+/// `registering`: the worker answers, but decode workers cannot reach all its ranks yet.
 fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     let waits = |(_, rank, _): (
         RankIndex,
@@ -83,7 +83,7 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     }
 }
 
-/// A KV transfer as JSON: what decode workers are told.
+/// A KV transfer as JSON: parameters that decode workers receive.
 pub(crate) fn kv_transfer(kv_transfer: Option<&KvTransfer>) -> Value {
     match kv_transfer {
         None => Value::Null,

@@ -1,4 +1,5 @@
-//! The calls of the admin API. Each asks the control plane's loop, which owns the answers.
+//! The calls of the admin API. Each is a question to the control plane's loop, which owns the
+//! answers.
 
 use super::access::{self, Access};
 use super::client_door::ClientCallers;
@@ -31,9 +32,9 @@ POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completio
 pub struct AdminRoute {
     /// The method: `GET`, `POST` or `DELETE`.
     pub method: &'static str,
-    /// What stands behind the address.
+    /// Path and query of the call.
     pub path: &'static str,
-    /// What the call does or answers, for the reference page.
+    /// Effect or answer of the call, for the reference page.
     pub meaning: &'static str,
 }
 
@@ -42,9 +43,9 @@ pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
     routes().map(|(route, _)| route)
 }
 
-type Served = (AdminRoute, MethodRouter<Questions>);
+type ServedRoute = (AdminRoute, MethodRouter<Questions>);
 
-fn routes() -> impl Iterator<Item = Served> {
+fn routes() -> impl Iterator<Item = ServedRoute> {
     of_router().into_iter().chain(of_workers())
 }
 
@@ -60,7 +61,7 @@ const fn posting(path: &'static str, meaning: &'static str) -> AdminRoute {
     route("POST", path, meaning)
 }
 
-fn of_router() -> [Served; 14] {
+fn of_router() -> [ServedRoute; 14] {
     [
         (reading("/", "the [live page](../operate/live-page.md)"), get(page::index)),
         (reading("/page/{file}", "a file of the live page"), get(page::file)),
@@ -100,7 +101,7 @@ fn of_router() -> [Served; 14] {
     ]
 }
 
-fn of_workers() -> [Served; 15] {
+fn of_workers() -> [ServedRoute; 15] {
     [
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
         (
@@ -165,7 +166,7 @@ pub async fn serve(
     port::serve(listener, by_clients, router).await;
 }
 
-/// Without the query that stands in the reference page.
+/// The path without the query shown on the reference page.
 fn path_of(route: &AdminRoute) -> &'static str {
     route.path.split_once('?').map_or(route.path, |(path, _)| path)
 }
@@ -223,7 +224,7 @@ async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -
     }
 }
 
-/// Notes of requests, until the reader goes.
+/// Streams request notes until the reader disconnects.
 async fn notes(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Notes).await {
         Some(Some(reader)) => {
@@ -248,7 +249,7 @@ struct Explain {
     text: bool,
 }
 
-/// The leg that is asked for, where not the route decides.
+/// The requested leg; without it the route decides.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum AskedLeg {
@@ -291,7 +292,7 @@ async fn explained(questions: &Questions, asked: ExplainRequest) -> Response {
     }
 }
 
-/// As the data port would answer.
+/// Refuses as the client port would.
 fn refused(refusal: &Refusal) -> Response {
     let mut body = Vec::new();
     refusal.encode_body(ApiShape::OpenAi, &mut body);
@@ -300,7 +301,7 @@ fn refused(refusal: &Refusal) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// A prompt given in the query: what is asked for by hand.
+/// A prompt in the query, for calls by hand.
 #[derive(Deserialize)]
 struct ExplainPrompt {
     model: Option<String>,
@@ -316,7 +317,8 @@ struct ExplainPrompt {
 }
 
 impl ExplainPrompt {
-    /// The question that a body with the same in it would be; `None` unless there is one prompt.
+    /// The question that a body with the same fields would be; `None` unless there is exactly one
+    /// prompt.
     fn into_asked(self) -> Option<ExplainRequest> {
         let (key, value, path) = match (self.prompt, self.messages) {
             (Some(prompt), None) => ("prompt", Value::String(prompt), "/v1/completions"),

@@ -1,6 +1,6 @@
-//! `GET /metrics`: everything that is counted anywhere, read in place and written as text. Called
-//! by the control plane's loop; costs nothing between scrapes. Label sets are bounded: workers,
-//! ranks, models (the first 64 have their own label, the rest share `other`), endpoints, reasons.
+//! `GET /metrics`: reads all counters in place and writes them as text. Called by the control
+//! plane's loop; costs nothing between scrapes. Label sets are bounded: workers, ranks, models (the
+//! first 64 have their own label, the rest share `other`), endpoints, reasons.
 
 use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};
@@ -28,7 +28,7 @@ use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_zmq::LossReason;
 use std::sync::Arc;
 
-/// Bounds of the latency buckets, in nanoseconds and as the label says them, in seconds.
+/// Bounds of the latency buckets, in nanoseconds and as the label in seconds.
 pub(crate) const STAGE_BOUNDS: [(u64, f64); 24] = [
     (1_000, 1e-6),
     (2_000, 2e-6),
@@ -114,7 +114,7 @@ fn requests(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     });
 }
 
-/// Each endpoint and status that was answered, with its count.
+/// Visits each endpoint and status with a count above 0.
 pub(crate) fn each_answered(
     counters: &[Arc<ShardCounters>],
     mut answered: impl FnMut(&'static str, u16, u64),
@@ -129,13 +129,13 @@ pub(crate) fn each_answered(
     }
 }
 
-/// Indices and names, that of requests which reached no endpoint among them.
+/// Indices and names of endpoints; `none` counts requests that reached no endpoint.
 fn endpoints() -> impl Iterator<Item = (usize, &'static str)> {
     let named = Endpoint::ALL.into_iter().map(Endpoint::name).enumerate();
     named.chain([(NO_ENDPOINT, "none")])
 }
 
-/// Label of what stands in the body of a request that was refused before it was read.
+/// Label for body fields of a request that was refused before its body was read.
 const UNKNOWN: &str = "unknown";
 const KINDS: [(Option<bool>, &str); 3] =
     [(Some(false), "unary"), (Some(true), "stream"), (None, UNKNOWN)];
@@ -156,18 +156,18 @@ fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     });
 }
 
-/// What requests that the router refused have in common.
-pub(crate) struct Refused {
+/// Labels of a counter of refused requests.
+pub(crate) struct RefusalLabels {
     pub(crate) reason: &'static str,
     endpoint: &'static str,
     kind: &'static str,
     model_index: usize,
 }
 
-/// Each kind of requests that was refused, with its count.
+/// Visits each counter of refused requests above 0.
 pub(crate) fn each_refused(
     counters: &[Arc<ShardCounters>],
-    mut refused: impl FnMut(&Refused, u64),
+    mut refused: impl FnMut(&RefusalLabels, u64),
 ) {
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
@@ -179,7 +179,7 @@ pub(crate) fn each_refused(
                     let count = total(counters, read);
                     if count > 0 {
                         let reason = reason.as_str();
-                        refused(&Refused { reason, endpoint, kind, model_index }, count);
+                        refused(&RefusalLabels { reason, endpoint, kind, model_index }, count);
                     }
                 }
             }
@@ -217,7 +217,7 @@ fn stalled(stalled: &[bool], text: &mut MetricsText) {
     }
 }
 
-/// What is read of a rank; `None` where the rank has no such figure.
+/// Reads a figure of a rank; `None` if the rank has no such figure.
 type RankReader = fn(&ScrapeSources<'_>, RankIndex) -> Option<u64>;
 
 /// Gauges of each rank.
@@ -307,7 +307,7 @@ fn overlap_errors(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
         total(sources.shards.counters, of_shard)
     };
     let mut below = 0;
-    // Errors of the last bucket are that large or larger: they count under +Inf alone.
+    // The last bucket has errors of that size or larger: they count only under +Inf.
     let bounds = 0..OVERLAP_ERROR_BLOCKS_MAX;
     let cumulative: Vec<(f64, u64)> = bounds
         .zip(0_u32..)
@@ -332,7 +332,7 @@ fn stages(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     }
 }
 
-/// Counts of a stage below [`STAGE_BOUNDS`], and the whole.
+/// Cumulative counts of a stage at [`STAGE_BOUNDS`], and the total.
 pub(crate) fn stage_figures(
     histograms: &StageHistograms,
     stage: Stage,
@@ -344,7 +344,7 @@ pub(crate) fn stage_figures(
     let counts = STAGE_BOUNDS.iter().map(|(bound_ns, _)| {
         below += histogram.count_between(from, *bound_ns);
         from = bound_ns + 1;
-        // Neighbouring buckets can share the histogram's own cells: never above the whole.
+        // Adjacent bounds can share a cell of the histogram: clamp to the total.
         below.min(count)
     });
     let counts = counts.collect();

@@ -1,4 +1,4 @@
-//! What became of choices: reasons, what was found in caches, times to the first byte.
+//! Metrics of choices: reasons, cache hits, times to the first byte.
 
 use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};

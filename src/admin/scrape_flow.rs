@@ -1,7 +1,6 @@
 //! The part of `/metrics` about back pressure: rooms of ranks, queues, windows, drain rates. Called
-//! with the rest of it, see [`super::scrape`]. A pool has the name of its first model, and
-//! `leg="prefill"` if its ranks prefill for others; a queue of one rank also has that rank's
-//! labels.
+//! by [`super::scrape`]. A pool is labeled with its first model, and with `leg="prefill"` if its
+//! ranks serve the prefill leg of pairs; a queue of a single rank also has that rank's labels.
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
@@ -17,7 +16,7 @@ use forebay_prompt::parse::Reason;
 /// Every reason of a refusal has a counter of its own.
 const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
 
-/// Where the numbers are.
+/// Sources of these metrics.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowSources<'a> {
     pub(crate) fleet: &'a FleetSnapshot,
@@ -26,7 +25,7 @@ pub(crate) struct FlowSources<'a> {
     pub(crate) now: NanosSinceStart,
 }
 
-/// All of it.
+/// Writes all of these metrics.
 pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
     rooms(sources, text);
     queues(sources, text);
@@ -43,14 +42,14 @@ pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
     }
 }
 
-/// Labels of a pool: its first model, and the leg where its ranks do not answer clients.
+/// Labels of a pool: its first model, and the leg if it is the prefill leg.
 fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
     let model = pools::models(fleet, pool).next().map_or("", |(_, model)| &*model.name);
     let leg = pools::is_prefill(pool).then_some(("leg", "prefill"));
     [("model", model)].into_iter().chain(leg).collect()
 }
 
-/// What is read of a rank with its limits.
+/// Reads a figure of a rank and its limits.
 type RoomFigure = fn(&RankLoad, &RoomLimits, NanosSinceStart) -> u64;
 
 /// Gauges of the room of each rank.
@@ -60,7 +59,7 @@ pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
     }),
     (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
     (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
-    // Where the rank's speed gives the limit: that of now, and 0 while the speed is not known.
+    // If the limit follows the rank's speed: the current limit, and 0 while the speed is unknown.
     (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_shown()),
     (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
     (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until(None) > now)),

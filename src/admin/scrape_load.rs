@@ -1,4 +1,4 @@
-//! The part of `/metrics` about load reports. Called with the rest of it, see [`super::scrape`].
+//! The part of `/metrics` about load reports. Called by [`super::scrape`].
 
 use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};
@@ -8,7 +8,7 @@ use forebay_fleet::account::Metric;
 use forebay_fleet::worker::LoadReport;
 use forebay_load::{ReadFault, SCRAPE_BOUNDS};
 
-/// What engines report, how old it is, and what went wrong.
+/// Writes reported load, its age, and errors.
 pub(crate) fn loads(sources: &FleetView<'_>, text: &mut MetricsText) {
     reported(sources, text);
     faults(sources, text);
@@ -26,10 +26,10 @@ pub(crate) fn loads(sources: &FleetView<'_>, text: &mut MetricsText) {
     text.open(&catalogue::LOAD_REPORTS_DROPPED).sample(&[], sources.loads.dropped_count());
 }
 
-/// What is read of a load report.
+/// Reads a figure of a load report.
 type LoadFigure = fn(&LoadReport) -> Option<f64>;
 
-/// Gauges of what each rank reports.
+/// Gauges of each rank's load report.
 pub(crate) static REPORT_GAUGES: [(&Metric, LoadFigure); 4] = [
     (&catalogue::REPORTED_RUNNING, |report| Some(f64::from(report.running))),
     (&catalogue::REPORTED_WAITING, |report| Some(f64::from(report.waiting))),
@@ -39,7 +39,7 @@ pub(crate) static REPORT_GAUGES: [(&Metric, LoadFigure); 4] = [
     }),
 ];
 
-/// Gauges per rank. Values that are too old to count are left out; their age stays.
+/// Gauges per rank. Reports that are too old to count are omitted; their age remains.
 fn reported(sources: &FleetView<'_>, text: &mut MetricsText) {
     let reports = sources.loads.reports();
     for (metric, read) in &REPORT_GAUGES {

@@ -1,4 +1,4 @@
-//! What the process itself takes, as Linux says it: CPU time by thread, and memory.
+//! Resource usage of the process from `/proc`: CPU time by thread, and memory.
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
@@ -6,12 +6,12 @@ use forebay_base::process_cpu_ns;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Names of threads that live as long as the process, or the beginning of such names. The counter
-/// of a thread that ends would go back.
+/// Names, or prefixes of names, of threads that live as long as the process. The counter of a
+/// shorter-lived thread would decrease.
 const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
 const BYTES_PER_KIB: u64 = 1_024;
 
-/// A system without `/proc` leaves the figures out.
+/// Without `/proc` the figures are omitted.
 pub(super) fn process(text: &mut MetricsText) {
     text.open(&catalogue::CPU_SECONDS).seconds(&[], process_cpu_ns());
     let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
@@ -24,11 +24,11 @@ pub(super) fn process(text: &mut MetricsText) {
     }
 }
 
-/// CPU time of lasting threads in nanoseconds. A process of several routers has a name twice.
+/// CPU time of lasting threads in nanoseconds. A process with several routers has a name twice.
 fn threads() -> BTreeMap<String, u64> {
     let mut threads = BTreeMap::new();
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return threads };
-    // A thread may end while it is looked at.
+    // A thread may end during the scan.
     let figures = tasks.flatten().filter_map(|task| {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
         let name = name.trim_end();

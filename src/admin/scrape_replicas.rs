@@ -1,4 +1,4 @@
-//! The part of `/metrics` about other replicas. Called with the rest of it, see [`super::scrape`].
+//! The part of `/metrics` about other replicas. Called by [`super::scrape`].
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
@@ -8,7 +8,7 @@ use forebay_replicas::{RankFigures, ReplicaFigures};
 
 type RankFigure = fn(&RankFigures) -> Option<u64>;
 
-/// The connection, the messages, and each rank as the replicas share it.
+/// Writes the connection, the messages, and each rank's share among the replicas.
 pub(crate) fn replicas(fleet: &FleetSnapshot, figures: &ReplicaFigures, text: &mut MetricsText) {
     match figures.is_nats_connected {
         Some(is_connected) => {

@@ -1,4 +1,4 @@
-//! What tenants have used.
+//! Metrics of tenants' usage.
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
@@ -8,10 +8,10 @@ use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_fleet::account::Metric;
 use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantCell, TokenUsage};
 
-/// Label of all that have no name of their own.
+/// Label of requests without a tenant of their own.
 const OTHER: &str = "other";
 
-/// Tokens by tenant and model. Those without any are left out.
+/// Tokens by tenant and model. Pairs without tokens are omitted.
 pub(super) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let fleet = sources.fleet.fleet;
     let mut family = text.open(&catalogue::TENANT_TOKENS);

@@ -1,4 +1,4 @@
-//! Where callers come in: a port, or a socket in the file system.
+//! Listening sockets of the admin API: a TCP port, or a Unix socket.
 
 use forebay_config::AdminAddress;
 use std::fs::{self, Permissions};
@@ -8,42 +8,42 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// The owner and the group of the socket may call.
+/// The owner and the group of the socket file may call.
 const SOCKET_MODE: u32 = 0o660;
 
-/// A bound socket of the admin API, which does not block.
+/// A bound, non-blocking socket of the admin API.
 #[derive(Debug)]
 pub enum AdminSocket {
     /// A port of the network.
     Tcp(TcpListener),
-    /// A socket in the file system, and its name there.
+    /// A Unix socket and its file.
     Unix(UnixListener, SocketFile),
 }
 
-/// The name of a socket. Dropping it removes the name, unless it is another socket's by now.
+/// File of a Unix socket. Drop removes the file, unless another socket has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     inode: u64,
-    /// The name that it has until the other process gives up its own.
+    /// Temporary name until the other process gives up `path`.
     beside: Option<PathBuf>,
 }
 
 impl SocketFile {
-    /// Takes the name over from another process, which does not serve there any more.
+    /// Takes the name over from another process, which no longer serves there.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The file cannot be renamed.
     pub fn take_name(&mut self) -> io::Result<()> {
         self.beside.take().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
     }
 }
 
 impl AdminSocket {
-    /// Binds. A socket that a process has left behind is replaced.
+    /// Binds. A stale socket file of an ended process is replaced.
     ///
     /// # Errors
-    /// What the kernel says; [`ErrorKind::AddrInUse`] where a process listens.
+    /// The socket cannot be bound; [`ErrorKind::AddrInUse`] if a process listens.
     pub fn bind(address: &AdminAddress) -> io::Result<Self> {
         match address {
             AdminAddress::Tcp(address) => {
@@ -58,11 +58,11 @@ impl AdminSocket {
         }
     }
 
-    /// The same, while another process serves at a name, which stays its own until
+    /// Like [`Self::bind`], while another process serves at the name; that process keeps it until
     /// [`SocketFile::take_name`].
     ///
     /// # Errors
-    /// The same.
+    /// The socket cannot be bound.
     pub fn bind_beside(address: &AdminAddress) -> io::Result<Self> {
         let AdminAddress::Unix(path) = address else { return Self::bind(address) };
         let mut name = path.clone().into_os_string();
@@ -72,10 +72,10 @@ impl AdminSocket {
         bind_file(&beside, path.clone(), Some(beside.clone()))
     }
 
-    /// The port, where there is one.
+    /// The bound TCP address; `None` for a Unix socket.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The address cannot be read.
     pub fn port(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),
@@ -92,7 +92,7 @@ fn bind_file(at: &Path, path: PathBuf, beside: Option<PathBuf>) -> io::Result<Ad
     Ok(AdminSocket::Unix(listener, file))
 }
 
-/// Removes a socket on which nobody listens. Anything else that has the name stays.
+/// Removes a socket file without a listener. Any other file stays.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

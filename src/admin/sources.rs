@@ -1,4 +1,4 @@
-//! Where the admin API reads what it shows: borrowed for one answer, never kept.
+//! Sources of the admin API's answers: borrowed for one answer, never stored.
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::account::{ShardCounters, StageHistograms};
@@ -11,24 +11,24 @@ use forebay_replicas::ReplicaFigures;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The fleet, and what runs on it.
+/// The fleet and its load.
 #[derive(Clone, Copy)]
 pub struct FleetView<'a> {
-    /// The fleet that the shards have.
+    /// The fleet snapshot of the shards.
     pub fleet: &'a FleetSnapshot,
-    /// What is in flight where.
+    /// Load of each rank.
     pub board: &'a LoadBoard,
-    /// What engines report of their load.
+    /// Load reports of engines.
     pub loads: &'a LoadReporter,
-    /// When the question is answered.
+    /// Time of the answer.
     pub now: NanosSinceStart,
 }
 
-/// The KV-event feeds that run.
+/// The running KV-event feeds.
 pub struct FeedsView<'a> {
-    /// What all feeds have counted.
+    /// Counters of all feeds.
     pub counters: &'a FeedCounters,
-    /// What each feed is doing, by its rank.
+    /// Status of each rank's feed.
     pub statuses: HashMap<RankIndex, &'a FeedStatus>,
     /// The KV pools that ranks share.
     pub pools: Vec<KvPoolView<'a>>,
@@ -37,42 +37,42 @@ pub struct FeedsView<'a> {
 /// A KV pool that ranks share.
 #[derive(Clone, Copy, Debug)]
 pub struct KvPoolView<'a> {
-    /// Its name, as configured.
+    /// Name of the pool, as configured.
     pub name: &'a str,
-    /// The model whose blocks these are.
+    /// The model of the pool's blocks.
     pub model: &'a str,
-    /// Its number in the index.
+    /// Number of the pool in the index.
     pub number: RankIndex,
-    /// Blocks that it is believed to hold.
+    /// Blocks that the pool is predicted to hold.
     pub blocks: usize,
-    /// Memory of what is known of it.
+    /// Memory of the pool's ledger.
     pub bytes: usize,
 }
 
-/// The shards, in their order.
+/// The shards, in index order.
 pub struct ShardsView<'a> {
-    /// What each shard has counted.
+    /// Counters of each shard.
     pub counters: &'a [Arc<ShardCounters>],
-    /// Times of the stages, of all shards.
+    /// Stage times of all shards.
     pub histograms: &'a StageHistograms,
-    /// True for shards that make no progress.
+    /// True for a shard without progress.
     pub stalled: Vec<bool>,
 }
 
-/// Snapshots that were written.
+/// Counts of written snapshots.
 pub struct SnapshotFigures {
-    /// Snapshots that are in their place.
+    /// Snapshots written successfully.
     pub written_count: u64,
-    /// Snapshots that could not be written.
+    /// Snapshots that failed.
     pub failed_count: u64,
-    /// The last one that was written.
+    /// The last successful snapshot.
     pub last: Option<SavedSnapshot>,
 }
 
-/// A snapshot that is in its place.
+/// A successfully written snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SavedSnapshot {
-    /// When the file was whole.
+    /// When the file was complete.
     pub ended_at: NanosSinceStart,
     /// Size of the file.
     pub bytes: u64,
@@ -80,83 +80,83 @@ pub struct SavedSnapshot {
     pub ranks: u64,
     /// Blocks of all ranks.
     pub blocks: u64,
-    /// Time from the first copy to the end.
+    /// Time from the first copy to the complete file.
     pub took_ns: u64,
-    /// Longest time that the copy of one rank kept the loop.
+    /// Longest time that the copy of a single rank blocked the loop.
     pub copy_ns_max: u64,
 }
 
-/// What `/metrics` is made from.
+/// Sources of `/metrics`.
 pub struct ScrapeSources<'a> {
-    /// The fleet, and what runs on it.
+    /// The fleet and its load.
     pub fleet: FleetView<'a>,
-    /// How fast the pools end requests.
+    /// Requests that each pool ends per second.
     pub drain_rates: &'a DrainRates,
-    /// The KV-event feeds that run.
+    /// The running KV-event feeds.
     pub feeds: &'a FeedsView<'a>,
-    /// The shards, in their order.
+    /// The shards, in index order.
     pub shards: &'a ShardsView<'a>,
     /// The radix index.
     pub index: &'a IndexReader,
-    /// `None` where no snapshots are written.
+    /// `None` if snapshots are off.
     pub snapshots: Option<SnapshotFigures>,
-    /// `None` for a router that is alone.
+    /// `None` for a router without replicas.
     pub replicas: Option<ReplicaFigures>,
-    /// What is told of single requests.
+    /// Counters of log lines and spans.
     pub records: RecordFigures,
 }
 
-/// What is told of single requests, and what of it was lost.
+/// Lost log lines, and exported and lost spans.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordFigures {
-    /// Lines of the log that were dropped.
+    /// Log lines that were dropped.
     pub log_dropped: u64,
-    /// Spans for a collector.
+    /// Spans for the trace collector.
     pub spans: SpanFigures,
 }
 
-/// Spans that were sent to a collector, and those that were lost.
+/// Spans that were exported or lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpanFigures {
-    /// Taken by the collector.
+    /// Accepted by the collector.
     pub exported: u64,
-    /// Lost because too many waited.
+    /// Dropped because the queue was full.
     pub full: u64,
     /// Lost because the collector refused them.
     pub refused: u64,
-    /// Lost because the collector did not answer.
+    /// Lost because the collector did not respond.
     pub unreachable: u64,
 }
 
-/// What `/workers` is made from.
+/// Sources of `/workers`.
 pub struct WorkerSources<'a> {
-    /// The fleet, and what runs on it.
+    /// The fleet and its load.
     pub fleet: FleetView<'a>,
-    /// The KV-event feeds that run.
+    /// The running KV-event feeds.
     pub feeds: &'a FeedsView<'a>,
-    /// What a prefill worker waits for before it takes traffic.
+    /// Condition that a prefill worker waits for before it takes traffic.
     pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
-    /// How far a worker's sleep has come; `None` for one that is awake.
+    /// Progress of a worker's sleep; `None` if it is awake.
     pub sleep: &'a dyn Fn(WorkerIndex) -> Option<&'static str>,
-    /// Name of the worker by which requests use the same engine, if they do.
+    /// Name of the worker through which requests use the same engine, if there is such a worker.
     pub engine_used_by: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
-    /// Where the load reports of a worker come from.
+    /// Source of a worker's load reports.
     pub load_source: &'a dyn Fn(WorkerIndex) -> Option<ReportSource>,
 }
 
 impl FeedsView<'_> {
-    /// What the rank's feed is doing; `None` if it has none.
+    /// Status of the rank's feed; `None` without a feed.
     pub(crate) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {
         self.statuses.get(&rank).copied()
     }
 
-    /// The KV pool of that number.
+    /// The KV pool with that number.
     pub(crate) fn pool(&self, number: RankIndex) -> Option<&KvPoolView<'_>> {
         self.pools.iter().find(|pool| pool.number == number)
     }
 }
 
-/// Of all shards together.
+/// Sum over all shards.
 pub(crate) fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
     counters.iter().map(|shard| read(shard)).sum()
 }

@@ -1,5 +1,5 @@
-//! The rejection windows as JSON and by hand: `GET` and `POST /admin/window`. Called by the control
-//! plane's loop; a window that is opened here reaches the other replicas as any other does.
+//! The rejection windows: `GET` and `POST /admin/window`. Called by the control plane's loop. A
+//! window opened here reaches the other replicas like any other window.
 
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::parse_duration;
@@ -9,13 +9,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longest time that a window is opened for by hand: whoever forgets it finds the router serving
-/// again.
+/// Longest window by hand: a window that an operator forgets must end.
 const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
 /// Longest model name that an answer repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
 
-/// Whose word a window is, and what it is called.
+/// Openers of a window, and their labels.
 pub(crate) const OPENERS: [(OpenedBy, &str); 3] =
     [(OpenedBy::Here, "here"), (OpenedBy::Hand, "hand"), (OpenedBy::Elsewhere, "elsewhere")];
 
@@ -23,12 +22,12 @@ const HOW_TO_ASK: &str = "\
 the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long, up to \"1h\"; {\"close\": true} serves them again; \
 \"model\": NAME limits it to the workers that serve that model";
 
-/// What is asked for.
+/// A request to open or close windows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowRequest {
-    /// Absent: all.
+    /// Absent: all models.
     model: Option<String>,
-    /// How long; absent: closed.
+    /// Duration of the window; absent: close it.
     open: Option<Duration>,
 }
 
@@ -40,15 +39,15 @@ struct Body {
     close: Option<bool>,
 }
 
-/// No worker serves that model; the text says so.
+/// No worker serves that model; contains the message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnknownModel(pub(crate) String);
 
 impl WindowRequest {
-    /// From a body.
+    /// Parses a request body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the fault in the body.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self, String> {
         let body: Body =
             serde_json::from_slice(body).map_err(|error| format!("{error}; {HOW_TO_ASK}"))?;
@@ -60,7 +59,7 @@ impl WindowRequest {
         Ok(Self { model: body.model, open })
     }
 
-    /// Opens or closes, whoever opened before.
+    /// Opens or closes windows, regardless of their opener.
     ///
     /// # Errors
     /// No worker serves the model.
@@ -96,7 +95,7 @@ fn open_for(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// The pools of those that answer and of those that prefill for them.
+/// The model's pool, and the pool of its prefill ranks.
 fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2], UnknownModel> {
     let model = fleet.model_for(name);
     let pools = model.map(|(_, model)| [Some(model.pool), model.prefill_pool]).unwrap_or_default();
@@ -144,7 +143,7 @@ pub(crate) fn shown(
     })
 }
 
-/// Rounded up: an open window has at least one left.
+/// Rounded up: an open window has at least 1 ms left.
 fn milliseconds(until: NanosSinceStart, now: NanosSinceStart) -> u64 {
     until.since(now).div_ceil(1_000_000)
 }

@@ -1,4 +1,4 @@
-//! The fleet as JSON, for `GET /workers`: what people ask first when a request went somewhere odd.
+//! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
 use super::metrics_text::approximate;
 use super::roles;
@@ -20,7 +20,7 @@ pub fn list(sources: &WorkerSources<'_>) -> Value {
     json!({ "generation": fleet.generation, "workers": workers })
 }
 
-/// One of them; `None` for a name that no worker has.
+/// A single worker; `None` if the name is unknown.
 #[must_use]
 pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
     let mut workers = sources.fleet.fleet.present_workers();
@@ -54,7 +54,7 @@ pub(crate) fn scheme(worker: &Worker) -> &'static str {
     if worker.connector.is_some() { "https" } else { "http" }
 }
 
-/// Requests on all ranks that it ever had: one whose rank is gone is still on its way.
+/// Requests on all ranks that the worker ever had: a request may outlive its rank.
 fn in_flight(worker: WorkerIndex, sources: &WorkerSources<'_>) -> u64 {
     let FleetView { fleet, board, .. } = sources.fleet;
     let ranks = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
@@ -120,7 +120,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
     }))
 }
 
-/// What is held against a rank, for whose requests, and until when.
+/// Failures recorded against a rank: for which callers and models, and until when.
 fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
     let HeldFailures { score, status, is_one_model, is_one_caller, until, pauses } = held;
     json!({
@@ -133,7 +133,7 @@ fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
     })
 }
 
-/// The queue for the rank; others may share it. Null without queues.
+/// The queue of the rank, which other ranks may share. Null without queues.
 fn queue(rank: RankIndex, sources: &WorkerSources<'_>) -> Value {
     let queue =
         sources.fleet.fleet.queue_of(rank).and_then(|queue| sources.fleet.board.queue(queue));
@@ -143,7 +143,7 @@ fn queue(rank: RankIndex, sources: &WorkerSources<'_>) -> Value {
     })
 }
 
-/// How a rank's event stream is.
+/// Status of a rank's event stream.
 fn following(feed: &FeedStatus) -> Value {
     json!({
         "state": feed.state().name(),
@@ -155,13 +155,12 @@ fn following(feed: &FeedStatus) -> Value {
     })
 }
 
-/// A KV pool that the rank shares with others.
+/// A KV pool that several ranks share.
 fn shared(pool: &KvPoolView<'_>) -> Value {
     json!({ "name": pool.name, "blocks": pool.blocks })
 }
 
-/// What the rank's engine said last of its load, and what of it is not ours; null if it never said
-/// anything.
+/// The rank's last load report, with the load that this router did not send; null without a report.
 pub(crate) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
     let Some(report) = reports.newest(rank) else { return Value::Null };
     json!({
@@ -176,7 +175,7 @@ pub(crate) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStar
     })
 }
 
-/// The engine's word.
+/// Name of the engine.
 pub(crate) fn engine(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Vllm => "vllm",
@@ -185,7 +184,7 @@ pub(crate) fn engine(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The word for its health.
+/// Name of the health state.
 pub(crate) const fn state(state: WorkerState) -> &'static str {
     match state {
         WorkerState::Unknown => "unknown",

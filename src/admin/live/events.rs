@@ -1,6 +1,6 @@
-//! What has happened to the fleet, in words: read off two snapshots of the fleet, and off the
+//! Recent events of the fleet as text, derived from consecutive fleet snapshots and from the
 //! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
-//! fleet, and a look at each pool while a window is open.
+//! fleet, and a check of each pool while a window is open.
 
 use super::super::windows::OPENERS;
 use forebay_base::limits::LIVE_EVENTS_MAX;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Older events are only in a whole snapshot.
 const RECENT: Duration = Duration::from_secs(5);
-/// Ranks of a worker that come or go within that time are one event.
+/// Feed changes of a worker's ranks within that time are merged into a single event.
 const TOGETHER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -21,14 +21,14 @@ struct LiveEvent {
     id: u64,
     /// Counts up with each change of an event.
     number: u64,
-    /// Whose ranks, and how many: for events that grow.
+    /// Worker and number of ranks, for events that grow.
     ranks: Option<(WorkerIndex, usize)>,
     at: NanosSinceStart,
     kind: &'static str,
     text: String,
 }
 
-/// Ranks whose feeds came or went.
+/// Ranks whose feeds connected or ended.
 struct FeedChange<'a> {
     kind: &'static str,
     worker: WorkerIndex,
@@ -42,7 +42,7 @@ struct FeedChange<'a> {
 pub(super) struct Events {
     kept: VecDeque<LiveEvent>,
     pushed_count: u64,
-    /// Pools whose window was open.
+    /// Pools whose window was open at the last check.
     open: Vec<PoolIndex>,
 }
 
@@ -57,14 +57,14 @@ impl Events {
         self.kept.push_back(LiveEvent { id, number, ranks: None, at, kind, text });
     }
 
-    /// Ranks of one worker, beside those that did the same a moment ago.
+    /// Adds ranks of a worker to its recent event of the same kind, or begins an event.
     fn push_ranks(&mut self, change: &FeedChange<'_>, at: NanosSinceStart) {
         let FeedChange { kind, worker, name, words, count } = *change;
         if count == 0 {
             return;
         }
         let is_same = |event: &&mut LiveEvent| {
-            let is_its = event.ranks.is_some_and(|(whose, _)| whose == worker);
+            let is_its = event.ranks.is_some_and(|(of, _)| of == worker);
             is_its && event.kind == kind && event.at.plus(TOGETHER) > at
         };
         let text = |count| format!("{name}: {words} {}", ranks(count));
@@ -82,7 +82,7 @@ impl Events {
         }
     }
 
-    /// As JSON, oldest first; all or those that are new.
+    /// Events as JSON, oldest first; all, or only the recent ones.
     pub(super) fn list(&self, all: bool, now: NanosSinceStart) -> Vec<Value> {
         let is_shown = |event: &&LiveEvent| all || event.at.plus(RECENT) > now;
         let shown = |event: &LiveEvent| {
@@ -115,7 +115,7 @@ impl Events {
         }
     }
 
-    /// One line for all ranks of a worker.
+    /// A single event for all ranks of a worker.
     fn compare_feeds(
         &mut self,
         before: &FleetSnapshot,
@@ -174,7 +174,7 @@ impl Events {
     }
 }
 
-/// Kind and words of each change.
+/// Kind and text of each change.
 fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'static str)> {
     let before = was.map_or(WorkerState::Gone, |was| was.state);
     let mut changes = Vec::new();

@@ -1,8 +1,8 @@
-//! What the live page reads: a stream of snapshots, one a second, of the facts that `/metrics` and
-//! `/workers` are made from. Owned by the control plane's loop, which asks [`LiveFeed::is_due`] at
-//! each tick and makes nothing while nobody looks. All viewers share the bytes of a snapshot.
-//! Limits: `LIVE_VIEWERS_MAX` viewers; a viewer that does not read misses snapshots, holds the two
-//! that it has not read, and ends as any silent connection of the admin API does.
+//! The live page's stream: a snapshot per second of the facts behind `/metrics` and `/workers`.
+//! Owned by the control plane's loop, which calls [`LiveFeed::is_due`] at each tick and makes no
+//! snapshot without viewers. All viewers share the bytes of a snapshot. Limits: `LIVE_VIEWERS_MAX`
+//! viewers. A viewer that does not read misses snapshots, holds at most two unread, and is closed
+//! like any silent connection of the admin API.
 
 mod events;
 mod ranks;
@@ -23,31 +23,31 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
-/// From one snapshot to the next; a little less, for the loop looks ten times a second.
+/// Snapshot period; slightly less than a second, for the loop ticks ten times a second.
 const PERIOD: Duration = Duration::from_millis(950);
-/// Snapshots that wait for a viewer.
+/// Unread snapshots per viewer.
 const UNREAD_MAX: usize = 2;
-/// Snapshots between two that are whole, for a viewer that has lost its thread.
+/// Every tenth snapshot is whole, for a viewer whose state has diverged.
 const WHOLE_EVERY: u64 = 10;
 
-/// All viewers, and what has happened.
+/// All viewers, and recent events.
 #[derive(Debug, Default)]
 pub struct LiveFeed {
     viewers: Vec<Sender<Bytes>>,
     events: Events,
     shown_at: Option<NanosSinceStart>,
     shown_generation: u64,
-    /// The next one is to be whole: somebody has not seen one.
+    /// The next snapshot must be whole: a viewer is new or has missed a snapshot.
     is_whole_due: bool,
     shown_count: u64,
 }
 
-/// The body of the stream that one viewer reads.
+/// Body of a viewer's stream.
 #[derive(Debug)]
 pub struct LiveViewer(Receiver<Bytes>);
 
 impl LiveFeed {
-    /// One viewer more, who gets a whole snapshot next; `None` where there are too many.
+    /// Adds a viewer, which gets a whole snapshot next; `None` at the limit.
     pub fn join(&mut self) -> Option<LiveViewer> {
         self.viewers.retain(|viewer| !viewer.is_closed());
         if self.viewers.len() >= LIVE_VIEWERS_MAX {
@@ -60,19 +60,19 @@ impl LiveFeed {
         Some(LiveViewer(unread))
     }
 
-    /// Ends all streams: another process serves the address from now on.
+    /// Ends all streams: another process takes over the address.
     pub fn end(&mut self) {
         self.viewers.clear();
     }
 
-    /// Is a snapshot to be made? Not while nobody looks.
+    /// True if a snapshot is due. Never without viewers.
     pub fn is_due(&mut self, now: NanosSinceStart) -> bool {
         self.viewers.retain(|viewer| !viewer.is_closed());
         let is_time = self.shown_at.is_none_or(|at| now >= at.plus(PERIOD));
         is_time && !self.viewers.is_empty()
     }
 
-    /// Makes a snapshot and hands it to all viewers.
+    /// Makes a snapshot and sends it to all viewers.
     pub fn show(&mut self, sources: &LiveSources<'_, '_, '_>) {
         let fleet = &sources.scrape.fleet;
         let is_whole = std::mem::take(&mut self.is_whole_due)
@@ -96,22 +96,22 @@ impl LiveFeed {
         self.is_whole_due = has_missed;
     }
 
-    /// Notes how the fleet has changed.
+    /// Records events of a fleet change.
     pub fn changed(&mut self, before: &FleetSnapshot, now: NanosSinceStart, fleet: &FleetSnapshot) {
         self.events.compare(before, fleet, now);
     }
 
-    /// Notes windows that have opened or closed.
+    /// Records windows that opened or closed.
     pub fn observe(&mut self, fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) {
         self.events.observe(fleet, windows, now);
     }
 
-    /// Notes that a rank is ejected, or comes back.
+    /// Records a rank's ejection or return.
     pub fn ejected(&mut self, kind: &'static str, text: String, now: NanosSinceStart) {
         self.events.push(kind, text, now);
     }
 
-    /// Notes that the configuration was read again.
+    /// Records a reload of the configuration.
     pub fn reloaded(&mut self, text: String, now: NanosSinceStart) {
         self.events.push("reload", text, now);
     }

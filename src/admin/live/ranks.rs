@@ -1,5 +1,5 @@
-//! The ranks of a snapshot: a column for each figure, which has the name of its metric, and a place
-//! for each rank. What changes with the fleet alone is in whole snapshots only.
+//! The ranks of a snapshot: a column for each figure, named after its metric, with an entry for
+//! each rank. Columns that change only with the fleet are in whole snapshots only.
 
 use super::super::catalogue;
 use super::super::metrics_text::approximate;
@@ -57,7 +57,7 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
     Value::Object(columns)
 }
 
-/// Whose ranks they are, and what they can do.
+/// Workers and properties of the ranks.
 pub(super) fn places(sources: &ScrapeSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let column = |read: &dyn Fn(&Rank) -> Value| -> Value {
@@ -74,7 +74,7 @@ pub(super) fn places(sources: &ScrapeSources<'_>) -> Value {
     })
 }
 
-/// All workers; `index` is what their ranks call them.
+/// All workers; `index` is the `worker` of their ranks.
 pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let shown = |(index, worker): (WorkerIndex, &Worker)| {

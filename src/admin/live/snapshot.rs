@@ -1,6 +1,5 @@
-//! One snapshot as JSON. Figures that `/metrics` shows have the name of their metric, without the
-//! prefix, and come from the same readers; rates and quantiles are left to the page, which has two
-//! snapshots.
+//! A snapshot as JSON. Figures of `/metrics` are named after their metric, without the prefix, and
+//! use the same readers. The page computes rates and quantiles from consecutive snapshots.
 
 use super::super::catalogue;
 use super::super::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
@@ -14,22 +13,22 @@ use forebay_fleet::account::{Count, RankCount, Stage};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What a snapshot is made from.
+/// Sources of a snapshot.
 pub struct LiveSources<'a, 's, 'w> {
-    /// What `/metrics` is made from.
+    /// Sources of `/metrics`.
     pub scrape: &'a ScrapeSources<'s>,
-    /// What `/workers` is made from.
+    /// Sources of `/workers`.
     pub workers: &'a WorkerSources<'w>,
-    /// Why no requests can be served; empty when they can.
+    /// Why the router serves no requests; empty if it does.
     pub reasons: Vec<String>,
-    /// Other routers; `None` for a router that is alone.
+    /// Other routers; `None` without replicas.
     pub replicas: Option<Value>,
 }
 
-/// One snapshot to be written.
+/// Contents of a snapshot.
 pub(super) struct SnapshotParts<'a, 's, 'w> {
     pub(super) sources: &'a LiveSources<'a, 's, 'w>,
-    /// With the parts that change with the fleet alone.
+    /// Include the parts that change only with the fleet.
     pub(super) is_whole: bool,
     pub(super) events: Vec<Value>,
 }
@@ -74,7 +73,7 @@ const fn queue_mode(mode: QueueMode) -> &'static str {
     }
 }
 
-/// Figures of metrics that have no labels, and of one that has a sum worth showing.
+/// Totals of metrics without labels, and of `OVERLAP_BYTES`.
 fn totals(sources: &ScrapeSources<'_>) -> Value {
     let mut totals = Map::new();
     for (count, metric) in Count::ALL {
@@ -125,7 +124,7 @@ fn stages(sources: &ScrapeSources<'_>) -> Value {
     json!({ "bounds": bounds, "stages": stages })
 }
 
-/// Each pool with its window and its queue.
+/// Each pool with its window and its queues.
 fn pools(sources: &ScrapeSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let board = sources.fleet.board;

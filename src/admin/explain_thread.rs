@@ -1,5 +1,5 @@
-//! The thread that explains prompts, so that the control plane goes on meanwhile: what is explained
-//! may be as long as a request may be. One question after the other. Limits: `QUESTIONS_MAX`
+//! The thread that explains prompts. An explained request may be as large as any request, and must
+//! not block the control plane. Explanations run one after another. Limits: `QUESTIONS_MAX`
 //! questions wait, further ones are refused.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
@@ -16,36 +16,36 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Questions that wait; bodies are as long as the admin API takes them.
+/// Questions that wait; each holds a body of at most the admin API's limit.
 const QUESTIONS_MAX: usize = 4;
 const COME_BACK_AFTER: Duration = Duration::from_secs(1);
-/// Where the thread competes with a shard for a core, the shard wins.
+/// When the thread competes with a shard for a core, the shard wins.
 const NICE: i32 = 10;
 
-/// What is known when the question comes.
+/// Facts gathered when the question arrives.
 #[derive(Debug)]
 pub struct ExplainFacts {
-    /// What was configured, as it runs.
+    /// The running configuration.
     pub config: Arc<Config>,
-    /// The fleet that the shards have.
+    /// The fleet snapshot of the shards.
     pub fleet: Arc<FleetSnapshot>,
-    /// What is in flight where.
+    /// Load of each rank.
     pub board: Arc<LoadBoard>,
-    /// What engines report of their load.
+    /// Load reports of engines.
     pub reports: LoadReports,
-    /// The radix index, for reading.
+    /// The radix index, read-only.
     pub index: IndexReader,
-    /// What each shard has counted.
+    /// Counters of each shard.
     pub counters: Vec<Arc<ShardCounters>>,
-    /// When the question came.
+    /// Arrival time of the question.
     pub now: NanosSinceStart,
 }
 
-/// The way back to who asked.
+/// Channel for the answer to the caller.
 pub type ExplainAnswer = oneshot::Sender<Result<Value, Refusal>>;
 type ExplainQuestion = (ExplainRequest, ExplainFacts, ExplainAnswer);
 
-/// The way to the thread, which ends when this is dropped.
+/// Handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
 pub struct Explaining(SyncSender<ExplainQuestion>);
 
@@ -60,7 +60,7 @@ impl Explaining {
         Ok(Self(questions))
     }
 
-    /// Hands over a question; refuses it where too many wait.
+    /// Queues a question; refuses it if the queue is full.
     pub fn ask(&self, asked: ExplainRequest, known: ExplainFacts, answer: ExplainAnswer) {
         if let Err(refused) = self.0.try_send((asked, known, answer)) {
             use std::sync::mpsc::TrySendError::{Disconnected, Full};
@@ -72,7 +72,7 @@ impl Explaining {
 }
 
 fn work(asked: &Receiver<ExplainQuestion>) {
-    // Not allowed: then they share.
+    // Without the permission both threads share the core.
     let _ = rustix::process::nice(NICE);
     let mut explainer = Explainer::new();
     while let Ok((asked, known, answer)) = asked.recv() {
@@ -85,7 +85,7 @@ fn work(asked: &Receiver<ExplainQuestion>) {
             counters: &known.counters,
             now: known.now,
         };
-        // Who asked may have gone.
+        // The caller may have disconnected.
         let _ = answer.send(explainer.explain(&asked, &sources));
     }
 }

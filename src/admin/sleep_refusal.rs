@@ -1,17 +1,17 @@
-//! Why an order to sleep or to wake up is refused.
+//! Reasons to refuse a sleep or wake-up order.
 
-/// Why an engine is not told.
+/// Reason why the order is not sent to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SleepRefused {
     /// No worker has the name.
     Unknown,
-    /// Only vLLM has the calls.
+    /// Only vLLM supports sleep.
     Engine,
-    /// It drains or leaves by another order.
+    /// The worker drains or leaves by another order.
     Drains,
-    /// It cannot be woken before it sleeps.
+    /// The engine must finish falling asleep before it can wake.
     FallsAsleep,
-    /// It cannot be sent to sleep before it is awake.
+    /// The engine must finish waking up before it can sleep.
     WakesUp,
 }
 
