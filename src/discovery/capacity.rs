@@ -1,69 +1,68 @@
-//! How many requests each rank runs at once, as far as its engine tells. Sans-IO like
-//! [`super::described`]: bodies in, numbers out. What a number says is one rank's own share: past
-//! it requests wait inside the engine.
+//! Requests that each rank runs at once, as far as its engine reports the number. Sans-IO like
+//! [`super::described`]: bodies in, numbers out. A number is the limit of a single rank; past it
+//! requests wait inside the engine.
 
 use serde_json::Value;
 
-/// A rank's number is believed up to this; engines run some thousands at most.
+/// Larger numbers are ignored; engines run some thousands at most.
 const RUNNING_MAX_MAX: u64 = 1 << 20;
 
-/// SGLang's `/server_info`: what the scheduler of that rank has settled on, else what the server
-/// was started with.
+/// SGLang's `/server_info`: the limit that the rank's scheduler has settled on, else the server's
+/// argument.
 ///
-/// The scheduler's word is for one rank. The argument is divided among the ranks where they share
-/// one attention (`enable_dp_attention`); copies of the whole engine get it in full. Some versions
-/// up to 0.5.19 divided it among copies too: there the scheduler's word, which they all have, is
-/// the one that counts.
+/// The scheduler's value applies to a single rank. The argument is divided among ranks that share
+/// attention (`enable_dp_attention`); replicas of the whole engine each get it in full. Some
+/// versions up to 0.5.19 divided it among replicas too; those versions all report the scheduler's
+/// value, which takes precedence.
 pub(crate) fn of_sglang_info(info: &Value, dp_rank: u32, dp_size: u32) -> Option<u32> {
     let states = info.get("internal_states").and_then(Value::as_array);
     let settled = states.and_then(|states| {
         let own = states.get(usize::try_from(dp_rank).ok()?);
-        // All ranks are configured alike; behind some front ends only the first one answers.
+        // All ranks are configured alike; behind some front ends only the first rank reports.
         own.or(states.first())?.get("effective_max_running_requests_per_dp").and_then(believed)
     });
     settled.or_else(|| {
-        let told = |key: &str| {
+        let field = |key: &str| {
             let deployment = info.get("deployment_info");
             info.get(key).or_else(|| deployment.and_then(|deployment| deployment.get(key)))
         };
-        let all = told("max_running_requests").and_then(believed)?;
-        let is_shared = told("enable_dp_attention").and_then(Value::as_bool).unwrap_or(false);
+        let all = field("max_running_requests").and_then(believed)?;
+        let is_shared = field("enable_dp_attention").and_then(Value::as_bool).unwrap_or(false);
         let share = if is_shared { all.checked_div(dp_size)? } else { all };
         (share > 0).then_some(share)
     })
 }
 
-/// SGLang's `/v1/loads`: each rank's own number, by rank.
+/// SGLang's `/v1/loads`: the limit of each rank.
 pub(crate) fn of_sglang_loads(body: &str) -> Vec<(u32, u32)> {
     let answer: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let loads = answer.get("loads").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let each = loads.iter().filter_map(|load| {
         let rank = match load.get("dp_rank") {
             None | Some(Value::Null) => 0,
-            Some(told) => u32::try_from(told.as_u64()?).ok()?,
+            Some(number) => u32::try_from(number.as_u64()?).ok()?,
         };
         Some((rank, load.get("max_running_requests").and_then(believed)?))
     });
     each.collect()
 }
 
-/// vLLM's `/server_info?config_format=json`, which only a server in development mode answers:
-/// `max_num_seqs` is each rank's own. Nothing else of vLLM tells it; `kv_cache_max_concurrency` of
-/// its metrics is how many of the longest possible requests the cache holds, which says little
-/// about usual ones.
+/// vLLM's `/server_info?config_format=json`, served only in development mode: `max_num_seqs` is the
+/// limit per rank. vLLM reports it nowhere else; the metric `kv_cache_max_concurrency` counts
+/// requests of the longest possible length, which does not bound usual requests.
 pub(crate) fn of_vllm_info(body: &str) -> Option<u32> {
     let info: Value = serde_json::from_str(body).ok()?;
     believed(info.get("vllm_config")?.get("scheduler_config")?.get("max_num_seqs")?)
 }
 
-/// llama.cpp's `/props`: its slots.
+/// llama.cpp's `/props`: its number of slots.
 pub(crate) fn of_llama_props(body: &str) -> Option<u32> {
     let props: Value = serde_json::from_str(body).ok()?;
     believed(props.get("total_slots")?)
 }
 
-fn believed(told: &Value) -> Option<u32> {
-    let number = told.as_u64().filter(|&number| number > 0 && number <= RUNNING_MAX_MAX)?;
+fn believed(value: &Value) -> Option<u32> {
+    let number = value.as_u64().filter(|&number| number > 0 && number <= RUNNING_MAX_MAX)?;
     u32::try_from(number).ok()
 }
 

@@ -1,5 +1,5 @@
-//! Asks a worker what it is: engine, models, ranks, block size, event streams. One task per worker
-//! calls it; every question is bounded, every answer may be missing.
+//! Queries a worker for its engine, models, ranks, block size and event streams. Called by the
+//! worker's task; each query is bounded, each response may be missing.
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::described::{
@@ -16,49 +16,49 @@ use forebay_zmq::{EndpointError, ZmqEndpoint};
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// Why a worker cannot be described.
+/// Reason why a worker cannot be described.
 #[derive(Debug, Error)]
 pub(crate) enum DiscoveryError {
-    /// No useful answer.
+    /// No usable response.
     #[error(transparent)]
     Ask(#[from] AskError),
     /// 401 or 403.
     #[error("it refuses the question ({0}): set `api_key` of the worker")]
     Forbidden(u16),
-    /// Something else than a model server listens there.
+    /// The server is not a model server.
     #[error("its answer to GET /v1/models is no list of models: is this a model server?")]
     Models,
-    /// SGLang without a word of its part in disaggregation.
+    /// SGLang did not report its disaggregation role.
     #[error(
         "GET /server_info does not tell whether it prefills, decodes or does both (missing, refused or unreadable): \
          set `role` of the worker"
     )]
     Role,
-    /// The configured endpoints do not fit.
+    /// The configured endpoints are invalid.
     #[error("`kv_events`: {0}")]
     Endpoint(#[from] EndpointError),
 }
 
 impl DiscoveryError {
-    /// Another address of the name may answer.
+    /// True if another address of the name may respond.
     pub(crate) const fn is_unreached(&self) -> bool {
         matches!(self, Self::Ask(error) if error.is_unreached())
     }
 }
 
-/// What the asking starts from.
+/// Inputs of a description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) config: &'a WorkerConfig,
-    /// The worker's own setting, or the one for all.
+    /// The worker's own setting, or the global setting.
     pub(crate) engine: EngineKind,
     pub(crate) url: &'a WorkerUrl,
     pub(crate) ip: IpAddr,
-    /// Ports of the same host at which other configured workers are.
+    /// Ports of other configured workers on the same host.
     pub(crate) taken_ports: &'a [u16],
 }
 
-/// Describes a worker by asking it.
+/// Describes a worker from its responses.
 pub(crate) async fn discover(
     asker: &Asker,
     subject: Subject<'_>,
@@ -77,8 +77,8 @@ pub(crate) async fn discover(
             let body = sglang_info(asker).await?.unwrap_or_default();
             match read_sglang_info(&body, &subject.url.host) {
                 Some(info) => info,
-                // One that has a part serves nothing whole; some fail for good when they are asked
-                // to.
+                // A worker with a disaggregation role serves no whole request; some fail
+                // permanently on a whole request.
                 None if subject.config.role == WorkerRole::Auto => {
                     return Err(DiscoveryError::Role);
                 }
@@ -115,20 +115,20 @@ pub(crate) async fn discover(
     Ok(described)
 }
 
-/// Does the engine of a vLLM sleep? vLLM has the call in its development mode only, and only then
-/// can it sleep. The engine itself answers: one that is busy may take long, and is awake.
+/// True if a vLLM engine is asleep. vLLM has the route only in development mode, and only then can
+/// it sleep. The engine itself responds: a busy engine may take long, and is awake.
 pub(crate) async fn is_asleep(asker: &Asker) -> bool {
     let answer = asker.get("/is_sleeping").await.unwrap_or_default();
     let answer = serde_json::from_str(&answer).unwrap_or(serde_json::Value::Null);
     answer.get("is_sleeping").and_then(serde_json::Value::as_bool) == Some(true)
 }
 
-/// What has no further answers.
+/// An SGLang worker without further information.
 fn plain(ranks: Vec<DescribedRank>) -> SglangInfo {
     SglangInfo { ranks, port_per_rank: false, files: None, place: SglangPlace::default() }
 }
 
-/// Where the KV of a prefill worker comes from, by all that is known of it.
+/// Adds the KV source of a prefill worker from its configuration and responses.
 fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangPlace, asks: bool) {
     let numbers: Vec<u32> = described.ranks.iter().map(|rank| rank.number).collect();
     let of = || {
@@ -138,8 +138,8 @@ fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangP
     described.source = (described.role == Role::Prefill).then(of);
 }
 
-/// Asks for what the first answers did not tell: how many requests each rank runs at once. It is
-/// never worth a worker: no answer leaves it unknown.
+/// Queries the number of requests that each rank runs at once, if the first responses lack it. A
+/// missing response leaves it unknown and is no error.
 async fn with_capacity(
     asker: &Asker,
     dialect: Dialect,
@@ -197,7 +197,7 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
     Ok(described)
 }
 
-/// Lays the worker's own settings over what was found.
+/// Overrides the description with the worker's own settings.
 fn configured(
     mut described: Description,
     subject: Subject<'_>,
@@ -208,9 +208,9 @@ fn configured(
     let count = count.unwrap_or_else(|| described.ranks.len().max(listed)).max(1);
     let first = described.ranks.first().map_or(0, |rank| rank.number);
     let last = described.ranks.last().cloned().unwrap_or_default();
-    let unheard = DescribedRank { events: None, load: None, ..last };
+    let template = DescribedRank { events: None, load: None, ..last };
     let known = described.ranks.len().min(count);
-    let further = numbered(first, count, &unheard).into_iter().skip(known);
+    let further = numbered(first, count, &template).into_iter().skip(known);
     described.ranks.truncate(count);
     described.ranks.extend(further);
     if let Some(own_ports) = config.port_per_rank {
@@ -237,8 +237,8 @@ fn configured(
     Ok(described)
 }
 
-/// Configured names replace those of the engine. `*` is no name: beside the names, or beside the
-/// engine's list where it stands alone, the worker takes any.
+/// Configured names replace the engine's names. `*` is not a name: the worker then takes any name
+/// beside the configured names, or beside the engine's list if `*` is configured alone.
 fn set_models(described: &mut Description, configured: &[String]) {
     let takes_any = configured.iter().any(|name| *name == ANY_MODEL);
     let mut names = configured.iter().filter(|name| *name != ANY_MODEL).peekable();
@@ -256,7 +256,7 @@ fn set_models(described: &mut Description, configured: &[String]) {
     }
 }
 
-/// Ranks from the first one on whose port is that of another configured worker are that worker's.
+/// Drops ranks from the first position whose port belongs to another configured worker.
 fn leave_to_others(ranks: &mut Vec<DescribedRank>, subject: Subject<'_>) {
     let is_taken = |position: usize| {
         let offset = u16::try_from(position).ok();
@@ -268,8 +268,8 @@ fn leave_to_others(ranks: &mut Vec<DescribedRank>, subject: Subject<'_>) {
     }
 }
 
-/// A rank's own endpoint of a configured list: one for each by position, or one base for all, which
-/// engines add the rank's number to.
+/// A rank's endpoint in a configured list: either an entry for each rank by position, or a single
+/// base to which engines add the rank's number.
 fn of_rank(
     list: &[String],
     position: usize,
@@ -283,7 +283,7 @@ fn of_rank(
     }
 }
 
-/// Is the worker well? The cheapest honest question of each engine.
+/// Checks the worker's health by the cheapest reliable route of its engine.
 pub(crate) async fn check_health(
     asker: &Asker,
     configured: Option<&str>,
@@ -368,8 +368,8 @@ async fn sglang_info(asker: &Asker) -> Result<Option<String>, DiscoveryError> {
     }
 }
 
-/// A route that may be missing, or not for us. A dead server is still an error, and so is one that
-/// cannot tell just now: what it said before stays true.
+/// Requests a route that may be missing or forbidden. A dead server is an error, and so is a server
+/// that is overloaded: its earlier response stays valid.
 async fn optional(asker: &Asker, path: &str) -> Result<Option<String>, DiscoveryError> {
     match asker.get(path).await {
         Ok(body) => Ok(Some(body)),

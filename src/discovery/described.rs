@@ -1,5 +1,5 @@
-//! What a worker's answers say about it. Sans-IO: bodies in, a [`Description`] out;
-//! [`super::describe`] fetches them.
+//! Parses a worker's responses. Sans-IO: bodies in, a [`Description`] out; [`super::describe`]
+//! fetches them.
 
 use super::capacity::of_sglang_info;
 use super::kv_source::{KvSource, SglangPlace};
@@ -15,61 +15,62 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Most models of one worker that are served; further ones are left out.
+/// Most models of a worker that are served; further models are omitted.
 const MODELS_PER_WORKER_MAX: usize = 256;
-/// Models of one worker that a line for people names.
+/// Models of a worker that a log line names.
 const MODELS_IN_WORDS_MAX: usize = 4;
-/// Ranks of one deployment are numbered below this.
+/// Upper bound of rank numbers in a deployment.
 const RANK_NUMBER_MAX: u32 = 1 << 16;
 
-/// A worker as its own answers and the configuration describe it.
+/// A worker as its responses and the configuration describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Which engine answers there.
+    /// Engine of the worker.
     pub dialect: Dialect,
-    /// Its names, as far as the configuration or the engine lists any.
+    /// Model names that the configuration or the engine lists.
     pub models: Vec<ServedModel>,
-    /// Where the names come from, or why there is none.
+    /// Source of the names, or why they are missing.
     pub listing: Listing,
-    /// At least one; behind one port the position is the number that requests are pinned by.
+    /// At least one rank; behind a shared port the position is the number that pins a request.
     pub ranks: Vec<DescribedRank>,
-    /// True when every rank listens on its own port: that of the URL plus its position.
+    /// True if every rank listens on its own port: the URL's port plus the rank's position.
     pub port_per_rank: bool,
     /// Legs that the worker serves.
     pub role: Role,
-    /// Where its KV comes from, if it prefills for others.
+    /// Source of its KV, for a prefill worker.
     pub source: Option<KvSource>,
-    /// It has freed its GPU memory, and serves nothing until it is woken.
+    /// The engine has freed its GPU memory, and serves nothing until it wakes.
     pub is_asleep: bool,
 }
 
-/// What is known of the names that a worker serves.
+/// Origin of a worker's model names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
     /// The engine lists them.
     Listed,
     /// The configuration lists them.
     Configured,
-    /// By the configuration the worker takes any name that no worker lists: `models` has `*`, or
-    /// health checks are off and `models` is empty.
+    /// By configuration the worker takes any name that no worker lists: `models` has `*`, or health
+    /// checks are off and `models` is empty.
     Any,
     /// The engine lists no name.
     Nothing {
-        /// It has no list: 404, 405 or 501. `None`: its list has no name but `*` or an empty one.
+        /// Status of a server without the route: 404, 405 or 501. `None`: the list is empty but for
+        /// `*` or empty names.
         status: Option<u16>,
-        /// It passes its health check all the same.
+        /// The worker passes its health check all the same.
         is_well: bool,
     },
 }
 
 impl Listing {
-    /// Is nothing known that the worker serves?
+    /// True if no served model is known.
     #[must_use]
     pub const fn is_nothing(self) -> bool {
         matches!(self, Self::Nothing { .. })
     }
 
-    /// What was wrong with the list, for people.
+    /// Fault of the list, for the log.
     #[must_use]
     pub fn fault(self) -> Option<String> {
         let Self::Nothing { status, .. } = self else { return None };
@@ -79,19 +80,19 @@ impl Listing {
         ))
     }
 
-    /// What to do about it.
+    /// Advice for the operator.
     pub const HELP: &str = concat!(
         "is this the engine's port? set `models` of the worker if it serves models ",
         "that it does not list"
     );
 }
 
-/// One model name of a worker.
+/// A model name of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedModel {
-    /// The name that clients ask for.
+    /// The name that clients send.
     pub name: Arc<str>,
-    /// Its entry of `GET /v1/models`, for clients.
+    /// Its entry of `GET /v1/models`, sent to clients.
     pub card_json: Arc<str>,
     /// Path or repository of its files.
     pub root: Option<String>,
@@ -99,62 +100,62 @@ pub struct ServedModel {
     pub parent: Option<String>,
 }
 
-/// One rank of a worker.
+/// A rank of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescribedRank {
-    /// Its number within the deployment, as engines count; that of the first rank is not 0 where a
-    /// URL is one of several of a deployment.
+    /// Its number within the deployment, as engines count. The first rank's number is not 0 if the
+    /// deployment has several URLs.
     pub number: u32,
-    /// Tokens of one block; 0 while unknown.
+    /// Tokens per block; 0 while unknown.
     pub block_size_tokens: u32,
     /// Blocks that the cache holds; 0 while unknown.
     pub kv_block_count: u32,
-    /// Requests that it runs at once; further ones wait inside the engine.
+    /// Requests that it runs at once; further requests wait inside the engine.
     pub running_max: Option<u32>,
-    /// Where it publishes KV events.
+    /// Its KV event stream.
     pub events: Option<Announced>,
-    /// Computed prompts stay in its cache for later ones, as far as it tells.
+    /// The rank reuses cached prefixes; `None` if not reported.
     pub reuses_prefixes: Option<bool>,
-    /// Known to keep blocks in tiers behind the device.
+    /// Known to hold blocks in tiers behind the device.
     pub expects_tiers: bool,
-    /// Where it publishes its load.
+    /// Publisher of its load.
     pub load: Option<AnnouncedLoad>,
 }
 
-/// Where a rank publishes its KV events.
+/// A rank's announced KV event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announced {
     /// Socket that the rank publishes on.
     pub endpoint: ZmqEndpoint,
-    /// Where missed batches can be asked for.
+    /// Endpoint that replays missed batches.
     pub replay: Option<ZmqEndpoint>,
     /// First part of each message.
     pub topic: String,
 }
 
 impl Description {
-    /// The name under which the worker's blocks are rooted: its first base model's. Other names of
-    /// the same model share the engine's cache, so they share the root.
+    /// The model name that roots the worker's blocks: its first base model. Other names of the same
+    /// model share the engine's cache, so they share the root.
     #[must_use]
     pub fn root_model(&self) -> Arc<str> {
         let base = self.models.iter().find(|model| model.parent.is_none());
         base.map_or_else(|| ANY_MODEL.into(), |model| Arc::clone(&model.name))
     }
 
-    /// All names that it lists or is configured with.
+    /// All listed or configured names.
     #[must_use]
     pub fn model_names(&self) -> Vec<Arc<str>> {
         self.models.iter().map(|model| Arc::clone(&model.name)).collect()
     }
 
-    /// Does it report its load, if reports are to come from there?
+    /// True if the worker reports its load under this setting.
     #[must_use]
     pub fn reports_load(&self, wanted: LoadSource) -> bool {
         let publish = !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.load.is_some());
         ReportSource::of(wanted, self.dialect, publish).is_some()
     }
 
-    /// A line for people: engine, models, ranks, and what routing can use.
+    /// Summary for the log: engine, models, ranks, and features that routing uses.
     #[must_use]
     pub fn in_words(&self) -> String {
         let engine = match self.dialect {
@@ -181,7 +182,7 @@ impl Description {
         )
     }
 
-    /// The model of that name, if the worker serves it.
+    /// The model with that name, if the worker serves it.
     #[must_use]
     pub fn served(&self, name: &str) -> Option<&ServedModel> {
         self.models.iter().find(|model| &*model.name == name)
@@ -189,26 +190,26 @@ impl Description {
 }
 
 impl ServedModel {
-    /// The model whose text the name uses.
+    /// Base model, which determines the tokenizer.
     #[must_use]
     pub fn base_name(&self) -> Arc<str> {
         self.parent.as_deref().map_or_else(|| Arc::clone(&self.name), Into::into)
     }
 }
 
-/// The answer of `GET /v1/models`.
+/// The response to `GET /v1/models`.
 #[derive(Debug, Default)]
 pub struct ModelList {
     /// The models, each with its card.
     pub models: Vec<ServedModel>,
-    /// What the first card names as the owner.
+    /// `owned_by` of the first card.
     pub owned_by: String,
     /// The status of a server without the route.
     pub missing: Option<u16>,
 }
 
 impl ModelList {
-    /// What the answer says of the names.
+    /// Listing state of this response.
     pub(crate) fn listing(&self) -> Listing {
         match self.missing {
             None if !self.models.is_empty() => Listing::Listed,
@@ -234,8 +235,8 @@ struct Card {
     parent: Option<String>,
 }
 
-/// Reads `GET /v1/models`; cards that are no cards are left out, and so are names that no request
-/// can mean: the empty one, and `*`, which stands for all names here.
+/// Parses `GET /v1/models`. Invalid cards are skipped, and so are names that no request can use:
+/// the empty name, and `*`, which means all names here.
 #[must_use]
 pub fn read_models(body: &str) -> Option<ModelList> {
     let raw: RawList<'_> = serde_json::from_str(body).ok()?;
@@ -269,16 +270,16 @@ pub fn configured_model(name: &str) -> ServedModel {
     ServedModel { name: name.into(), card_json, root: None, parent: None }
 }
 
-/// Ranks with numbers in a row from `first` on, otherwise alike.
+/// Consecutively numbered ranks from `first`, otherwise alike.
 #[must_use]
 pub fn numbered(first: u32, count: usize, like: &DescribedRank) -> Vec<DescribedRank> {
     let numbers = (first..).take(count);
     numbers.map(|number| DescribedRank { number, ..like.clone() }).collect()
 }
 
-/// vLLM: `/metrics` tells ranks (label `engine`), block size and capacity. Without any, one rank.
-/// Where a deployment has several URLs, each tells of its own ranks only: they are numbered from
-/// the least one on.
+/// vLLM: `/metrics` reports ranks (label `engine`), block size and capacity. Without ranks, a
+/// single rank. If a deployment has several URLs, each reports only its own ranks: they are
+/// numbered from the smallest.
 pub(crate) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
     let engine = |sample: &Sample| match sample.label("engine") {
         None => Some(0),
@@ -308,11 +309,12 @@ pub(crate) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
             rank.reuses_prefixes = caching.map(|word| word.eq_ignore_ascii_case("true"));
         }
     }
-    // Every engine of one server is configured alike; some versions report the configuration once.
-    let told = ranks.iter().find(|rank| rank.block_size_tokens > 0).cloned().unwrap_or_default();
+    // All engines of a server are configured alike; some versions report the configuration once.
+    let reported =
+        ranks.iter().find(|rank| rank.block_size_tokens > 0).cloned().unwrap_or_default();
     for rank in &mut ranks {
         if rank.block_size_tokens == 0 {
-            *rank = DescribedRank { number: rank.number, ..told.clone() };
+            *rank = DescribedRank { number: rank.number, ..reported.clone() };
         }
     }
     ranks
@@ -332,7 +334,7 @@ struct EventSource {
     topic: Option<String>,
 }
 
-/// vLLM (0.31): `/kv_event_sources` tells the stream of every rank, by its number.
+/// vLLM (0.31): `/kv_event_sources` lists the stream of each rank by number.
 pub(crate) fn events_of_vllm(
     body: &str,
     host: &str,
@@ -352,17 +354,17 @@ pub(crate) fn events_of_vllm(
     sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
 }
 
-/// SGLang: `/server_info` tells ranks, page size, capacity and (0.5.13) the event streams.
+/// SGLang: `/server_info` reports ranks, page size, capacity and (0.5.13) the event streams.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SglangInfo {
-    /// Those behind this URL's port and, with ports of their own, the next ones.
+    /// Ranks behind this URL's port and, with a port per rank, the following ports.
     pub(crate) ranks: Vec<DescribedRank>,
     pub(crate) port_per_rank: bool,
     pub(crate) files: Option<String>,
     pub(crate) place: SglangPlace,
 }
 
-/// Reads `/server_info` or `/get_server_info`, worker host known.
+/// Parses `/server_info` or `/get_server_info` of a worker at `host`.
 pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let info: Value = serde_json::from_str(body).ok()?;
     let number = |value: &Value, key: &str| -> u32 {
@@ -379,7 +381,7 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let expects_tiers =
         info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
     let is_off = info.get("disable_radix_cache").and_then(Value::as_bool);
-    let deployment = info.get("deployment_info").filter(|told| told.is_object());
+    let deployment = info.get("deployment_info").filter(|value| value.is_object());
     let is_rust = text("frontend").as_deref() == Some("rust");
     let (first, count) = match deployment.filter(|_| is_rust && dp_size > 1) {
         Some(deployment) => {
@@ -404,9 +406,9 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     Some(SglangInfo { ranks, port_per_rank: dp_size > 1 && is_rust, files, place })
 }
 
-/// The Rust server has a port for each rank of its machine, from that of its first one on, and each
-/// says which rank it is (SGLang 0.5.23, `rust_server/server.py`). A URL of a later one stands for
-/// that rank alone.
+/// The Rust server has a port for each rank of its machine, starting with the first rank's port,
+/// and each port reports its rank (SGLang 0.5.23, `rust_server/server.py`). A URL with a later port
+/// addresses that rank alone.
 fn behind_rust(dp_rank: u32, machine_count: u32, dp_size: u32) -> (u32, u32) {
     let here = (dp_size / machine_count.max(1)).max(1);
     let is_first = dp_rank.is_multiple_of(here);
@@ -422,8 +424,8 @@ fn sglang_place(info: &Value, listener: Option<&Value>) -> SglangPlace {
         Some("decode") => Some(Role::Decode),
         _ => None,
     };
-    let port = |told: &Value| {
-        let port = told.get("disaggregation_bootstrap_port").and_then(Value::as_u64)?;
+    let port = |place: &Value| {
+        let port = place.get("disaggregation_bootstrap_port").and_then(Value::as_u64)?;
         u16::try_from(port).ok().filter(|port| *port > 0)
     };
     let bootstrap_port = listener.and_then(port).or_else(|| port(info));
@@ -440,7 +442,7 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {
     Some(Announced { endpoint, replay, topic })
 }
 
-/// SGLang (0.5.19): the load publisher's ports are told beside those of the events, and must not be
+/// SGLang (0.5.19): the load publisher's ports are reported beside the event ports, and must not be
 /// derived from them.
 fn sglang_load(events: &Value, rank: u32, host: &str) -> Option<AnnouncedLoad> {
     let endpoint = of_base(events, "load_endpoint_port_base", rank, host)?;
@@ -448,7 +450,7 @@ fn sglang_load(events: &Value, rank: u32, host: &str) -> Option<AnnouncedLoad> {
     Some(AnnouncedLoad { endpoint, topic })
 }
 
-/// A rank's own endpoint from the key of a port base.
+/// A rank's endpoint from the key of a port base.
 fn of_base(events: &Value, key: &str, rank: u32, host: &str) -> Option<ZmqEndpoint> {
     let place = events.get("endpoint_host").and_then(Value::as_str).unwrap_or("*");
     let port = events.get(key)?.as_u64()?;

@@ -1,5 +1,6 @@
-//! One worker looked at once, for `forebay doctor`: what it is, what it lacks, and what only a
-//! question to it can show: whether its events can be reached, and whether its tokenizer is ours.
+//! Examines a worker once, for `forebay doctor`: its description, missing features, and two facts
+//! that only a query shows: whether its event sockets are reachable, and whether its tokenizer
+//! matches.
 
 use super::described::Description;
 use super::http::Asker;
@@ -15,25 +16,25 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-/// Longest wait for a connection to the socket of events.
+/// Longest wait for a connection to an event socket.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 /// Letters, marks, digits, spaces and emoji: vocabularies differ in these.
 const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\n\tdef f(x): return x";
 
-/// What came of looking.
+/// Result of an examination.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// What the worker says of itself.
+    /// The worker's description.
     pub description: Description,
-    /// What is missing or wrong.
+    /// Missing or wrong features.
     pub lacks: Vec<Lack>,
 }
 
 impl Probe {
-    /// Looks at the worker once. Without `for_kv`, policy `kv` and its needs do not matter.
+    /// Examines the worker once. Without `for_kv`, requirements of policy `kv` are not checked.
     ///
     /// # Errors
-    /// Why the worker cannot be described.
+    /// The reason why the worker cannot be described.
     pub async fn examine(self, for_kv: bool) -> Result<Examined, String> {
         let WorkerLook { description, texts, .. } = self.look().await?;
         let mut found = Vec::new();
@@ -59,7 +60,7 @@ async fn unreachable_events(description: &Description) -> Option<Lack> {
     None
 }
 
-/// The place where nobody answers, and why; `None` where the engine is the one that connects.
+/// The address without a listener, and the error; `None` if the engine is the connecting side.
 async fn unreachable(endpoint: &ZmqEndpoint) -> Option<(String, String)> {
     if endpoint.side == Side::Bind {
         return None;
@@ -87,7 +88,7 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Models whose engine makes other tokens of a text than those that the router reads back.
+/// Models whose engine tokenizes a text differently from the router's tokenizer.
 async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
     let mut found = Vec::new();
     for (model, text) in texts {
@@ -95,7 +96,7 @@ async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) 
         let body = serde_json::json!({
             "model": &**model, "prompt": SAMPLE, "add_special_tokens": false,
         });
-        // An engine without the call says nothing of its tokenizer.
+        // An engine without the route is not checked.
         let Ok(answer) = asker.post_json("/tokenize", &body).await else { continue };
         let Ok(Tokens { tokens }) = serde_json::from_str(&answer) else { continue };
         let mut read = Vec::new();

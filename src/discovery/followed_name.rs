@@ -1,35 +1,34 @@
-//! Which of its name's addresses a worker is asked and used at. Sans-IO.
+//! Decides which address of a worker's name is queried and used. Sans-IO.
 //!
 //! | the worker | the name has its address | the name has lost its address |
 //! |---|---|---|
 //! | is up | stays | is described at the new address, and used there from then on |
-//! | does not answer | is asked at the next address | is asked at the new address |
+//! | does not respond | is queried at the next address | is queried at the new address |
 
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The system's resolver does not say how long an answer is good for. Envoy looks names up as
-/// often (`dns_refresh_rate`).
+/// The system's resolver does not report a TTL. Envoy resolves names as often (`dns_refresh_rate`).
 pub(super) const NAME_AGE_MAX: Duration = Duration::from_secs(5);
-/// Addresses of a name that are tried in turn for one description.
+/// Addresses of a name that are tried in turn per description.
 const TRIED_MAX: usize = 4;
 
-/// The name of one worker, as it was last looked up.
+/// The name of a worker, with the time of its last look-up.
 #[derive(Debug)]
 pub(super) struct FollowedName {
     looked_at: Instant,
     age_max: Duration,
 }
 
-/// What follows from a look-up.
+/// Consequence of a look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NameChange {
-    /// The worker stays where it is.
+    /// The worker keeps its address.
     Stays,
-    /// It has to be described where the name leads now.
+    /// The worker must be described at its new address.
     Moved,
-    /// It is asked there from now on.
+    /// The worker is queried at this address from now on.
     Ask(SocketAddr),
 }
 
@@ -38,8 +37,9 @@ impl FollowedName {
         Self { looked_at: now, age_max }
     }
 
-    /// Is it time to look the name up again? Whenever the worker does not answer.
-    pub(super) fn is_due(&mut self, now: Instant, is_well: bool) -> bool {
+    /// True if the name must be looked up again, which this records. Always if the worker does not
+    /// respond.
+    pub(super) fn take_due(&mut self, now: Instant, is_well: bool) -> bool {
         let is_due = !is_well || now.duration_since(self.looked_at) >= self.age_max;
         if is_due {
             self.looked_at = now;
@@ -48,7 +48,7 @@ impl FollowedName {
     }
 }
 
-/// What a look-up changes for a worker that is used at `current`.
+/// Consequence of a look-up for a worker that is used at `current`.
 pub(super) fn change(
     current: Option<SocketAddr>,
     found: &[SocketAddr],
@@ -68,7 +68,7 @@ pub(super) fn change(
     }
 }
 
-/// The addresses to be tried: the present one first, if the name still has it.
+/// Addresses to try: the current address first, if the name still has it.
 pub(super) fn tried(current: Option<SocketAddr>, mut found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if let Some(place) = found.iter().position(|at| Some(*at) == current) {
         let current = found.remove(place);
@@ -110,9 +110,9 @@ mod tests {
     fn a_name_is_looked_up_in_time_and_after_each_failure() {
         let start = Instant::now();
         let mut name = FollowedName::looked_up_at(start, NAME_AGE_MAX);
-        assert!(!name.is_due(start + NAME_AGE_MAX / 2, true));
-        assert!(name.is_due(start + NAME_AGE_MAX, true));
-        assert!(!name.is_due(start + NAME_AGE_MAX, true));
-        assert!(name.is_due(start + NAME_AGE_MAX, false));
+        assert!(!name.take_due(start + NAME_AGE_MAX / 2, true));
+        assert!(name.take_due(start + NAME_AGE_MAX, true));
+        assert!(!name.take_due(start + NAME_AGE_MAX, true));
+        assert!(name.take_due(start + NAME_AGE_MAX, false));
     }
 }

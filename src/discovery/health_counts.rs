@@ -1,36 +1,36 @@
-//! Health as counted: checks in, changes out. Sans-IO.
+//! Counts health checks: checks in, state changes out. Sans-IO.
 
 use forebay_config::HealthConfig;
 
-/// What the checks have come to so far.
+/// State after the checks so far.
 #[derive(Debug, Default)]
-pub(super) struct Reached {
+pub(super) struct HealthCounts {
     state: Option<bool>,
     good: u32,
     bad: u32,
     recovered: bool,
-    /// It was said that it cannot be reached, or that it is busy.
+    /// A log line already reported that the worker is unreachable or busy.
     pub(super) complained: bool,
 }
 
-/// What a failed check says of a worker.
+/// Consequence of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadCheck {
-    /// Nothing yet, or nothing new.
+    /// No change of state, and no log line.
     Counted,
-    /// It would be down, but it lives. Said once.
+    /// The worker would be down, but shows signs of life. Reported once.
     Excused,
-    /// It goes down by it.
+    /// The worker goes down.
     Down,
 }
 
-impl Reached {
-    /// With the state that another probe has left, if there was one.
+impl HealthCounts {
+    /// Starts from the previous probe's state, if there was a probe.
     pub(super) fn from(state: Option<bool>) -> Self {
         Self { state, ..Self::default() }
     }
 
-    /// A good check; true when the worker becomes usable by it.
+    /// A good check; true if the worker becomes usable.
     pub(super) fn good(&mut self, health: &HealthConfig) -> bool {
         self.bad = 0;
         self.good = self.good.saturating_add(1);
@@ -47,7 +47,7 @@ impl Reached {
         true
     }
 
-    /// A bad check of a worker that was never up, or is busy with requests, changes nothing.
+    /// A bad check. Changes nothing for a worker that was never up, or is busy with requests.
     pub(super) fn bad(&mut self, health: &HealthConfig, is_busy: bool) -> BadCheck {
         self.good = 0;
         self.bad = self.bad.saturating_add(1);
@@ -66,14 +66,14 @@ impl Reached {
         self.state == Some(true)
     }
 
-    /// A recovery that did not hold.
+    /// Reverts a recovery that did not last.
     pub(super) fn relapse(&mut self) {
         self.state = Some(false);
         self.good = 0;
     }
 
     /// True once after a recovery.
-    pub(super) fn was_down(&mut self) -> bool {
+    pub(super) fn take_recovery(&mut self) -> bool {
         std::mem::take(&mut self.recovered)
     }
 }

@@ -1,4 +1,4 @@
-//! Small questions to workers over HTTP, each bounded in time and bytes.
+//! Small HTTP queries to workers, each bounded in time and bytes.
 
 use bytes::Bytes;
 use forebay_base::limits::ENGINE_CALL_TIME_MAX;
@@ -21,10 +21,10 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::warn;
 
-/// Longest answer that is read; `/metrics` of a large server is some hundred kilobytes.
+/// Longest response that is read; `/metrics` of a large server has some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Asks workers about themselves. Follows no redirects: a worker could make the router ask any
+/// Client for queries to workers. Follows no redirects: a worker could direct the router to any
 /// server.
 pub(crate) fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
     reqwest::Client::builder()
@@ -34,24 +34,25 @@ pub(crate) fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
         .connect_timeout(timeouts.connect)
 }
 
-/// Clients of HTTP for all workers: one for all in plain text, one for each over TLS. A handle:
-/// copies share everything.
+/// HTTP clients of all workers: a shared client for plain text, and a client per worker for TLS.
+/// Clones share the state.
 #[derive(Clone, Debug)]
 pub struct WorkerClients {
     pub(crate) plain: reqwest::Client,
-    /// By the `host:port` of their workers.
+    /// TLS clients by the `host:port` of their workers.
     secured: Rc<RefCell<HashMap<String, SecuredClient>>>,
-    /// What the router calls itself towards workers.
+    /// This router's id in `Via` fields to workers.
     router_id: Option<RouterId>,
-    /// Where workers are asked, by their `host:port`. Others are asked where their name leads.
+    /// Addresses of workers by `host:port`. A worker without an entry is queried at an address of
+    /// its name.
     addresses: Rc<RefCell<HashMap<String, SocketAddr>>>,
 }
 
-/// Asks one worker over TLS.
+/// TLS client of a worker.
 #[derive(Debug)]
 struct SecuredClient {
     client: reqwest::Client,
-    /// `https://name:port`, with the name that the certificate is for.
+    /// `https://name:port`, with the name of the certificate.
     base: String,
     /// The host of the URL.
     host: String,
@@ -60,7 +61,7 @@ struct SecuredClient {
 }
 
 impl SecuredClient {
-    /// The name of `base` is asked for and checked; the address is the URL's all the same.
+    /// `base` names the certificate to check; the connection goes to the URL's address.
     fn connect(&mut self, at: Option<SocketAddr>) -> reqwest::Result<()> {
         let client = builder(&self.timeouts).use_preconfigured_tls(self.connector.config());
         let host = HostOf { host: self.host.clone(), at };
@@ -70,7 +71,7 @@ impl SecuredClient {
 }
 
 impl WorkerClients {
-    /// `connectors`: how TLS to each worker begins.
+    /// `connectors`: TLS configuration of each worker.
     ///
     /// # Errors
     /// The system has no randomness or no resolver.
@@ -82,16 +83,16 @@ impl WorkerClients {
         Ok(clients)
     }
 
-    /// Names the router in each question: a worker that leads back to it says so.
+    /// Adds the router's id to each query, so that a worker URL that leads back here is detected.
     #[must_use]
     pub fn of_router(self, router_id: RouterId) -> Self {
         Self { router_id: Some(router_id), ..self }
     }
 
-    /// Askers of these workers that begin from now on ask over TLS like this.
+    /// Replaces the TLS clients of these workers for queries from now on.
     ///
     /// # Errors
-    /// As [`Self::new`]; nothing changes then.
+    /// Like [`Self::new`]; nothing changes then.
     pub fn renew(
         &self,
         config: &Config,
@@ -120,15 +121,15 @@ impl WorkerClients {
         Ok(())
     }
 
-    /// Where the worker is asked, if that was said.
+    /// The worker's address, if it was set.
     pub(crate) fn address(&self, authority: &str) -> Option<SocketAddr> {
         self.addresses.borrow().get(authority).copied()
     }
 
-    /// Has the worker asked at that address from now on, or where its name leads. No connection
-    /// to an address of before is used again.
+    /// Sets the worker's address for queries, or returns to its name. Connections to the old
+    /// address are not reused.
     pub(crate) fn aim(&self, authority: &str, at: Option<SocketAddr>) {
-        // A zone has no place in a URL: the resolver gives it with the name.
+        // A URL cannot contain a zone: the resolver adds it to the name's address.
         let at = at.filter(|at| !matches!(at, SocketAddr::V6(at) if at.scope_id() != 0));
         let mut addresses = self.addresses.borrow_mut();
         let before = match at {
@@ -145,16 +146,16 @@ impl WorkerClients {
         }
     }
 
-    /// Forgets how TLS began to workers that are not known any more, and where these are.
+    /// Drops TLS clients and addresses of removed workers.
     pub fn forget(&self, is_known: impl Fn(&str) -> bool) {
         self.secured.borrow_mut().retain(|authority, _| is_known(authority));
         self.addresses.borrow_mut().retain(|authority, _| is_known(authority));
     }
 
-    /// Tells a worker to do something, by a POST without a body.
+    /// Sends a POST without a body to a worker.
     ///
     /// # Errors
-    /// What came instead of a 200.
+    /// The response that was not a 200, or the error.
     pub async fn call(
         &self,
         authority: &str,
@@ -166,11 +167,11 @@ impl WorkerClients {
         asker.ask(request, path).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Hands a call to a worker's engine. A `body` makes it a POST of JSON. The answer's status and
-    /// body, cut at `bytes_max`; true if it was.
+    /// Forwards a call to a worker's engine. A `body` makes it a JSON POST. Returns the status, the
+    /// body cut at `bytes_max`, and whether it was cut.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason for a missing response.
     pub async fn hand(
         &self,
         authority: &str,
@@ -193,7 +194,7 @@ impl WorkerClients {
             .map_err(|error| error.to_string())
     }
 
-    /// Asks a worker that names itself `authority`, wherever that is at the time of a question.
+    /// Queries the worker named `authority` at its current address.
     pub(crate) fn asker(
         &self,
         authority: &str,
@@ -205,10 +206,10 @@ impl WorkerClients {
     }
 }
 
-/// Every name is this host.
+/// Resolves every name to this host.
 struct HostOf {
     host: String,
-    /// The host is there.
+    /// Address of the host.
     at: Option<SocketAddr>,
 }
 
@@ -226,25 +227,25 @@ impl Resolve for HostOf {
     }
 }
 
-/// Why there is no answer.
+/// Reason for a failed query.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
-    /// No answer in time, or a broken one.
+    /// No response in time, or an invalid response.
     #[error("{path}: {cause}")]
     Failed { path: String, cause: String },
-    /// No connection: nobody listens there.
+    /// Connection refused: no listener.
     #[error("{path}: {cause}")]
     Refused { path: String, cause: String },
-    /// This host had no descriptor or port for the question.
+    /// This host had no descriptor or port left for the query.
     #[error("{path}: out of file descriptors or ports")]
     OutOfSockets { path: String },
-    /// The question came back to this router.
+    /// The query came back to this router.
     #[error(
         "{path}: this address leads to the router itself, or to a router that has this one as a \
          worker: remove the worker"
     )]
     Loop { path: String },
-    /// An answer past the limit.
+    /// A response past the limit.
     #[error("{path}: the answer is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { path: String },
     /// Any status that is not 200.
@@ -253,7 +254,7 @@ pub(crate) enum AskError {
 }
 
 impl AskError {
-    /// The status, if there was an answer.
+    /// The HTTP status, if the server responded.
     pub(crate) fn status(&self) -> Option<u16> {
         match self {
             Self::Status { status, .. } => Some(*status),
@@ -261,13 +262,13 @@ impl AskError {
         }
     }
 
-    /// Another address of the name may answer.
+    /// True if another address of the name may respond.
     pub(crate) const fn is_unreached(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Failed { .. })
     }
 }
 
-/// Asks one worker.
+/// Sends queries to a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
     server: AskedServer,
@@ -275,20 +276,20 @@ pub(crate) struct Asker {
     timeout: Duration,
 }
 
-/// What is asked.
+/// Target of queries.
 #[derive(Clone, Debug)]
 enum AskedServer {
     /// A server at `http://host:port`.
     Plain { client: reqwest::Client, base: String },
-    /// A worker, which may move.
+    /// A worker, whose address may change.
     Worker { clients: WorkerClients, authority: String },
 }
 
-/// One question on its way.
+/// A query in preparation.
 struct WorkerQuestion<'a> {
     client: reqwest::Client,
     url: String,
-    /// Value of `Host`, where it is not what `url` says.
+    /// Value of `Host`, if it differs from `url`.
     host: Option<&'a str>,
     router_id: Option<RouterId>,
 }
@@ -341,7 +342,7 @@ impl WorkerQuestion<'_> {
 }
 
 impl Asker {
-    /// For the worker at `base`, `http://host:port` without a slash at the end.
+    /// For the worker at `base`, `http://host:port` without a trailing slash.
     pub(crate) fn new(
         client: reqwest::Client,
         base: &str,
@@ -352,7 +353,7 @@ impl Asker {
         Self { server: AskedServer::Plain { client, base }, api_key, timeout }
     }
 
-    /// How long it waits for each answer.
+    /// Longest wait for each response.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -380,7 +381,7 @@ impl Asker {
         }
     }
 
-    /// Any answer, with so much of its body at most.
+    /// Any response, with its body up to the limit.
     async fn answer(
         &self,
         request: RequestBuilder,
@@ -422,27 +423,27 @@ impl Asker {
     }
 }
 
-/// What a worker answered.
+/// Response of a worker.
 struct WorkerAnswer {
     status: u16,
     body: Vec<u8>,
-    /// There is more of it.
+    /// `body` is truncated.
     is_cut: bool,
 }
 
-/// Without a copy where it is text, which is nearly always.
+/// Converts without a copy if the body is UTF-8, the usual case.
 fn text(body: Vec<u8>) -> String {
     String::from_utf8(body)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// True if the question never left for lack of a socket.
+/// True if the query failed for lack of a socket here.
 fn is_own_lack(error: &dyn std::error::Error) -> bool {
     let mut chain = std::iter::successors(error.source(), |error| error.source());
     chain.any(|error| error.downcast_ref::<io::Error>().is_some_and(is_out_of_sockets))
 }
 
-/// The error that says most: the last one of the chain.
+/// The most specific error: the last of the chain.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

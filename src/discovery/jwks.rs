@@ -1,11 +1,11 @@
-//! The set of keys of tokens, fetched from a URL.
+//! Fetches a JSON Web Key Set from a URL.
 
 use super::http::{Asker, builder};
 use forebay_config::{JwksUrl, TimeoutsConfig};
 use forebay_tls::Connector;
 use std::time::Duration;
 
-/// Fetches from one URL.
+/// Fetches keys from a single URL.
 #[derive(Debug)]
 pub struct JwksFetch {
     asker: Asker,
@@ -13,7 +13,7 @@ pub struct JwksFetch {
 }
 
 impl JwksFetch {
-    /// `connector`: how TLS begins; `None` in plain text. Follows no redirects.
+    /// `connector`: TLS configuration; `None` for plain text. Follows no redirects.
     ///
     /// # Errors
     /// The system has no randomness or no resolver.
@@ -31,10 +31,10 @@ impl JwksFetch {
         Ok(Self { asker, path: url.path.clone() })
     }
 
-    /// The answer's text.
+    /// The body of the response.
     ///
     /// # Errors
-    /// What has failed, as text.
+    /// The error as text.
     pub async fn get(&self) -> Result<String, String> {
         self.asker.get(&self.path).await.map_err(|error| error.to_string())
     }

@@ -1,5 +1,5 @@
-//! Where the KV of a prefill worker comes from: by its configuration, its own answers, and its
-//! registry. Sans-IO: texts in, [`KvTransfer`]s out; [`super::registry`] asks.
+//! Source of a prefill worker's KV: from its configuration, its responses, and its registry.
+//! Sans-IO: texts in, [`KvTransfer`]s out; [`super::registry`] sends the queries.
 
 use forebay_config::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole, WorkerUrl,
@@ -9,80 +9,79 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// SGLang's `--disaggregation-bootstrap-port` where nothing else is said (SGLang 0.5.23,
-/// `server_args.py`).
+/// Default of SGLang's `--disaggregation-bootstrap-port` (SGLang 0.5.23, `server_args.py`).
 const SGLANG_REGISTRY_PORT: u16 = 8_998;
-/// More ranks than this no deployment has.
+/// No deployment has more ranks.
 const DP_SIZE_MAX: u64 = 1 << 16;
 /// Longest engine id that a registry may name, in bytes.
 const ENGINE_ID_BYTES_MAX: usize = 256;
 
 const NO_PORTS: &str = "a `kv_port` that leaves a port to each of its ranks";
 
-/// Where a prefill worker's KV comes from.
+/// Source of a prefill worker's KV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvSource {
-    /// Known from the start: of each rank, by position.
+    /// Known from the start: a transfer for each rank, by position.
     Known(Vec<KvTransfer>),
-    /// A push source of which this is not known, in words.
+    /// A push source that lacks this setting, as text for the log.
     PushUnknown(&'static str),
-    /// Known once all ranks stand in a registry.
+    /// Known once all ranks are registered.
     Registry(Registry),
 }
 
 /// A registry of prefill ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registry {
-    /// Whose registry it is.
+    /// Engine of the registry.
     pub kind: RegistryKind,
-    /// Where it is asked, `http://host:port`.
+    /// Base URL for queries, `http://host:port`.
     pub base: String,
-    /// What decode workers are told: host, without brackets, and port.
+    /// Address sent to decode workers: host, without brackets, and port.
     pub told: (Arc<str>, u16),
-    /// The host that they are told was configured: it has to have an address.
+    /// The host sent to decode workers was configured, so it must resolve.
     pub host_is_configured: bool,
     /// Numbers of the worker's ranks within its deployment, by position.
     pub ranks: Vec<u32>,
 }
 
-/// Whose registry it is.
+/// Engine of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegistryKind {
     /// The bootstrap server of SGLang.
     Sglang,
-    /// The one of vLLM's Mooncake connector.
+    /// The registry of vLLM's Mooncake connector.
     Mooncake,
 }
 
-/// What can be used of a prefill worker now.
+/// Usable ranks of a prefill worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registration {
-    /// Of each rank, by position; `None` where it takes no traffic.
+    /// A transfer for each rank, by position; `None` if the rank takes no traffic.
     pub ranks: Vec<Option<KvTransfer>>,
-    /// What is waited for, in words.
+    /// Missing condition, as text for the log.
     pub lacks: Option<Arc<str>>,
 }
 
-/// What a server says of its part in disaggregation.
+/// A server's disaggregation role and registry port, as it reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SglangPlace {
     pub(crate) role: Option<Role>,
-    /// Where its registry listens; not told by decode servers, which only name what they assume of
-    /// others.
+    /// Port of its registry. Omitted by decode servers, which report only a default for their
+    /// prefill servers.
     pub(crate) bootstrap_port: Option<u16>,
 }
 
-/// Which legs the worker serves. What is configured wins; else SGLang's own word counts.
-pub(crate) fn role(config: &WorkerConfig, told: Option<Role>) -> Role {
+/// Legs that the worker serves. The configuration takes precedence over SGLang's report.
+pub(crate) fn role(config: &WorkerConfig, reported: Option<Role>) -> Role {
     match config.role {
-        WorkerRole::Auto => told.unwrap_or_default(),
+        WorkerRole::Auto => reported.unwrap_or_default(),
         WorkerRole::Both => Role::Both,
         WorkerRole::Prefill => Role::Prefill,
         WorkerRole::Decode => Role::Decode,
     }
 }
 
-/// Where the KV of a prefill worker with these ranks comes from. `asks`: registries may be asked.
+/// Source of the KV of a prefill worker with these ranks. `asks`: registries may be queried.
 pub(crate) fn source(
     config: &WorkerConfig,
     dialect: Dialect,
@@ -98,7 +97,8 @@ pub(crate) fn source(
             if asks {
                 let port = port.unwrap_or(SGLANG_REGISTRY_PORT);
                 let told = (host(kv_transfer.bootstrap_host.as_ref(), url), port);
-                // It listens where the worker does; decode workers may come by another network.
+                // The registry listens on the worker's host; decode workers may use another
+                // network.
                 let base = base(&url.host, port);
                 return KvSource::Registry(registry(
                     RegistryKind::Sglang,
@@ -146,7 +146,7 @@ fn registry(
     Registry { kind, base, told, host_is_configured, ranks: ranks.to_vec() }
 }
 
-/// The configured host, else the worker's; IPv6 without brackets.
+/// The configured host, else the worker's host; IPv6 without brackets.
 fn host(configured: Option<&String>, url: &WorkerUrl) -> Arc<str> {
     let host = configured.map_or(&*url.host, |host| &**host);
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host).into()
@@ -161,8 +161,7 @@ fn base(host: &str, port: u16) -> String {
 }
 
 /// vLLM with several ranks adds the rank to the engine id and to the port (vLLM 0.32,
-/// `v1/engine/core.py` and `nixl/base_scheduler.py`). `None`: there are not that many ports behind
-/// the first.
+/// `v1/engine/core.py` and `nixl/base_scheduler.py`). `None`: the port range would overflow.
 fn push(
     kv_transfer: &KvTransferConfig,
     id: &str,
@@ -194,7 +193,7 @@ fn mooncake(base: &str, engine_id: &str) -> KvTransfer {
 }
 
 impl KvSource {
-    /// What can be used before anybody was asked.
+    /// Usable ranks before the registry was queried.
     #[must_use]
     pub fn at_start(&self) -> Registration {
         match self {
@@ -211,14 +210,14 @@ impl KvSource {
 }
 
 impl Registration {
-    /// Nothing can be used, for want of something.
+    /// No rank is usable; names the missing condition.
     pub(crate) fn lacking(what: &str) -> Self {
         Self { ranks: Vec::new(), lacks: Some(what.into()) }
     }
 }
 
 impl Registry {
-    /// What it is asked: complete and well, it answers 200.
+    /// Path to query; a complete and healthy registry answers 200.
     pub(crate) const fn question(&self) -> &'static str {
         match self.kind {
             RegistryKind::Sglang => {
@@ -228,7 +227,7 @@ impl Registry {
         }
     }
 
-    /// Reads the answer of the registry.
+    /// Parses the registry's response.
     #[must_use]
     pub fn read(&self, body: &str) -> Registration {
         match self.kind {

@@ -1,4 +1,4 @@
-//! What a worker lacks for exact routing, in words: what is missing, and what to do. Sans-IO.
+//! Features that a worker lacks for exact routing, with advice. Sans-IO.
 
 use super::described::{DescribedRank, Description};
 use super::model_text::FoundText;
@@ -6,12 +6,12 @@ use forebay_fleet::worker::Dialect;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Something that is missing or wrong.
+/// A missing or wrong feature.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lack {
-    /// What is missing or wrong.
+    /// The missing or wrong feature.
     pub what: String,
-    /// What to do about it.
+    /// Advice for the operator.
     pub help: String,
 }
 
@@ -21,7 +21,7 @@ impl Lack {
     }
 }
 
-/// What policy `kv` misses of a worker.
+/// Features that policy `kv` misses on a worker.
 #[must_use]
 pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
     let mut lacks = Vec::new();
@@ -35,7 +35,7 @@ pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -
     let (caching, events) = match description.dialect {
         Dialect::Vllm => VLLM,
         Dialect::Sglang => SGLANG,
-        // Whether an unknown engine can be mended is not known.
+        // For an unknown engine no advice is possible.
         Dialect::Openai => return lacks,
     };
     let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
@@ -53,7 +53,7 @@ pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -
     lacks
 }
 
-/// How an engine is made to keep prefixes, and to publish its events.
+/// Advice to enable prefix caching, and to publish KV events.
 const VLLM: (&str, &str) = (
     "start vLLM without --no-enable-prefix-caching",
     "start vLLM with --kv-events-config '{\"enable_kv_cache_events\":true,\

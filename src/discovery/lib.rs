@@ -1,20 +1,20 @@
-//! What a worker is, whether it is healthy, and how busy it says it is.
+//! Discovers workers: engine, health and reported load.
 //!
-//! One task per worker ([`probe`]) asks over HTTP what the worker is ([`describe`], [`described`],
-//! [`capacity`]), watches its health, finds the text of its models ([`model_text`]), and asks the
-//! registry of a prefill worker ([`kv_source`], [`registry`]). [`load_tasks`] fetches load reports:
-//! [`poll`] asks a worker, [`push`] listens to a rank of SGLang. [`jwks`] fetches keys of tokens.
-//! [`srv`] asks for SRV records ([`srv_message`]). Runs on the control plane's thread, which owns
-//! what the notices tell. Limits: every answer is bounded in time and in bytes ([`http`]), a
-//! message of a publisher has 64 MiB at most. Must never trust an answer, and never take a worker
-//! out by itself.
+//! One task per worker ([`probe`]) queries the worker over HTTP ([`describe`], [`described`],
+//! [`capacity`]), checks its health, finds the tokenizers and templates of its models
+//! ([`model_text`]), and queries the registry of a prefill worker ([`kv_source`], [`registry`]).
+//! [`load_tasks`] fetches load reports: [`poll`] queries a worker, [`push`] subscribes to a rank of
+//! SGLang. [`jwks`] fetches keys of tokens. [`srv`] resolves SRV records ([`srv_message`]). Runs on
+//! the control plane's thread, which owns the results. Limits: each response is bounded in time and
+//! in bytes ([`http`]), a publisher's message by `forebay_zmq`. Must never trust a response, and
+//! never remove a worker by itself.
 
 mod capacity;
 mod describe;
 mod described;
 #[cfg(test)]
 mod described_tests;
-mod exam;
+mod examination;
 mod followed_name;
 mod http;
 mod jwks;
@@ -29,7 +29,7 @@ mod model_text;
 mod poll;
 mod probe;
 mod push;
-mod reached;
+mod health_counts;
 mod registry;
 mod signs;
 mod srv;
@@ -45,7 +45,7 @@ pub use described::{
     Announced, DescribedRank, Description, Listing, ModelList, ServedModel, configured_model,
     numbered, read_models,
 };
-pub use exam::Examined;
+pub use examination::Examined;
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};

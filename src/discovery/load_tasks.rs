@@ -1,6 +1,6 @@
-//! Which tasks run: one per worker that is asked, one per rank that is listened to. Starts,
-//! replaces and ends them so that they are as planned. They hold nothing that outlives them, so
-//! ending one is dropping it.
+//! Tasks that fetch load reports: a task per polled worker, a task per subscribed rank. Starts,
+//! replaces and ends tasks to match the plans. Tasks own nothing that outlives them, so dropping a
+//! task ends it.
 
 use super::http::WorkerClients;
 use super::poll::Poll;
@@ -24,7 +24,7 @@ pub struct LoadTasks {
 }
 
 impl LoadTasks {
-    /// None yet. Workers have `timeout` to answer.
+    /// Without tasks. Workers must respond within `timeout`.
     #[must_use]
     pub fn new(
         reporter: Rc<LoadReporter>,
@@ -36,20 +36,20 @@ impl LoadTasks {
         Self { reporter, clock, clients, config, timeout, running: HashMap::new() }
     }
 
-    /// Asks by these rules from now on; until [`Self::adjust`], nobody is asked.
+    /// Applies these settings from now on. Ends all tasks; [`Self::adjust`] starts them again.
     pub fn set_config(&mut self, config: LoadConfig, timeout: Duration) {
         self.config = config;
         self.timeout = timeout;
         self.running.clear();
     }
 
-    /// Where a worker's reports come from, if anywhere.
+    /// Source of a worker's load reports, if any.
     #[must_use]
     pub fn source(&self, worker: WorkerIndex) -> Option<ReportSource> {
         self.running.get(&worker).map(|(plan, _)| plan.source)
     }
 
-    /// Makes the tasks be as planned.
+    /// Starts and ends tasks to match the plans.
     pub fn adjust(&mut self, plans: Vec<LoadPlan>) {
         self.running.retain(|_, (running, _)| plans.contains(running));
         for plan in plans {

@@ -1,11 +1,11 @@
-//! One look at a worker: where its name leads, and what answers there.
+//! Looks at a worker: resolves its name and queries it there.
 
 use super::describe::{DiscoveryError, Subject, assume, discover};
 use super::described::Description;
 use super::followed_name::{FollowedName, NameChange, change, tried};
+use super::health_counts::HealthCounts;
 use super::model_text::{Dirs, FoundText};
 use super::probe::Probe;
-use super::reached::Reached;
 use super::worker_look::WorkerLook;
 use forebay_config::WorkerUrl;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 impl Probe {
-    /// The addresses of the worker's name, if it is time to look them up.
+    /// Resolves the worker's name, if that is due.
     pub(super) async fn look_up(
         &self,
         name: &mut FollowedName,
         now: Instant,
         was_well: bool,
     ) -> Vec<SocketAddr> {
-        if self.subject.is_address || !name.is_due(now, was_well) {
+        if self.subject.is_address || !name.take_due(now, was_well) {
             return Vec::new();
         }
         let found = self.name.addresses(self.health.timeout).await;
@@ -32,8 +32,13 @@ impl Probe {
         })
     }
 
-    /// Follows the name to where it leads; true if the worker has to be described there.
-    pub(super) fn follow(&self, found: &[SocketAddr], reached: &Reached, is_well: bool) -> bool {
+    /// Follows the name to its new address; true if the worker must be described there.
+    pub(super) fn follow(
+        &self,
+        found: &[SocketAddr],
+        reached: &HealthCounts,
+        is_well: bool,
+    ) -> bool {
         let authority = &self.subject.url.authority;
         let change = change(self.clients.address(authority), found, reached.is_up(), is_well);
         if let NameChange::Ask(at) = change {
@@ -42,7 +47,7 @@ impl Probe {
         change == NameChange::Moved
     }
 
-    /// Asks the worker what it is, at the first of its addresses that answers.
+    /// Describes the worker at the first of its addresses that responds.
     pub(crate) async fn look(&self) -> Result<WorkerLook, String> {
         let WorkerUrl { host, authority, .. } = &self.subject.url;
         let found = self.name.addresses(self.health.timeout).await;

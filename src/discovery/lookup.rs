@@ -1,6 +1,5 @@
-//! Looks one name up, in bounded time. The system's resolver cannot be stopped: a look-up that
-//! takes longer goes on by itself, and the next question waits for that one instead of starting
-//! another.
+//! Resolves a name in bounded time. A look-up of the system's resolver cannot be cancelled: a slow
+//! look-up continues in the background, and the next call waits for it instead of starting another.
 
 use super::followed_name::NAME_AGE_MAX;
 use std::cell::RefCell;
@@ -14,20 +13,20 @@ use tokio::net::lookup_host;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
-/// One name, and the look-up under way.
+/// A name, and its pending look-up.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     host: String,
     port: u16,
-    /// How long an answer of the resolver counts while the host answers.
+    /// Validity of a resolver's answer while the host responds.
     pub(crate) age_max: Duration,
     pending: RefCell<Option<JoinHandle<io::Result<Vec<SocketAddr>>>>>,
-    /// What a test says in place of the resolver.
+    /// Answer of a test in place of the resolver's.
     #[cfg(test)]
     pub(crate) scripted: Option<std::rc::Rc<std::cell::Cell<SocketAddr>>>,
 }
 
-/// Most addresses of one name that count.
+/// Most addresses of a name that are used.
 const ADDRESSES_MAX: usize = 16;
 
 impl Lookup {
@@ -43,7 +42,7 @@ impl Lookup {
         }
     }
 
-    /// Its addresses, at least one, in the resolver's order.
+    /// Addresses of the name, at least one, in the resolver's order.
     pub(crate) async fn addresses(&self, within: Duration) -> io::Result<Vec<SocketAddr>> {
         #[cfg(test)]
         if let Some(scripted) = &self.scripted {
@@ -52,7 +51,7 @@ impl Lookup {
         self.answer_of(within, addresses_of).await
     }
 
-    /// Dropping it leaves the look-up to the next call.
+    /// Dropping the future leaves the look-up to the next call.
     async fn answer_of<F>(
         &self,
         within: Duration,

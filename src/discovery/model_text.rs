@@ -1,9 +1,8 @@
-//! Finds and loads what turns prompts and token ids into text: tokenizer and chat template of each
-//! model, one copy per directory and engine's rules. Reading and compiling happen on a helper
-//! thread, not on the control plane's own.
+//! Finds and loads the tokenizer and chat template of each model, one copy per directory and
+//! engine's rules. Reading and compiling run on a helper thread, not on the control plane's own.
 //!
-//! What was loaded is kept for the life of the process. What failed is tried again when a worker
-//! that needs it is described again: downloads end, files get repaired.
+//! Loaded files stay for the life of the process. A failed load is retried when a worker that needs
+//! it is described again: downloads finish, files get repaired.
 
 use super::described::{Description, ServedModel};
 use forebay_base::limits::REVISION_BYTES_MAX;
@@ -20,11 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// Workers that share a directory are described at about the same time: a failure answers all of
-/// them. Shorter than the time between two descriptions of one worker.
+/// Workers that share a directory are described at about the same time: a failure is returned to
+/// all of them. Shorter than the interval between descriptions of a worker.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
 
-/// Directories that were loaded, or are loading; shared by the tasks of all workers.
+/// Loaded or loading directories; shared by the tasks of all workers.
 #[derive(Clone, Debug)]
 pub struct ModelTexts {
     /// By directory and rules.
@@ -37,24 +36,24 @@ pub struct ModelTexts {
 type ByDir = HashMap<(PathBuf, ReadingRules), Rc<OnceCell<TextAttempt>>>;
 type LoadedText = Result<Readable, String>;
 
-/// What a directory gave.
+/// Contents of a directory.
 #[derive(Clone, Debug)]
 struct Readable {
     text: Arc<ModelText>,
-    /// What [`FoundText::layers_forget`] is to be.
+    /// Value of [`FoundText::layers_forget`].
     layers_forget: bool,
-    /// Why its chat template is not used.
+    /// Reason why its chat template is unusable.
     template_error: Option<Arc<str>>,
 }
 
-/// How a worker's models are read.
+/// Rules for reading a worker's models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ReadingRules {
     of_engine: EngineRules,
     names_images: bool,
 }
 
-/// What one attempt gave, and when.
+/// Result of a load attempt, and its time.
 #[derive(Debug)]
 struct TextAttempt {
     loaded: LoadedText,
@@ -68,29 +67,29 @@ pub(crate) struct Dirs<'a> {
     pub(crate) of_all: Option<&'a Path>,
 }
 
-/// The text of one model, or why there is none.
+/// The text files of a model, or why they are missing.
 #[derive(Clone, Debug, Default)]
 pub struct FoundText {
-    /// The tokenizer, and the chat template if there is a usable one.
+    /// The tokenizer, and the chat template if it is usable.
     pub text: Option<Arc<ModelText>>,
-    /// One sentence for the log.
+    /// A sentence for the log.
     pub note: String,
-    /// Where it was looked for.
+    /// Directory that was searched.
     pub dir: Option<Arc<Path>>,
-    /// `dir` is the one for all models, and the engine named none that is here.
+    /// `dir` is the global directory, and the engine named no local directory.
     pub is_of_all: bool,
-    /// Some layers of the model keep less than a whole prompt, as its `config.json` says.
+    /// Some layers of the model retain less than a whole prompt, by its `config.json`.
     pub layers_forget: bool,
 }
 
 impl ModelTexts {
-    /// None loaded yet. True: vLLM's images get names.
+    /// Without loaded models. `names_images`: images of vLLM get names.
     #[must_use]
     pub fn new(clock: Clock, names_images: bool) -> Self {
         Self { by_dir: Rc::default(), clock, failure_kept: FAILURE_KEPT, names_images }
     }
 
-    /// Whether vLLM's images get names from now on. Copies of before go on as they did.
+    /// Sets `names_images` for later loads; existing clones keep the old value.
     pub fn set_names_images(&mut self, names_images: bool) {
         self.names_images = names_images;
     }
@@ -158,7 +157,7 @@ impl ModelTexts {
         self.cell(dir, rules).get_or_init(attempt).await.loaded.clone()
     }
 
-    /// The attempt that counts: ended well, under way, or failed lately; else a new one.
+    /// The current attempt: successful, in progress, or recently failed; else a new attempt.
     fn cell(&self, dir: &Path, rules: ReadingRules) -> Rc<OnceCell<TextAttempt>> {
         let mut by_dir = self.by_dir.borrow_mut();
         let cell = by_dir.entry((dir.to_owned(), rules)).or_default();
@@ -194,9 +193,9 @@ async fn load_apart(dir: PathBuf, rules: ReadingRules) -> LoadedText {
     loading.await.unwrap_or_else(|_| Err("loading the tokenizer failed (this is a bug)".to_owned()))
 }
 
-/// Where the files of a model are: as configured for the worker, else where its engine says, else
-/// as configured for all (then the second value is true), else in the Hugging Face cache. The
-/// engine speaks of this model; `model_dir` for all may be of another.
+/// Directory of a model's files: as configured for the worker, else as its engine reports, else as
+/// configured globally (the second value is then true), else the Hugging Face cache. The engine's
+/// report is about this model; the global `model_dir` may be for another model.
 fn locate(
     dirs: Dirs<'_>,
     root: Option<&str>,
@@ -219,7 +218,7 @@ fn has_tokenizer(dir: &Path) -> bool {
     dir.join("tokenizer.json").is_file()
 }
 
-/// `models--org--name/snapshots/<revision>`, the revision that `refs/main` names.
+/// `models--org--name/snapshots/<revision>`, with the revision in `refs/main`.
 fn in_hub_cache(hub: &Path, repository: &str) -> Option<PathBuf> {
     let is_plain = |part: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

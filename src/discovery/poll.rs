@@ -1,4 +1,4 @@
-//! Asks one worker for its load, again and again, at the pace that its answers allow.
+//! Polls a worker for its load at a pace that follows its responses.
 
 use super::http::{AskError, Asker};
 use forebay_base::Clock;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-/// Pause before the first form is asked for again, after the worker knew none.
+/// Pause before the first route is tried again, after the worker knew none.
 const NONE_PAUSE: Duration = Duration::from_secs(30);
 
-/// SGLang repeats its messages every second; after so long without one a rank is asked about.
+/// SGLang repeats its messages every second; after this silence the rank is polled.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// How answers are read.
-type Read = fn(&str, &mut Readings);
+/// Parser of a response.
+type ReadReply = fn(&str, &mut Readings);
 
-/// One worker's reports by asking.
+/// Polls the reports of a worker.
 pub(crate) struct Poll {
     pub(crate) plan: LoadPlan,
     pub(crate) asker: Asker,
@@ -27,17 +27,17 @@ pub(crate) struct Poll {
     pub(crate) clock: Clock,
     pub(crate) interval: Duration,
     pub(crate) backs_off: bool,
-    /// Asks only while some rank is not heard of otherwise.
+    /// Polls only while a rank has no report from another source.
     pub(crate) is_fallback: bool,
 }
 
-/// What came of one question.
+/// Outcome of a query.
 enum PollOutcome {
     Answered {
         took: Duration,
         bytes: usize,
     },
-    /// The server has no such answer.
+    /// The server has no such route.
     Unknown,
     Failed,
 }
@@ -49,15 +49,15 @@ impl Poll {
         let mut pace = Pace::new(self.interval, self.backs_off);
         let mut readings = Readings::default();
         let mut form = 0;
-        let mut said_slow = false;
-        let mut said_none = false;
+        let mut logged_slow = false;
+        let mut logged_none = false;
         loop {
             if self.is_fallback && self.reporter.hears_all(&self.plan, SILENCE_MAX) {
                 sleep(self.interval).await;
                 continue;
             }
             let Some((path, read)) = forms.get(form) else {
-                if !self.is_fallback && !std::mem::replace(&mut said_none, true) {
+                if !self.is_fallback && !std::mem::replace(&mut logged_none, true) {
                     info!(
                         worker = &*self.plan.name,
                         "it tells nothing of its load: leases alone count"
@@ -70,7 +70,7 @@ impl Poll {
             let pause = match self.ask(path, *read, &mut readings).await {
                 PollOutcome::Answered { took, bytes } => {
                     let pause = pace.answered(took, bytes);
-                    if pause > self.interval && !std::mem::replace(&mut said_slow, true) {
+                    if pause > self.interval && !std::mem::replace(&mut logged_slow, true) {
                         let took_ms = took.as_secs_f64() * 1e3;
                         info!(
                             worker = &*self.plan.name,
@@ -92,7 +92,7 @@ impl Poll {
         }
     }
 
-    async fn ask(&self, path: &str, read: Read, readings: &mut Readings) -> PollOutcome {
+    async fn ask(&self, path: &str, read: ReadReply, readings: &mut Readings) -> PollOutcome {
         let before = self.reporter.own(&self.plan);
         let start = self.clock.now();
         let answer = self.asker.get(path).await;
@@ -116,7 +116,7 @@ impl Poll {
                     AskError::Status { .. } => ReadFault::Status,
                 };
                 self.reporter.fault(self.plan.worker, fault);
-                // SGLang's Rust server says 503 where its scheduler shares no figures.
+                // SGLang's Rust server answers 503 if its scheduler shares no figures.
                 let unknown = matches!(error.status(), Some(404 | 405 | 501 | 503));
                 if unknown { PollOutcome::Unknown } else { PollOutcome::Failed }
             }
@@ -124,7 +124,7 @@ impl Poll {
     }
 }
 
-fn forms(source: ReportSource) -> &'static [(&'static str, Read)] {
+fn forms(source: ReportSource) -> &'static [(&'static str, ReadReply)] {
     match source {
         ReportSource::Loads | ReportSource::Push => &[
             ("/v1/loads?include=core", read_loads),

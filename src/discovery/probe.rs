@@ -1,14 +1,14 @@
-//! One task per worker: describes it, watches its health, describes it again when it comes back and
-//! from time to time. Reports what it sees; decides nothing else.
+//! The task of a worker: describes it, checks its health, describes it again after a recovery and
+//! periodically. Reports results; decides nothing else.
 
 use super::describe::{check_health, is_asleep};
 use super::described::Description;
 use super::followed_name::FollowedName;
+use super::health_counts::{BadCheck, HealthCounts};
 use super::http::{AskError, Asker, WorkerClients};
 use super::kv_source::{KvSource, Registration, Registry};
 use super::lookup::Lookup;
 use super::model_text::{FoundText, ModelTexts};
-use super::reached::{BadCheck, Reached};
 use super::registry::Registrar;
 use super::signs::SignsOfLife;
 use super::worker_look::WorkerLook;
@@ -30,41 +30,41 @@ use tracing::{debug, info, warn};
 /// Pause after a failed description; grows by half up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Adapters come and go while a worker is up: its description is renewed this often.
+/// Adapters change while a worker is up: its description is renewed this often.
 const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
-/// A worker that may have been restarted is described again at once, but no more often than this.
+/// A worker that may have restarted is described again at once, but no more often than this.
 const DESCRIPTION_AGE_MIN: Duration = Duration::from_secs(1);
-/// A registry that is not ready is asked again after this.
+/// Pause between queries to a registry that is not ready.
 const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
-/// Shards and reports tell of signs some times in a second.
+/// Shards and load reports give several signs per second.
 const SIGN_AGE_MIN: Duration = Duration::from_secs(1);
-/// An engine that sleeps has nothing to do, and says so at once. Others wait for the answer.
+/// A sleeping engine is idle and responds at once. A busy engine is awake, so the wait is short.
 const SLEEP_ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// Descriptions need several questions, and a busy engine answers late.
+/// Descriptions need several queries, and a busy engine responds late.
 const DISCOVERY_TIME_MIN: Duration = Duration::from_secs(5);
 
-/// What a probe reports.
+/// Report of a probe.
 #[derive(Debug)]
 pub enum ProbeNotice {
-    /// What the worker is.
+    /// The worker was described.
     Described {
         /// Index of the worker.
         worker: WorkerIndex,
-        /// Address that its name stands for.
+        /// Address that the name resolved to.
         address: SocketAddr,
-        /// What it says of itself.
+        /// The worker's description.
         description: Description,
         /// Tokenizers and templates, by model.
         texts: BTreeMap<Arc<str>, FoundText>,
     },
-    /// What of a prefill worker can be used.
+    /// Usable ranks of a prefill worker.
     Registered {
         /// Index of the worker.
         worker: WorkerIndex,
-        /// What its registry says.
+        /// Result of its registry.
         registration: Registration,
     },
-    /// Whether the worker passes its health checks.
+    /// Result of health checks.
     State {
         /// Index of the worker.
         worker: WorkerIndex,
@@ -73,11 +73,11 @@ pub enum ProbeNotice {
     },
 }
 
-/// The task of one worker.
+/// The task of a single worker.
 #[derive(Debug)]
 pub struct Probe {
     pub(super) subject: ProbedWorker,
-    /// Where it is.
+    /// The worker's name.
     pub(super) name: Lookup,
     pub(super) health: HealthConfig,
     pub(super) clients: WorkerClients,
@@ -87,69 +87,70 @@ pub struct Probe {
     signs: Rc<SignsOfLife>,
 }
 
-/// What the configuration says of a worker.
+/// Configuration of a probed worker.
 #[derive(Debug)]
 pub(super) struct ProbedWorker {
     index: WorkerIndex,
     pub(super) config: WorkerConfig,
     pub(super) engine: EngineKind,
     pub(super) url: WorkerUrl,
-    /// The URL has an address, which no look-up changes.
+    /// The URL contains an address, which no look-up changes.
     pub(super) is_address: bool,
-    /// Ports of the same host at which other configured workers are.
+    /// Ports of other configured workers on the same host.
     pub(super) taken_ports: Vec<u16>,
-    /// For all workers that have none of their own.
+    /// Global setting for workers without their own.
     pub(super) model_dir: Option<PathBuf>,
-    /// The probe before this one has found it well.
+    /// The previous probe has found the worker healthy.
     was_up: bool,
 }
 
 /// The last description of a worker that is up.
 #[derive(Debug)]
-struct Described {
+struct LastDescription {
     dialect: Dialect,
-    /// When it was asked for.
+    /// When the description was requested.
     at: Instant,
-    /// There was a sign of a restart since, or its list of models is missing.
+    /// A sign of a restart came since, or the list of models is missing.
     doubted: bool,
 }
 
-/// What a description tells its probe.
+/// Facts of a description that its probe uses.
 #[derive(Clone, Copy, Debug)]
-struct DescribedAs {
+struct DescriptionSummary {
     dialect: Dialect,
     lists_nothing: bool,
 }
 
-impl Described {
+impl LastDescription {
     fn is_due(&self) -> bool {
         let age = self.at.elapsed();
         age >= DESCRIPTION_AGE_MAX || self.doubted && age >= DESCRIPTION_AGE_MIN
     }
 }
 
-/// What every probe is made with.
+/// Shared parts of all probes.
 #[derive(Debug)]
 pub struct Probing {
-    /// The workers of the start, and how health is checked.
+    /// The configuration at start, with the health checks.
     pub config: Arc<Config>,
-    /// The ways to ask workers.
+    /// HTTP clients of workers.
     pub clients: WorkerClients,
     /// Tokenizers and templates that were read.
     pub texts: ModelTexts,
-    /// Where probes report to.
+    /// Receiver of reports.
     pub notices: mpsc::Sender<ProbeNotice>,
-    /// What else tells that a worker lives.
+    /// Further signs that a worker is alive.
     pub signs: Rc<SignsOfLife>,
 }
 
 impl Probing {
-    /// A probe for one worker; `None` if its URL is none.
+    /// A probe of a worker; `None` if its URL is invalid.
     #[must_use]
     pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
         let config = &self.config;
         let url = WorkerUrl::parse(&worker.url).ok()?;
-        let configured = config.workers.iter().filter_map(|one| WorkerUrl::parse(&one.url).ok());
+        let configured =
+            config.workers.iter().filter_map(|other| WorkerUrl::parse(&other.url).ok());
         let host = EngineHost::of(&url.host);
         let others = configured
             .filter(|other| host.is_same(&EngineHost::of(&other.host)) && other.port != url.port);
@@ -176,13 +177,13 @@ impl Probing {
 }
 
 impl Probe {
-    /// Where a sign is told that the worker is not what it was.
+    /// Notified at a sign that the worker has restarted.
     #[must_use]
     pub fn doubts(&self) -> Rc<Notify> {
         Rc::clone(&self.doubts)
     }
 
-    /// The same, for a worker that another probe has found well.
+    /// Like [`Probing::one`], for a worker that another probe has found healthy.
     #[must_use]
     pub fn of_one_that_is_up(mut self) -> Self {
         self.subject.was_up = true;
@@ -192,24 +193,24 @@ impl Probe {
     /// Runs until the control plane ends.
     pub async fn run(self) {
         let state = self.subject.was_up.then_some(true);
-        let mut reached = Reached::from(state);
+        let mut reached = HealthCounts::from(state);
         let mut registrar = None;
         loop {
             let described = self.describe_until_known(&mut reached, &mut registrar).await;
             if !self.health.enabled {
-                self.tell(WorkerState::Up).await;
+                self.report_state(WorkerState::Up).await;
                 return;
             }
             self.watch(described, &mut reached, &mut registrar).await;
         }
     }
 
-    /// Tries until there is a description.
+    /// Retries until there is a description.
     async fn describe_until_known(
         &self,
-        reached: &mut Reached,
+        reached: &mut HealthCounts,
         registrar: &mut Option<Registrar>,
-    ) -> DescribedAs {
+    ) -> DescriptionSummary {
         let mut pause = RETRY_MIN;
         loop {
             match self.describe(registrar, true).await {
@@ -222,16 +223,16 @@ impl Probe {
         }
     }
 
-    /// Checks health until the worker turns out to be another engine than described.
+    /// Checks health until the worker turns out to run another engine.
     async fn watch(
         &self,
-        described: DescribedAs,
-        reached: &mut Reached,
+        described: DescriptionSummary,
+        reached: &mut HealthCounts,
         registrar: &mut Option<Registrar>,
     ) {
         let asker = self.asker(self.health.timeout);
-        let DescribedAs { dialect, lists_nothing } = described;
-        let mut described = Described { dialect, at: Instant::now(), doubted: lists_nothing };
+        let DescriptionSummary { dialect, lists_nothing } = described;
+        let mut described = LastDescription { dialect, at: Instant::now(), doubted: lists_nothing };
         let mut name = FollowedName::looked_up_at(described.at, self.name.age_max);
         let mut has_lacked = false;
         let mut began_at = described.at;
@@ -242,7 +243,7 @@ impl Probe {
                 let health = health.await;
                 match &health {
                     Ok(()) => has_lacked = false,
-                    // It says nothing about the worker.
+                    // A local lack of sockets is no sign of the worker's health.
                     Err(error @ AskError::OutOfSockets { .. }) => {
                         if !std::mem::replace(&mut has_lacked, true) {
                             warn!(worker = self.worker(), %error, "its health is not known");
@@ -256,21 +257,21 @@ impl Probe {
                 }
                 health.is_ok()
             };
-            // What a worker can do is known before it is said to be up. That it is down waits for
-            // nothing.
+            // A worker's registration is known before it is reported up. A report that it is down
+            // does not wait.
             let was_well = !described.doubted;
             let (is_well, (), found) = join!(
                 health,
                 self.register(registrar),
                 self.look_up(&mut name, began_at, was_well)
             );
-            // What answers next may be another process.
+            // The next response may come from another process.
             described.doubted |= !is_well | self.follow(&found, reached, is_well);
             if is_well && reached.good(&self.health) {
                 self.up(reached, registrar).await;
             }
             let end = Instant::now() + self.health.interval;
-            // The first sign may come while nothing listens there: each sign ends the pause.
+            // The first sign may come before the new process listens: each sign ends the pause.
             while self.is_doubted_before(registrar, end).await {
                 described.doubted = true;
                 sleep_until(end.min(described.at + DESCRIPTION_AGE_MIN)).await;
@@ -285,24 +286,24 @@ impl Probe {
         }
     }
 
-    /// Describes the worker again if it is time to; true if it is another engine.
+    /// Describes the worker again if that is due; true if its engine has changed.
     async fn renew(
         &self,
         registrar: &mut Option<Registrar>,
-        reached: &Reached,
-        described: &mut Described,
+        reached: &HealthCounts,
+        described: &mut LastDescription,
     ) -> bool {
         if !reached.is_up() || !described.is_due() {
             return false;
         }
         described.at = Instant::now();
         match self.describe(registrar, false).await {
-            // Without a list it may be anything that stands before the engine.
-            Ok(DescribedAs { lists_nothing: true, .. }) => {
+            // Without a list the response may come from any proxy in front of the engine.
+            Ok(DescriptionSummary { lists_nothing: true, .. }) => {
                 described.doubted = true;
                 false
             }
-            Ok(DescribedAs { dialect, .. }) => {
+            Ok(DescriptionSummary { dialect, .. }) => {
                 described.doubted = false;
                 dialect != described.dialect
             }
@@ -322,8 +323,8 @@ impl Probe {
         }
     }
 
-    /// Until the next check; a registry that is not ready is asked again sooner, and never makes
-    /// the pause longer.
+    /// Waits until the next check. A registry that is not ready is queried sooner, and never
+    /// extends the pause.
     async fn pause(&self, registrar: &mut Option<Registrar>, end: Instant) {
         while let Some(registrar) = registrar.as_mut().filter(|registrar| registrar.waits())
             && Instant::now() + REGISTRY_PAUSE < end
@@ -348,9 +349,9 @@ impl Probe {
         }
     }
 
-    async fn up(&self, reached: &mut Reached, registrar: &mut Option<Registrar>) {
-        // A restart may have changed everything about it.
-        if reached.was_down()
+    async fn up(&self, reached: &mut HealthCounts, registrar: &mut Option<Registrar>) {
+        // A restart may have changed the whole description.
+        if reached.take_recovery()
             && let Err(error) = self.describe(registrar, false).await
         {
             debug!(worker = self.worker(), error, "back, but not described yet");
@@ -358,10 +359,10 @@ impl Probe {
             return;
         }
         info!(worker = self.worker(), "worker is up");
-        self.tell(WorkerState::Up).await;
+        self.report_state(WorkerState::Up).await;
     }
 
-    async fn failed(&self, reached: &mut Reached, error: &dyn Display, is_refused: bool) {
+    async fn failed(&self, reached: &mut HealthCounts, error: &dyn Display, is_refused: bool) {
         let checked = SIGN_AGE_MIN.max(self.health.interval + self.health.timeout);
         let lives = self.signs.were_within(checked, self.subject.index);
         let is_busy = lives && !is_refused;
@@ -374,17 +375,17 @@ impl Probe {
             ),
             BadCheck::Down => {
                 warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
-                self.tell(WorkerState::Down).await;
+                self.report_state(WorkerState::Down).await;
             }
         }
     }
 
-    /// `is_new`: nothing was known of it, and its engine may sleep.
+    /// `is_new`: first description, so the engine may be asleep.
     async fn describe(
         &self,
         registrar: &mut Option<Registrar>,
         is_new: bool,
-    ) -> Result<DescribedAs, String> {
+    ) -> Result<DescriptionSummary, String> {
         let WorkerLook { address, mut description, texts } = self.look().await?;
         let dialect = description.dialect;
         let lists_nothing = description.listing.is_nothing();
@@ -399,14 +400,14 @@ impl Probe {
         let worker = self.subject.index;
         let notice = ProbeNotice::Described { worker, address, description, texts };
         let _ = self.notices.send(notice).await;
-        // One that is asked already goes on; the fleet keeps what it said.
+        // A query in progress to the same registry continues; the fleet keeps its last result.
         let is_asked =
             registrar.as_ref().zip(registry.as_ref()).is_some_and(|(r, now)| r.is_for(now));
         if !is_asked {
             *registrar = registry.map(|registry| self.registrar(registry));
             self.register(registrar).await;
         }
-        Ok(DescribedAs { dialect, lists_nothing })
+        Ok(DescriptionSummary { dialect, lists_nothing })
     }
 
     fn registrar(&self, registry: Registry) -> Registrar {
@@ -416,12 +417,12 @@ impl Probe {
         Registrar::new(registry, asker, self.subject.config.url.clone(), misses_max)
     }
 
-    /// What the log calls the worker.
+    /// Name of the worker in the log.
     pub(super) fn worker(&self) -> &str {
         &self.subject.config.url
     }
 
-    /// For questions that a busy engine answers late.
+    /// For queries that a busy engine answers late.
     pub(crate) fn patient(&self) -> Asker {
         self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN))
     }
@@ -431,8 +432,8 @@ impl Probe {
         self.clients.asker(&self.subject.url.authority, key, timeout)
     }
 
-    /// Says once per outage why a worker cannot be described.
-    fn unreachable(&self, reached: &mut Reached, error: &str) {
+    /// Logs once per outage why a worker cannot be described.
+    fn unreachable(&self, reached: &mut HealthCounts, error: &str) {
         if std::mem::replace(&mut reached.complained, true) {
             debug!(worker = self.worker(), error, "worker still not reached");
         } else {
@@ -443,7 +444,7 @@ impl Probe {
         }
     }
 
-    async fn tell(&self, state: WorkerState) {
+    async fn report_state(&self, state: WorkerState) {
         let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
     }
 }
@@ -593,7 +594,7 @@ mod tests {
     #[test]
     fn who_is_busy_stays_up_until_nothing_moves() {
         let health = HealthConfig { unhealthy_after: 2, ..HealthConfig::default() };
-        let mut reached = Reached::default();
+        let mut reached = HealthCounts::default();
         assert!(reached.good(&health));
         let mut bad = |is_busy| reached.bad(&health, is_busy);
         use BadCheck::{Counted, Down, Excused};
@@ -636,13 +637,13 @@ mod tests {
     fn thresholds_count_in_a_row() {
         let health =
             HealthConfig { unhealthy_after: 2, healthy_after: 2, ..HealthConfig::default() };
-        let mut reached = Reached::default();
-        let bad = |reached: &mut Reached| reached.bad(&health, false);
+        let mut reached = HealthCounts::default();
+        let bad = |reached: &mut HealthCounts| reached.bad(&health, false);
         assert_eq!([(); 2].map(|()| bad(&mut reached)), [BadCheck::Counted; 2], "never up");
         assert!(!reached.good(&health));
         assert_eq!(bad(&mut reached), BadCheck::Counted);
         assert!(!reached.good(&health));
-        assert!(reached.good(&health) && reached.is_up() && !reached.was_down());
+        assert!(reached.good(&health) && reached.is_up() && !reached.take_recovery());
         assert!(!reached.good(&health), "up already");
         assert_eq!(bad(&mut reached), BadCheck::Counted);
         assert!(!reached.good(&health));
@@ -651,6 +652,6 @@ mod tests {
         assert!(!reached.is_up());
         assert_eq!(bad(&mut reached), BadCheck::Counted, "down already");
         assert!(!reached.good(&health));
-        assert!(reached.good(&health) && reached.was_down() && !reached.was_down());
+        assert!(reached.good(&health) && reached.take_recovery() && !reached.take_recovery());
     }
 }

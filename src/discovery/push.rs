@@ -1,5 +1,5 @@
-//! Listens to what one rank of an SGLang server publishes of its load. Messages are states: gaps do
-//! not matter, silence does, and shows as a report that ages.
+//! Subscribes to the load that a rank of an SGLang server publishes. Messages are states: gaps do
+//! not matter; silence does, and shows as an aging report.
 
 use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, ReadFault, Readings, read_load_stat};
 use forebay_zmq::{Connection, SocketError, ZmqSource};
@@ -13,10 +13,10 @@ use tracing::{debug, info, warn};
 /// Pause before the first reconnection; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Messages that are taken before the thread's other tasks get their turn.
+/// Messages that are read before the thread's other tasks run.
 const MESSAGES_PER_TURN: u32 = 32;
 
-/// One rank's reports by listening.
+/// Subscription to the reports of a rank.
 pub(crate) struct Push {
     pub(crate) plan: Rc<LoadPlan>,
     pub(crate) dp_rank: u32,
@@ -82,8 +82,8 @@ impl Push {
                 _ => readings.fault(ReadFault::Malformed),
             }
             connection.done(end);
-            // The engine made its figures before they came here: what was ours a moment ago may be
-            // in them.
+            // The engine made its figures before they arrived: they may include requests that this
+            // router counted a moment ago.
             self.reporter.lay(&self.plan, &readings, &self.reporter.own_before(&self.plan));
         }
     }

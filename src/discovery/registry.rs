@@ -1,5 +1,5 @@
-//! Keeps asking the registry of one prefill worker whether all its ranks can be reached through it.
-//! Part of the worker's probe; every question has the probe's time-out.
+//! Polls the registry of a prefill worker until all its ranks are registered. Part of the worker's
+//! probe; each query has the probe's timeout.
 
 use super::http::Asker;
 use super::kv_source::{Registration, Registry};
@@ -7,25 +7,25 @@ use super::lookup::Lookup;
 use std::net::IpAddr;
 use tracing::{info, warn};
 
-/// What is known of one registry, and what was said of it.
+/// State of a registry, with its last result.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     registry: Registry,
     asker: Asker,
-    /// The configured name that decode workers are told.
+    /// Configured host name that is sent to decode workers.
     name: Option<Lookup>,
     worker: String,
-    /// Failed questions in a row that take a registered worker out.
+    /// Consecutive failed queries before a registered worker is removed.
     misses_max: u32,
-    told: Option<Registration>,
+    reported: Option<Registration>,
     misses: u32,
 }
 
-/// One answer, or why there is none.
+/// A registry's response, or why it is missing.
 #[derive(Debug)]
 enum RegistryAnswer {
     Read(Registration),
-    /// It says itself that it is not ready.
+    /// The registry reports that it is not ready.
     NotReady(String),
     /// No answer.
     Silent(String),
@@ -37,21 +37,21 @@ impl Registrar {
         let port = registry.told.1;
         let is_name = registry.host_is_configured && host.parse::<IpAddr>().is_err();
         let name = is_name.then(|| Lookup::new(host, port));
-        Self { registry, asker, name, worker, misses_max, told: None, misses: 0 }
+        Self { registry, asker, name, worker, misses_max, reported: None, misses: 0 }
     }
 
-    /// True for the registry that this is about.
+    /// True if this polls the given registry.
     pub(crate) fn is_for(&self, registry: &Registry) -> bool {
         self.registry == *registry
     }
 
-    /// True until every rank can be used.
+    /// True until every rank is usable.
     pub(crate) fn waits(&self) -> bool {
-        self.told.as_ref().is_none_or(|told| told.lacks.is_some())
+        self.reported.as_ref().is_none_or(|reported| reported.lacks.is_some())
     }
 
-    /// Asks; what has changed since the last time, if anything. It may be given up: nothing is lost
-    /// then.
+    /// Queries the registry; returns a changed result. Cancel-safe: dropping the future loses
+    /// nothing.
     pub(crate) async fn ask(&mut self) -> Option<Registration> {
         let answer = self.answer().await;
         self.take(answer)
@@ -71,7 +71,7 @@ impl Registrar {
         }
     }
 
-    /// Decides what an answer means; logs each change once.
+    /// Interprets a response; logs each change once.
     fn take(&mut self, answer: RegistryAnswer) -> Option<Registration> {
         let at = |why: &str| format!("the registry at {}: {why}", self.registry.base);
         let now = match answer {
@@ -88,7 +88,7 @@ impl Registrar {
         if now.lacks.is_none() {
             self.misses = 0;
         }
-        if self.told.as_ref() == Some(&now) {
+        if self.reported.as_ref() == Some(&now) {
             return None;
         }
         let worker = &*self.worker;
@@ -98,7 +98,7 @@ impl Registrar {
                 warn!(worker, "prefill worker gets no requests: it waits for {lacks}; trying on");
             }
         }
-        self.told = Some(now.clone());
+        self.reported = Some(now.clone());
         Some(now)
     }
 }

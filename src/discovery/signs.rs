@@ -1,5 +1,4 @@
-//! When workers last showed that they live, beside their answers to checks: a stream moved, or a
-//! report of their load came.
+//! Last signs of life of workers beside their health checks: stream data, or a load report.
 
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use std::cell::RefCell;
@@ -14,18 +13,18 @@ pub struct SignsOfLife {
 }
 
 impl SignsOfLife {
-    /// No sign of anybody yet.
+    /// Without any sign yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, last: RefCell::default() }
     }
 
-    /// There was a sign at that moment.
+    /// Records a sign at that time.
     pub fn note(&self, worker: WorkerIndex, at: NanosSinceStart) {
         self.last.borrow_mut().insert(worker, at);
     }
 
-    /// Was there a sign in that time before now?
+    /// True if a sign came within that time before now.
     #[must_use]
     pub fn were_within(&self, time: Duration, worker: WorkerIndex) -> bool {
         let last = self.last.borrow().get(&worker).copied();

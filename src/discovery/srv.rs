@@ -1,5 +1,5 @@
-//! Asks name servers for SRV records, over UDP and, where an answer does not fit, over TCP. The
-//! system's resolver has no call for them. Bounded in time; an answer has 64 KiB at most.
+//! Queries name servers for SRV records, over UDP and, if the response is truncated, over TCP. The
+//! system's resolver has no call for SRV. Bounded in time; a response has 64 KiB at most.
 
 use super::srv_message::{SrvAnswer, SrvFault, answer, question};
 use forebay_base::open_file;
@@ -13,17 +13,17 @@ use tokio::time::timeout;
 
 const RESOLVER_FILE: &str = "/etc/resolv.conf";
 const RESOLVER_FILE_BYTES_MAX: u64 = 1 << 16;
-/// As many as resolvers ask.
+/// The limit of common resolvers.
 const SERVERS_MAX: usize = 3;
 const DNS_PORT: u16 = 53;
-/// Longest answer over UDP to a question that allows no more (RFC 1035).
+/// Longest UDP response to a query without EDNS (RFC 1035).
 const UDP_BYTES_MAX: usize = 512;
 
-/// The SRV records of a whole name. Without `server`, those of the system are asked in their order
-/// until one answers.
+/// The SRV records of a fully qualified name. Without `server`, the system's servers are queried in
+/// order until a server responds.
 ///
 /// # Errors
-/// What the last server said.
+/// The last server's fault.
 pub async fn srv_records(
     name: &str,
     server: Option<SocketAddr>,
@@ -47,7 +47,7 @@ pub async fn srv_records(
 }
 
 async fn ask(name: &str, server: SocketAddr) -> Result<SrvAnswer, SrvFault> {
-    // What only the server knows: others could answer in its name.
+    // A random id, known only to the server: it prevents spoofed responses.
     let random = getrandom::u32().map_err(|error| SrvFault::Unreached(error.to_string()))?;
     let [id_high, id_low, ..] = random.to_be_bytes();
     let asked = question(u16::from_be_bytes([id_high, id_low]), name)?;
@@ -57,18 +57,18 @@ async fn ask(name: &str, server: SocketAddr) -> Result<SrvAnswer, SrvFault> {
             let message = over_tcp(&asked, server).await.map_err(unreached)?;
             answer(&asked, &message)
         }
-        said => said,
+        result => result,
     }
 }
 
-/// Waits until an answer comes that is one to this question.
+/// Waits for a response to this query.
 async fn over_udp(asked: &[u8], server: SocketAddr) -> io::Result<Result<SrvAnswer, SrvFault>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // Nothing comes from others then.
+    // The kernel then drops datagrams from other addresses.
     socket.connect(server).await?;
     socket.send(asked).await?;
     let mut buffer = [0; UDP_BYTES_MAX];
@@ -76,7 +76,7 @@ async fn over_udp(asked: &[u8], server: SocketAddr) -> io::Result<Result<SrvAnsw
         let bytes = socket.recv(&mut buffer).await?;
         match answer(asked, buffer.get(..bytes).unwrap_or_default()) {
             Err(SrvFault::Foreign) => {}
-            said => return Ok(said),
+            result => return Ok(result),
         }
     }
 }

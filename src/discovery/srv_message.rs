@@ -1,5 +1,5 @@
-//! The question for SRV records and its answer (RFC 1035, RFC 2782), sans-IO. Must never trust an
-//! answer: what is not as it should be is a fault, and no name is followed forwards.
+//! The DNS query for SRV records and its response (RFC 1035, RFC 2782), sans-IO. Must never trust a
+//! response: any deviation is a fault, and compression pointers only lead backwards.
 
 use std::time::Duration;
 use thiserror::Error;
@@ -9,58 +9,59 @@ const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 /// Type SRV, class IN.
 const SRV_IN: [u8; 4] = [0, 33, 0, 1];
-/// A label that begins with both bits is the place of the rest.
+/// Compression: a length byte with both bits set begins a pointer.
 const POINTER: u8 = 0xc0;
 const NO_SUCH_NAME: u8 = 3;
 
-/// A place where a service is.
+/// Address of a service instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SrvTarget {
-    /// In small letters, without the last dot.
+    /// In lower case, without the trailing dot.
     pub host: String,
     /// TCP port; it is never 0.
     pub port: u16,
 }
 
-/// All places of a service, in an order of their own. Priorities and weights are left out.
+/// All targets of a service, sorted. Priorities and weights are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SrvAnswer {
-    /// At least one of them.
+    /// At least one target.
     pub targets: Vec<SrvTarget>,
-    /// How long the answer holds: the least of its records.
+    /// Smallest TTL of the records.
     pub ttl: Duration,
 }
 
-/// Why nothing is learnt.
+/// Reason for a failed query.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SrvFault {
-    /// The question cannot be written.
+    /// The name cannot be encoded.
     #[error("{0:?} is no name of a service: write _SERVICE._tcp.NAME")]
     Name(String),
-    /// Not the answer to this question.
+    /// The response does not match the query.
     #[error("the answer is for another question")]
     Foreign,
-    /// The rest comes over TCP only.
+    /// The whole response is available only over TCP.
     #[error("the answer is cut short")]
     Truncated,
-    /// Not as RFC 1035 says.
+    /// The response violates RFC 1035.
     #[error("the answer is broken")]
     Broken,
-    /// The server knows no such name.
+    /// NXDOMAIN: the name does not exist.
     #[error("the name is not known")]
     NoSuchName,
-    /// What else the server says, by its number.
+    /// Any other response code.
     #[error("the name server refuses with code {0}")]
     Refused(u8),
-    /// The name has other records, or says that the service is not there.
+    /// The name has no SRV record, or only the root target, which means that the service is
+    /// unavailable.
     #[error("the name has no SRV record of a service")]
-    Nobody,
-    /// No server was reached, or none answers.
+    NoService,
+    /// No server was reached, or none responded.
     #[error("{0}")]
     Unreached(String),
 }
 
-/// The question, as UDP carries it.
+/// The query as sent over UDP.
 ///
 /// # Errors
 /// [`SrvFault::Name`].
@@ -71,7 +72,7 @@ pub fn question(id: u16, name: &str) -> Result<Vec<u8>, SrvFault> {
         return Err(fault());
     }
     let [high, low] = id.to_be_bytes();
-    // Recursion is desired; one question.
+    // Recursion desired; a single question.
     let mut message = vec![high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in trimmed.split('.') {
         let bytes = u8::try_from(label.len()).map_err(|_| fault())?;
@@ -86,7 +87,7 @@ pub fn question(id: u16, name: &str) -> Result<Vec<u8>, SrvFault> {
     Ok(message)
 }
 
-/// What an answer says to this question.
+/// Parses the response to this query.
 ///
 /// # Errors
 /// [`SrvFault`].
@@ -96,7 +97,7 @@ pub fn answer(question: &[u8], message: &[u8]) -> Result<SrvAnswer, SrvFault> {
     else {
         return Err(SrvFault::Broken);
     };
-    // Bits: it is an answer, to a plain question; it is cut short.
+    // Bits: a response to a standard query; truncated.
     if question.get(..2) != Some(&[id_high, id_low]) || flags & 0xf8 != 0x80 {
         return Err(SrvFault::Foreign);
     }
@@ -119,12 +120,12 @@ pub fn answer(question: &[u8], message: &[u8]) -> Result<SrvAnswer, SrvFault> {
         targets.sort_unstable();
         targets.dedup();
         let ttl = Duration::from_secs(u64::from(ttl));
-        if targets.is_empty() { Err(SrvFault::Nobody) } else { Ok(SrvAnswer { targets, ttl }) }
+        if targets.is_empty() { Err(SrvFault::NoService) } else { Ok(SrvAnswer { targets, ttl }) }
     })
 }
 
-/// All SRV records of the answer, and the least time that they hold. Other records, such as the
-/// alias that led there, are passed by.
+/// All SRV records of the response, and the smallest TTL. Other records, such as the alias that led
+/// there, are skipped.
 fn records(message: &[u8], mut at: usize, count: u16) -> Option<(Vec<SrvTarget>, u32)> {
     let mut targets = Vec::new();
     let mut ttl_least = u32::MAX;
@@ -144,7 +145,7 @@ fn records(message: &[u8], mut at: usize, count: u16) -> Option<(Vec<SrvTarget>,
             }
             // RFC 2181: the highest bit means 0.
             ttl_least = ttl_least.min(if ttl >> 31 == 0 { ttl } else { 0 });
-            // The root alone says that there is no such service.
+            // A single root target means that the service is unavailable.
             if port > 0 && !host.is_empty() {
                 targets.push(SrvTarget { host, port });
             }
@@ -158,7 +159,7 @@ fn u16_at(message: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The place after a name.
+/// The offset after a name.
 fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *message.get(at)? {
@@ -170,8 +171,7 @@ fn after_name(message: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// A name of visible parts, and the place after it. Each pointer leads backwards, so that the walk
-/// ends.
+/// Reads a name, and the offset after it. Each pointer must lead backwards, so the walk ends.
 fn name(message: &[u8], start: usize) -> Option<(String, usize)> {
     let mut text = String::new();
     let mut at = start;
@@ -270,8 +270,8 @@ mod tests {
         assert_eq!(with(3, 0x82), SrvFault::Refused(2));
         assert_eq!(with(15, b'x'), SrvFault::Foreign, "another name");
         assert_eq!(with(7, 2), SrvFault::Broken, "a record is missing");
-        assert_eq!(answer(&asked(), &answered(&[])), Err(SrvFault::Nobody));
-        assert_eq!(answer(&asked(), &answered(&[(1, 1, b"\x00")])), Err(SrvFault::Nobody));
+        assert_eq!(answer(&asked(), &answered(&[])), Err(SrvFault::NoService));
+        assert_eq!(answer(&asked(), &answered(&[(1, 1, b"\x00")])), Err(SrvFault::NoService));
         for target in [&b"\x01a\xc0\x2d"[..], b"\xc0\x2b", b"\x01/\x00", b"\x01a", b"\x40a\x00"] {
             let broken = answered(&[(1, 1, target)]);
             assert_eq!(answer(&asked(), &broken), Err(SrvFault::Broken), "{target:x?}");

@@ -1,4 +1,4 @@
-//! Workers that answer what was recorded, for the tests here and in the control plane.
+//! Fake workers with recorded responses, for the tests here and in the control plane.
 #![allow(clippy::unwrap_used, reason = "a test that cannot begin must stop")]
 
 use axum::Router;
@@ -11,10 +11,10 @@ macro_rules! recorded {
     };
 }
 
-/// Paths with the bodies that they answer.
+/// Paths with the bodies of their responses.
 pub type Answers = &'static [(&'static str, &'static str)];
 
-/// vLLM 0.32 as it was recorded.
+/// Recorded responses of vLLM 0.32.
 pub const VLLM: Answers = &[
     ("/v1/models", recorded!("vllm-0.32.0/models.json")),
     ("/version", recorded!("vllm-0.32.0/version.json")),
@@ -28,7 +28,7 @@ pub const VLLM_RUST: Answers = &[
     ("/metrics", recorded!("vllm-rs-0.33.0/metrics.txt")),
     ("/health", ""),
 ];
-/// SGLang 0.5.23 as it was recorded.
+/// Recorded responses of SGLang 0.5.23.
 pub const SGLANG: Answers = &[
     ("/v1/models", recorded!("sglang-0.5.23/models.json")),
     ("/server_info", recorded!("sglang-0.5.23/server_info.json")),
@@ -38,7 +38,7 @@ pub const SGLANG: Answers = &[
 pub const PLAIN: Answers =
     &[("/v1/models", r#"{"object":"list","data":[{"id":"a"},{"id":"b","parent":"a"}]}"#)];
 
-/// A server that knows some answers and says 404 to the rest.
+/// A server with these responses, and 404 for any other path.
 ///
 /// # Panics
 /// Where the system has no more sockets.
@@ -46,7 +46,7 @@ pub async fn fake(answers: Answers) -> SocketAddr {
     refusing(answers, &[]).await
 }
 
-/// One that answers some paths with another status.
+/// A server that answers some paths with another status.
 ///
 /// # Panics
 /// Where the system has no more sockets.

@@ -1,4 +1,4 @@
-//! What one look at a worker found.
+//! Result of looking at a worker.
 
 use super::described::Description;
 use super::model_text::FoundText;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What one look at a worker found.
+/// Result of looking at a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerLook {
-    /// Address that its name stands for.
+    /// Address that the name resolved to.
     pub(crate) address: SocketAddr,
     pub(crate) description: Description,
     /// Tokenizers and templates, by model.
