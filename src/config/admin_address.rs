@@ -1,4 +1,4 @@
-//! Where the admin API answers: an address, or a socket in the file system.
+//! Address of the admin API: a TCP address, or a Unix socket.
 
 use super::key::Key;
 use super::setting::{Kind, Setting};
@@ -9,22 +9,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use toml_edit::Item;
 
-/// What stands before the path of a socket.
+/// Prefix of a socket path.
 const UNIX: &str = "unix:";
-/// Longest path that the kernel takes (`sun_path`, without the zero at its end).
+/// Longest path that the kernel accepts (`sun_path`, without its terminating zero).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Where the admin API answers.
+/// Address of the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
     /// An address and a port.
     Tcp(SocketAddr),
-    /// A socket in the file system, whose mode says who may call.
+    /// Path of a Unix socket; the file mode controls access.
     Unix(PathBuf),
 }
 
 impl AdminAddress {
-    /// The address and the port, where it has one.
+    /// The TCP address; `None` for a Unix socket.
     #[must_use]
     pub const fn port_address(&self) -> Option<SocketAddr> {
         match self {
@@ -58,7 +58,7 @@ impl FromStr for AdminAddress {
             let address = text.parse().map(Self::Tcp);
             return address.map_err(|_| format!("{text:?} is not an address with a port; {help}"));
         };
-        // A relative path depends on who starts the router.
+        // A relative path would depend on the working directory.
         if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
             return Err(format!("{text:?}: the path of a socket begins with / and names a file"));
         }

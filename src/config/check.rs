@@ -1,6 +1,5 @@
-//! What a well-formed configuration may still get wrong: values out of range and values at odds
-//! with each other. Looks at the whole configuration and reports everything; never stops at the
-//! first fault.
+//! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
+//! whole configuration and reports everything; never stops at the first fault.
 
 use super::engine::LoadSource;
 use super::finding::{Finding, Origins};
@@ -20,10 +19,10 @@ use std::time::Duration;
 /// SGLang 0.5).
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Events follow the prefill; a prefill does not take longer.
+/// A prefill, and the events after it, do not take longer.
 const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
 
-/// All findings on a configuration that was read.
+/// All findings on a parsed configuration.
 #[must_use]
 pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
@@ -56,7 +55,7 @@ pub(super) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.findings
 }
 
-/// Writing all of a large fleet takes a good part of this.
+/// Writing the index of a large fleet takes a good part of this.
 const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Check<'a> {
@@ -73,7 +72,7 @@ impl Check<'_> {
         self.findings.push(Finding::warning(self.origins.of(path), what, help));
     }
 
-    /// Each value against the range of its key.
+    /// Checks each value against the range of its key.
     fn ranges(&mut self, config: &Config) {
         self.ranges_of(config, None);
         for (position, worker) in config.workers.iter().enumerate() {
@@ -243,7 +242,7 @@ impl Check<'_> {
         }
     }
 
-    /// A file that the router replaces as a whole.
+    /// Checks a file that the router replaces as a whole.
     fn written_file(&mut self, key: &str, path: &Path) {
         let shown = path.display();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -309,7 +308,7 @@ impl Check<'_> {
     }
 }
 
-/// Do two listening sockets want the same port?
+/// True if two listening sockets want the same port.
 pub(super) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_port = one.port() == other.port() && one.port() != 0;
     let ip = one.ip();

@@ -1,4 +1,4 @@
-//! What the keys of the admin API may get wrong.
+//! Checks the keys of the admin API.
 
 use super::admin_address::AdminAddress;
 use super::check::{Check, collide};
@@ -51,7 +51,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a token leaves open on a network.
+    /// Checks the admin API's exposure on a network.
     fn admin_network(&mut self, config: &Config, admin: SocketAddr) {
         if config.admin_tls.cert.is_none() {
             let what = format!("`admin` {admin} takes tokens in clear text");
@@ -102,7 +102,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the file holds; a fault of it is a finding.
+    /// The token in the file; an unreadable file is a finding.
     pub(super) fn token(&mut self, key: &str, path: Option<&Path>) -> Option<String> {
         match read_token(path?) {
             Ok(token) => {

@@ -1,4 +1,4 @@
-//! What the keys about clients may get wrong.
+//! Checks the keys of clients.
 
 use super::check::Check;
 use super::client::{ClientConfig, CorsConfig};

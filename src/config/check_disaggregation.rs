@@ -1,5 +1,4 @@
-//! What the keys of disaggregation may get wrong: roles that do not fit, and fields that nobody
-//! reads.
+//! Checks the keys of disaggregation: roles that do not fit, and keys without effect.
 
 use super::check::Check;
 use super::engine::EngineKind;
@@ -36,8 +35,8 @@ impl Check<'_> {
         self.loopback(config);
     }
 
-    /// What decode workers are told of a prefill worker is its own address unless something else is
-    /// configured.
+    /// By default decode workers receive the prefill worker's own address. A loopback address then
+    /// fails on any other host.
     fn loopback(&mut self, config: &Config) {
         if config.workers.iter().all(is_loopback) {
             return;
@@ -148,7 +147,7 @@ impl Check<'_> {
         }
     }
 
-    /// Each rank has the port behind that of the rank before.
+    /// Each rank's port is the previous rank's port plus 1.
     fn kv_port(&mut self, path: &str, worker: &WorkerConfig) {
         let Some(first) = worker.kv_transfer.kv_port else { return };
         let last = u32::from(first).saturating_add(worker.ranks.unwrap_or(1).saturating_sub(1));
@@ -183,7 +182,7 @@ impl Check<'_> {
         }
     }
 
-    /// A decode worker takes what no prefill worker hands over.
+    /// Warns of a decode worker whose KV flow no prefill worker uses.
     fn flows(&mut self, config: &Config) {
         let is_vllm =
             |worker: &&WorkerConfig| worker.engine.unwrap_or(config.engine) != EngineKind::Sglang;
@@ -205,7 +204,7 @@ impl Check<'_> {
         }
     }
 
-    /// A leg without the other serves nothing.
+    /// Warns of a leg without workers for the other leg.
     fn partners(&mut self, config: &Config) {
         let first = |role| config.workers.iter().position(|worker| worker.role == role);
         let may_be = |role: WorkerRole| {

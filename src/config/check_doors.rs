@@ -1,4 +1,4 @@
-//! Addresses of clients on a network: who may come in there, and in clear text.
+//! Checks client addresses on a network for missing authentication and for clear text.
 
 use super::check::Check;
 use super::schema::Config;

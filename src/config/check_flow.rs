@@ -1,4 +1,4 @@
-//! What the keys of back pressure may get wrong.
+//! Checks the keys of back pressure.
 
 use super::check::Check;
 use super::check_names::is_field_name;
@@ -8,7 +8,7 @@ use super::schema::Config;
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
 
-/// A longer window refuses clients long after there is room again.
+/// A longer window refuses clients long after room has returned.
 const WINDOW_SENSIBLE: Duration = Duration::from_secs(60);
 
 impl Check<'_> {
@@ -73,13 +73,13 @@ impl Check<'_> {
         }
     }
 
-    /// Only vLLM gets the number. No engine shows whether it has priority scheduling.
+    /// Only vLLM receives the priority. No engine reports whether it has priority scheduling.
     pub(super) fn engine_priority(&mut self, config: &Config) {
         let mut engines =
             config.workers.iter().map(|worker| worker.engine.unwrap_or(config.engine));
-        let is_told = |engine| matches!(engine, EngineKind::Auto | EngineKind::Vllm);
-        let may_be_told = config.discovery.is_on() || config.workers.is_empty();
-        if config.flow.queue.engine_priority && !may_be_told && !engines.any(is_told) {
+        let takes_priority = |engine| matches!(engine, EngineKind::Auto | EngineKind::Vllm);
+        let may_take_priority = config.discovery.is_on() || config.workers.is_empty();
+        if config.flow.queue.engine_priority && !may_take_priority && !engines.any(takes_priority) {
             let what = "`queue.engine_priority` is not used: no worker is vLLM";
             self.warning("queue.engine_priority", what, "leave it out");
         }

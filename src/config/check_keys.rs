@@ -1,4 +1,4 @@
-//! What the files of the clients' keys may get wrong.
+//! Checks the files of client keys.
 
 use super::check::Check;
 use super::client::JwtConfig;
@@ -39,7 +39,7 @@ impl Check<'_> {
         }
     }
 
-    /// A table that no key leads to limits nobody.
+    /// A tenant table that no key refers to limits no request.
     fn tenants_without_key(&mut self, config: &Config, keys: &KeyRing) {
         if config.jwt.jwks.is_some() {
             return;

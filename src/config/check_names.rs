@@ -1,4 +1,4 @@
-//! What the keys of sessions and of models' names may get wrong.
+//! Checks the keys of sessions and of model names.
 
 use super::check::Check;
 use super::schema::{AdapterConfig, ModelConfig, SessionConfig};
@@ -57,7 +57,7 @@ impl Check<'_> {
         }
     }
 
-    /// A name that clients and engines write, in a table of a list.
+    /// Checks a name that clients and engines write, in a table of a list.
     fn model_name(&mut self, list: &str, position: usize, key: &str, name: &str) {
         let path = format!("{list}.{position}.{key}");
         if name.is_empty() {
@@ -84,7 +84,7 @@ impl Check<'_> {
     }
 }
 
-/// RFC 9110 section 5.1.
+/// Field name syntax of RFC 9110 section 5.1.
 pub(super) fn is_field_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)

@@ -1,5 +1,4 @@
-//! What `kv_pool` may get wrong: names, and pools that would count for nothing or hold blocks that
-//! are no match for each other.
+//! Checks `kv_pool`: names, pools without effect, and pools of workers with incompatible blocks.
 
 use super::check::Check;
 use super::engine::EngineKind;
@@ -37,7 +36,7 @@ impl Check<'_> {
         }
     }
 
-    /// A pool counts only for policy `kv`, by the KV events of its workers.
+    /// Warns of an unused pool: only policy `kv` uses pools, by the KV events of their workers.
     fn kv_pool_use(&mut self, key: &str, worker: &WorkerConfig, config: &Config) {
         let policy = config.policy;
         let (why, help) = if policy != Policy::Kv {
@@ -53,13 +52,13 @@ impl Check<'_> {
     }
 }
 
-/// False where their lists of models have nothing in common.
+/// False if their lists of models are disjoint.
 fn may_share_model(one: &WorkerConfig, other: &WorkerConfig) -> bool {
     let [a, b] = [&one.models, &other.models];
     a.is_empty() || b.is_empty() || a.iter().any(|model| b.contains(model))
 }
 
-/// What keeps blocks of two workers from being the same.
+/// Reason why blocks of two workers differ.
 fn difference(config: &Config, one: &WorkerConfig, other: &WorkerConfig) -> Option<String> {
     let engines = [one, other].map(|worker| worker.engine.unwrap_or(config.engine));
     if engines.contains(&EngineKind::Vllm) && engines.contains(&EngineKind::Sglang) {

@@ -1,4 +1,4 @@
-//! What the keys of replicas may get wrong. Reads the files.
+//! Checks the keys of replicas. Reads the files.
 
 use super::admin_address::AdminAddress;
 use super::check::Check;

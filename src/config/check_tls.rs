@@ -1,4 +1,4 @@
-//! What the keys of TLS may get wrong. Reads the files.
+//! Checks the keys of TLS. Reads the files.
 
 use super::check::{Check, collide};
 use super::schema::Config;
@@ -8,7 +8,7 @@ use forebay_base::since_1970;
 use forebay_tls::{CertificateFault, CertificateFiles, Certified, read_authorities};
 use std::time::Duration;
 
-/// Renewals that work do not come this close to the end.
+/// Working renewals do not come this close to expiry.
 const EXPIRES_SOON: Duration = Duration::from_hours(7 * 24);
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 

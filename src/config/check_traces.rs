@@ -1,4 +1,4 @@
-//! What the keys about traces and records of requests may get wrong.
+//! Checks the keys of traces and request records.
 
 use super::check::Check;
 use super::record_format::RecordFormat;

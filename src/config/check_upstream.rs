@@ -1,4 +1,4 @@
-//! What the keys of TLS to workers may get wrong. Reads the files.
+//! Checks the keys of TLS to workers. Reads the files.
 
 use super::check::Check;
 use super::schema::Config;
@@ -17,7 +17,7 @@ impl Check<'_> {
         }
         let mut known = HashMap::new();
         for url in config.discovery.dns.iter().filter(|url| url.starts_with("https://")) {
-            // The files count, whatever the names of the workers will be.
+            // Checks only the files: names of discovered workers are unknown yet.
             let worker = WorkerConfig { url: url.clone(), ..WorkerConfig::default() };
             let tls = WorkerTlsConfig { tls_name: Some("localhost".into()), ..worker.tls };
             self.tls_of_worker(config, "discovery", &WorkerConfig { tls, ..worker }, &mut known);

@@ -1,5 +1,4 @@
-//! The table of keys, clients: who they are, what workers are told of it, how tokens name them,
-//! and which pages may call.
+//! The table of keys, clients: forwarded addresses, JSON Web Tokens, and CORS.
 
 use super::table::{table, words};
 use std::time::Duration;

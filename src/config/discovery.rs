@@ -1,4 +1,4 @@
-//! The table of keys, discovery: where workers are found beside the configuration.
+//! The table of keys, discovery: sources of workers beside the configuration.
 
 use super::table::table;
 use std::net::SocketAddr;
@@ -21,13 +21,13 @@ table! {
 }
 
 impl DiscoveryConfig {
-    /// Are workers found somewhere?
+    /// True if any source is configured.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.file.is_some() || !self.dns.is_empty()
     }
 
-    /// The name server of [`Self::name_server`], if that is an address with a port.
+    /// The name server of [`Self::name_server`], if it parses as an address with a port.
     #[must_use]
     pub fn name_server_address(&self) -> Option<SocketAddr> {
         self.name_server.as_ref()?.parse().ok()

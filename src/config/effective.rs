@@ -1,5 +1,5 @@
-//! The effective configuration in words: as one JSON object for the log and as a TOML file that
-//! reads back to the same configuration. Secrets are masked in both.
+//! Prints the effective configuration: as a JSON object for the log and as a TOML file that parses
+//! to the same configuration. Secrets are masked in both.
 
 use super::key::Key;
 use super::schema::Config;
@@ -11,18 +11,18 @@ use super::{
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
-/// A key with its type and its default, as the reference has it.
+/// A key with its type and its default, for the reference page.
 #[derive(Debug)]
 pub struct KeyEntry {
-    /// The entry of the table.
+    /// The entry in the table of keys.
     pub key: &'static Key,
     /// Its type.
     pub kind: Kind,
-    /// Its default, if there is one.
+    /// Default value, if any.
     pub default: Option<Value>,
 }
 
-/// All keys, in the order of the table.
+/// All keys, in table order.
 #[must_use]
 pub fn all_keys() -> Vec<KeyEntry> {
     let mut entries = Vec::new();
@@ -44,7 +44,7 @@ fn is_empty(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty) || value.as_str() == Some("")
 }
 
-/// The configuration as one JSON object with the keys of the file.
+/// The configuration as a JSON object with the keys of the file.
 #[must_use]
 pub fn to_json(config: &Config) -> Value {
     let mut root = Map::new();
@@ -68,13 +68,13 @@ pub fn to_json(config: &Config) -> Value {
         ("model", config.models.iter().map(table_to_json).collect()),
         ("adapter", config.adapters.iter().map(table_to_json).collect()),
     ];
-    // An empty list of tables cannot be told from one of values, and says nothing.
+    // An empty list of tables looks like a list of values, and carries no information.
     let named = lists.into_iter().filter(|(_, tables)| !tables.is_empty());
     root.extend(named.map(|(name, tables)| (name.to_owned(), Value::Array(tables))));
     Value::Object(root)
 }
 
-/// What differs from the defaults, and the policy: as one JSON object with the keys of the file.
+/// Keys that differ from their defaults, and the policy: a JSON object with the keys of the file.
 #[must_use]
 pub fn changed_json(config: &Config) -> Value {
     let mut shown = to_json(config);
@@ -91,7 +91,7 @@ pub fn changed_json(config: &Config) -> Value {
     shown
 }
 
-/// A table of a list, without what is empty.
+/// A table of a list, without empty values.
 fn table_to_json<T: KeyTable + Clone>(values: &T) -> Value {
     let mut table = Map::new();
     values.each(|key, setting| {
@@ -103,13 +103,13 @@ fn table_to_json<T: KeyTable + Clone>(values: &T) -> Value {
     Value::Object(table)
 }
 
-/// The configuration as a file.
+/// The configuration as a TOML file.
 #[must_use]
 pub fn to_toml(config: &Config) -> String {
     let mut out = String::new();
     let Value::Object(root) = to_json(config) else { return out };
-    // TOML wants plain keys before the first section. JSON's scalars and lists of scalars are TOML
-    // as they stand.
+    // TOML requires plain keys before the first section. JSON scalars and lists of scalars are
+    // valid TOML.
     let is_plain = |value: &Value| match value {
         Value::Object(_) => false,
         Value::Array(items) => !items.iter().any(Value::is_object),

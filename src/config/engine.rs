@@ -1,4 +1,4 @@
-//! What workers speak, and where their load reports come from.
+//! Engine types, and sources of load reports.
 
 use super::table::words;
 

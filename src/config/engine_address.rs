@@ -1,46 +1,46 @@
-//! Which engine a worker's URL names, however the URL spells it. Sans-IO: what a name stands for
-//! is an argument.
+//! Identifies a worker's engine by its URL, in any spelling. Sans-IO: resolved addresses are
+//! arguments.
 //!
-//! | two workers of one port and scheme | are |
+//! | two workers with the same port and scheme | are |
 //! |---|---|
-//! | one host, in any spelling | one engine |
-//! | one address, by an IP address or `localhost` at least once | one engine |
-//! | one address, by two names | perhaps one engine: a gateway may tell names apart |
-//! | over TLS with two names to be certified | two engines: the server tells names apart |
+//! | same host, in any spelling | the same engine |
+//! | same address, at least one as an IP address or `localhost` | the same engine |
+//! | same address, by two names | perhaps the same engine: a gateway may route by name |
+//! | over TLS with different certificate names | two engines: the server selects by name |
 
 use super::url::WorkerUrl;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A host without its spelling.
+/// A host in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EngineHost {
-    /// An IP address, in any of the forms that the resolver takes.
+    /// An IP address, in any form that the resolver accepts.
     Address(IpAddr),
     /// `localhost` and names below it (RFC 6761): this host, by any loopback address.
     Localhost,
-    /// A name of the DNS, in lower case, without a dot at its end.
+    /// A DNS name, in lower case, without a trailing dot.
     Name(String),
 }
 
-/// Where an engine is.
+/// Address of an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EngineAddress {
     /// The host that the URL names.
     pub host: EngineHost,
     /// The port of the URL.
     pub port: u16,
-    /// Over TLS, with the name that the certificate has to be for if that is not the host.
+    /// TLS, with the certificate's name if it differs from the host.
     tls: Option<Option<String>>,
 }
 
-/// Whether two workers are one engine.
+/// Likelihood that two workers share an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineLikeness {
     /// Two engines, as far as addresses show.
     Two,
-    /// Two names of one address and port.
+    /// Two names for the same address and port.
     Perhaps,
-    /// One engine, by two spellings.
+    /// The same engine, in two spellings.
     One,
 }
 
@@ -57,7 +57,7 @@ impl EngineHost {
         }
     }
 
-    /// The address that the host is written as.
+    /// The IP address, if the host is written as an address.
     #[must_use]
     pub const fn address(&self) -> Option<IpAddr> {
         match self {
@@ -66,7 +66,7 @@ impl EngineHost {
         }
     }
 
-    /// Do both stand for one host without a look-up?
+    /// True if both are the same host without a look-up.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -84,14 +84,14 @@ impl EngineHost {
 }
 
 impl EngineAddress {
-    /// `tls_name`: the name to be certified, if it is not the host.
+    /// `tls_name`: the certificate's name, if it differs from the host.
     #[must_use]
     pub fn of(url: &WorkerUrl, tls_name: Option<&str>) -> Self {
         let tls_name = || tls_name.map(str::to_ascii_lowercase);
         Self { host: EngineHost::of(&url.host), port: url.port, tls: url.is_tls.then(tls_name) }
     }
 
-    /// Are both one engine? `addresses`: what their hosts were last found to stand for.
+    /// Compares two workers. `addresses`: last resolved addresses of their hosts.
     #[must_use]
     pub fn likeness(&self, other: &Self, addresses: [Option<SocketAddr>; 2]) -> EngineLikeness {
         if self.port != other.port || self.tls.is_some() != other.tls.is_some() {
@@ -114,7 +114,7 @@ impl EngineAddress {
         if are_names { EngineLikeness::Perhaps } else { EngineLikeness::One }
     }
 
-    /// The name that a certificate has to be for, where that is a name at all.
+    /// The name that the certificate must have, if it is a DNS name.
     fn certified(&self) -> Option<&str> {
         let host = match &self.host {
             EngineHost::Name(name) => Some(&**name),
@@ -124,7 +124,7 @@ impl EngineAddress {
     }
 }
 
-/// IPv4 addresses as such, also where IPv6 wraps them. "Any" address leads to this host.
+/// Unwraps IPv4-mapped addresses. The unspecified address connects to this host.
 fn canonical(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -133,8 +133,8 @@ fn canonical(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The older forms of IPv4 addresses, as `inet_aton(3)` reads them: one to four numbers, in
-/// decimal, octal (`0`) or hexadecimal (`0x`), the last one for all bytes that are left.
+/// The older forms of IPv4 addresses, as `inet_aton(3)` parses them: 1 to 4 numbers, in decimal,
+/// octal (`0`) or hexadecimal (`0x`); the last number covers all remaining bytes.
 fn numbers(host: &str) -> Option<Ipv4Addr> {
     let number = |part: &str| match part.strip_prefix("0x") {
         Some("") => Some(0),

@@ -1,31 +1,31 @@
-//! What the check has to say: one [`Finding`] per fault, each with the place it comes from.
+//! Results of the check: a [`Finding`] per fault, each with its origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One fault of the configuration, or one thing that is probably not meant.
+/// A fault of the configuration, or a probable mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Errors keep the router from starting; warnings do not.
     pub severity: Severity,
-    /// Where it was written.
+    /// Place of the faulty value.
     pub origin: Origin,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
-    /// What to do; may be empty.
+    /// Advice; may be empty.
     pub help: String,
 }
 
 /// Weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Refuses to start.
+    /// The router refuses to start.
     Error,
-    /// Starts, but should be looked at.
+    /// The router starts, but an operator should check.
     Warning,
 }
 
-/// Where a value was written.
+/// Place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In the file.
@@ -39,29 +39,29 @@ pub enum Origin {
     },
     /// On the command line: the flag, as written.
     Flag(String),
-    /// Nowhere: the built-in default, or the configuration as a whole.
+    /// No place: the built-in default, or the configuration as a whole.
     Whole,
 }
 
-/// Where each key was written, by its dotted path; lists by position: `worker.0.url`.
+/// Origin of each key by its dotted path; lists by position: `worker.0.url`.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     by_path: BTreeMap<String, Origin>,
 }
 
 impl Origins {
-    /// Remembers where a key was written; the last writer wins, as its value does.
+    /// Sets the origin of a key; the last call wins, as the last value does.
     pub fn set(&mut self, path: String, origin: Origin) {
         self.by_path.insert(path, origin);
     }
 
-    /// Forgets a key and all that it contains.
+    /// Removes a key and all keys below it.
     pub fn forget(&mut self, path: &str) {
         let prefix = format!("{path}.");
         self.by_path.retain(|key, _| key != path && !key.starts_with(&prefix));
     }
 
-    /// Where the key was written, or the nearest thing that contains it.
+    /// Origin of the key, or of the nearest key that contains it.
     #[must_use]
     pub fn of(&self, path: &str) -> Origin {
         let mut path = path;
@@ -90,7 +90,7 @@ impl Finding {
         Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
     }
 
-    /// Order of the listing: flags, then the file from top to bottom, then what belongs to no
+    /// Order of the listing: flags, then the file from top to bottom, then findings without a
     /// place.
     #[must_use]
     pub fn position(&self) -> (u8, usize, usize) {

@@ -1,28 +1,27 @@
-//! The command line laid over the file: flags win, and their faults become findings like any other.
+//! Applies the command line over the file: flags win, and their faults become findings.
 
 use super::finding::{Finding, Origin, Origins};
 use super::schema::Config;
 use super::table::KeyTable;
 use super::worker::{WorkerConfig, WorkerRole};
 
-/// The flags of `serve` that change the configuration, as written.
+/// Flags of `serve` that change the configuration, as written.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
-    /// Flags that stand for one key each: name without dashes, and value. See
-    /// [`Flag`](super::Flag).
+    /// Flags that set a single key: name without dashes, and value. See [`Flag`](super::Flag).
     pub keys: Vec<(&'static str, String)>,
-    /// `--worker`, repeated. With `--prefill` and `--decode` it replaces the file's workers; one
-    /// that the file knows keeps its settings.
+    /// `--worker`, repeated. With `--prefill` and `--decode` it replaces the file's workers; a
+    /// worker that the file contains keeps its settings.
     pub workers: Vec<String>,
-    /// `--prefill`, repeated: a worker with that role, after those of `--worker`.
+    /// `--prefill`, repeated: a worker with that role, after the workers of `--worker`.
     pub prefill: Vec<String>,
-    /// `--decode`, repeated: a worker with that role, after those of `--prefill`.
+    /// `--decode`, repeated: a worker with that role, after the workers of `--prefill`.
     pub decode: Vec<String>,
-    /// `--kv-events`, repeated: one per worker, in order; `-` skips a worker.
+    /// `--kv-events`, repeated: an endpoint per worker, in order; `-` skips a worker.
     pub kv_events: Vec<String>,
 }
 
-/// What a merge works on.
+/// Target of a merge.
 pub(super) struct Merge<'a> {
     pub(super) config: &'a mut Config,
     pub(super) origins: &'a mut Origins,
@@ -30,7 +29,7 @@ pub(super) struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    /// Lays the flags over the configuration.
+    /// Applies the flags over the configuration.
     pub(super) fn apply(&mut self, flags: &Flags) {
         for (name, text) in &flags.keys {
             self.apply_key(name, text);

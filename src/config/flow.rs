@@ -1,14 +1,14 @@
-//! The table of keys, back pressure: limits, queues, the rejection window, pairs, tenants.
-//! All of `FlowConfig` but the queue's mode may change while the router runs; shards see
-//! it as part of the fleet.
+//! The table of keys, back pressure: limits, queues, the rejection window, pairs, tenants. All of
+//! `FlowConfig` but the queue's mode may change while the router runs; shards receive it with the
+//! fleet.
 
 use super::key::{Form, flag};
 use super::table::{table, words};
 use std::time::Duration;
 
-/// Classes of a queue; 0 is served first.
+/// Number of priority classes; 0 is served first.
 pub const QUEUE_CLASSES: u8 = 4;
-/// Last class of a queue.
+/// Last priority class of a queue.
 const CLASS_LAST: u64 = QUEUE_CLASSES as u64 - 1;
 
 table! {
@@ -24,8 +24,8 @@ table! {
             { flag: flag("Back pressure", "rejection-window", "DURATION") };
         /// Requests in flight in all shards together. 0 means no limit.
         router_in_flight_max: u32 = 0, { path: "limits.router_in_flight_max" };
-        // A batch of prompts that waits for hours in an engine's own queue is no fault:
-        // `queue.depth_max` bounds it.
+        // No default: batch prompts that wait for hours in an engine's own queue are legitimate.
+        // `queue.depth_max` bounds them.
         /// KV tokens that all requests of a pool may want, in percent of what its ranks hold.
         /// 0 means no limit.
         kv_demand_percent: u32 = 0,
@@ -40,7 +40,7 @@ table! {
         disaggregation: DisaggregationConfig,
     }
     lists {
-        /// `[[tenant]]`: who shares the queue by weight.
+        /// `[[tenant]]`: tenants that share the queue by weight.
         tenants: TenantConfig,
     }
 }

@@ -1,8 +1,8 @@
-//! What a key of the configuration is.
+//! Metadata of a configuration key.
 
 use std::ops::RangeInclusive;
 
-/// All that is known of a key but its type and its default.
+/// Metadata of a key except its type and default.
 #[derive(Debug)]
 pub struct Key {
     /// As written in the file: `timeouts.head`. In lists of tables without a position:
@@ -10,46 +10,46 @@ pub struct Key {
     pub path: &'static str,
     /// Documentation of the table that the key belongs to; lines begin with a space.
     pub about: &'static str,
-    /// What it does; lines begin with a space.
+    /// Effect of the key; lines begin with a space.
     pub doc: &'static str,
-    /// Stands for the default where there is no value: what happens without the key.
+    /// Behavior without the key, shown in place of a default.
     pub absent: &'static str,
-    /// How the value is written.
+    /// Notation of the value.
     pub form: Form,
-    /// Least and most, in the key's own unit; milliseconds for durations.
+    /// Minimum and maximum, in the key's own unit; milliseconds for durations.
     pub range: RangeInclusive<u64>,
-    /// A running router takes over a change. Others wait for the next process.
+    /// A reload applies a change of this key. Other keys need a restart.
     pub reloadable: bool,
-    /// The flag of `serve` that sets it.
+    /// Flag of `serve` that sets the key.
     pub flag: Option<Flag>,
 }
 
 /// A flag of `serve` that sets a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// Without the dashes.
+    /// Name without the dashes.
     pub name: &'static str,
-    /// Placeholder of the value in help; empty: the flag stands alone and means `true`.
+    /// Placeholder of the value in help; empty: a flag without a value, which means `true`.
     pub value: &'static str,
-    /// Group in help; empty: the first.
+    /// Group in help; empty: the first group.
     pub heading: &'static str,
 }
 
-/// How a value is written, where its type leaves a choice.
+/// Notation of a value, if its type leaves a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As its type says.
+    /// The usual notation of the type.
     Plain,
-    /// A number of bytes, with its unit.
+    /// A number of bytes with a unit.
     Size,
-    /// Never printed.
+    /// A secret, which is never printed.
     Secret,
     /// URLs, printed without user and password.
     Urls,
 }
 
 impl Key {
-    /// What an entry of the table need not say.
+    /// Defaults for the fields of an entry.
     pub(super) const PLAIN: Self = Self {
         path: "",
         about: "",
@@ -62,7 +62,7 @@ impl Key {
     };
 }
 
-/// In the table of keys: the flag of a key, `flag("Routing", "policy", "POLICY")`.
+/// Flag of a key in the table: `flag("Routing", "policy", "POLICY")`.
 pub(super) const fn flag(
     heading: &'static str,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! The configuration: its types and defaults, the TOML file, the command line laid over it, and the
+//! The configuration: its types and defaults, the TOML file, the command line over it, and the
 //! check that reports every finding at once. Runs once, in `main`, before any other thread; holds
 //! no state; never prints a secret.
 

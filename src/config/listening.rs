@@ -1,23 +1,23 @@
-//! Where the router listens, and what it speaks there.
+//! Listening addresses and their protocols.
 
 use super::schema::Config;
 use super::tls::{AdminTlsConfig, CertificateConfig, ClientAuth, ListenerConfig, TlsConfig};
 use forebay_tls::{AcceptFiles, CertificateFiles};
 
 impl Config {
-    /// Does `listen` speak TLS?
+    /// True if `listen` uses TLS.
     #[must_use]
     pub const fn speaks_tls(&self) -> bool {
         self.tls.cert.is_some()
     }
 
-    /// Does that listener speak TLS?
+    /// True if that listener uses TLS.
     #[must_use]
     pub fn listener_speaks_tls(&self, listener: &ListenerConfig) -> bool {
         listener.tls.unwrap_or(self.speaks_tls())
     }
 
-    /// The files of TLS to clients; `None` without any.
+    /// TLS files for clients; `None` without a certificate.
     #[must_use]
     pub fn accept_files(&self) -> Option<AcceptFiles> {
         let TlsConfig { cert, key, client_ca, client_auth } = &self.tls;
@@ -31,7 +31,7 @@ impl Config {
         })
     }
 
-    /// The files of the admin API, if it speaks TLS.
+    /// TLS files of the admin API, if it uses TLS.
     #[must_use]
     pub fn admin_accept_files(&self) -> Option<AcceptFiles> {
         let AdminTlsConfig { cert, key, client_ca } = self.admin_tls.clone();

@@ -1,4 +1,4 @@
-//! The file read, the flags laid over it, and the result checked.
+//! Reads the file, applies the flags, and checks the result.
 
 use super::check::check;
 use super::finding::{Finding, Severity};
@@ -7,33 +7,33 @@ use super::reader::read_file;
 use super::schema::Config;
 use super::url::WorkerUrl;
 
-/// A file as it was given.
+/// Contents of a configuration file.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigText<'a> {
-    /// Its name, for findings.
+    /// Name of the file for findings.
     pub name: &'a str,
-    /// Its text.
+    /// Text of the file.
     pub text: &'a str,
 }
 
-/// A configuration and everything there is to say about it.
+/// A configuration with its findings.
 #[derive(Debug)]
 pub struct Loaded {
     /// Faulty keys have their defaults.
     pub config: Config,
-    /// In the order of the file.
+    /// Sorted by place in the file.
     pub findings: Vec<Finding>,
 }
 
 impl Loaded {
-    /// The configuration, unless one of the findings is an error.
+    /// The configuration, unless a finding is an error.
     pub fn usable(self) -> Result<Config, Vec<Finding>> {
         let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);
         if fatal { Err(self.findings) } else { Ok(self.config) }
     }
 }
 
-/// Reads the file if there is one, lays the flags over it, and checks the result.
+/// Reads the file, if any, applies the flags, and checks the result.
 #[must_use]
 pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
     let ConfigText { name, text } = source.unwrap_or(ConfigText { name: "", text: "" });
@@ -50,7 +50,7 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
     Loaded { config: reading.config, findings: reading.findings }
 }
 
-/// One URL is written in one way from now on, so that texts can be compared.
+/// Normalizes URLs so that they can be compared as text.
 pub(super) fn respell(config: &mut Config) {
     for worker in &mut config.workers {
         if let Ok(url) = WorkerUrl::parse(&worker.url) {

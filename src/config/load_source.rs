@@ -1,15 +1,15 @@
-//! Where the load reports of a worker come from.
+//! Source of a worker's load reports.
 
 use super::engine::LoadSource;
 use super::schema::Config;
 use super::worker::WorkerConfig;
 
 impl Config {
-    /// Where they come from, by the key of the worker, else by that of all.
+    /// Source by the worker's key, else by the global key.
     #[must_use]
     pub fn load_source(&self, worker: &WorkerConfig) -> LoadSource {
         match worker.load_source.unwrap_or(self.load.source) {
-            // Without health checks nothing is asked of workers unless it is asked for.
+            // Without health checks workers are not queried unless a source is configured.
             LoadSource::Auto if !self.health.enabled => LoadSource::Off,
             source => source,
         }

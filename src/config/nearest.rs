@@ -1,7 +1,7 @@
-//! "Did you mean": the known word nearest to a mistyped one.
+//! "Did you mean": finds the known word nearest to a mistyped word.
 
-/// The candidate within a third of the word's length (at least two edits), nearest first, earliest
-/// on a tie.
+/// The candidate within a third of the word's length (at least 2 edits); the nearest wins, then the
+/// earliest.
 pub(super) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -15,7 +15,7 @@ pub(super) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
+/// Insertions, deletions, substitutions and adjacent swaps that turn `left` into `right`.
 fn edit_distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut two_above: Vec<usize> = Vec::new();

@@ -1,5 +1,5 @@
-//! Durations (`250ms`, `10s`, `5m`, `1h`) and sizes (`512B`, `64KiB`, `32MiB`, `2GiB`) as people
-//! write them. Pure functions; exact, no fractions: `1500ms` instead of `1.5s`.
+//! Durations (`250ms`, `10s`, `5m`, `1h`) and sizes (`512B`, `64KiB`, `32MiB`, `2GiB`) in text
+//! form. Pure functions; exact, no fractions: `1500ms` instead of `1.5s`.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ const DURATION_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000),
 const SIZE_UNITS: &[(&str, u64)] =
     &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-/// Reads a duration; the error says what is accepted.
+/// Parses a duration; the error lists accepted forms.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     scaled(text, DURATION_UNITS)
         .map(Duration::from_millis)
         .ok_or_else(|| format!("{text:?} is not a duration; write for example 250ms, 10s or 5m"))
 }
 
-/// Reads a size in bytes; the error says what is accepted.
+/// Parses a size in bytes; the error lists accepted forms.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     scaled(text, SIZE_UNITS)
         .and_then(|bytes| usize::try_from(bytes).ok())
         .ok_or_else(|| format!("{text:?} is not a size; write for example 64KiB or 32MiB"))
 }
 
-/// The shortest exact spelling of a duration, to the millisecond.
+/// The shortest exact notation of a duration, to the millisecond.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     format_scaled(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), DURATION_UNITS)
 }
 
-/// The shortest exact spelling of a size.
+/// The shortest exact notation of a size.
 #[must_use]
 pub fn format_size(bytes: usize) -> String {
     format_scaled(u64::try_from(bytes).unwrap_or(u64::MAX), SIZE_UNITS)

@@ -1,4 +1,4 @@
-//! The TOML file as a [`Config`]. Walks the file, not the table of keys: each entry is read into
+//! Parses the TOML file into a [`Config`]. Walks the file, not the table of keys: each entry sets
 //! its key, or becomes a finding. Does not stop at the first fault: a bad value leaves the default
 //! in place.
 
@@ -12,7 +12,7 @@ use super::{
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 
-/// Keys that are no more, and what to do instead.
+/// Removed keys, and their replacements.
 const RETIRED: &[(&str, &str)] = &[
     (
         "tenant.key",
@@ -25,7 +25,7 @@ const RETIRED: &[(&str, &str)] = &[
     ),
 ];
 
-/// A reading of a file: what was understood, what was not, and where each key stood.
+/// Result of parsing a file: values, findings, and the origin of each key.
 pub(super) struct FileReading {
     pub(super) config: Config,
     pub(super) findings: Vec<Finding>,
@@ -34,25 +34,25 @@ pub(super) struct FileReading {
 
 struct ConfigReader<'a> {
     text: &'a str,
-    /// Where each line begins: every key says its line, and files of workers are long.
+    /// Byte offset of each line: every key needs its line number, and files of workers are long.
     line_starts: Vec<usize>,
     file: &'a str,
-    /// Paths of all keys and sections.
+    /// Paths of all known keys and sections.
     known: Vec<&'static str>,
     findings: Vec<Finding>,
     origins: Origins,
 }
 
-/// A table under reading, and what stands before the names of its keys.
+/// A table being parsed, and the prefix of its keys.
 #[derive(Clone, Copy)]
 struct TablePath<'p> {
-    /// For origins, with the position in a list: `worker.0.`.
+    /// Prefix for origins, with the position in a list: `worker.0.`.
     path: &'p str,
-    /// The same as people write it: `worker.`.
+    /// Prefix for messages: `worker.`.
     shown: &'p str,
 }
 
-/// Reads a whole file. A text that is no TOML gives one finding, else every fault gives its own.
+/// Parses a whole file. Invalid TOML gives a single finding; else each fault gives its own.
 pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     let mut config = Config::default();
     let known = known_paths();
@@ -119,7 +119,7 @@ impl ConfigReader<'_> {
             self.origins.set(name.to_owned(), origin);
             return self.table(config, TablePath { path: &shown, shown: &shown }, table);
         }
-        // The flag's word alone means the flag's key: `nats = "nats://…"`.
+        // The name of a flag in place of a section sets the flag's key: `nats = "nats://…"`.
         let mut of_flag = None;
         config.visit(&mut |key, _| {
             if item.is_str() && key.flag.is_some_and(|flag| flag.name == name) {
@@ -141,7 +141,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// The tables of `[[name]]`.
+    /// Reads the tables of `[[name]]`.
     fn list<'t, T: KeyTable + Default>(
         &mut self,
         name: &str,
@@ -180,7 +180,7 @@ impl ConfigReader<'_> {
         list
     }
 
-    /// One key with its value.
+    /// Reads a single key.
     fn entry(
         &mut self,
         target: &mut dyn KeyTable,
@@ -208,8 +208,8 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// What to say of an unknown key: the nearest of its section, else one of the same name, else
-    /// the nearest of all.
+    /// Finding for an unknown key. Suggests the nearest key of its section, else a key of the same
+    /// name, else the nearest of all keys.
     fn unknown(&self, path: &str, origin: Origin) -> Finding {
         if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
             return Finding::error(origin, format!("`{path}` has retired"), *help);
@@ -227,7 +227,7 @@ impl ConfigReader<'_> {
         Finding::error(origin, format!("unknown key `{path}`"), help)
     }
 
-    /// Place of a byte range, as line and column.
+    /// Converts a byte range to line and column.
     fn place(&self, span: Option<Range<usize>>) -> Origin {
         let at = span.map_or(0, |span| span.start);
         let line = self.line_starts.partition_point(|start| *start <= at);
@@ -241,7 +241,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Is it a key of that section?
+/// True if `path` is a key of that section.
 fn is_in(path: &str, section: &str) -> bool {
     path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }

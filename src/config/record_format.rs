@@ -1,29 +1,29 @@
-//! `log.format`: the text of a request's record, with fields in braces.
+//! `log.format`: template of a request's log record, with fields in braces.
 
 use super::nearest::nearest;
 
-/// Parts of a format, in their order.
+/// Parts of a format in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordFormat(Vec<FormatPart>);
 
-/// A part of a format.
+/// Literal text or a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FormatPart {
     Text(String),
     Field(RecordField),
 }
 
-/// Makes the fields with their names.
+/// Defines the fields with their names.
 macro_rules! fields {
     ($($field:ident = $name:literal,)+) => {
-        /// What a record can say of a request.
+        /// A field of a request's record.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum RecordField {
             $($field,)+
         }
 
         impl RecordField {
-            /// All of them with their names.
+            /// All fields with their names.
             pub const ALL: &'static [(&'static str, Self)] = &[$(($name, Self::$field),)+];
         }
     };
@@ -52,10 +52,10 @@ fields! {
 }
 
 impl RecordFormat {
-    /// Reads a format. `{{` and `}}` stand for single braces.
+    /// Parses a format. `{{` and `}}` are literal braces.
     ///
     /// # Errors
-    /// What is wrong with it: a brace without its other one, or a name that is none.
+    /// The fault: an unbalanced brace, or an unknown name.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -88,7 +88,7 @@ impl RecordFormat {
         Ok(Self(parts))
     }
 
-    /// The text of a record; `value` appends what a field says.
+    /// Formats a record; `value` appends a field's value.
     pub fn write(&self, mut value: impl FnMut(RecordField, &mut Vec<u8>)) -> String {
         let mut line = String::new();
         let mut raw = Vec::new();
@@ -105,7 +105,7 @@ impl RecordFormat {
         line
     }
 
-    /// Is the path of the request a part of it?
+    /// True if the format contains the request path.
     #[must_use]
     pub fn has_path(&self) -> bool {
         self.0.contains(&FormatPart::Field(RecordField::Path))
@@ -123,8 +123,8 @@ fn field(name: &str) -> Result<RecordField, String> {
     })
 }
 
-/// All but visible ASCII as `\x0a`, quotes and backslashes too, so that a value can be told from
-/// what is around it. Nothing is a dash.
+/// Escapes all but visible ASCII as `\x0a`, quotes and backslashes included, so that a value cannot
+/// be confused with the text around it. An empty value is a dash.
 fn escape(raw: &[u8], line: &mut String) {
     if raw.is_empty() {
         line.push('-');

@@ -1,6 +1,6 @@
-//! The configuration read again while the router runs: what is taken over, and what waits for the
-//! next process, since it is built into threads, sockets and tables. Each key says for itself which
-//! it is.
+//! Reloads the configuration of a running router: applies reloadable keys, and lists keys that need
+//! a restart because threads, sockets or tables were built from them. Each key specifies whether it
+//! is reloadable.
 
 use super::finding::Finding;
 use super::flags::Flags;
@@ -13,38 +13,38 @@ use forebay_base::read_file;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a configuration came from, to read it again.
+/// Sources of a configuration, for a reload.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSource {
     /// `--config`.
     pub file: Option<PathBuf>,
-    /// The flags laid over it.
+    /// Flags applied over the file.
     pub flags: Flags,
 }
 
-/// A configuration that runs, and where to read what is wanted of it now.
+/// The running configuration and its sources.
 #[derive(Clone, Debug)]
 pub struct Reloader {
     source: ConfigSource,
     running: Config,
 }
 
-/// Why nothing was taken over.
+/// Reason for a failed reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReloadError {
-    /// The file cannot be read; the text says why.
+    /// The file cannot be read; contains the error text.
     Unreadable(String),
-    /// There are errors in it. All findings, warnings included.
+    /// The configuration has errors. All findings, warnings included.
     Faulty(Vec<Finding>),
 }
 
 impl ConfigSource {
-    /// Reads and checks.
+    /// Reads and checks the configuration.
     ///
     /// # Errors
-    /// The file cannot be read; the text says why.
+    /// The file cannot be read; contains the error text.
     pub fn load(&self) -> Result<Loaded, String> {
-        // A pipe may be meant: `--config /dev/stdin`.
+        // Pipes are allowed: `--config /dev/stdin`.
         self.load_by(|path| std::fs::read_to_string(path))
     }
 
@@ -57,16 +57,16 @@ impl ConfigSource {
 }
 
 impl Reloader {
-    /// `running` is what the source said at the start, before cores and ports were resolved.
+    /// `running` is the configuration at start, before cores and ports were resolved.
     #[must_use]
     pub const fn new(source: ConfigSource, running: Config) -> Self {
         Self { source, running }
     }
 
-    /// Reads the source again and takes over what may change; warnings come along.
+    /// Reads the sources again and applies reloadable keys; returns warnings too.
     ///
     /// # Errors
-    /// [`ReloadError`]; what runs stays as it was then.
+    /// [`ReloadError`]; the running configuration is then unchanged.
     pub fn reload(&mut self) -> Result<(Changes, Vec<Finding>), ReloadError> {
         let loaded = self.source.load_by(|path| read_file(path, CONFIG_BYTES_MAX));
         let loaded = loaded.map_err(ReloadError::Unreadable)?;
@@ -75,7 +75,7 @@ impl Reloader {
         Ok((self.running.take_over(&wanted), findings))
     }
 
-    /// What runs, on the cores and addresses that the process has.
+    /// The running configuration with the process's cores and addresses.
     #[must_use]
     pub fn running_as(&self, start: &Config) -> Config {
         Config {
@@ -87,12 +87,12 @@ impl Reloader {
         }
     }
 
-    /// A worker that has joined found no place: the next reload tries again.
+    /// Records that a new worker could not join: the next reload tries again.
     pub fn did_not_join(&mut self, url: &str) {
         self.running.workers.retain(|worker| worker.url != url);
     }
 
-    /// What runs.
+    /// The running configuration.
     #[must_use]
     pub const fn running(&self) -> &Config {
         &self.running
@@ -100,13 +100,12 @@ impl Reloader {
 }
 
 impl Config {
-    /// Takes over what may change while the router runs and says what differs. Workers are known by
-    /// their URL.
+    /// Applies reloadable keys and returns the differences. Workers are identified by their URL.
     pub fn take_over(&mut self, wanted: &Self) -> Changes {
         let mut changes = Changes::default();
         let mut wanted = wanted.clone();
         if self.speaks_tls() != wanted.speaks_tls() {
-            // The sockets are bound, and known for one or the other.
+            // The sockets are bound, and fixed as TLS or plain text.
             changes.restart.push("tls.cert".to_owned());
             wanted.tls.clone_from(&self.tls);
         }
@@ -146,13 +145,14 @@ impl Config {
         changes
     }
 
-    /// Workers that come and go.
+    /// Applies added and removed workers.
     fn take_workers(&mut self, wanted: &Self, changes: &mut Changes) {
-        let has = |config: &Self, url: &str| config.workers.iter().any(|one| one.url == url);
+        let has = |config: &Self, url: &str| config.workers.iter().any(|worker| worker.url == url);
         let new = wanted.workers.iter().filter(|worker| !has(self, &worker.url));
         let new: Vec<_> = new.cloned().collect();
-        let (kept, gone) =
-            std::mem::take(&mut self.workers).into_iter().partition(|one| has(wanted, &one.url));
+        let (kept, gone) = std::mem::take(&mut self.workers)
+            .into_iter()
+            .partition(|worker| has(wanted, &worker.url));
         self.workers = kept;
         self.workers.extend_from_slice(&new);
         let urls = |workers: Vec<WorkerConfig>| workers.into_iter().map(|worker| worker.url);

@@ -44,7 +44,7 @@ table! {
 }
 
 impl ReplicasConfig {
-    /// How TLS to a peer begins; `None` in plain text.
+    /// TLS configuration for a peer; `None` in plain text.
     ///
     /// # Errors
     /// [`ConnectFault`].

@@ -1,5 +1,5 @@
 //! The table of keys: everything but back pressure (`flow`) and workers (`worker`). Plain data:
-//! built by the loader, read by every plane.
+//! built by the loader, read by every thread.
 
 use super::admin_address::AdminAddress;
 use super::client::{ClientConfig, CorsConfig, JwtConfig};
@@ -96,7 +96,7 @@ table! {
         session: SessionConfig,
         /// `[load]`.
         load: LoadConfig,
-        /// `[limits]`, but for those of [`FlowConfig`].
+        /// `[limits]`, without the keys in [`FlowConfig`].
         limits: LimitsConfig,
         /// Limits, queues, the rejection window and tenants.
         flow: FlowConfig,
@@ -120,7 +120,7 @@ table! {
         certificates: CertificateConfig,
         /// `[[listener]]`: further addresses.
         listeners: ListenerConfig,
-        /// `[[model]]`: what names of clients stand for.
+        /// `[[model]]`: mapping of model names that clients send.
         models: ModelConfig,
         /// `[[adapter]]`: LoRA adapters that are loaded when clients ask for them.
         adapters: AdapterConfig,
@@ -198,8 +198,7 @@ table! {
         enabled: bool = true, { flag: flag("Workers", "health", "on|off") };
         /// Time between two checks of a worker.
         interval: Duration = Duration::from_secs(2), { range: 1..=u64::MAX };
-        // A busy engine answers late: SGLang's event loop may stand still for seconds while it
-        // compiles.
+        // A busy engine responds late: SGLang's event loop may block for seconds while it compiles.
         /// Longest wait for a check's answer. Also ends requests of an unhealthy worker that
         /// sends nothing.
         timeout: Duration = Duration::from_secs(5), { range: 1..=u64::MAX };
@@ -210,12 +209,12 @@ table! {
         /// Time in which a worker that has come back gets a growing share of requests.
         /// 0 gives it its share at once.
         slow_start: Duration = Duration::ZERO;
-        // A prompt of 100,000 tokens takes a minute on a full rank, and the rank's other streams
-        // move meanwhile. A single prompt of a million tokens may take longer.
+        // A prompt of 100,000 tokens takes a minute on a full rank, while the rank's other streams
+        // continue. A single prompt of a million tokens may take longer.
         /// Ejects a rank on which streams have waited this long for their first byte while nothing
         /// moves there. 0 turns this off.
         stall_timeout: Duration = Duration::from_mins(2);
-        // Off: a pool may have slow ranks on purpose, of older GPUs.
+        // Off by default: a pool may have slow ranks on purpose, of older GPUs.
         /// Ejects a rank whose first bytes take this many times as long as in its pool, for the
         /// same work. 0 turns this off.
         slow_factor: u32 = 0, { range: 0..=1_000 };
@@ -242,20 +241,20 @@ table! {
     /// What policy `kv` makes of blocks outside of the device.
     #[derive(Copy)]
     pub struct KvConfig in "kv." {
-        // A token takes some 130 KB of KV (8 B parameters) to 330 KB (70 B): at 25 GB/s from the
-        // host it is back in a seventh to a fifth of the time that its prefill takes.
+        // A token takes some 130 KB of KV (8 B parameters) to 330 KB (70 B): at 25 GB/s, loading it
+        // from the host takes a seventh to a fifth of its prefill time.
         /// What a block in host memory saves, in percent of a block on the device.
         /// 0 leaves host memory out.
         host_credit_percent: u32 = 80, { range: 0..=100 };
-        // Local NVMe brings back some 5 GB/s, about as fast as the prefill; file and object stores
-        // vary more.
+        // Local NVMe loads some 5 GB/s, about as fast as the prefill; file and object stores vary
+        // more.
         /// The same for disks and for stores of files or objects.
         disk_credit_percent: u32 = 30, { range: 0..=100 };
-        // Over 100 to 200 Gbit/s a token comes in a third to a tenth of the time that its prefill
-        // takes. The ranks of a pool share the way, and what is there is an upper bound.
+        // Over 100 to 200 Gbit/s a token loads in a third to a tenth of its prefill time. The ranks
+        // of a pool share the network, and the pool's contents are an upper bound.
         /// The same for pools (`kv_pool`).
         pool_credit_percent: u32 = 50, { range: 0..=100 };
-        // Most sessions that pause go on within it; under load a host's memory turns over sooner.
+        // Most paused sessions resume within it; under load a host's memory turns over sooner.
         /// Time after its last store that a block counts, in tiers that announce no removals
         /// (LMCache) and in all pools. 0 means for ever.
         tier_ttl: Duration = Duration::from_mins(30);
@@ -272,12 +271,12 @@ table! {
         /// Ranks without KV events: time after its last use that a prompt counts as cached.
         /// 0 turns the guess off.
         ttl: Duration = Duration::from_mins(2);
-        // A prefill and the way of its event take well below this; the next sibling renews it.
+        // A prefill and the delivery of its event take well below this; the next sibling renews it.
         /// Ranks with KV events: time that a prompt counts as cached before its event comes.
         /// 0 turns the guess off.
         speculative_ttl: Duration = Duration::from_secs(2);
-        // Two million tokens of text: the cache of one rank on several large GPUs. Believing too
-        // much costs a miss, as not believing does.
+        // Two million tokens of text: the cache of a rank on several large GPUs. An estimate that
+        // is too high costs a miss, as does an estimate that is too low.
         /// Prompt text that a rank's cache is believed to hold, where the engine does not tell
         /// its capacity.
         rank_bytes_max: usize = 8 * MIB, { form: Form::Size, range: 1 << 12..=1 << 40 };
@@ -304,8 +303,8 @@ table! {
         interval: Duration = Duration::from_secs(1), { range: 100..=u64::MAX };
         /// Ask less often where answers cost the engine more than 5 ms of a second.
         back_off: bool = true;
-        // SGLang sends unchanged values every second and is wedged after three of silence; some
-        // scrapes may be late.
+        // SGLang sends unchanged values every second and hangs if silent for 3 s; a few scrapes may
+        // be late.
         /// Age at which a report stops counting. Its weight falls with its age until then.
         age_max: Duration = Duration::from_secs(5), { range: 1..=u64::MAX };
     }
@@ -328,7 +327,7 @@ table! {
         /// Client connections of one address in all shards of this process. An IPv6 address counts
         /// with its /64. 0 means no limit.
         connections_per_address_max: u32 = 0, { reloadable: false };
-        // Apache refuses below the same rate; nginx and HAProxy look at silence only.
+        // Apache has the same minimum rate; nginx and HAProxy only check for silence.
         /// Bytes in a second that a request body has to come in with, on average from
         /// `timeouts.body` on. 0 means no least rate.
         body_rate_min: usize = 500, { form: Form::Size, range: 0..=1 << 30 };
@@ -416,8 +415,8 @@ table! {
 }
 
 impl Config {
-    /// Fills empty `cores` from the cores this process may run on: all but the last, which is left
-    /// to the control plane, or the only one.
+    /// Fills empty `cores` from the cores that this process may use: all but the last, which is
+    /// left to the control plane, or the only core.
     pub fn resolve_cores(&mut self, available: &[usize]) {
         if self.cores.is_empty() {
             let kept = available.len().saturating_sub(1).max(1);
@@ -428,7 +427,7 @@ impl Config {
 }
 
 impl Policy {
-    /// Its word in the configuration.
+    /// The policy's word in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.word()

@@ -1,4 +1,4 @@
-//! The types that a key may have: how each is read, printed and named.
+//! Types of keys: parsing, printing and naming.
 
 use super::key::{Form, Key};
 use super::nearest::nearest;
@@ -10,33 +10,32 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toml_edit::Item;
 
-/// What stands in place of a secret.
+/// Shown in place of a secret.
 const MASK: &str = "***";
 
 /// The value of a key.
 pub(super) trait Setting {
-    /// Takes the value from the file; the error says what is wrong with it. A fault changes
-    /// nothing.
+    /// Takes the value from the file; returns the fault as text. A fault changes nothing.
     fn read(&mut self, key: &Key, item: &Item) -> Result<(), String>;
 
-    /// The same from a flag.
+    /// Takes the value from a flag.
     fn read_flag(&mut self, key: &Key, text: &str) -> Result<(), String> {
         self.read(key, &toml_edit::value(text))
     }
 
-    /// The value as the file has it, secrets masked; `None` if there is none.
+    /// The value in the file's notation, secrets masked; `None` without a value.
     fn show(&self, key: &Key) -> Option<Value>;
 
-    /// What it is.
+    /// Type of the value.
     fn kind(&self, key: &Key) -> Kind;
 
-    /// Its size, to be compared with [`Key::range`]; milliseconds for durations.
+    /// Its size, for comparison with [`Key::range`]; milliseconds for durations.
     fn number(&self) -> Option<u64> {
         None
     }
 }
 
-/// Types as people know them.
+/// Types for the reference page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
@@ -51,16 +50,16 @@ pub enum Kind {
     Address,
     /// A string.
     Text,
-    /// One string or several.
+    /// A string or a list of strings.
     Texts,
-    /// Numbers of cores.
+    /// Indices of CPU cores.
     Cores,
-    /// One of these words, each with what it means.
+    /// A choice of words, each with its meaning.
     Words(Vec<(&'static str, &'static str)>),
 }
 
 impl Kind {
-    /// A number of that kind as people write it.
+    /// Formats a number of that type.
     #[must_use]
     pub fn format(&self, number: u64) -> String {
         match self {
@@ -70,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// What a value may be, for people; empty if it may be anything.
+    /// Formats the key's range; empty without a limit.
     #[must_use]
     pub fn format_range(&self, key: &Key) -> String {
         match (*key.range.start(), *key.range.end()) {
@@ -89,7 +88,7 @@ fn text_of<'i>(item: &'i Item, wanted: &str) -> Result<&'i str, String> {
     item.as_str().ok_or_else(|| mismatch(item, wanted))
 }
 
-/// `scheme://user:password@host` with the user masked; several are separated by commas.
+/// Masks the user in `scheme://user:password@host`; several URLs are separated by commas.
 fn without_password(urls: &str) -> String {
     let mask = |url: &str| match (url.find("://"), url.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 <= at => {
@@ -103,7 +102,7 @@ fn without_password(urls: &str) -> String {
 }
 
 impl Setting for bool {
-    /// `true`, `false`, or the flags' `"on"` and `"off"`.
+    /// `true`, `false`, or the flag values `"on"` and `"off"`.
     fn read(&mut self, _: &Key, item: &Item) -> Result<(), String> {
         *self = match (item.as_bool(), item.as_str()) {
             (Some(value), _) => value,
@@ -241,16 +240,16 @@ macro_rules! number {
 number!(u8 u16 u32 usize);
 
 impl Setting for Vec<String> {
-    /// One string or a list of strings.
+    /// A string or a list of strings.
     fn read(&mut self, _: &Key, item: &Item) -> Result<(), String> {
-        if let Some(one) = item.as_str() {
-            *self = vec![one.to_owned()];
+        if let Some(text) = item.as_str() {
+            *self = vec![text.to_owned()];
             return Ok(());
         }
         let wanted = "a string or a list of strings";
         let values = item.as_array().ok_or_else(|| mismatch(item, wanted))?;
-        let one = |value: &toml_edit::Value| value.as_str().map(str::to_owned);
-        let all: Option<_> = values.iter().map(one).collect();
+        let string_of = |value: &toml_edit::Value| value.as_str().map(str::to_owned);
+        let all: Option<_> = values.iter().map(string_of).collect();
         *self = all.ok_or_else(|| format!("should be {wanted}"))?;
         Ok(())
     }
@@ -273,9 +272,9 @@ impl Setting for Vec<usize> {
         }
         let wanted = "a list of whole numbers, for example [0, 1]";
         let values = item.as_array().ok_or_else(|| mismatch(item, wanted))?;
-        let one =
+        let core_of =
             |value: &toml_edit::Value| value.as_integer().and_then(|core| core.try_into().ok());
-        let all: Option<_> = values.iter().map(one).collect();
+        let all: Option<_> = values.iter().map(core_of).collect();
         *self = all.ok_or_else(|| format!("should be {wanted}"))?;
         Ok(())
     }
@@ -289,7 +288,7 @@ impl Setting for Vec<usize> {
     }
 }
 
-/// Core numbers in the order given: `0,2` or `0-3,8`.
+/// Parses core numbers in the given order: `0,2` or `0-3,8`.
 fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     let fault = || format!("{text:?} is not a list of cores; write for example 0,2 or 0-3");
     let mut cores = Vec::new();
@@ -308,7 +307,7 @@ fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores)
 }
 
-/// A key that may be left out, without a value of its own then.
+/// An optional key, which has no value if omitted.
 impl<T: Setting + Default> Setting for Option<T> {
     fn read(&mut self, key: &Key, item: &Item) -> Result<(), String> {
         let mut value = T::default();
@@ -337,9 +336,9 @@ impl<T: Setting + Default> Setting for Option<T> {
     }
 }
 
-/// Words of the file and the command line for each variant. Made by `words!`.
+/// Words of an enum in the file and on the command line. Implemented by `words!`.
 pub trait Word: Copy + PartialEq + 'static {
-    /// All variants with their word and what it means.
+    /// All variants with their word and its meaning.
     const WORDS: &'static [(&'static str, Self, &'static str)];
 
     /// The word of this variant.

@@ -1,32 +1,32 @@
-//! Values with their keys, and the macros that turn one entry into all that a key needs: field,
-//! default, reading, printing, range check, reload, flag and reference page.
+//! Values with their keys, and the macros that derive from a single entry everything that a key
+//! needs: field, default, parsing, printing, range check, reload, flag and reference page.
 //!
-//! The tables are in `schema`, `flow` and `worker`. One entry per key:
+//! The tables are in `schema`, `flow` and `worker`. An entry per key:
 //!
 //! ```text
 //! /// What it does, when to change it. The text of the reference page and of the flag's help.
 //! name: Type = default, { range: 1..=10, reloadable: false, ... };
 //! ```
 //!
-//! The part in braces sets fields of [`Key`] and may be left out.
+//! The part in braces sets fields of [`Key`] and may be omitted.
 
 use super::key::Key;
 use super::setting::Setting;
 
-/// Sees every key and its place, in the order of the table.
+/// Visitor of every key and its value, in table order.
 pub(super) type Visit<'v> = &'v mut dyn FnMut(&'static Key, &mut dyn Setting);
 
-/// Values with their keys. Lists of tables are no part of it.
+/// Values with their keys. Lists of tables are excluded.
 pub(super) trait KeyTable {
-    /// Shows every key.
+    /// Visits every key.
     fn visit(&mut self, visit: Visit<'_>);
 
-    /// Takes over what may change while the router runs, and notes what differs.
+    /// Takes over reloadable keys, and records differences.
     fn take_from(&mut self, wanted: &Self, changes: &mut Changes)
     where
         Self: Sized;
 
-    /// Shows every key of a copy.
+    /// Visits every key of a copy.
     fn each(&self, mut see: impl FnMut(&'static Key, &dyn Setting))
     where
         Self: Clone + Sized,
@@ -35,28 +35,28 @@ pub(super) trait KeyTable {
     }
 }
 
-/// Keys whose values differ, by their dotted paths, in order.
+/// Keys with different values, by their dotted paths, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// May be taken over.
+    /// Applied to the running configuration.
     pub applied: Vec<String>,
-    /// Only a restart makes them count.
+    /// Need a restart to take effect.
     pub restart: Vec<String>,
-    /// Workers that come and go.
+    /// Added and removed workers.
     pub workers: WorkerChanges,
 }
 
-/// URLs of workers that one file has and the other does not.
+/// URLs of workers that only the new or only the old file contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerChanges {
-    /// Those that are new.
+    /// URLs of added workers.
     pub joined: Vec<String>,
-    /// Those that are no longer wanted.
+    /// URLs of removed workers.
     pub left: Vec<String>,
 }
 
 impl Changes {
-    /// What a key names was read again, and is another thing.
+    /// Records that the file named by a key was reloaded with different contents.
     pub fn also_applied(&mut self, key: &str) {
         if self.applied.iter().all(|applied| applied != key) {
             self.applied.push(key.to_owned());
@@ -64,7 +64,7 @@ impl Changes {
         }
     }
 
-    /// Compares a key's values, and takes the wanted one over if the key allows.
+    /// Compares a key's values, and takes the wanted value if the key is reloadable.
     pub(super) fn take<T: Clone + PartialEq>(
         &mut self,
         key: Option<&Key>,
@@ -81,7 +81,7 @@ impl Changes {
     }
 }
 
-/// A section as a struct with its keys. `in "timeouts."` is what stands before the names.
+/// Defines a section as a struct with its keys. `in "timeouts."` is the prefix of their names.
 macro_rules! table {
     (
         $(#[doc = $about:literal])+
@@ -145,7 +145,7 @@ macro_rules! table {
     };
 }
 
-/// The words of a key that takes one of several. The first is the default.
+/// Defines the words of a key with a choice. The first is the default.
 macro_rules! words {
     (
         $(#[doc = $about:literal])+

@@ -1,8 +1,8 @@
-//! What the checks say of a configuration, for their tests.
+//! Findings on a configuration, for tests of the checks.
 
 use crate::Config;
 
-/// Of this text and one worker.
+/// Findings on this text with a single worker added.
 pub(crate) fn findings(text: &str) -> Vec<String> {
     let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
     let read = Config::from_toml(&text);

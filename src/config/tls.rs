@@ -83,7 +83,7 @@ table! {
 }
 
 impl ListenerConfig {
-    /// The address of a table without the key.
+    /// True if the table lacks the key.
     #[must_use]
     pub const fn is_unset(&self) -> bool {
         self.address.port() == 0 && self.address.ip().is_unspecified()

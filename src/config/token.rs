@@ -1,4 +1,4 @@
-//! The file of a token.
+//! Reads the file of a token.
 
 use super::schema::Config;
 use forebay_base::limits::TOKEN_BYTES_MAX;
@@ -6,10 +6,10 @@ use forebay_base::open_file;
 use std::io::Read;
 use std::path::Path;
 
-/// The token that a file holds: its only line.
+/// The token in a file: its only line.
 ///
 /// # Errors
-/// What is wrong with the file, for people, with its path.
+/// The fault of the file, with its path.
 pub fn read_token(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = open_file(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
@@ -25,7 +25,7 @@ pub fn read_token(path: &Path) -> Result<String, String> {
 }
 
 impl Config {
-    /// The file with the token that peers ask for.
+    /// The file with the token that peers require.
     #[must_use]
     pub fn peer_token_file(&self) -> Option<&Path> {
         let own = [&self.admin_read_token_file, &self.admin_token_file];

@@ -20,7 +20,7 @@ table! {
 }
 
 impl TracesConfig {
-    /// Where spans are sent.
+    /// URL that spans are sent to.
     #[must_use]
     pub fn url(&self) -> Option<String> {
         let base = self.endpoint.as_ref()?.trim_end_matches('/');

@@ -1,4 +1,4 @@
-//! What TLS to each worker needs.
+//! TLS configuration for each worker.
 
 use super::schema::Config;
 use super::url::{JwksUrl, WorkerUrl};
@@ -6,34 +6,34 @@ use super::worker::WorkerConfig;
 use forebay_tls::{CertificateFiles, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
 
-/// How sessions with the workers of `https://` begin, by their `host:port`.
+/// Connectors of `https://` workers by their `host:port`.
 pub type Connectors = HashMap<String, Connector>;
 
-/// What was read for others, so that each file is read once.
+/// Connectors already read, so that each file is read once.
 pub type KnownConnectors = HashMap<ConnectFiles, Connector>;
 
-/// Which worker cannot be connected to, and why.
+/// A worker with faulty TLS configuration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("worker {url}: {fault}")]
 pub struct UpstreamFault {
     /// Position among the workers.
     pub position: usize,
-    /// The URL as it was written.
+    /// The URL as configured.
     pub url: String,
-    /// What is wrong with it.
+    /// Fault of its TLS configuration.
     pub fault: ConnectFault,
 }
 
 impl Config {
-    /// Reads the files of TLS to workers, each once.
+    /// Reads the TLS files for workers, each once.
     ///
     /// # Errors
-    /// [`UpstreamFault`] of the first worker at fault.
+    /// [`UpstreamFault`] of the first faulty worker.
     pub fn connectors(&self) -> Result<Connectors, UpstreamFault> {
         self.connectors_of(&self.workers)
     }
 
-    /// The same for these workers, also those that came later.
+    /// Reads the TLS files for these workers, discovered workers included.
     ///
     /// # Errors
     /// [`UpstreamFault`].
@@ -51,7 +51,7 @@ impl Config {
         Ok(connectors)
     }
 
-    /// How TLS to the server of `jwt.jwks` begins.
+    /// TLS configuration for the server of `jwt.jwks`.
     ///
     /// # Errors
     /// [`ConnectFault`].
@@ -61,7 +61,7 @@ impl Config {
         is_tls.then(|| Connector::read(&files, &url.server.host)).transpose()
     }
 
-    /// How TLS to a worker begins; `None` in plain text. `known`: what was read for others.
+    /// TLS configuration for a worker; `None` in plain text. `known`: connectors already read.
     ///
     /// # Errors
     /// [`ConnectFault`].

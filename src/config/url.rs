@@ -2,30 +2,30 @@
 
 use thiserror::Error;
 
-/// A worker's URL taken apart.
+/// A parsed worker URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerUrl {
     /// Host name or address; IPv6 addresses without their brackets.
     pub host: String,
     /// TCP port; 80 when not written, 443 over TLS.
     pub port: u16,
-    /// Is it reached over TLS?
+    /// True for `https://`.
     pub is_tls: bool,
     /// Value for the `Host` field: as written, without a default port added.
     pub authority: String,
 }
 
-/// Where a set of keys for tokens is fetched from.
+/// URL of a JSON Web Key Set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwksUrl {
-    /// The server that is asked.
+    /// The server that serves the keys.
     pub server: WorkerUrl,
-    /// With the slash at its beginning.
+    /// Path with its leading slash.
     pub path: String,
 }
 
 impl JwksUrl {
-    /// Takes a URL apart. `None` for what is a path of a file.
+    /// Parses a URL. `None` for a file path.
     pub fn parse(url: &str) -> Option<Result<Self, WorkerUrlError>> {
         let (scheme, rest) = url.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -38,14 +38,14 @@ impl JwksUrl {
         }))
     }
 
-    /// The server as a URL, without a path.
+    /// The server's URL without a path.
     #[must_use]
     pub fn base(&self) -> String {
         self.server.text()
     }
 }
 
-/// Why a URL is refused.
+/// Reason for a refused URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WorkerUrlError {
     /// Neither `http://` nor `https://`.
@@ -60,15 +60,15 @@ pub enum WorkerUrlError {
     /// No host.
     #[error("the host is missing or holds characters that no host has")]
     Host,
-    /// Keys for tokens from another host, without TLS.
+    /// A key set from another host without TLS.
     #[error("http:// is only for this host: whoever is on the way could put in keys of their own")]
     ClearText,
-    /// A port that is no number from 1 to 65535.
+    /// The port is no number from 1 to 65535.
     #[error("the port is not a number from 1 to 65535")]
     Port,
 }
 
-/// A URL for a message: what stands before an `@` may be a password.
+/// A URL for messages: the part before an `@` may contain a password.
 #[must_use]
 pub fn shown_url(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
@@ -78,7 +78,7 @@ pub fn shown_url(url: &str) -> String {
 }
 
 impl WorkerUrl {
-    /// Takes a URL apart (RFC 3986, the part of it that makes sense here).
+    /// Parses a URL (the subset of RFC 3986 that applies here).
     pub fn parse(url: &str) -> Result<Self, WorkerUrlError> {
         let (rest, is_tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
             (Some(rest), _) => (rest, false),
@@ -101,7 +101,7 @@ impl WorkerUrl {
         Ok(Self { host: host.to_owned(), port, is_tls, authority: authority.to_owned() })
     }
 
-    /// The URL, without a slash at its end.
+    /// The URL without a trailing slash.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}://{}", self.scheme(), self.authority)

@@ -1,4 +1,4 @@
-//! The table of keys, workers: one `[[worker]]` table. What is not given is discovered.
+//! The table of keys, workers: the `[[worker]]` tables. Missing keys are discovered.
 
 use super::engine::{EngineKind, LoadSource};
 use super::key::Form;
@@ -53,9 +53,9 @@ table! {
         topology: Option<String> = None, { absent: "near to all" };
     }
     sections {
-        /// How others fetch the KV cache that it has computed for them.
+        /// Parameters by which other workers fetch the KV cache that this worker has computed.
         kv_transfer: KvTransferConfig,
-        /// TLS to this worker, where it is not as `[upstream_tls]` says.
+        /// TLS to this worker, where it differs from `[upstream_tls]`.
         tls: WorkerTlsConfig,
     }
 }
@@ -75,7 +75,7 @@ table! {
 }
 
 impl WorkerTlsConfig {
-    /// Does it name files of its own?
+    /// True if it names its own files.
     #[must_use]
     pub const fn has_files(&self) -> bool {
         self.tls_ca.is_some() || self.tls_cert.is_some() || self.tls_key.is_some()
@@ -133,9 +133,9 @@ table! {
     }
 }
 
-/// Where vLLM's `NixlConnector` listens unless `VLLM_NIXL_SIDE_CHANNEL_PORT` says otherwise (vLLM
-/// 0.33, `envs.py`).
+/// Default of `VLLM_NIXL_SIDE_CHANNEL_PORT`, the port of vLLM's `NixlConnector` (vLLM 0.33,
+/// `envs.py`).
 pub const SIDE_CHANNEL_PORT: u16 = 5_600;
-/// Where vLLM's `MooncakeConnector` has its registry unless `VLLM_MOONCAKE_BOOTSTRAP_PORT` says
-/// otherwise (vLLM 0.33, `envs.py`).
+/// Default of `VLLM_MOONCAKE_BOOTSTRAP_PORT`, the registry port of vLLM's `MooncakeConnector` (vLLM
+/// 0.33, `envs.py`).
 pub const MOONCAKE_PORT: u16 = 8_998;

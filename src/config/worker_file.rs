@@ -1,4 +1,4 @@
-//! A file of workers, which holds `[[worker]]` tables and nothing else.
+//! A file of workers, which contains `[[worker]]` tables and nothing else.
 
 use super::check::check;
 use super::finding::{Finding, Severity};
@@ -8,10 +8,10 @@ use super::schema::Config;
 use super::tls::UpstreamTlsConfig;
 use super::worker::WorkerConfig;
 
-/// The workers of a file that holds nothing else, of a router with these files of TLS.
+/// The workers in such a file, checked with the router's TLS files.
 ///
 /// # Errors
-/// What is wrong with the text, the first fault first.
+/// The first fault of the text.
 pub fn workers_of(
     name: &str,
     text: &str,
