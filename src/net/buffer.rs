@@ -1,5 +1,5 @@
-//! Buffers of one shard. Taken when bytes come or go, given back when they are used up, so that
-//! steady traffic allocates nothing.
+//! Buffer pool of a shard. Buffers are taken to receive or send and returned after use, so steady
+//! traffic allocates nothing.
 
 use forebay_base::limits::{
     AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, FIRST_READ_BYTES, POOLED_BUFFERS_MAX, READ_BYTES,
@@ -7,7 +7,8 @@ use forebay_base::limits::{
 };
 use std::cell::{Cell, RefCell};
 
-/// A chunk up to this length moves to a small buffer, and its read buffer is used again at once.
+/// A chunk up to this length is copied to a small buffer, so that its read buffer is reusable at
+/// once.
 const COPIED_BYTES_MAX: usize = FIRST_READ_BYTES;
 
 /// Free buffers of `READ_BYTES` and `STREAM_READ_BYTES` capacity.
@@ -21,20 +22,20 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty buffer with room for one read.
+    /// An empty buffer with room for a read.
     #[must_use]
     pub fn take(&self) -> Vec<u8> {
         self.free.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
-    /// The same, with room for the events of a stream.
+    /// An empty buffer with room for the events of a stream.
     #[must_use]
     pub fn take_small(&self) -> Vec<u8> {
         let free = self.free_small.borrow_mut().pop();
         free.unwrap_or_else(|| Vec::with_capacity(STREAM_READ_BYTES))
     }
 
-    /// The same, with room for that many bytes.
+    /// An empty buffer with room for that many bytes.
     #[must_use]
     pub fn take_for(&self, bytes: usize) -> Vec<u8> {
         if bytes <= STREAM_READ_BYTES {
@@ -46,7 +47,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer back. Odd sizes, and more than `POOLED_BUFFERS_MAX`, are freed.
+    /// Returns a buffer. Odd sizes, and buffers beyond `POOLED_BUFFERS_MAX`, are freed.
     pub fn give(&self, mut buffer: Vec<u8>) {
         let free = match buffer.capacity() {
             READ_BYTES => &self.free,
@@ -60,8 +61,7 @@ impl BufferPool {
         }
     }
 
-    /// Appends what a read brought to `input`. An empty `input` trades places with the read's
-    /// buffer instead.
+    /// Appends a received chunk to `input`. An empty `input` is swapped with the chunk instead.
     pub fn append(&self, input: &mut Vec<u8>, chunk: Vec<u8>) {
         if input.capacity() == 0 || input.is_empty() && input.capacity() <= chunk.capacity() {
             self.give(std::mem::replace(input, chunk));
@@ -71,7 +71,7 @@ impl BufferPool {
         }
     }
 
-    /// A chunk begins to wait in a socket.
+    /// Counts a chunk that begins to wait in a socket.
     pub(crate) fn waits(&self, chunk: &Vec<u8>) {
         self.ahead_bytes.set(self.ahead_bytes.get() + chunk.capacity());
         if self.ahead_bytes.get() > AHEAD_BYTES_MAX {
@@ -79,7 +79,7 @@ impl BufferPool {
         }
     }
 
-    /// A chunk waits no longer.
+    /// Counts a chunk that was taken from a socket.
     pub(crate) fn is_taken(&self, chunk: &Vec<u8>) {
         self.ahead_bytes.set(self.ahead_bytes.get().saturating_sub(chunk.capacity()));
         if self.ahead_bytes.get() < AHEAD_BYTES_MAX / 2 {
@@ -87,17 +87,18 @@ impl BufferPool {
         }
     }
 
-    /// Too much waits in the sockets: none is read that nobody waits for, and no two chunks ahead.
+    /// True if too many bytes wait in sockets: then no socket reads before its owner asks for
+    /// bytes, or more than a chunk ahead.
     pub(crate) fn is_tight(&self) -> bool {
         self.is_tight.get()
     }
 
-    /// How many chunks may wait in one socket.
+    /// Most chunks that may wait in a socket.
     pub(crate) fn chunks_ahead_max(&self) -> usize {
         if self.is_tight() { 1 } else { CHUNKS_AHEAD_MAX }
     }
 
-    /// Moves what was read out of `read`, which is empty afterwards and has room for another read.
+    /// Moves the received bytes out of `read`, which is then empty with room for another read.
     pub(crate) fn chunk_of(&self, read: &mut Vec<u8>) -> Vec<u8> {
         if read.len() > COPIED_BYTES_MAX {
             return std::mem::replace(read, self.take());

@@ -1,15 +1,15 @@
-//! What one thread has asked of the kernel for its sockets.
+//! System calls and operations of a thread for its sockets.
 
-/// Counts since the thread's loop began. Calls that open, accept or close a
-/// connection are not counted.
+/// Counts since the thread's loop began. Calls that open, accept or close a connection are not
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
-    /// Operations handed to io_uring.
+    /// Operations submitted to io_uring.
     pub submissions: u64,
     /// Calls of `io_uring_enter` or `epoll_wait`.
     pub waits: u64,
     /// Calls of `send` and `sendmsg`.
     pub sends: u64,
-    /// Calls of `recv`, those that brought nothing too.
+    /// Calls of `recv`, including calls that returned no bytes.
     pub receives: u64,
 }

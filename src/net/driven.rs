@@ -1,16 +1,16 @@
-//! A connected socket as its driver has it.
+//! A connected socket under its thread's driver.
 
 use super::Source;
 use super::reactor::Reactor;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// A connected socket, by the driver of its thread.
+/// A connected socket under its thread's driver.
 #[derive(Debug)]
 pub(crate) enum Driven {
-    /// Receives and sends by operations of io_uring.
+    /// Receives and sends by io_uring operations.
     Completions { reactor: Rc<Reactor>, fd: Rc<OwnedFd> },
-    /// Receives and sends when epoll says that it can.
+    /// Receives and sends when epoll reports readiness.
     Edges(Source),
 }
 

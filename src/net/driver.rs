@@ -1,4 +1,4 @@
-//! The loop of one thread.
+//! The event loop of a thread.
 
 use super::epoll::Epoll;
 use super::reactor::{self, Backend, Reactor, waker};
@@ -15,13 +15,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How a thread waits for I/O.
+/// I/O backend of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// Waits for completions of io_uring. From Linux 6.1.
+    /// Waits for io_uring completions. Requires Linux 6.1.
     IoUring,
-    /// epoll, where io_uring is refused (e.g. Docker's default seccomp profile,
-    /// `kernel.io_uring_disabled`) or too old.
+    /// Waits for epoll readiness, if io_uring is refused (e.g. by Docker's default seccomp profile
+    /// or `kernel.io_uring_disabled`) or too old.
     Epoll,
 }
 
@@ -34,7 +34,7 @@ impl Driver {
     }
 }
 
-/// Takes the loop, and all that lives in it, from this thread again; gives it the one before.
+/// Guard of a running loop: drop ends its tasks and restores the thread's previous reactor.
 struct InLoop(Rc<Reactor>, Option<Rc<Reactor>>);
 
 impl Drop for InLoop {
@@ -50,12 +50,12 @@ impl Drop for InLoop {
     }
 }
 
-/// Runs `main` to its end on this thread; its tasks end with it. The ring is made here: the best
-/// flags tie it to the thread that made it. Where there is none for this thread, `without_ring` is
-/// told why, and epoll takes its place.
+/// Runs `main` to its end on this thread; its tasks end with it. The ring is created here: the best
+/// flags tie it to the creating thread. If this thread gets no ring, `without_ring` receives the
+/// error, and epoll is used.
 ///
 /// # Errors
-/// When the driver cannot be had, or the kernel does not wait.
+/// The driver cannot be created, or waiting fails.
 pub fn block_on<F: Future>(
     driver: Driver,
     clock: Clock,
@@ -83,7 +83,7 @@ pub fn block_on<F: Future>(
         {
             return Ok(output);
         }
-        // Those that become due meanwhile wait until the sockets have had their turn.
+        // Tasks that become due meanwhile wait until the sockets were served.
         for _ in 0..reactor.tasks.due_count() {
             let Some((id, mut task, waker)) = reactor.tasks.take_due() else { break };
             match task.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -98,19 +98,19 @@ pub fn block_on<F: Future>(
     }
 }
 
-/// Runs a task beside the others of this thread. A panic of it ends the thread.
+/// Spawns a task on this thread. A panic of the task ends the thread.
 pub fn spawn(task: impl Future<Output = ()> + 'static) {
     let spawned = reactor::with(|reactor| reactor.tasks.add(Box::pin(task), waker));
     debug_assert!(spawned.is_some(), "only within `block_on`");
 }
 
-/// The buffers of this thread.
+/// The buffer pool of this thread.
 #[must_use]
 pub fn buffers() -> Rc<BufferPool> {
     reactor::current().map_or_else(Rc::default, |reactor| Rc::clone(&reactor.buffers))
 }
 
-/// What this thread's loop has asked of the kernel; zero outside of [`block_on`].
+/// I/O counts of this thread's loop; zero outside of [`block_on`].
 #[must_use]
 pub fn io_counts() -> IoCounts {
     reactor::with(Reactor::counts).unwrap_or_default()
@@ -122,14 +122,14 @@ pub fn now() -> Option<NanosSinceStart> {
     reactor::with(Reactor::now)
 }
 
-/// Waits for that long.
+/// Sleeps for a duration.
 pub async fn sleep(time: Duration) {
     let Some(until) = now().map(|now| now.plus(time)) else { return };
     let mut timer = Timer::new();
     poll_fn(|cx| timer.poll_until(until, cx)).await;
 }
 
-/// Lets other tasks and the sockets have a turn.
+/// Yields to other tasks and the sockets.
 pub async fn end_turn() {
     let mut has_ended = false;
     poll_fn(|cx| {

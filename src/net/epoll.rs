@@ -1,4 +1,4 @@
-//! The driver of hosts that refuse io_uring: edges of epoll.
+//! The driver for hosts that refuse io_uring: edge-triggered epoll.
 
 use super::readiness::Readiness;
 use forebay_base::limits::COMPLETIONS_MAX;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The descriptors of one thread.
+/// The epoll descriptor of a thread and its watched sockets.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     watched: Slab<Rc<Readiness>>,
@@ -40,10 +40,11 @@ impl Epoll {
         let _ended = self.watched.try_remove(key);
     }
 
-    /// `wait`: for how long at most; `None`: until something is ready.
+    /// `wait`: longest wait; `None`: until a descriptor is ready.
     pub(crate) fn turn(&mut self, wait: Option<Duration>) -> io::Result<()> {
         use epoll::EventFlags as Flags;
-        // Whole milliseconds, so that a timer is not fired again and again right before its moment.
+        // Rounded up to milliseconds, so that the loop does not spin right before a timer's
+        // deadline.
         let millis = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
         let timeout = millis.map(|millis| Timespec {
             tv_sec: i64::try_from(millis / 1_000).unwrap_or(i64::MAX),

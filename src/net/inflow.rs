@@ -1,21 +1,21 @@
-//! What one socket has received: chunks, as they come, of which few may wait.
+//! Received bytes of a socket: a short queue of chunks.
 
 use super::BufferPool;
 use std::collections::VecDeque;
 use std::io;
 use std::task::Waker;
 
-/// What one socket has received and nobody has taken. Plain data.
+/// Received chunks of a socket that its owner has not taken. Plain data.
 #[derive(Debug, Default)]
 pub(crate) struct Inflow {
     pub(crate) waiting: VecDeque<Vec<u8>>,
     end: Option<StreamEnd>,
-    /// The operation that receives.
+    /// Key of the receive operation.
     pub(crate) key: Option<usize>,
     is_pausing: bool,
-    /// No operation is to bring more than one chunk: the next bytes are received in place.
+    /// No operation may bring more than a single chunk: the next bytes are received in place.
     is_in_place: bool,
-    /// Nobody takes chunks any more.
+    /// The receiver was dropped: further chunks are discarded.
     pub(crate) is_dropped: bool,
     pub(crate) waker: Option<Waker>,
 }
@@ -27,7 +27,7 @@ enum StreamEnd {
 }
 
 impl Inflow {
-    /// Takes what a completion brought. True: no more is to be received for now.
+    /// Stores the result of a completion. True: the operation must be cancelled for now.
     pub(crate) fn receive(
         &mut self,
         chunk: io::Result<Option<Vec<u8>>>,
@@ -50,7 +50,7 @@ impl Inflow {
         is_full && !std::mem::replace(&mut self.is_pausing, true)
     }
 
-    /// The operation that receives has ended. True: it is to begin again.
+    /// The receive operation has ended. True: it must be submitted again.
     pub(crate) fn ended(&mut self, pool: &BufferPool) -> bool {
         self.is_pausing = false;
         let has_room = !pool.is_tight() && self.waiting.len() < pool.chunks_ahead_max();
@@ -62,7 +62,7 @@ impl Inflow {
         goes_on
     }
 
-    /// Whether the next bytes are received in place. The operation that is to be ended for it.
+    /// Sets whether the next bytes are received in place. Returns the operation to cancel for that.
     pub(crate) fn set_in_place(&mut self, is_in_place: bool) -> Option<usize> {
         let was_in_place = std::mem::replace(&mut self.is_in_place, is_in_place);
         let begins = is_in_place && !was_in_place;
@@ -73,12 +73,12 @@ impl Inflow {
         self.is_in_place
     }
 
-    /// Does an operation receive, and is to go on?
+    /// True if a receive operation runs and is not being cancelled.
     pub(crate) fn is_received(&self) -> bool {
         self.key.is_some() && !self.is_pausing
     }
 
-    /// A chunk that fits behind the last one does not wait as one of its own.
+    /// Queues a chunk; a chunk that fits into the last chunk's spare room is appended there.
     fn push(&mut self, chunk: Vec<u8>, pool: &BufferPool) {
         match self.waiting.back_mut() {
             Some(last) if last.capacity() - last.len() >= chunk.len() => {

@@ -1,12 +1,12 @@
-//! The I/O layer of one shard: tasks, timers and sockets of one thread, on io_uring or on epoll.
+//! The I/O layer of a shard: tasks, timers and sockets of a thread, on io_uring or on epoll.
 //!
-//! One loop polls the tasks that are due, hands the kernel what they asked for, waits, and gives
-//! out what came back. No task, waker or socket may leave its thread. A thread that has something
-//! for another thread's tasks signals an eventfd, which the other thread watches with [`Source`].
+//! The loop polls due tasks, submits their operations to the kernel, waits, and dispatches the
+//! results. No task, waker or socket may leave its thread. A thread signals another thread's tasks
+//! through an eventfd, which the other thread watches with [`Source`].
 //!
-//! io_uring: a socket is read by one multishot operation into buffers that the kernel picks from a
-//! ring. A quiet socket holds no buffer, and a chunk costs one completion and no submission.
-//! epoll: the same calls, on readiness.
+//! io_uring: a multishot operation receives from a socket into buffers that the kernel picks from a
+//! ring. A quiet socket holds no buffer, and a chunk costs a completion and no submission. epoll:
+//! the same calls, on readiness.
 //!
 //! Limits: the rings' entries, the provided buffers, chunks that wait in a socket.
 

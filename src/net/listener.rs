@@ -9,15 +9,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// A filter of packets in classic BPF, which sees TCP headers: drops those with SYN and without
-/// ACK.
+/// A classic BPF filter, which sees TCP headers: drops packets with SYN and without ACK.
 fn no_syn() -> [SockFilter; 5] {
     let step = |code, skipped_if_not, operand| SockFilter::new(code, 0, skipped_if_not, operand);
     [
-        // Byte 13 has the flags.
+        // Byte 13 contains the flags.
         step(0x30, 0, 13),
         step(0x54, 0, 0x12),
-        // SYN alone goes on with the next step, anything else with the one after it.
+        // SYN alone continues with the next step, other packets with the last step.
         step(0x15, 1, 0x02),
         step(0x06, 0, 0),
         step(0x06, 0, u32::MAX),
@@ -29,30 +28,29 @@ fn no_syn() -> [SockFilter; 5] {
 pub struct Listener(Source);
 
 impl Listener {
-    /// Takes a bound socket, which does not block, into this thread's loop.
+    /// Registers a bound, non-blocking socket with this thread's loop.
     ///
     /// # Errors
-    /// As [`Source::new`].
+    /// As for [`Source::new`].
     pub fn from_std(bound: TcpListener) -> io::Result<Self> {
         Source::new(bound.into()).map(Self)
     }
 
-    /// The kernel drops the packets that begin a connection. Their senders try again after a
-    /// second, and then find another listener or none. Connections that have begun can still be
-    /// accepted: a listener that is closed resets them.
+    /// Makes the kernel drop packets that begin a connection. The senders retry after a second, and
+    /// then find another listener or none. Connections that have begun can still be accepted, since
+    /// closing the listener would reset them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the filter.
     pub fn begin_none(&self) -> io::Result<()> {
         let Self(source) = self;
         SockRef::from(&source.fd).attach_filter(&no_syn())
     }
 
-    /// The next connection, and the address at its other end. The kernel tells it with the
-    /// connection, without a further call.
+    /// The next connection and its peer address. `accept` returns both, without a further call.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses to accept.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
         let Self(source) = self;
         while source.poll_readable(cx).is_ready() {
@@ -64,7 +62,7 @@ impl Listener {
                     return Poll::Ready(socket.map(|socket| (socket, from)));
                 }
                 Err(Errno::AGAIN) => source.clear_readable(),
-                // Gone again before it was accepted.
+                // The client disconnected before the accept.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Poll::Ready(Err(error.into())),
             }

@@ -1,9 +1,9 @@
-//! What one socket is sending: one buffer at a time.
+//! Pending bytes of a socket's sender: a single buffer at a time.
 
 use std::io;
 use std::task::Waker;
 
-/// What one socket is sending. Plain data.
+/// Pending bytes of a socket's sender. Plain data.
 #[derive(Debug, Default)]
 pub(crate) struct Outflow {
     pub(crate) state: SendState,
@@ -14,9 +14,9 @@ pub(crate) struct Outflow {
 pub(crate) enum SendState {
     #[default]
     Idle,
-    /// The operation that sends.
+    /// Key of the send operation.
     UnderWay(usize),
-    /// Waits for room in the socket.
+    /// The socket's send buffer is full.
     Blocked {
         bytes: Vec<u8>,
         sent_bytes: usize,
@@ -25,7 +25,7 @@ pub(crate) enum SendState {
 }
 
 impl Outflow {
-    /// Takes what a completion says. False if there is more to send.
+    /// Stores the result of a completion. False if there are more bytes to send.
     pub(crate) fn sent(
         &mut self,
         sent: io::Result<usize>,

@@ -1,4 +1,4 @@
-//! The buffers that the kernel picks from for what sockets receive: a ring that is shared with it.
+//! The ring of provided buffers, shared with the kernel, which picks from it for received bytes.
 
 use super::BufferPool;
 use forebay_base::limits::PROVIDED_BUFFERS;
@@ -14,19 +14,19 @@ struct BufferEntry {
     tail: AtomicU16,
 }
 
-/// A page, as the kernel wants it.
+/// A page, the alignment that the kernel requires.
 #[repr(C, align(4096))]
 struct Entries([BufferEntry; PROVIDED_BUFFERS]);
 
-/// Entries that the kernel may take, and the buffers that they name.
-pub(crate) struct Provided {
+/// Entries that the kernel may take, and their buffers.
+pub(crate) struct ProvidedBuffers {
     entries: Box<Entries>,
     /// By the entry's id. The kernel may write into the spare room of each.
     buffers: Vec<Vec<u8>>,
     tail: u16,
 }
 
-impl Provided {
+impl ProvidedBuffers {
     pub(crate) fn new(pool: &BufferPool) -> Self {
         let mut provided = Self::empty();
         provided.buffers = (0..PROVIDED_BUFFERS).map(|_| pool.take()).collect();
@@ -37,24 +37,24 @@ impl Provided {
         provided
     }
 
-    /// Entries that name no buffer.
+    /// Entries without buffers.
     pub(crate) fn empty() -> Self {
         let entries = Box::new(Entries(std::array::from_fn(|_| BufferEntry::default())));
         Self { entries, buffers: Vec::new(), tail: 0 }
     }
 
-    /// Where the kernel finds the entries, for as long as this lives.
+    /// Address of the entries for the kernel, valid for this value's lifetime.
     pub(crate) fn address(&self) -> u64 {
         (&raw const *self.entries).addr() as u64
     }
 
-    /// What the kernel has received into a buffer: moved out, and the buffer (or another one in
-    /// its place) offered again, once published.
+    /// Moves received bytes out of a buffer, and offers the buffer (or a replacement) again; see
+    /// [`Self::publish`].
     pub(crate) fn receive(&mut self, id: usize, bytes: usize, pool: &BufferPool) -> Vec<u8> {
         let Some(buffer) = self.buffers.get_mut(id) else { return Vec::new() };
         if bytes <= buffer.capacity() {
-            // SAFETY: the kernel says in the completion that it has written that many bytes from
-            // the buffer's start, and it has used the entry up: it writes there no more.
+            // SAFETY: the kernel reports in the completion that it has written that many bytes from
+            // the buffer's start, and it has consumed the entry: it no longer writes there.
             unsafe { buffer.set_len(bytes) };
         }
         let chunk = pool.chunk_of(buffer);
@@ -76,7 +76,7 @@ impl Provided {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Lets the kernel see what was offered.
+    /// Makes the offered entries visible to the kernel.
     pub(crate) fn publish(&self) {
         if let Some(first) = self.entries.0.first() {
             // ordering: Release, pairs with the kernel's acquiring load of the tail: it sees the
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn an_entry_that_was_used_is_offered_again_behind_the_others() {
         let pool = BufferPool::default();
-        let mut provided = Provided::new(&pool);
+        let mut provided = ProvidedBuffers::new(&pool);
         assert_eq!(size_of::<BufferEntry>(), 16);
         assert_eq!(provided.address() % 4096, 0);
-        let tail = |provided: &Provided| {
+        let tail = |provided: &ProvidedBuffers| {
             // ordering: one thread.
             provided.entries.0[0].tail.load(Ordering::Relaxed)
         };

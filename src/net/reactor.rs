@@ -1,5 +1,5 @@
-//! What the tasks of one thread share: the task table, the timers, the clock's last reading, the
-//! buffers, and the driver.
+//! State shared by the tasks of a thread: the task table, the timers, the cached time, the buffers,
+//! and the driver.
 
 use super::epoll::Epoll;
 use super::tasks::{TaskId, Tasks};
@@ -18,25 +18,25 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
-/// The loop of one thread, as its tasks and sockets reach it.
+/// The loop's state, as tasks and sockets access it.
 pub(crate) struct Reactor {
     pub(crate) tasks: Tasks,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) buffers: Rc<BufferPool>,
     pub(crate) io: Backend,
     clock: Clock,
-    /// Submissions aside: the ring counts its own.
+    /// Counts without submissions: the ring counts its own.
     counts: Cell<IoCounts>,
-    /// Read at most once a turn.
+    /// Time of this turn; read at most once a turn.
     now: Cell<Option<NanosSinceStart>>,
 }
 
-/// How this thread waits.
+/// I/O backend of this thread.
 #[expect(clippy::large_enum_variant, reason = "one of a thread")]
 pub(crate) enum Backend {
-    /// For completions of io_uring.
+    /// Completions of io_uring.
     Uring(RefCell<Uring>),
-    /// For readiness, by epoll.
+    /// Readiness by epoll.
     Epoll(RefCell<Epoll>),
 }
 
@@ -64,14 +64,14 @@ impl Reactor {
         now
     }
 
-    /// Notes a system call.
+    /// Counts a system call.
     pub(crate) fn count(&self, count: impl FnOnce(&mut IoCounts)) {
         let mut counts = self.counts.get();
         count(&mut counts);
         self.counts.set(counts);
     }
 
-    /// What was asked of the kernel so far.
+    /// Counts so far, submissions included.
     pub(crate) fn counts(&self) -> IoCounts {
         let submissions = match &self.io {
             Backend::Uring(uring) => uring.borrow().submission_count(),
@@ -80,7 +80,7 @@ impl Reactor {
         IoCounts { submissions, ..self.counts.get() }
     }
 
-    /// Hands the kernel what was asked for, waits if no task is due, and makes tasks due.
+    /// Submits operations, waits if no task is due, and makes tasks due.
     pub(crate) fn turn(&self) -> io::Result<()> {
         let wait = if self.tasks.due_count() > 0 {
             Some(Duration::ZERO)
@@ -102,7 +102,7 @@ impl Reactor {
     }
 }
 
-/// That of this thread.
+/// The reactor of this thread.
 pub(crate) fn current() -> Option<Rc<Reactor>> {
     CURRENT.with(|current| current.borrow().clone())
 }
@@ -111,7 +111,7 @@ pub(crate) fn with<T>(call: impl FnOnce(&Reactor) -> T) -> Option<T> {
     CURRENT.try_with(|current| current.borrow().as_deref().map(call)).ok().flatten()
 }
 
-/// Makes it that of this thread, or takes it away; returns the one before.
+/// Sets or clears the reactor of this thread; returns the previous reactor.
 pub(crate) fn enter(reactor: Option<Rc<Reactor>>) -> Option<Rc<Reactor>> {
     CURRENT.with(|current| current.replace(reactor))
 }
@@ -128,7 +128,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Wakes a task of this thread. Called on another thread it does nothing good.
+/// Waker of a task. It works only on the task's thread.
 pub(crate) fn waker(id: TaskId) -> Waker {
     Arc::new(TaskWaker(id)).into()
 }

@@ -1,16 +1,16 @@
-//! What is known of a descriptor that is watched: whether it is readable or writable.
+//! Readiness of a watched descriptor.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
-/// What is known of one descriptor. Set by edges, cleared by who finds that it is not so.
+/// Readiness of a descriptor. Set by edges, cleared by a call that would block.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
     pub(crate) readable: Direction,
     pub(crate) writable: Direction,
-    /// The other side has closed: this may have been told together with its last bytes.
+    /// The peer has closed; the event may have come together with the last bytes.
     pub(crate) is_ended: Cell<bool>,
-    /// The operation or registration that tells of edges.
+    /// The operation or registration that reports edges.
     pub(crate) key: Cell<Option<usize>>,
 }
 
@@ -38,7 +38,7 @@ impl Direction {
 }
 
 impl Readiness {
-    /// Notes an edge and wakes who waits for it.
+    /// Records an edge and wakes the waiting task.
     pub(crate) fn set(&self, readable: bool, writable: bool) {
         if readable {
             self.readable.set();
@@ -48,18 +48,18 @@ impl Readiness {
         }
     }
 
-    /// The other side has closed, or the descriptor is broken.
+    /// The peer has closed, or the descriptor is broken.
     pub(crate) fn set_ended(&self) {
         self.is_ended.set(true);
     }
 
-    /// From now on nothing tells of edges any more.
+    /// Records that the registration has ended: no further edges come.
     pub(crate) fn end(&self) {
         self.key.set(None);
     }
 }
 
-/// Remembers whom to wake; a task that waits again in the same place costs a comparison.
+/// Stores the task's waker; waiting again in the same place costs a comparison.
 pub(crate) fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
     match place {
         Some(waker) if waker.will_wake(cx.waker()) => {}

@@ -38,7 +38,7 @@ impl Receiver {
         Poll::Pending
     }
 
-    /// Receives behind the bytes of `into`, as many as it has room for. 0: the end of the stream.
+    /// Appends received bytes to `into`, as many as it has room for. 0: the end of the stream.
     pub fn poll_in_place(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,7 +48,7 @@ impl Receiver {
             let flow = self.flow.borrow();
             !flow.has_some() && flow.key.is_none() && flow.is_in_place()
         };
-        // What an operation receives comes before what is received here.
+        // Bytes of an operation precede bytes that are received here.
         if is_free && into.len() < into.capacity() {
             match receive_in_place(&self.link, into) {
                 Ok(bytes) => return Poll::Ready(Ok(bytes)),
@@ -64,8 +64,8 @@ impl Receiver {
         Poll::Ready(Ok(bytes))
     }
 
-    /// A long message comes, or has come to its end: [`Self::poll_in_place`] may receive its bytes
-    /// by system calls of its own, and no operation receives ahead of them.
+    /// Begins or ends a long message: [`Self::poll_in_place`] may then receive its bytes by direct
+    /// system calls, and no operation receives ahead of them.
     pub fn set_in_place(&mut self, is_in_place: bool) {
         let ended = self.flow.borrow_mut().set_in_place(is_in_place);
         if let (Some(key), Backend::Uring(uring)) = (ended, &self.link.reactor().io) {
@@ -73,8 +73,8 @@ impl Receiver {
         }
     }
 
-    /// Receives while nobody wants the bytes yet. A socket whose bytes are not taken is soon not
-    /// read further. True once a chunk (or the end) waits.
+    /// Receives before the owner needs the bytes. The socket stops receiving soon if the bytes are
+    /// not taken. True once a chunk (or the end) waits.
     pub fn poll_ahead(&mut self, cx: &mut Context<'_>) -> bool {
         let mut flow = self.flow.borrow_mut();
         if !flow.has_some() {
@@ -84,26 +84,26 @@ impl Receiver {
         flow.has_some()
     }
 
-    /// True when no byte and no end has arrived that was not taken. For a connection in the idle
-    /// pool, anything else means that it is not to be used again.
+    /// True if neither bytes nor the end has arrived. An idle pooled connection that is not quiet
+    /// must not be reused.
     pub fn is_quiet(&mut self) -> bool {
         let mut flow = self.flow.borrow_mut();
         let was_received = flow.is_received();
         if !flow.has_some() {
             Self::receive(&self.link, &self.flow, &mut flow, None);
         }
-        // What came while nothing received has not been seen.
+        // Bytes that came while no operation ran are still in the kernel.
         !flow.has_some() && (was_received || is_empty(&self.link))
     }
 
-    /// Readiness has a waker of its own.
+    /// Stores a waker for completions; readiness has its own.
     fn keep_waker(&self, flow: &mut Inflow, cx: &Context<'_>) {
         if matches!(*self.link, Driven::Completions { .. }) {
             keep_waker(&mut flow.waker, cx);
         }
     }
 
-    /// Takes back a chunk whose bytes are used up.
+    /// Returns a consumed chunk to the pool.
     pub fn recycle(&self, chunk: Vec<u8>) {
         self.link.reactor().buffers.give(chunk);
     }
@@ -155,7 +155,7 @@ impl Receiver {
     }
 }
 
-/// Receives behind the bytes of `into`, at most [`READ_IN_PLACE_BYTES_MAX`].
+/// Appends received bytes to `into`, at most [`READ_IN_PLACE_BYTES_MAX`].
 fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
     let spare = into.spare_capacity_mut();
     let room = READ_IN_PLACE_BYTES_MAX;
@@ -163,12 +163,12 @@ fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
     link.reactor().count(|counts| counts.receives += 1);
     let ((received, _), _) = recv(link, spare, RecvFlags::DONTWAIT)?;
     let bytes = received.len();
-    // SAFETY: `recv` has written so many bytes behind those that were there.
+    // SAFETY: `recv` has written that many bytes after the existing bytes.
     unsafe { into.set_len(into.len() + bytes) };
     Ok(bytes)
 }
 
-/// Has the kernel neither bytes nor an end for this socket?
+/// True if the kernel has neither bytes nor an end for this socket.
 fn is_empty(link: &Driven) -> bool {
     link.reactor().count(|counts| counts.receives += 1);
     let peeked = recv(link, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);

@@ -25,7 +25,7 @@ impl Sender {
         Self { link, flow: Rc::default() }
     }
 
-    /// Begins to send all of `bytes`. Only after what was begun before is done.
+    /// Begins to send all of `bytes`. Only after the previous send has finished.
     pub fn start(&mut self, bytes: Vec<u8>) {
         let mut flow = self.flow.borrow_mut();
         debug_assert!(matches!(flow.state, SendState::Idle), "one buffer at a time");
@@ -40,10 +40,10 @@ impl Sender {
         };
     }
 
-    /// Ready when all is sent, with the buffer.
+    /// Ready when all bytes are sent; returns the buffer.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The send failed.
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         let mut flow = self.flow.borrow_mut();
         loop {
@@ -67,11 +67,11 @@ impl Sender {
         }
     }
 
-    /// Sends as much as the socket has room for, by a system call of its own: for what is too much
-    /// to be copied. Only while nothing is under way. 0: there is no room.
+    /// Sends as much as the socket has room for, by a direct system call: for payloads that are too
+    /// long to copy. Only while no send is in progress. 0: there is no room.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The send failed.
     pub fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut control = SendAncillaryBuffer::default();
@@ -92,7 +92,7 @@ impl Sender {
     /// Waits until the socket has room, or is broken.
     ///
     /// # Errors
-    /// Where that cannot be watched.
+    /// The socket cannot be watched.
     pub async fn room(&mut self) -> io::Result<()> {
         match &*self.link {
             Driven::Completions { reactor, fd } => {
@@ -104,15 +104,15 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes a buffer back that is used up.
+    /// Returns a consumed buffer to the pool.
     pub fn recycle(&self, buffer: Vec<u8>) {
         self.link.reactor().buffers.give(buffer);
     }
 
-    /// Sends all of `bytes`; gives the buffer back.
+    /// Sends all of `bytes`; returns the buffer.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The send failed.
     pub async fn send(&mut self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         self.start(bytes);
         poll_fn(|cx| self.poll_sent(cx)).await
@@ -121,13 +121,13 @@ impl Sender {
     /// Closes the sending side.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The shutdown failed.
     pub fn close(&mut self) -> io::Result<()> {
         Ok(shutdown(&*self.link, Shutdown::Write)?)
     }
 }
 
-/// As much as the socket has room for.
+/// Sends as much as the socket has room for.
 fn send_now(link: &Driven, bytes: Vec<u8>, mut sent_bytes: usize) -> SendState {
     loop {
         let rest = bytes.get(sent_bytes..).unwrap_or_default();
@@ -157,8 +157,8 @@ impl Drop for Sender {
             && let Backend::Uring(uring) = &self.link.reactor().io
         {
             uring.borrow_mut().cancel(key);
-            // An operation that the cancellation does not find, because it is between two tries,
-            // ends by this.
+            // A shutdown ends an operation that the cancellation misses because it is between two
+            // attempts.
             let _ = shutdown(&*self.link, Shutdown::Both);
         }
     }

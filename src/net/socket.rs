@@ -1,4 +1,4 @@
-//! Sockets, and how they begin.
+//! Sockets, and connecting them.
 
 use super::driven::Driven;
 use super::reactor::{self, Backend, Reactor};
@@ -16,10 +16,10 @@ use std::rc::Rc;
 pub struct Socket(Driven);
 
 impl Socket {
-    /// Takes a socket into this thread's loop.
+    /// Registers a socket with this thread's loop.
     ///
     /// # Errors
-    /// Outside of [`super::block_on`], and what the kernel says.
+    /// Outside of [`super::block_on`], or the registration failed.
     pub fn from_std(stream: TcpStream) -> io::Result<Self> {
         let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
         Self::new(reactor, Rc::new(stream.into()))
@@ -32,7 +32,7 @@ impl Socket {
         }))
     }
 
-    /// Both halves. The socket is closed when both are gone.
+    /// Splits into both halves. The socket is closed when both are dropped.
     #[must_use]
     pub fn split(self) -> (Receiver, Sender) {
         let link = Rc::new(self.0);
@@ -46,10 +46,10 @@ impl AsFd for Socket {
     }
 }
 
-/// Connects. Dropping this gives up.
+/// Connects to an address. Dropping the future aborts.
 ///
 /// # Errors
-/// What the kernel says.
+/// The connection failed.
 pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
     let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -66,7 +66,7 @@ pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
         sockopt::socket_error(&fd)??;
         match net::getpeername(&fd) {
             Ok(_) => break,
-            // Told too early: an edge of a socket that was not connecting yet.
+            // Spurious edge of a socket that was not connecting yet.
             Err(Errno::NOTCONN) => source.clear_writable(),
             Err(error) => return Err(error.into()),
         }

@@ -1,5 +1,5 @@
-//! Descriptors of which it is watched whether they are ready: all of epoll's, and under io_uring
-//! those that are rarely so (listeners, connections that begin, eventfds).
+//! Descriptors watched for readiness: all sockets under epoll; under io_uring only rarely ready
+//! descriptors (listeners, connecting sockets, eventfds).
 
 use super::reactor::{self, Backend, Reactor};
 use super::readiness::Readiness;
@@ -18,16 +18,16 @@ pub struct Source {
 }
 
 impl Source {
-    /// Watches a descriptor of this thread's.
+    /// Watches a descriptor on this thread's loop.
     ///
     /// # Errors
-    /// Outside of [`super::block_on`], and what the kernel says.
+    /// Outside of [`super::block_on`], or the registration failed.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
         Self::with(reactor, Rc::new(fd), true)
     }
 
-    /// `is_read`: whether reads or writes are waited for; epoll tells of both.
+    /// `is_read`: wait for reads, else for writes; epoll reports both.
     pub(crate) fn with(reactor: Rc<Reactor>, fd: Rc<OwnedFd>, is_read: bool) -> io::Result<Self> {
         let source = Self { reactor, fd, readiness: Rc::default(), is_read };
         source.watch()?;
@@ -45,7 +45,7 @@ impl Source {
         Ok(())
     }
 
-    /// Ready once for each time that somebody has signalled the eventfd since; never reads it.
+    /// Ready once per signal of the eventfd since the last call; never reads it.
     pub fn poll_signalled(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_readable(cx).map(|()| self.clear_readable())
     }
@@ -58,8 +58,8 @@ impl Source {
         self.watched(self.readiness.writable.poll(cx))
     }
 
-    /// Watches again where the kernel has ended that. Where it refuses, whoever waits finds out by
-    /// trying.
+    /// Watches again after the kernel has ended the registration. If that fails, the caller's next
+    /// system call returns the error.
     fn watched(&self, polled: Poll<()>) -> Poll<()> {
         let has_ended = polled.is_pending() && self.readiness.key.get().is_none();
         if has_ended && self.watch().is_err() { Poll::Ready(()) } else { polled }
@@ -69,8 +69,8 @@ impl Source {
         self.readiness.readable.is_ready.set(false);
     }
 
-    /// After a read that did not fill its buffer: it has emptied the socket, and the next bytes
-    /// bring an edge. An end that was told already brings none.
+    /// For a read that did not fill its buffer: it has emptied the socket, and further bytes bring
+    /// an edge. An end that was already reported brings no edge.
     pub(crate) fn clear_after_short_read(&self) {
         if !self.readiness.is_ended.get() {
             self.clear_readable();

@@ -1,4 +1,4 @@
-//! The tasks of one thread, and those that are due. Plain data: polls nothing itself.
+//! The tasks of a thread, and the queue of due tasks. Plain data: polls nothing itself.
 
 use slab::Slab;
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use std::task::Waker;
 
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Which task; also after its place was given to another one.
+/// Id of a task, not reused when its slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     place: usize,
@@ -17,7 +17,7 @@ pub(crate) struct TaskId {
 }
 
 impl TaskId {
-    /// The future that the thread runs for.
+    /// The `main` future of the loop.
     pub(crate) const MAIN: Self = Self { place: usize::MAX, life: 0 };
 }
 
@@ -36,12 +36,12 @@ struct TaskTable {
     lives: u64,
 }
 
-/// The tasks of one thread.
+/// All tasks of a thread.
 #[derive(Default)]
 pub(crate) struct Tasks(RefCell<TaskTable>);
 
 impl Tasks {
-    /// Takes a task in; it is due at once. `waker` makes what wakes it.
+    /// Adds a task, which is due at once. `waker` creates its waker.
     pub(crate) fn add(&self, task: Task, waker: impl FnOnce(TaskId) -> Waker) {
         let mut table = self.0.borrow_mut();
         table.lives += 1;
@@ -52,7 +52,7 @@ impl Tasks {
         table.due.push_back(id);
     }
 
-    /// Makes a task due. One that has ended is not.
+    /// Makes a task due. Ended tasks are ignored.
     pub(crate) fn wake(&self, id: TaskId) {
         let mut table = self.0.borrow_mut();
         let TaskTable { places, due, main_is_due, .. } = &mut *table;
@@ -67,23 +67,24 @@ impl Tasks {
         }
     }
 
-    /// Is the main future due? It is not afterwards.
+    /// Takes whether the main future is due.
     pub(crate) fn take_main_due(&self) -> bool {
         std::mem::take(&mut self.0.borrow_mut().main_is_due)
     }
 
-    /// Tasks that are due.
+    /// Number of due tasks.
     pub(crate) fn due_count(&self) -> usize {
         let table = self.0.borrow();
         table.due.len() + usize::from(table.main_is_due)
     }
 
-    /// The task that has been due for longest, to be polled, and then put back or ended.
+    /// Takes the task that has been due for longest. The caller polls it, then puts it back or ends
+    /// it.
     pub(crate) fn take_due(&self) -> Option<(TaskId, Task, Waker)> {
         let mut table = self.0.borrow_mut();
         loop {
             let id = table.due.pop_front()?;
-            // A task that woke itself in its last turn has ended since.
+            // A task that woke itself in its last turn may have ended since.
             let place = table.places.get_mut(id.place).filter(|place| place.life == id.life);
             let Some(place) = place else { continue };
             place.is_due = false;
@@ -98,12 +99,12 @@ impl Tasks {
         }
     }
 
-    /// Frees the place of a task that has ended.
+    /// Frees the slot of an ended task.
     pub(crate) fn end(&self, id: TaskId) {
         let _ended = self.0.borrow_mut().places.try_remove(id.place);
     }
 
-    /// Takes all tasks out, to be dropped.
+    /// Takes all tasks out, for dropping.
     pub(crate) fn take_all(&self) -> Vec<Task> {
         let mut table = self.0.borrow_mut();
         table.due.clear();

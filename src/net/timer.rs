@@ -1,19 +1,19 @@
-//! A wait for a moment.
+//! A timer of a task.
 
 use super::reactor::{self, Reactor};
 use forebay_base::NanosSinceStart;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Waits for a moment that may move meanwhile. To move it later costs nothing: the timer fires
-/// early, and is set anew then.
+/// Waits for a deadline that may move. Moving it later costs nothing: the timer fires early, and is
+/// then set again.
 #[derive(Debug)]
 pub struct Timer {
     set: Option<(Rc<Reactor>, usize)>,
 }
 
 impl Timer {
-    /// Waits for nothing yet.
+    /// A timer without a deadline.
     #[must_use]
     pub const fn new() -> Self {
         Self { set: None }
@@ -22,7 +22,7 @@ impl Timer {
     /// Ready when `at` has passed.
     ///
     /// # Panics
-    /// Outside of [`super::block_on`] in debug builds; else it never is.
+    /// Outside of [`super::block_on`] in debug builds; in release builds it is never ready there.
     pub fn poll_until(&mut self, at: NanosSinceStart, cx: &mut Context<'_>) -> Poll<()> {
         if let Some((reactor, key)) = &self.set {
             if reactor.now() >= at {

@@ -1,11 +1,11 @@
-//! Moments at which tasks are woken.
+//! Timers of a thread.
 
 use forebay_base::NanosSinceStart;
 use slab::Slab;
 use std::collections::BTreeSet;
 use std::task::Waker;
 
-/// All timers of one thread. Plain data.
+/// All timers of a thread. Plain data.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     order: BTreeSet<(NanosSinceStart, usize)>,
@@ -27,8 +27,8 @@ impl Timers {
         key
     }
 
-    /// Lets a timer fire at `at` or before. Only an earlier moment than before costs more than a
-    /// look.
+    /// Lets a timer fire at `at` or earlier. Costs more than a comparison only if `at` is earlier
+    /// than before.
     pub(crate) fn aim(&mut self, key: usize, at: NanosSinceStart, waker: &Waker) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         if !entry.waker.will_wake(waker) {
@@ -58,7 +58,7 @@ impl Timers {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Fires what is due.
+    /// Fires due timers.
     pub(crate) fn fire(&mut self, now: NanosSinceStart) {
         while let Some((at, key)) = self.order.first().copied()
             && at <= now

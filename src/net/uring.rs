@@ -1,12 +1,12 @@
-//! The driver on io_uring: operations under way, and what becomes of their completions.
+//! The driver on io_uring: operations in flight, and their completions.
 //!
-//! A buffer that the kernel may read or write belongs to its operation until the last completion
-//! of that operation, also when nobody waits for it any more.
+//! A buffer that the kernel may read or write belongs to its operation until the last completion of
+//! that operation, even after the owner has gone.
 
 use super::BufferPool;
 use super::inflow::Inflow;
 use super::outflow::Outflow;
-use super::provided::Provided;
+use super::provided::ProvidedBuffers;
 use super::readiness::Readiness;
 use forebay_base::limits::{
     COMPLETIONS_MAX, FIRST_READ_BYTES, PROVIDED_BUFFERS, READ_BYTES, SUBMISSIONS_MAX,
@@ -23,42 +23,42 @@ use std::time::Duration;
 
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
-/// Entries of the ring of provided buffers, as the kernel counts them.
+/// Entries of the ring of provided buffers, in the kernel's type.
 #[expect(clippy::cast_possible_truncation, reason = "a constant: 32,768 is the kernel's limit")]
 const ENTRIES: u16 = PROVIDED_BUFFERS as u16;
-/// Of completions that nobody waits for.
-const NOBODY: u64 = u64::MAX;
+/// `user_data` of operations without a waiter.
+const NO_WAITER: u64 = u64::MAX;
 /// The kernel's name is `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
-/// How often the end of a thread waits 10 ms, in which none of the cancelled operations ends.
+/// Waits of 10 ms for cancelled operations at the end of a thread, before buffers are leaked.
 const ENDING_WAITS_MAX: usize = 100;
 
-/// An operation that is under way.
+/// An operation in flight.
 enum Op {
-    /// Many completions, or only one: chunks of one socket.
+    /// A single completion, or several: chunks of a socket.
     Receive { flow: Rc<RefCell<Inflow>>, fd: Rc<OwnedFd> },
-    /// One completion, or several until all is sent.
+    /// A single completion, or several until all bytes are sent.
     Send { flow: Rc<RefCell<Outflow>>, fd: Rc<OwnedFd>, bytes: Vec<u8>, sent_bytes: usize },
-    /// Completions are edges.
+    /// Each completion is an edge.
     Watch { readiness: Rc<Readiness>, _fd: Rc<OwnedFd> },
 }
 
-/// What one thread has of io_uring.
+/// The io_uring of a shard.
 pub(crate) struct Uring {
     ring: IoUring,
     ops: Slab<Op>,
-    provided: Provided,
+    provided: ProvidedBuffers,
     /// Submissions that found the queue full.
     unsubmitted: VecDeque<squeue::Entry>,
-    /// Receives of many chunks are being ended, or none is begun.
+    /// True while multishot receives are being cancelled and none is begun.
     is_tight: bool,
     submission_count: u64,
 }
 
-/// The ring that a thread gets, if it may have one.
+/// Creates the ring of a thread, if it may have one.
 pub(crate) fn ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
-    // Completions are run when the thread asks for them (Linux 6.1).
+    // The kernel runs completions when the thread asks for them (Linux 6.1).
     builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
     builder.setup_cqsize(completions()).build(SUBMISSIONS_MAX)
 }
@@ -69,10 +69,10 @@ fn completions() -> u32 {
 
 impl Uring {
     /// # Errors
-    /// Where the kernel lacks an operation, or the process may not use it.
+    /// The kernel lacks an operation, or the process may not use it.
     pub(crate) fn new(pool: &BufferPool) -> io::Result<Self> {
         let ring = ring()?;
-        let provided = Provided::new(pool);
+        let provided = ProvidedBuffers::new(pool);
         // SAFETY: the entries and the buffers that they name live as long as `provided`, which
         // outlives the ring: see `drop`.
         unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) }?;
@@ -81,10 +81,10 @@ impl Uring {
         Ok(Self { ring, ops, provided, unsubmitted, is_tight: false, submission_count: 0 })
     }
 
-    /// Whether a thread of this process would get a ring.
+    /// True if a thread of this process would get a ring.
     pub(crate) fn is_allowed() -> bool {
         let Ok(ring) = ring() else { return false };
-        let provided = Provided::empty();
+        let provided = ProvidedBuffers::empty();
         // SAFETY: the entries name no buffer, and live longer than the ring.
         let registered =
             unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) };
@@ -92,8 +92,8 @@ impl Uring {
         registered.is_ok()
     }
 
-    /// Receives from a socket until it is cancelled or ends; one chunk while too many wait, and the
-    /// first bytes alone where the rest `is_in_place`.
+    /// Receives from a socket until cancelled or ended; a single chunk while too many wait, and
+    /// only the first bytes if the rest `is_in_place`.
     pub(crate) fn receive(
         &mut self,
         fd: &Rc<OwnedFd>,
@@ -128,7 +128,7 @@ impl Uring {
         key
     }
 
-    /// Begins to tell of edges; of the first only, if they are of writes.
+    /// Begins to report edges; only the first edge for writes.
     pub(crate) fn watch(
         &mut self,
         fd: &Rc<OwnedFd>,
@@ -145,7 +145,7 @@ impl Uring {
         key
     }
 
-    /// Ends an operation; its last completion is still to come.
+    /// Cancels an operation; its last completion is still to come.
     pub(crate) fn cancel(&mut self, key: usize) {
         self.push(cancel_entry(key));
     }
@@ -157,20 +157,20 @@ impl Uring {
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: what the entry points to belongs to an operation in `ops` until its last
+        // SAFETY: memory that the entry points to belongs to an operation in `ops` until its last
         // completion, or is provided, and its descriptor is open as long.
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
         self.submission_count += u64::from(pushed);
         pushed
     }
 
-    /// Operations handed to the kernel so far, or with the next turn.
+    /// Operations submitted to the kernel so far, or with the next turn.
     pub(crate) const fn submission_count(&self) -> u64 {
         self.submission_count
     }
 
-    /// Hands the kernel what was asked for, waits, and gives out what came back. `wait`: for how
-    /// long at most; `None`: until something has completed.
+    /// Submits operations, waits, and dispatches completions. `wait`: longest wait; `None`: until
+    /// an operation has completed.
     pub(crate) fn turn(&mut self, wait: Option<Duration>, pool: &BufferPool) -> io::Result<()> {
         while let Some(entry) = self.unsubmitted.front().cloned()
             && self.try_push(&entry)
@@ -191,7 +191,7 @@ impl Uring {
         match wait {
             Some(Duration::ZERO) => {
                 let count = u32::try_from(self.ring.submission().len()).unwrap_or(u32::MAX);
-                // SAFETY: no argument is passed, and the count is that of the queue.
+                // SAFETY: no argument is passed, and the count is the queue's length.
                 unsafe { self.ring.submitter().enter::<u64>(count, 0, GET_EVENTS, None) }
             }
             Some(wait) => {
@@ -216,7 +216,8 @@ impl Uring {
                     if flow.receive(chunk, pool) {
                         unsubmitted.push_back(cancel_entry(key));
                     }
-                    // Goes on where nobody would notice that it has ended: in the idle pool.
+                    // Resubmits at once: in the idle pool no task would notice that the receive has
+                    // ended.
                     let goes_on = is_last && flow.ended(pool);
                     if goes_on {
                         unsubmitted.push_back(receive_entry(fd, key, Amount::All));
@@ -254,7 +255,8 @@ impl Uring {
 }
 
 impl Drop for Uring {
-    /// Waits until the kernel has let go of all buffers. What it does not let go of is leaked.
+    /// Waits until the kernel has released all buffers. Buffers that it does not release are
+    /// leaked.
     fn drop(&mut self) {
         let pool = BufferPool::default();
         let keys: Vec<usize> = self.ops.iter().map(|(key, _)| key).collect();
@@ -272,17 +274,17 @@ impl Drop for Uring {
         let is_unregistered = self.ring.submitter().unregister_buf_ring(GROUP).is_ok();
         if !self.ops.is_empty() || !is_unregistered {
             let ops = std::mem::take(&mut self.ops);
-            let provided = std::mem::replace(&mut self.provided, Provided::empty());
+            let provided = std::mem::replace(&mut self.provided, ProvidedBuffers::empty());
             Box::leak(Box::new((ops, provided)));
         }
     }
 }
 
-/// What a completion of a receive brought: a chunk, none because it was cancelled or buffers were
-/// lacking, or the end.
+/// The result of a receive completion: a chunk; `None` after a cancellation or for lack of buffers;
+/// or the end.
 fn chunk(
     completion: &cqueue::Entry,
-    provided: &mut Provided,
+    provided: &mut ProvidedBuffers,
     pool: &BufferPool,
 ) -> io::Result<Option<Vec<u8>>> {
     let received = as_result(completion.result());
@@ -296,14 +298,14 @@ fn chunk(
     }
 }
 
-/// Is this about the operation, and not about the socket?
+/// True if the error is about the operation, not the socket.
 fn is_interruption(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     use rustix::io::Errno;
     matches!(code, Some(Errno::CANCELED | Errno::NOBUFS | Errno::INTR | Errno::AGAIN))
 }
 
-/// Errors of the system call after which it may be called again.
+/// True if the system call may be retried.
 fn is_passing(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     use rustix::io::Errno;
@@ -315,20 +317,20 @@ fn as_result(result: i32) -> io::Result<usize> {
 }
 
 fn as_data(key: usize) -> u64 {
-    u64::try_from(key).unwrap_or(NOBODY)
+    u64::try_from(key).unwrap_or(NO_WAITER)
 }
 
 fn cancel_entry(key: usize) -> squeue::Entry {
     let cancel = opcode::AsyncCancel::new(as_data(key)).build();
-    cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
+    cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(NO_WAITER)
 }
 
-/// What one receive is to bring.
+/// Amount that a receive operation may bring.
 #[derive(Clone, Copy)]
 enum Amount {
-    /// Chunk after chunk, until it is cancelled.
+    /// Chunk after chunk, until cancelled.
     All,
-    /// One chunk, of so many bytes at most.
+    /// A single chunk with at most that many bytes.
     Once(usize),
 }
 
