@@ -1,20 +1,22 @@
-//! Turns the worker's body framing into the client's, one chunk of upstream bytes at a time.
+//! Converts the body framing of a worker's response to the client's framing, a chunk of upstream
+//! bytes at a time.
 
 use super::{
     BodyError, BodyFraming, BodyLimits, ChunkedDecoder, LAST_CHUNK, Version, encode_chunk_header,
 };
 
-/// How the answer's body reaches the client.
+/// Framing of a response body to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerFraming {
     /// Bytes as they are; `Content-Length` or the end of the connection delimits them.
     Plain,
-    /// Chunks of our own, one per read.
+    /// Chunked by the router, a chunk per read.
     Chunked,
 }
 
 impl AnswerFraming {
-    /// Of a body of unknown length: chunks for HTTP/1.1; for HTTP/1.0 it ends with the connection.
+    /// For a body of unknown length: chunks for HTTP/1.1; for HTTP/1.0 the connection's end
+    /// delimits it.
     #[must_use]
     pub const fn open(client: Version) -> Self {
         match client {
@@ -40,7 +42,7 @@ impl AnswerFraming {
         }
     }
 
-    /// Appends data that lies in two places, as one piece.
+    /// Appends data that is stored in two slices, as a single piece.
     pub fn push_both(self, first: &[u8], second: &[u8], out: &mut Vec<u8>) {
         if first.is_empty() {
             return self.push(second, out);
@@ -70,7 +72,7 @@ impl AnswerFraming {
     }
 }
 
-/// State of one body on its way through.
+/// State of a response body in transit.
 #[derive(Debug)]
 pub struct AnswerBody {
     inbound: Inbound,
@@ -104,14 +106,14 @@ impl AnswerBody {
         Self { inbound, framing, done }
     }
 
-    /// The same, as the rest of a body whose beginning the client has: framed as that, whatever its
-    /// own length.
+    /// Like [`Self::new`], for the rest of a body that the client has received in part: keeps the
+    /// open framing, whatever the rest's own length.
     #[must_use]
     pub fn continued(inbound: BodyFraming, client: Version) -> Self {
         Self { framing: AnswerFraming::open(client), ..Self::new(inbound, client) }
     }
 
-    /// Framing towards the client.
+    /// Framing to the client.
     #[must_use]
     pub const fn framing(&self) -> AnswerFraming {
         self.framing
@@ -123,17 +125,18 @@ impl AnswerBody {
         self.done
     }
 
-    /// True if the end of the upstream connection is the end of this body.
+    /// True if the end of the upstream connection ends this body.
     #[must_use]
     pub const fn ends_with_connection(&self) -> bool {
         matches!(self.inbound, Inbound::UntilClose)
     }
 
-    /// Takes upstream bytes, appends what goes to the client to `out`. Returns how many body bytes
-    /// stand at the front of `bytes` afterwards, and how many of `bytes` belonged to this answer.
+    /// Takes upstream bytes, appends the client's bytes to `out`. Returns the number of body bytes
+    /// now at the front of `bytes`, and the number of bytes of `bytes` that belonged to this
+    /// response.
     ///
     /// # Errors
-    /// [`BodyError`] when the framing is broken.
+    /// [`BodyError`] if the framing is broken.
     pub fn feed(
         &mut self,
         bytes: &mut [u8],
@@ -147,10 +150,10 @@ impl AnswerBody {
         Ok((data_bytes, consumed_bytes))
     }
 
-    /// The same without `out`: its data and its end are left to the caller.
+    /// Like [`Self::feed`] without `out`: the caller emits data and end.
     ///
     /// # Errors
-    /// [`BodyError`] when the framing is broken.
+    /// [`BodyError`] if the framing is broken.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<(usize, usize), BodyError> {
         Ok(match &mut self.inbound {
             Inbound::Length(left) => {
@@ -168,13 +171,13 @@ impl AnswerBody {
         })
     }
 
-    /// The upstream connection ended, and with it the body.
+    /// Ends a body that ends with the upstream connection.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.done = true;
         self.framing.finish(out);
     }
 
-    /// Appends data of our own making, framed like the rest.
+    /// Appends data of the router, framed like the rest.
     pub fn emit(&self, data: &[u8], out: &mut Vec<u8>) {
         self.framing.push(data, out);
     }

@@ -5,13 +5,13 @@
 use super::chars::{is_token, is_value};
 use thiserror::Error;
 
-/// Hexadecimal digits of one chunk size, leading zeros included.
+/// Hexadecimal digits of a chunk size, leading zeros included.
 const SIZE_DIGITS_MAX: u8 = 16;
 
-/// Most digits of a size line that is read in one step.
+/// Most digits of a size line that is parsed in a single step.
 const PLAIN_DIGITS_MAX: usize = 8;
 
-/// Limits of one chunked body.
+/// Limits of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLimits {
     /// Most data bytes, all chunks together. A chunk that would pass it is refused when its size is
@@ -68,7 +68,7 @@ impl BodyError {
     }
 }
 
-/// What one call decoded.
+/// Result of a decode call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// Decoded data, now at `bytes[..data_bytes]`.
@@ -106,7 +106,7 @@ enum ChunkState {
     Done,
 }
 
-/// Decoder of one chunked body.
+/// Decoder of a chunked body.
 #[derive(Clone, Debug)]
 pub struct ChunkedDecoder {
     state: ChunkState,
@@ -118,7 +118,7 @@ pub struct ChunkedDecoder {
 }
 
 impl ChunkedDecoder {
-    /// A decoder that stands before the first chunk size.
+    /// A decoder before the first chunk size.
     #[must_use]
     pub fn new(limits: &BodyLimits) -> Self {
         Self {
@@ -131,8 +131,8 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Decodes what is there: data of all whole and part chunks moves to the front of `bytes`.
-    /// Consumes everything unless the body ends first; after that it consumes nothing more.
+    /// Decodes available bytes: moves the data of whole and partial chunks to the front of `bytes`.
+    /// Consumes everything unless the body ends first; after that it consumes nothing.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
         let mut read = 0_usize;
         let mut written = 0_usize;
@@ -167,9 +167,9 @@ impl ChunkedDecoder {
         })
     }
 
-    /// Goes over a line end after data, or a size line without extension, if `rest` holds all of
-    /// it. Says how many bytes that took. These two are nearly all that engines send; byte by byte
-    /// they cost four times as much. Everything else, and every error, is left to [`Self::next`].
+    /// Skips a line end after data, or a size line without extension, if `rest` contains all of it.
+    /// Returns the number of skipped bytes. Engines send little else; byte by byte these lines cost
+    /// four times as much. Everything else, and every error, is left to [`Self::next`].
     fn plain_step(&mut self, rest: &[u8]) -> Option<usize> {
         match self.state {
             ChunkState::DataReturn if rest.starts_with(b"\r\n") => {
@@ -195,7 +195,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// The state after one byte of framing.
+    /// The state after a byte of framing.
     fn next(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         match self.state {
             ChunkState::SizeStart | ChunkState::Size => self.size_byte(byte),
@@ -303,7 +303,7 @@ impl ChunkedDecoder {
         self.count_extension(next)
     }
 
-    /// RFC 9112 section 7.1.2: field lines, then an empty one.
+    /// RFC 9112 section 7.1.2: field lines, then an empty line.
     fn trailer_byte(&mut self, byte: u8) -> Result<ChunkState, BodyError> {
         let next = match (self.state, byte) {
             (ChunkState::EndLineFeed, _) => return expect(byte, b'\n', ChunkState::Done),

@@ -8,12 +8,12 @@ pub(super) const fn is_token(byte: u8) -> bool {
         | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
 }
 
-/// True for what a field value may hold: visible ASCII, SP, HTAB and bytes from 0x80.
+/// True for bytes that a field value may contain: visible ASCII, SP, HTAB and bytes from 0x80.
 pub(super) const fn is_value(byte: u8) -> bool {
     byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
 }
 
-/// True for visible ASCII that a request target may hold. Wider than RFC 3986 (quotes, pipes and
+/// True for visible ASCII that a request target may contain. Wider than RFC 3986 (quotes, pipes and
 /// brackets reach the engine as sent), but no fragment, no space, no control and nothing above
 /// ASCII.
 pub(super) const fn is_target(byte: u8) -> bool {
@@ -80,8 +80,8 @@ pub(super) fn value_run(bytes: &[u8]) -> usize {
     }
 }
 
-/// Marks (0x80) each byte below 0x20 or equal to 0x7f; the lowest mark is always right, higher ones
-/// may be false.
+/// Marks (0x80) each byte below 0x20 or equal to 0x7f; the lowest mark is always right, higher
+/// marks may be false.
 const fn controls(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = ONES << 7;

@@ -3,7 +3,7 @@
 /// Room for the digits of any `u64`.
 pub type Digits = [u8; 20];
 
-/// A number in decimal, without an allocation.
+/// Formats a number in decimal, without an allocation.
 pub fn decimal(mut value: u64, digits: &mut Digits) -> &[u8] {
     let mut start = digits.len();
     for slot in digits.iter_mut().rev() {

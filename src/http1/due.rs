@@ -1,16 +1,15 @@
-//! When a head that comes in pieces is worth parsing again. Parsers remember nothing between calls,
-//! so a head that drips in byte by byte would be scanned from its start at each read.
+//! Decides when a head that arrives in pieces is parsed again. Parsers keep no state between calls,
+//! so a head that arrives byte by byte would be scanned from its start at each read.
 
 use super::head::HeadLimits;
 use memchr::memmem;
 
 /// Heads up to this length are parsed at each read, so that wrong bytes are refused as soon as they
-/// come.
+/// arrive.
 const SMALL_HEAD_BYTES_MAX: usize = 256;
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// How far one head has been looked at. All calls together examine at most a few times the head's
-/// length.
+/// Progress of scanning a head. All calls together examine at most a few times the head's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadDue {
     searched_bytes: usize,
@@ -18,8 +17,8 @@ pub struct HeadDue {
 }
 
 impl HeadDue {
-    /// True if `buffer`, which only grows from call to call, is to be parsed now: the end of the
-    /// head is there, no further byte is allowed, or twice as much has come as at the last time.
+    /// True if `buffer`, which only grows from call to call, must be parsed now: it contains the
+    /// head's end, it is full, or it has doubled since the last parse.
     pub fn is_due(&mut self, buffer: &[u8], limits: &HeadLimits) -> bool {
         let bytes = buffer.len();
         let is_due = bytes <= SMALL_HEAD_BYTES_MAX

@@ -1,23 +1,23 @@
-//! Heads as they leave the proxy: own framing, own `Host`, nothing hop-by-hop.
+//! Encodes heads: the router's own framing and `Host`, no hop-by-hop fields.
 
 use super::decimal::push_decimal;
 use super::head::{BodyFraming, Field, FieldKind, RequestHead, ResponseHead, Version, bytes_of};
 use super::header;
 use super::status::reason_phrase;
 
-/// What the proxy itself says in an upstream request.
+/// Fields that the proxy itself sets in an upstream request.
 #[derive(Clone, Copy, Debug)]
 pub struct UpstreamHead<'a> {
     /// `Host` of the worker.
     pub authority: &'a str,
-    /// What the proxy calls itself in `Via`.
+    /// The proxy's name in `Via`.
     pub via: &'a [u8],
     /// Body length; `None` sends no framing field, which means no body.
     pub content_length: Option<u64>,
     /// `x-request-id`; the client's own is dropped unless this is empty.
     pub request_id: &'a [u8],
-    /// Whole `Authorization` value for the worker in place of the client's; `None` passes the
-    /// client's on.
+    /// Whole `Authorization` value for the worker in place of the client's; `None` forwards the
+    /// client's.
     pub authorization: Option<&'a str>,
     /// Further fields; each replaces the client's fields of the same name. Values must be free of
     /// CR and LF.
@@ -25,7 +25,7 @@ pub struct UpstreamHead<'a> {
 }
 
 /// Appends the request head for a worker to `out`: always HTTP/1.1 in origin form, the client's
-/// end-to-end fields byte for byte, `Via` (RFC 9110 section 7.6.3) and what `upstream` says.
+/// end-to-end fields byte for byte, `Via` (RFC 9110 section 7.6.3) and the fields of `upstream`.
 pub fn encode_request(
     head: &RequestHead,
     buffer: &[u8],
@@ -54,9 +54,9 @@ pub fn encode_request(
             FieldKind::Authorization => upstream.authorization.is_none(),
             FieldKind::RequestId => upstream.request_id.is_empty(),
             FieldKind::Host
-            // The router chooses the rank, and says it itself where the engine needs to hear it.
+            // The router chooses the rank, and sends it itself if the engine needs it.
             | FieldKind::DpRank
-            // A priority is clamped to what the tenant may, and then said by the router.
+            // The router clamps the priority to the tenant's limit, and sends the result itself.
             | FieldKind::VllmPriority
             | FieldKind::ContentLength
             | FieldKind::TransferEncoding
@@ -82,24 +82,23 @@ pub fn encode_request(
     finish(upstream.content_length, upstream.extra, out);
 }
 
-/// What the proxy itself says in a response it passes on.
+/// Fields that the proxy itself sets in a forwarded response.
 #[derive(Clone, Copy, Debug)]
 pub struct DownstreamHead<'a> {
-    /// How the body reaches the client, see [`ResponseHead::framing_for`]. [`BodyFraming::None`]
-    /// keeps the worker's `Content-Length` where RFC 9110 section 8.6 allows it (answers to HEAD,
-    /// 304).
+    /// Body framing to the client, see [`ResponseHead::framing_for`]. [`BodyFraming::None`] keeps
+    /// the worker's `Content-Length` where RFC 9110 section 8.6 allows it (responses to HEAD, 304).
     pub framing: BodyFraming,
     /// Keep the client's connection; ignored (closed) with [`BodyFraming::UntilClose`].
     pub keep_alive: bool,
-    /// Version the client spoke: HTTP/1.0 has to be told that the connection stays.
+    /// Client's version: HTTP/1.0 needs `Connection: keep-alive` for a connection that persists.
     pub client_version: Version,
-    /// Further fields; each but `vary` replaces the worker's fields of the same name, also where it
+    /// Further fields; each but `vary` replaces the worker's fields of the same name, even if it
     /// has no value and is not sent. Values must be free of CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
 /// Appends the response head for the client to `out`: the worker's status and end-to-end fields
-/// byte for byte, then what `downstream` says.
+/// byte for byte, then the fields of `downstream`.
 pub fn encode_response(
     head: &ResponseHead,
     buffer: &[u8],
@@ -141,7 +140,7 @@ pub fn encode_response(
     finish(content_length, downstream.extra, out);
 }
 
-/// Only the router says such fields. In a worker's answer they would pass for its word.
+/// Fields that only the router may set. A worker's field would look like the router's.
 fn is_of_router(name: &[u8]) -> bool {
     const START: &[u8] = b"x-forebay-";
     name.get(..START.len()).is_some_and(|start| start.eq_ignore_ascii_case(START))
@@ -149,7 +148,7 @@ fn is_of_router(name: &[u8]) -> bool {
 
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let name = bytes_of(buffer, &field.name);
-    // Each `Vary` adds to the others (RFC 9110 section 12.5.5).
+    // `Vary` fields accumulate (RFC 9110 section 12.5.5).
     let replaces = |own: &str| is_named(name, own.as_bytes()) && own != "vary";
     if extra.iter().any(|(own, _)| replaces(own)) {
         return;
@@ -160,7 +159,7 @@ fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], o
     out.extend_from_slice(b"\r\n");
 }
 
-/// Are the names the same to a server that reads an underscore as a hyphen?
+/// True if the names are the same to a server that reads an underscore as a hyphen.
 fn is_named(name: &[u8], own: &[u8]) -> bool {
     let folded = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     name.len() == own.len() && name.iter().map(folded).eq(own.iter().map(folded))
@@ -185,7 +184,7 @@ pub(super) fn push_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Own fields that have a value, the length, and the empty line.
+/// Appends own fields that have a value, the length, and the empty line.
 pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     for (name, value) in extra.iter().filter(|(_, value)| !value.is_empty()) {
         push_field(name, value, out);
@@ -198,9 +197,9 @@ pub(super) fn finish(content_length: Option<u64>, extra: &[(&str, &[u8])], out: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a chunk header (size in hexadecimal, CR LF) right-aligned into `out` and returns where it
-/// starts, so that it can stand right before the data in one buffer. `data_bytes` must be from 1 to
-/// 2^32 - 1.
+/// Writes a chunk header (size in hexadecimal, CR LF) right-aligned into `out` and returns its
+/// start, so that the header can directly precede the data in one buffer. `data_bytes` must be from
+/// 1 to 2^32 - 1.
 pub fn encode_chunk_header(data_bytes: usize, out: &mut [u8; 10]) -> usize {
     forebay_base::invariant!(data_bytes > 0 && data_bytes <= 0xffff_ffff, out.len());
     let mut left = data_bytes;

@@ -1,8 +1,8 @@
-//! What can be wrong with a head, and the status that says so.
+//! Faults of a head, and their statuses.
 
 use thiserror::Error;
 
-/// Why a head was refused. After any of these the connection must not be read any further.
+/// Reason to refuse a head. The connection must not be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeadError {
     /// RFC 9112 section 2.2 tolerates an empty line before a request, not a stream of them.
@@ -11,10 +11,10 @@ pub enum HeadError {
     /// Method is not a token.
     #[error("the method is not a token")]
     Method,
-    /// Method longer than any known one.
+    /// Method longer than any known method.
     #[error("the method is too long")]
     MethodTooLong,
-    /// `CONNECT`: this is no tunnel.
+    /// `CONNECT`: the proxy opens no tunnels.
     #[error("CONNECT is not supported")]
     Connect,
     /// Start line does not have its three parts.
@@ -35,7 +35,7 @@ pub enum HeadError {
     /// Status code is not three digits from 100 to 599.
     #[error("the status code is malformed")]
     Status,
-    /// 101 although nobody asked to switch.
+    /// 101 in response to a request without `Upgrade`.
     #[error("the server switched protocols unasked")]
     Switched,
     /// Whitespace at the start of a field line.
@@ -59,7 +59,7 @@ pub enum HeadError {
     /// HTTP/1.1 without `Host`.
     #[error("the Host field is missing")]
     HostMissing,
-    /// More than one `Host`.
+    /// Repeated `Host` field.
     #[error("there is more than one Host field")]
     HostRepeated,
     /// `Host` is not a host with an optional port.
@@ -68,7 +68,7 @@ pub enum HeadError {
     /// `Content-Length` is no decimal number below 2^63.
     #[error("the Content-Length field is malformed")]
     ContentLength,
-    /// More than one `Content-Length`.
+    /// Repeated `Content-Length` field.
     #[error("there is more than one Content-Length field")]
     ContentLengthRepeated,
     /// `Transfer-Encoding` beside `Content-Length`.
@@ -83,16 +83,16 @@ pub enum HeadError {
     /// `Content-Encoding` with anything but `identity`: the body could not be routed.
     #[error("Content-Encoding is not supported: send the body without compression")]
     ContentCoding,
-    /// More connection options than anybody needs.
+    /// More connection options than the limit.
     #[error("the Connection field names too many options")]
     ConnectionOptions,
     /// `Expect` with anything but `100-continue`.
     #[error("only the expectation 100-continue is supported")]
     Expectation,
-    /// No `Sec-WebSocket-Key`, more than one, or one that is not 16 bytes in base64.
+    /// `Sec-WebSocket-Key` is missing, repeated, or not 16 bytes in base64.
     #[error("the Sec-WebSocket-Key field is missing or malformed")]
     WebSocketKey,
-    /// `Sec-WebSocket-Version` is missing or another than 13.
+    /// `Sec-WebSocket-Version` is missing or not 13.
     #[error("only version 13 of WebSocket is supported")]
     WebSocketVersion,
     /// A body before the frames of a WebSocket.

@@ -1,18 +1,17 @@
-//! What single fields say about the message: framing, persistence, expectations, and what must not
-//! travel on.
+//! Interprets fields: framing, persistence, expectations, and fields that must not be forwarded.
 
 use super::chars::trim_blanks;
 use super::error::HeadError;
 use super::head::{Field, FieldKind, Version, bytes_of};
 use super::header;
 
-/// Connection options read in one head; each costs a comparison with every field.
+/// Connection options read in a head; each costs a comparison with every field.
 const CONNECTION_OPTIONS_MAX: usize = 64;
 
-/// Fields that send an SGLang engine to another host or rank, like the members that `parse::scan`
-/// refuses in bodies, or that change the name by which it is told to stop, which is the body's
-/// (0.5.23, `entrypoints/request_headers.py`), or the priority. Only the router may say this: what
-/// clients send of it goes no further.
+/// Fields that redirect an SGLang engine to another host or rank, like the members that
+/// `parse::scan` refuses in bodies; or that change the request id for aborts, which must be the
+/// body's (0.5.23, `entrypoints/request_headers.py`); or the priority. Only the router may set
+/// these: the client's fields are dropped.
 const FLEET_FIELDS: [&str; 7] = [
     "x-override-rid",
     "x-override-bootstrap-host",
@@ -23,7 +22,7 @@ const FLEET_FIELDS: [&str; 7] = [
     "x-override-priority",
 ];
 
-/// What a field of that name is to the proxy, `Connection` itself aside.
+/// Kind of a field with that name, `Connection` itself aside.
 pub(super) fn classify(name: &[u8]) -> FieldKind {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
     match name.len() {
@@ -66,8 +65,8 @@ pub(super) struct Framing {
 }
 
 /// Reads `Content-Length` and `Transfer-Encoding` (RFC 9112 sections 6.1 to 6.3): at most one of
-/// them, once, and nothing but digits or `chunked` in it. And whether `Content-Encoding` names a
-/// coding.
+/// them, once, with only digits or `chunked` as value. Also checks whether `Content-Encoding` names
+/// a coding.
 pub(super) fn framing(
     fields: &[Field],
     buffer: &[u8],
@@ -104,7 +103,7 @@ pub(super) fn framing(
     Ok(found)
 }
 
-/// A decimal number below 2^63; no sign, no list, no space.
+/// Parses a decimal number below 2^63; no sign, no list, no space.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -119,7 +118,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     (value <= u64::MAX >> 1).then_some(value)
 }
 
-/// Reads `Connection`: marks the fields it names as hop-by-hop (RFC 9110 section 7.6.1) and says
+/// Reads `Connection`: marks the fields it names as hop-by-hop (RFC 9110 section 7.6.1) and returns
 /// whether the connection persists (RFC 9112 section 9.3).
 pub(super) fn connection(
     fields: &mut [Field],

@@ -1,9 +1,9 @@
-//! What a parsed head looks like: spans into the buffer it was parsed from.
+//! Parsed heads: spans into the parsed buffer.
 
 use super::error::HeadError;
 use std::ops::Range;
 
-/// Part of the buffer that was parsed.
+/// Part of the parsed buffer.
 pub type Span = Range<u32>;
 
 /// The bytes of a span, empty when it does not lie in `buffer`.
@@ -15,13 +15,13 @@ pub fn bytes_of<'a>(buffer: &'a [u8], span: &Span) -> &'a [u8] {
     buffer.get(start..end).unwrap_or(&[])
 }
 
-/// A span from array positions. Heads are bounded far below 4 GiB ([`HeadLimits`]); a position past
-/// it saturates.
+/// A span from array positions. Heads are bounded far below 4 GiB ([`HeadLimits`]); larger
+/// positions saturate.
 pub(super) fn span(range: Range<usize>) -> Span {
     u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(range.end).unwrap_or(u32::MAX)
 }
 
-/// Limits of one head.
+/// Limits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
     /// Longest head in bytes, start line and final empty line included. Past it: 414 or 431.
@@ -36,7 +36,7 @@ impl Default for HeadLimits {
     }
 }
 
-/// Protocol version of a message. Minor versions above 1 are read as 1.1 (RFC 9110 section 2.5).
+/// Protocol version of a message. Minor versions above 1 are parsed as 1.1 (RFC 9110 section 2.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.0
@@ -47,7 +47,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Reads `HTTP/1.x` at the front and returns it with its length; the byte that follows must
+    /// Parses `HTTP/1.x` at the front and returns it with its length; the byte that follows must
     /// already be there. `None`: more bytes are needed.
     pub(super) fn read(rest: &[u8]) -> Result<Option<(Self, usize)>, HeadError> {
         const NAME: &[u8] = b"HTTP/";
@@ -100,7 +100,7 @@ pub enum Method {
     Options,
     /// `PATCH`
     Patch,
-    /// `CONNECT`; the parser refuses it, so no parsed head holds it.
+    /// `CONNECT`; the parser refuses it, so no parsed head contains it.
     Connect,
     /// `TRACE`
     Trace,
@@ -141,7 +141,7 @@ pub enum BodyFraming {
     UntilClose,
 }
 
-/// What a field is to the proxy.
+/// Role of a field for the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// `Host`
@@ -150,9 +150,9 @@ pub enum FieldKind {
     ContentLength,
     /// `Transfer-Encoding`
     TransferEncoding,
-    /// Belongs to the connection it came on: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`,
-    /// `Trailer`, `Upgrade`, `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`,
-    /// and all that `Connection` names.
+    /// Hop-by-hop: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`, `Trailer`, `Upgrade`,
+    /// `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`, and all fields that
+    /// `Connection` names.
     HopByHop,
     /// `Content-Type`
     ContentType,
@@ -164,7 +164,7 @@ pub enum FieldKind {
     Expect,
     /// `x-request-id`
     RequestId,
-    /// `Via`: the proxies before this one
+    /// `Via`: the previous proxies
     Via,
     /// `x-api-key`
     ApiKey,
@@ -186,14 +186,14 @@ pub enum FieldKind {
     Other,
 }
 
-/// One field line.
+/// A parsed field line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Name as sent.
     pub name: Span,
     /// Value without the whitespace around it.
     pub value: Span,
-    /// What it is to the proxy.
+    /// Role of the field for the proxy.
     pub kind: FieldKind,
 }
 
@@ -229,14 +229,14 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Has the client sent credentials for the worker?
+    /// True if the client sent credentials for the worker.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
-        let is_one = |kind| matches!(kind, FieldKind::Authorization | FieldKind::ApiKey);
-        self.fields.iter().any(|field| is_one(field.kind))
+        let is_credential = |kind| matches!(kind, FieldKind::Authorization | FieldKind::ApiKey);
+        self.fields.iter().any(|field| is_credential(field.kind))
     }
 
-    /// Path as a route sees it: `/` when the absolute form has none.
+    /// Path for routing: `/` if the absolute form has none.
     #[must_use]
     pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         match bytes_of(buffer, &self.path) {
@@ -274,9 +274,9 @@ pub struct ResponseHead {
     pub fields: Vec<Field>,
     /// How the body ends.
     pub body: BodyFraming,
-    /// `Content-Length` as sent, also where no body follows (HEAD, 304).
+    /// `Content-Length` as sent, even without a body (HEAD, 304).
     pub content_length: Option<u64>,
-    /// True when the connection may be used again after the body.
+    /// True if the connection may be reused after the body.
     pub keep_alive: bool,
     /// Length of the head; the body starts here.
     pub head_bytes: usize,
@@ -291,8 +291,8 @@ impl ResponseHead {
         self.status < 200
     }
 
-    /// How to frame this body for a client of that version: a length stays, everything else becomes
-    /// chunks, which HTTP/1.0 does not know, so there the connection's end is the body's end.
+    /// Framing of this body for a client of that version: a length stays, everything else becomes
+    /// chunks. HTTP/1.0 has no chunks, so there the connection's end ends the body.
     #[must_use]
     pub fn framing_for(&self, client_version: Version) -> BodyFraming {
         match (self.body, client_version) {
@@ -322,11 +322,11 @@ impl ResponseHead {
     }
 }
 
-/// Whether a head has ended.
+/// Progress of parsing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The whole head was there.
+    /// The whole head was parsed.
     Complete,
-    /// More bytes are needed; what is there could still become a valid head.
+    /// More bytes are needed; the bytes so far could still become a valid head.
     Partial,
 }

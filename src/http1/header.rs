@@ -1,18 +1,18 @@
-//! Header fields with a meaning of their own: those that the router gives to clients, and those
-//! that it reads of them. One entry each, for the code and the reference page.
+//! Header fields of Forebay: fields that the router sends to clients, and fields that it reads from
+//! them. An entry per field, for the code and the reference page.
 
 /// A header field, for the reference page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderField {
-    /// In lower case, as everywhere.
+    /// Name in lower case.
     pub name: &'static str,
-    /// The messages that have it.
+    /// Messages that carry the field.
     pub on: &'static str,
-    /// What it says; begins with a space.
+    /// Meaning of the field; begins with a space.
     pub meaning: &'static str,
 }
 
-/// Makes a constant with the name of each field, and the list of them.
+/// Defines a constant for each field, and their list.
 macro_rules! headers {
     ($(#[doc = $doc:literal])+ $list:ident {
         $($(#[doc = $meaning:literal])+ $field:ident = $name:literal on $on:literal;)+

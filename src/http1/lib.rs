@@ -1,12 +1,13 @@
 //! HTTP/1.1 messages as bytes, for both sides of the proxy. Sans-IO: slices in, spans and bytes
 //! out; no socket, no clock, no allocation once the reused vectors have grown to size.
 //!
-//! Strict by choice (RFC 9112 section 11): whatever two parsers could read in two ways is refused,
-//! never repaired. CRLF is the only line end, a field line never folds, `Transfer-Encoding` is
-//! exactly one `chunked`, `Content-Length` stands at most once and never beside it. What leaves is
-//! written anew: own framing, own `Host`, nothing that belonged to the other connection.
+//! Strict by choice (RFC 9112 section 11): ambiguous input, which two parsers could read in two
+//! ways, is refused, never repaired. CRLF is the only line end, a field line never folds,
+//! `Transfer-Encoding` is exactly `chunked`, `Content-Length` occurs at most once and never beside
+//! it. Outgoing heads are encoded from scratch: own framing, own `Host`, no hop-by-hop field of the
+//! other connection.
 //!
-//! Limits: [`HeadLimits`] and [`BodyLimits`]. This module must never look at a body's meaning.
+//! Limits: [`HeadLimits`] and [`BodyLimits`]. This module must never interpret a body.
 
 mod answer;
 mod body;

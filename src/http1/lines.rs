@@ -5,7 +5,7 @@ use super::error::HeadError;
 use super::fields::classify;
 use super::head::{Field, span};
 
-/// `at` stands on CR: the position after CR LF, `None` when the LF is still to come.
+/// Position after the CR LF at `at`; `None` if the LF is still to come.
 pub(super) fn line_end(window: &[u8], at: usize) -> Result<Option<usize>, HeadError> {
     match window.get(at + 1) {
         None => Ok(None),
@@ -14,8 +14,8 @@ pub(super) fn line_end(window: &[u8], at: usize) -> Result<Option<usize>, HeadEr
     }
 }
 
-/// All field lines from `at` up to the empty line: the position after it, `None` when more bytes
-/// are needed.
+/// Parses all field lines from `at` up to the empty line. Returns the position after it, `None` if
+/// more bytes are needed.
 pub(super) fn field_lines(
     window: &[u8],
     mut at: usize,

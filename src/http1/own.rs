@@ -1,17 +1,17 @@
-//! Answers that the router writes itself.
+//! Responses that the router writes itself.
 
 use super::decimal::push_decimal;
 use super::encode::{finish, push_field, push_persistence};
 use super::head::Version;
 use super::status::reason_phrase;
 
-/// Tells the client to send the body it announced (RFC 9110 section 10.1.1).
+/// Asks the client for the announced body (RFC 9110 section 10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Ends a chunked body that has no trailer.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// An answer of the router's own: refusals, the model list.
+/// A response of the router itself: refusals, the model list.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnResponse<'a> {
     /// Status code.
@@ -22,9 +22,9 @@ pub struct OwnResponse<'a> {
     pub body: &'a [u8],
     /// Keep the client's connection.
     pub keep_alive: bool,
-    /// The request was HEAD: length without the body.
+    /// For a HEAD request: length without the body.
     pub head_only: bool,
-    /// Further fields; those without a value are left out. Values must be free of CR and LF.
+    /// Further fields; fields without a value are omitted. Values must be free of CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 
@@ -38,7 +38,7 @@ pub fn encode_own(response: &OwnResponse<'_>, out: &mut Vec<u8>) {
     if !response.content_type.is_empty() {
         push_field("content-type", response.content_type.as_bytes(), out);
     }
-    // Said to both versions: harmless in 1.1, needed in 1.0.
+    // Sent to both versions: redundant in 1.1, required in 1.0.
     push_persistence(response.keep_alive, Version::Http10, out);
     let length = u64::try_from(response.body.len()).unwrap_or(u64::MAX);
     finish((response.status != 204).then_some(length), response.extra, out);
@@ -47,15 +47,15 @@ pub fn encode_own(response: &OwnResponse<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Head of an event stream that the router begins itself, before it knows what comes.
+/// Head of an event stream that the router begins before it has a worker's response.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStream<'a> {
-    /// Version the client spoke: HTTP/1.1 gets chunks, and for HTTP/1.0 the end of the connection
-    /// is the end of the stream.
+    /// Client's version: HTTP/1.1 gets chunks; for HTTP/1.0 the end of the connection ends the
+    /// stream.
     pub client_version: Version,
     /// Keep the client's connection; ignored (closed) for HTTP/1.0.
     pub keep_alive: bool,
-    /// Further fields; those without a value are left out. Values must be free of CR and LF.
+    /// Further fields; fields without a value are omitted. Values must be free of CR and LF.
     pub extra: &'a [(&'a str, &'a [u8])],
 }
 

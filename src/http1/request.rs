@@ -9,16 +9,16 @@ use super::head::{
 use super::host::is_authority;
 use super::lines::{field_lines, line_end};
 
-/// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for one).
+/// Empty lines tolerated before a request line (RFC 9112 section 2.2 requires at least 1).
 const EMPTY_LINES_MAX: usize = 4;
-/// Longest method token looked at; longer than any registered one.
+/// Longest method token to scan; longer than any registered method.
 const METHOD_BYTES_MAX: usize = 32;
 
 /// Parses the request head at the front of `buffer`.
 ///
-/// Nothing is remembered between calls: call it again with the longer buffer after
-/// [`Progress::Partial`], when [`HeadDue`](super::HeadDue) says so. Wrong bytes are refused as soon
-/// as they are seen, not only at the end of the head. After an error `head` holds nothing useful.
+/// No state is kept between calls: after [`Progress::Partial`], call again with the longer buffer
+/// when [`HeadDue`](super::HeadDue) is due. Wrong bytes are refused as soon as they are scanned,
+/// not only at the end of the head. After an error the contents of `head` are meaningless.
 pub fn parse_request(
     buffer: &[u8],
     limits: &HeadLimits,
@@ -39,7 +39,7 @@ pub fn parse_request(
     Ok(Progress::Complete)
 }
 
-/// Partial, unless no further byte is allowed.
+/// Partial, unless the buffer is full.
 fn within(buffer: &[u8], limits: &HeadLimits, past: HeadError) -> Result<Progress, HeadError> {
     if buffer.len() < limits.head_bytes_max { Ok(Progress::Partial) } else { Err(past) }
 }
@@ -159,8 +159,8 @@ fn finish(window: &[u8], end: usize, head: &mut RequestHead) -> Result<(), HeadE
     Ok(())
 }
 
-/// RFC 9112 section 3.2: exactly one valid `Host` in HTTP/1.1, at most one in 1.0. It may be empty
-/// only where the target has no authority of its own (`*`). In absolute form the target's authority
+/// RFC 9112 section 3.2: exactly 1 valid `Host` in HTTP/1.1, at most 1 in HTTP/1.0. It may be empty
+/// only if the target has no authority of its own (`*`). In absolute form the target's authority
 /// counts and `Host` is ignored.
 fn host(window: &[u8], head: &RequestHead) -> Result<(), HeadError> {
     let mut hosts = head.fields.iter().filter(|field| field.kind == FieldKind::Host);

@@ -1,4 +1,4 @@
-//! Response heads, as workers send them.
+//! Response heads from workers.
 
 use super::chars::value_run;
 use super::error::HeadError;
@@ -11,9 +11,9 @@ use super::lines::{field_lines, line_end};
 /// Parses the response head at the front of `buffer`; `request_method` decides whether a body
 /// follows.
 ///
-/// Interim responses (1xx) are returned like others, without body; 101 is an error, because nobody
-/// has asked for it. As strict as [`super::parse_request`]; an error means the worker's answer
-/// cannot be used.
+/// Interim responses (1xx) are returned like final responses, without body; 101 is an error, since
+/// the request did not ask for an upgrade. As strict as [`super::parse_request`]; an error means
+/// that the worker's response is unusable.
 pub fn parse_response(
     buffer: &[u8],
     request_method: &Method,
@@ -24,7 +24,7 @@ pub fn parse_response(
     if head.status == 101 { Err(HeadError::Switched) } else { parsed }
 }
 
-/// The same for an answer to a request that asks for another protocol: the head may be a 101.
+/// Like [`parse_response`], for a request that asks for an upgrade: the head may be a 101.
 pub fn parse_switch(
     buffer: &[u8],
     request_method: &Method,
@@ -70,7 +70,7 @@ fn status_line(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, 
     let after_status = protocol_bytes + 4;
     match window.get(after_status) {
         None => Ok(None),
-        // Some servers leave the space out together with the phrase.
+        // Some servers omit the space together with the phrase.
         Some(b'\r') => line_end(window, after_status),
         Some(b' ') => {
             let phrase = window.get(after_status + 1..).unwrap_or(&[]);

@@ -1,7 +1,7 @@
 //! Reason phrases of status codes.
 
 /// The phrase of RFC 9110 section 15, or of RFC 5842, for the codes that the router and engines
-/// use; empty for others.
+/// use; empty for other codes.
 #[must_use]
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {

@@ -1,32 +1,31 @@
-//! Which routers a request came through, by `Via` (RFC 9110 section 7.6.3). Each router of Forebay
-//! names itself there. A client may write what it wants: the worst is that its own request is
-//! refused.
+//! Detects request loops by `Via` (RFC 9110 section 7.6.3), to which each Forebay router adds its
+//! id. A forged `Via` can at worst make the router refuse the client's own request.
 
 use super::head::{FieldKind, RequestHead, bytes_of};
 use forebay_base::RouterId;
 use forebay_base::limits::ROUTER_HOPS_MAX;
 
-/// Why a request goes round.
+/// Reason why a request loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestLoop {
-    /// It came through this router before.
+    /// The request passed this router before.
     Own,
-    /// It came through more than [`ROUTER_HOPS_MAX`] routers.
+    /// The request passed more than [`ROUTER_HOPS_MAX`] routers.
     TooManyHops,
 }
 
-/// Has the request come through this router before, or through too many?
+/// Detects whether the request passed this router before, or too many routers.
 #[must_use]
 pub fn request_loop(head: &RequestHead, buffer: &[u8], own: RouterId) -> Option<RequestLoop> {
     let fields = head.fields.iter().filter(|field| field.kind == FieldKind::Via);
     via_loop(fields.map(|field| bytes_of(buffer, &field.value)), own)
 }
 
-/// The same, by the values of all `Via` fields.
+/// Like [`request_loop`], from the values of all `Via` fields.
 pub fn via_loop<'a>(values: impl Iterator<Item = &'a [u8]>, own: RouterId) -> Option<RequestLoop> {
     let mut hop_count = 0;
     for hop in values.flat_map(|value| value.split(|byte| *byte == b',')) {
-        // The version of the protocol, and whose hop it is.
+        // The protocol version, and the id of the hop.
         let mut words = hop.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let Some(name) = words.nth(1) else { continue };
         if name.eq_ignore_ascii_case(own.as_bytes()) {

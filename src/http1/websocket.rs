@@ -1,5 +1,5 @@
-//! The opening handshake of WebSocket (RFC 6455 section 4): is it asked for, is it answered? Its
-//! fields travel like others; the hash that joins them is the relay's to check.
+//! The opening handshake of WebSocket (RFC 6455 section 4): checks request and response. The
+//! handshake's fields are forwarded unchanged; the relay checks the hash that joins them.
 
 use super::chars::trim_blanks;
 use super::error::HeadError;
@@ -10,7 +10,7 @@ use super::head::{
 /// Base64 of 16 bytes.
 const KEY_BYTES: usize = 24;
 
-/// Does the client ask to go on by WebSocket? Any other protocol is not offered to workers.
+/// True if the client asks for WebSocket. Other upgrades are not offered to workers.
 #[must_use]
 pub fn asks_for_websocket(head: &RequestHead, buffer: &[u8]) -> bool {
     head.method == Method::Get
@@ -18,11 +18,11 @@ pub fn asks_for_websocket(head: &RequestHead, buffer: &[u8]) -> bool {
         && upgrades_to_websocket(&head.fields, buffer)
 }
 
-/// The key of a request that asks for WebSocket.
+/// The key of a WebSocket request.
 ///
 /// # Errors
-/// What is wrong with the handshake. An engine must not be the first to find out: servers differ in
-/// what they take.
+/// The fault of the handshake. The router must find it before the engine: servers differ in what
+/// they accept.
 pub fn websocket_key<'a>(head: &RequestHead, buffer: &'a [u8]) -> Result<&'a [u8], HeadError> {
     if !matches!(head.body, BodyFraming::None | BodyFraming::Length(0)) {
         return Err(HeadError::WebSocketBody);
@@ -35,7 +35,7 @@ pub fn websocket_key<'a>(head: &RequestHead, buffer: &'a [u8]) -> Result<&'a [u8
         .ok_or(HeadError::WebSocketKey)
 }
 
-/// What a worker's head answers to the key, if the head switches to WebSocket.
+/// The accept value of a worker's head, if the head switches to WebSocket.
 #[must_use]
 pub fn websocket_accept<'a>(head: &ResponseHead, buffer: &'a [u8]) -> Option<&'a [u8]> {
     let switches = head.status == 101
@@ -45,20 +45,20 @@ pub fn websocket_accept<'a>(head: &ResponseHead, buffer: &'a [u8]) -> Option<&'a
 }
 
 fn upgrades_to_websocket(fields: &[Field], buffer: &[u8]) -> bool {
-    // Without this, `Upgrade` says what a server could do, and asks for nothing.
+    // Without this, `Upgrade` only advertises protocols.
     has_member(fields, buffer, b"connection", b"upgrade")
         && has_member(fields, buffer, b"upgrade", b"websocket")
 }
 
-/// Is it a member of a field of that name, all of which are lists? Case does not count.
+/// True if a list field of that name has the member, in any case.
 fn has_member(fields: &[Field], buffer: &[u8], name: &[u8], member: &[u8]) -> bool {
     let named = fields.iter().filter(|field| is_named(field, buffer, name));
     let mut members =
         named.flat_map(|field| bytes_of(buffer, &field.value).split(|byte| *byte == b','));
-    members.any(|one| trim_blanks(one).eq_ignore_ascii_case(member))
+    members.any(|candidate| trim_blanks(candidate).eq_ignore_ascii_case(member))
 }
 
-/// The value of the only field of that name, if the field travels.
+/// The value of the only field of that name, if the field is forwarded.
 fn only<'a>(fields: &[Field], buffer: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut named = fields.iter().filter(|field| is_named(field, buffer, name));
     let first = named.next().filter(|field| field.kind == FieldKind::Other)?;
@@ -71,7 +71,7 @@ fn is_named(field: &Field, buffer: &[u8], name: &[u8]) -> bool {
 
 fn is_key(key: &[u8]) -> bool {
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    // 22 digits are 132 bits: the last one has 4 that count for nothing, and may be any.
+    // 22 digits are 132 bits: the last digit has 4 unused bits, which may be set.
     key.len() == KEY_BYTES
         && key.strip_suffix(b"==").is_some_and(|digits| digits.iter().all(is_digit))
 }
