@@ -1,24 +1,24 @@
-//! The handshake of one connection. The caller knows how long it may take.
+//! The TLS handshake of a connection. The caller bounds its time.
 
 use super::{LinkReader, LinkWriter, Turnstile};
 use forebay_tls::HandshakeFault;
 use std::future::poll_fn;
 use std::io::IoSlice;
 
-/// Types of records that a handshake can begin with: alert and handshake.
+/// Record types that a handshake can begin with: alert and handshake.
 const FIRST_BYTES: [u8; 2] = [0x15, 0x16];
 
-/// What came of a handshake.
+/// Outcome of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shaken {
-    /// Both sides knew each other.
+    /// The TLS session was resumed.
     pub is_resumed: bool,
 }
 
-/// Shakes hands; at once without TLS. Dropping this gives up.
+/// Runs the handshake; returns at once without TLS. Dropping the future aborts.
 ///
 /// # Errors
-/// [`HandshakeFault`]. The other side has been told why, as far as it listens.
+/// [`HandshakeFault`]. The peer has received the alert if the socket had room.
 pub async fn shake_hands(
     reader: &mut LinkReader,
     writer: &mut LinkWriter,

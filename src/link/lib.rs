@@ -1,8 +1,8 @@
-//! Both halves of a shard's connections: the same calls in plain text and over TLS. Reads stay
-//! under way in the kernel either way; TLS lies between what has come and who takes it.
+//! Both halves of a shard's connections: the same calls in plain text and over TLS. Reads stay in
+//! flight in the kernel either way; TLS lies between received bytes and their consumer.
 //!
-//! Runs on the shard's thread. Limits: what one session keeps (`forebay_tls`), the pieces of what
-//! is encrypted, one handshake a turn.
+//! Runs on the shard's thread. Limits: the buffers of a session (`forebay_tls`), the pieces to
+//! encrypt, a single handshake per turn.
 
 mod handshake;
 mod reader;
@@ -22,7 +22,7 @@ use forebay_tls::Session;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Both halves of a socket; over TLS with a session, which then has to shake hands first.
+/// Both halves of a socket; with a TLS session, which must handshake first.
 #[must_use]
 pub fn link(socket: Socket, session: Option<Session>) -> (LinkReader, LinkWriter) {
     let (receiver, sender) = socket.split();
@@ -34,7 +34,7 @@ pub fn link(socket: Socket, session: Option<Session>) -> (LinkReader, LinkWriter
     (reader, writer)
 }
 
-/// Goes on over TLS, where plain text went before. `received`: what has come of the handshake.
+/// Upgrades a plain-text connection to TLS. `received`: bytes of the handshake so far.
 pub fn secure(
     reader: &mut LinkReader,
     writer: &mut LinkWriter,

@@ -1,13 +1,13 @@
 //! The receiving half of a connection.
 
-use super::shared::{Shared, broken};
+use super::shared::{SharedSession, broken};
 use forebay_base::limits::{READ_BYTES, TLS_READ_BYTES};
 use forebay_net::{BufferPool, Receiver};
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// Looks at ciphertext that brings no plaintext, before others have a turn.
+/// Decryption attempts without plaintext per turn, so that other tasks run in between.
 const LOOKS_A_TURN_MAX: usize = 4;
 
 /// Receives the plaintext of a connection.
@@ -17,10 +17,10 @@ pub struct LinkReader {
     pub(crate) opening: Option<Opening>,
 }
 
-/// Between what the socket receives and who takes plaintext.
+/// Decrypts received bytes for their consumer.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    pub(crate) session: Shared,
+    pub(crate) session: SharedSession,
     pool: Rc<BufferPool>,
     is_in_place: bool,
 }
@@ -30,7 +30,7 @@ impl LinkReader {
         Self { receiver, opening: None }
     }
 
-    pub(crate) fn secure(&mut self, session: Shared) {
+    pub(crate) fn secure(&mut self, session: SharedSession) {
         let pool = forebay_net::buffers();
         self.opening = Some(Opening { session, pool, is_in_place: false });
     }
@@ -38,7 +38,7 @@ impl LinkReader {
     /// The next chunk; empty at the end of the stream, and from then on.
     ///
     /// # Errors
-    /// What the kernel says; over TLS also bytes that are no TLS, and an end that was not told.
+    /// The kernel's error; over TLS also invalid records, and an end without close_notify.
     #[inline]
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         let Self { receiver, opening } = self;
@@ -48,7 +48,7 @@ impl LinkReader {
         Poll::Ready(Ok(plain))
     }
 
-    /// Receives behind the bytes of `into`. 0: the end of the stream.
+    /// Appends received bytes to `into`. 0: the end of the stream.
     ///
     /// # Errors
     /// As [`Self::poll_chunk`].
@@ -63,7 +63,7 @@ impl LinkReader {
         opening.poll_plain(receiver, cx, into, usize::MAX)
     }
 
-    /// A long message comes, or has come to its end; see [`Receiver::set_in_place`].
+    /// Begins or ends a long message; see [`Receiver::set_in_place`].
     pub fn set_in_place(&mut self, is_in_place: bool) {
         self.receiver.set_in_place(is_in_place);
         if let Some(opening) = &mut self.opening {
@@ -72,7 +72,7 @@ impl LinkReader {
         }
     }
 
-    /// Receives while nobody wants the bytes yet; see [`Receiver::poll_ahead`].
+    /// Receives before the consumer needs the bytes; see [`Receiver::poll_ahead`].
     #[inline]
     pub fn poll_ahead(&mut self, cx: &mut Context<'_>) -> bool {
         let has_more =
@@ -80,8 +80,8 @@ impl LinkReader {
         has_more || self.receiver.poll_ahead(cx)
     }
 
-    /// True when no plaintext and no end has arrived that was not taken. What TLS has to say for
-    /// itself is read here: a server sends tickets when it likes.
+    /// True if neither plaintext nor the end has arrived. Reads TLS's own messages here, since a
+    /// server may send tickets at any time.
     #[inline]
     pub fn is_quiet(&mut self) -> bool {
         let Self { receiver, opening } = self;
@@ -91,12 +91,12 @@ impl LinkReader {
         }
     }
 
-    /// Takes back a chunk whose bytes are used up.
+    /// Returns a consumed chunk to the pool.
     pub fn recycle(&self, chunk: Vec<u8>) {
         self.receiver.recycle(chunk);
     }
 
-    /// Goes on in plain text, after a first message that is no TLS. Returns what has come.
+    /// Continues in plain text, after a first message that is no TLS. Returns the received bytes.
     pub fn into_plain(&mut self) -> Vec<u8> {
         let opening = self.opening.take();
         opening.map_or_else(Vec::new, |opening| {
@@ -106,8 +106,8 @@ impl LinkReader {
 }
 
 impl Opening {
-    /// Appends plaintext to `plain`, which becomes no longer than `bytes_max` by it, a first record
-    /// aside. 0: the end that the other side has told.
+    /// Appends plaintext to `plain`, up to a length of `bytes_max` except for a first record. 0:
+    /// the peer has sent close_notify.
     fn poll_plain(
         &mut self,
         receiver: &mut Receiver,
@@ -153,7 +153,7 @@ impl Opening {
                 }
             }
         }
-        // The bytes that came last are looked at in the next turn.
+        // The last received bytes are decrypted in the next turn.
         session.look_later();
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -179,7 +179,7 @@ impl Opening {
         false
     }
 
-    /// A connection that waits for bytes holds no buffer.
+    /// Returns the buffer: a connection that waits for bytes holds none.
     fn give_back(&self) {
         let mut session = self.session.borrow_mut();
         if !self.is_in_place && session.incoming().is_empty() {

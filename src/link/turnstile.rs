@@ -1,18 +1,19 @@
-//! One handshake a turn of the loop.
+//! Limits TLS handshakes to one per turn of the loop.
 
 use forebay_base::NanosSinceStart;
 use forebay_net::{end_turn, now};
 use std::cell::Cell;
 
-/// Lets one task pass in each turn of the thread's loop. The cryptography of a handshake takes some
-/// hundred microseconds: requests under way wait for one at most, however many clients come.
+/// Admits a single task in each turn of the thread's loop. The cryptography of a handshake takes
+/// some hundred microseconds: active requests wait for at most a single handshake, however many
+/// clients connect.
 #[derive(Debug, Default)]
 pub struct Turnstile {
     passed_in: Cell<Option<NanosSinceStart>>,
 }
 
 impl Turnstile {
-    /// Waits for a turn in which nobody has passed.
+    /// Waits for a turn in which no task has passed.
     pub async fn pass(&self) {
         while let Some(turn) = now() {
             if self.passed_in.replace(Some(turn)) != Some(turn) {

@@ -1,6 +1,6 @@
 //! The sending half of a connection.
 
-use super::shared::{Shared, broken};
+use super::shared::{SharedSession, broken};
 use forebay_base::limits::TLS_PIECE_BYTES;
 use forebay_net::{BufferPool, Sender};
 use std::future::poll_fn;
@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// What a short plaintext grows by, with room to spare.
+/// Size overhead of encryption for a short plaintext, with room to spare.
 const OVERHEAD_BYTES: usize = 128;
 
 /// Sends the plaintext of a connection.
@@ -18,15 +18,15 @@ pub struct LinkWriter {
     sealing: Option<Box<Sealing>>,
 }
 
-/// Between who has plaintext and what the socket sends.
+/// Encrypts plaintext before it is sent.
 #[derive(Debug)]
 struct Sealing {
-    session: Shared,
+    session: SharedSession,
     pool: Rc<BufferPool>,
-    /// What is sent piece by piece, and how much of it is encrypted.
+    /// Plaintext that is sent piece by piece, and its encrypted part.
     plain: Vec<u8>,
     sealed_bytes: usize,
-    /// Ciphertext that found no room, and how much of it has gone.
+    /// Ciphertext that the socket had no room for, and its sent part.
     unsent: Vec<u8>,
     gone_bytes: usize,
     is_under_way: bool,
@@ -38,11 +38,11 @@ impl LinkWriter {
         Self { sender, sealing: None }
     }
 
-    pub(crate) fn secure(&mut self, session: Shared) {
+    pub(crate) fn secure(&mut self, session: SharedSession) {
         self.sealing = Some(Box::new(Sealing::new(session)));
     }
 
-    /// Begins to send all of `bytes`. Only after what was begun before is done.
+    /// Begins to send all of `bytes`. Only after the previous send has finished.
     #[inline]
     pub fn start(&mut self, bytes: Vec<u8>) {
         let Self { sender, sealing } = self;
@@ -52,10 +52,10 @@ impl LinkWriter {
         }
     }
 
-    /// Ready when all is sent, with the buffer.
+    /// Ready when all bytes are sent; returns the buffer.
     ///
     /// # Errors
-    /// What the kernel says, or the session.
+    /// The socket's or the session's error.
     #[inline]
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         let Self { sender, sealing } = self;
@@ -65,8 +65,8 @@ impl LinkWriter {
         }
     }
 
-    /// Takes as much as there is room for; see [`Sender::try_send`]. What is taken may still have
-    /// to be sent: [`Self::flush`].
+    /// Takes as much as there is room for; see [`Sender::try_send`]. [`Self::flush`] sends the rest
+    /// of the taken bytes.
     ///
     /// # Errors
     /// As [`Self::poll_sent`].
@@ -78,7 +78,7 @@ impl LinkWriter {
         }
     }
 
-    /// Waits until all is sent that [`Self::try_send`] has taken.
+    /// Waits until all bytes taken by [`Self::try_send`] are sent.
     ///
     /// # Errors
     /// As [`Self::poll_sent`].
@@ -93,17 +93,17 @@ impl LinkWriter {
     /// Waits until the socket has room, or is broken.
     ///
     /// # Errors
-    /// Where that cannot be watched.
+    /// The socket cannot be watched.
     pub async fn room(&mut self) -> io::Result<()> {
         self.sender.room().await
     }
 
-    /// Takes a buffer back that is used up.
+    /// Returns a consumed buffer to the pool.
     pub fn recycle(&self, buffer: Vec<u8>) {
         self.sender.recycle(buffer);
     }
 
-    /// Sends all of `bytes`; gives the buffer back.
+    /// Sends all of `bytes`; returns the buffer.
     ///
     /// # Errors
     /// As [`Self::poll_sent`].
@@ -112,7 +112,7 @@ impl LinkWriter {
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
-    /// Says over TLS that this is the end, so that nobody takes it for an accident. Nothing in
+    /// Sends close_notify over TLS, so that the end is not taken for truncation. Does nothing in
     /// plain text.
     pub fn say_end(&mut self) {
         let Self { sender, sealing } = self;
@@ -124,20 +124,20 @@ impl LinkWriter {
     /// Closes the sending side.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The shutdown failed.
     pub fn close(&mut self) -> io::Result<()> {
         self.say_end();
         self.sender.close()
     }
 
-    /// Goes on in plain text, after a first message that is no TLS.
+    /// Continues in plain text, after a first message that is no TLS.
     pub fn into_plain(&mut self) {
         self.sealing = None;
     }
 }
 
 impl Drop for LinkWriter {
-    /// An alert that says what was wrong with the other side's bytes goes out, if it can at once.
+    /// Sends a pending alert about the peer's fault, if the socket has room at once.
     fn drop(&mut self) {
         let Self { sender, sealing: Some(sealing) } = self else { return };
         let out = std::mem::take(sealing.session.borrow_mut().outgoing());
@@ -148,7 +148,7 @@ impl Drop for LinkWriter {
 }
 
 impl Sealing {
-    fn new(session: Shared) -> Self {
+    fn new(session: SharedSession) -> Self {
         Self {
             session,
             pool: forebay_net::buffers(),
@@ -180,7 +180,7 @@ impl Sealing {
         }
     }
 
-    /// The pieces as ciphertext, behind what the session had to send before.
+    /// Encrypts the pieces, after bytes that the session already had to send.
     fn seal(&self, pieces: &[IoSlice<'_>]) -> io::Result<Vec<u8>> {
         let mut session = self.session.borrow_mut();
         let out = session.outgoing();
@@ -211,7 +211,7 @@ impl Sealing {
         if self.sealed_bytes >= self.plain.len() {
             return Poll::Ready(Ok(std::mem::take(&mut self.plain)));
         }
-        // The next piece, and others have a turn before the one after it.
+        // Sends the next piece; the piece after it waits, so that other tasks run.
         self.start_piece(sender);
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -234,7 +234,7 @@ impl Sealing {
         Ok(TLS_PIECE_BYTES - left)
     }
 
-    /// Sends what is left of ciphertext, as far as there is room; true if nothing is left.
+    /// Sends the rest of the ciphertext, as far as there is room; true if all is sent.
     fn push(&mut self, sender: &mut Sender) -> io::Result<bool> {
         let rest = self.unsent.get(self.gone_bytes..).unwrap_or_default();
         if !rest.is_empty() {
