@@ -1,14 +1,14 @@
-//! Which pages of which sites may read answers (CORS, of the Fetch standard): the fields of
-//! answers, and the answer to a browser that asks before it sends a request.
+//! CORS (Fetch standard): pages of which sites may read responses, the fields for that, and
+//! responses to preflight requests.
 
 use std::rc::Rc;
 
 /// A header field of an answer: its name and its value.
 pub type AnswerField<'a> = (&'static str, &'a [u8]);
 
-/// Longest list of fields that a browser is told it may send, as it has asked for them.
+/// Longest list of requested fields that a preflight response mirrors.
 const MIRRORED_BYTES_MAX: usize = 1_024;
-/// Fields of answers that pages may read where a list is needed: with credentials, `*` is a name.
+/// Fields of responses that pages may read if a list is needed: with credentials, `*` is literal.
 const EXPOSED: &str = "x-request-id, x-forebay-worker, x-forebay-prefill-worker, \
     x-forebay-overlap-tokens, x-forebay-reason, retry-after, retry-after-ms, x-should-retry, \
     x-ratelimit-limit-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, \
@@ -17,22 +17,22 @@ const VARY: &str = "origin";
 const VARY_PREFLIGHT: &str =
     "origin, access-control-request-method, access-control-request-headers";
 
-/// What an operator permits.
+/// CORS settings of the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorsPolicy {
-    /// Origins whose pages may read answers; `*` stands for all.
+    /// Origins of pages that may read responses; `*`: all origins.
     pub origins: Vec<String>,
     /// Methods that pages may use.
     pub methods: Vec<String>,
-    /// Fields that pages may send; empty: whatever they ask for.
+    /// Fields that pages may send; empty: all requested fields.
     pub headers: Vec<String>,
-    /// Seconds that a browser may remember this.
+    /// Seconds that a browser may cache a preflight response.
     pub max_age_s: u64,
     /// Pages may send cookies and client certificates.
     pub credentials: bool,
 }
 
-/// What is said to pages. One shard's own.
+/// CORS state of a shard.
 #[derive(Debug, Default)]
 pub struct Cors {
     policy: CorsPolicy,
@@ -43,7 +43,7 @@ pub struct Cors {
     max_age: String,
 }
 
-/// Fields of an answer to the page of one origin.
+/// Response fields for an origin.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CorsFields {
     allow_origin: String,
@@ -52,17 +52,17 @@ pub struct CorsFields {
     vary: &'static str,
 }
 
-/// A browser asks whether a page may send a request.
+/// A preflight request of a browser.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
     /// The origin of the page.
     pub origin: &'a [u8],
-    /// Names of the fields that it wants to send.
+    /// Names of the fields that the page wants to send.
     pub headers: &'a [u8],
 }
 
 impl Cors {
-    /// From what an operator permits. Without origins nothing is ever said.
+    /// From the operator's settings. Without origins the router adds no fields.
     #[must_use]
     pub fn new(policy: CorsPolicy) -> Self {
         let is_for_all = policy.origins.iter().any(|origin| origin == "*");
@@ -84,20 +84,20 @@ impl Cors {
         }
     }
 
-    /// True where no page of another site may read answers, and workers may say what they like.
+    /// True if CORS is off: the router adds no fields, and workers' fields are forwarded.
     #[must_use]
     pub const fn is_off(&self) -> bool {
         self.origins.is_empty()
     }
 
-    /// The fields of an answer to this origin; `None` where the router says nothing.
+    /// Response fields for this origin; `None` if CORS is off.
     #[must_use]
     pub fn of(&self, origin: Option<&[u8]>) -> Option<Rc<CorsFields>> {
         let listed = self.listed(origin.unwrap_or_default());
         (!self.is_off()).then(|| Rc::clone(listed.unwrap_or(&self.stranger)))
     }
 
-    /// May pages of this origin read answers?
+    /// True if pages of this origin may read responses.
     #[must_use]
     pub fn lists(&self, origin: &[u8]) -> bool {
         self.listed(origin).is_some()
@@ -109,8 +109,8 @@ impl Cors {
         self.origins.get(position)
     }
 
-    /// The fields of the answer to a browser that asks first; `None`: no page of this origin may
-    /// send anything. Fields without a value are not sent.
+    /// Fields of a preflight response; `None`: pages of this origin may send nothing. Fields
+    /// without a value are not sent.
     #[must_use]
     pub fn permits<'a>(&'a self, asked: Preflight<'a>) -> Option<[AnswerField<'a>; 6]> {
         let fields = self.listed(asked.origin)?;
@@ -131,8 +131,8 @@ impl Cors {
 }
 
 impl CorsFields {
-    /// All of them; those without a value are not sent, and take a worker's fields of the same
-    /// name out.
+    /// All fields; fields without a value are not sent, and remove the worker's fields of the same
+    /// name.
     #[must_use]
     pub fn fields(&self) -> [AnswerField<'_>; 4] {
         [
@@ -144,13 +144,13 @@ impl CorsFields {
     }
 }
 
-/// Names of fields, separated by commas.
+/// True for a comma-separated list of field names.
 fn is_list(names: &[u8]) -> bool {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~, ".contains(byte);
     names.len() <= MIRRORED_BYTES_MAX && names.iter().all(is_name)
 }
 
-/// What is wrong with an origin as the file has it, for people.
+/// The fault of a configured origin, as text.
 #[must_use]
 pub fn origin_fault(origin: &str) -> Option<String> {
     if origin == "*" {

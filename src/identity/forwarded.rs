@@ -1,57 +1,58 @@
-//! `X-Forwarded-For` and `Forwarded`: whom a proxy speaks for, and what workers are told.
+//! `X-Forwarded-For` and `Forwarded`: finds the client behind proxies, and prepares both fields for
+//! workers.
 
 use super::TrustedNets;
 use forebay_base::limits::FORWARDED_HOPS_MAX;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What becomes of both fields on the way to a worker.
+/// Handling of both fields in requests to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardMode {
-    /// The client's fields, and behind them the address that has connected.
+    /// Keeps the client's fields, and appends the connected address.
     Append,
-    /// The address of the client, and nothing that the client said.
+    /// Sends only the client's address, and drops the client's fields.
     Replace,
 }
 
-/// Values of both fields as a worker gets them. Reused from request to request.
+/// Values of both fields for a worker. Reused from request to request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedFields {
-    /// `X-Forwarded-For`; empty where none is written.
+    /// `X-Forwarded-For`; empty if not sent.
     pub x_forwarded_for: Vec<u8>,
-    /// `Forwarded`, of RFC 7239; the same.
+    /// `Forwarded` of RFC 7239; empty if not sent.
     pub forwarded: Vec<u8>,
-    /// What the client says of itself by other names is kept from workers.
+    /// The client's `X-Real-IP` is dropped too.
     pub is_only: bool,
 }
 
 impl ForwardedFields {
-    /// Forgets the values of the request before.
+    /// Clears the values of the previous request.
     pub fn clear(&mut self) {
         self.x_forwarded_for.clear();
         self.forwarded.clear();
         self.is_only = false;
     }
 
-    /// Appends values of `X-Forwarded-For` that the client has sent.
+    /// Appends a value of the client's `X-Forwarded-For`.
     pub fn keep_x_forwarded_for(&mut self, value: &[u8]) {
         join(value, &mut self.x_forwarded_for);
     }
 
-    /// Appends a value of `Forwarded` that the client has sent. One whose quotes stay open is left
-    /// out: whoever reads the field would take what follows for a part of it.
+    /// Appends a value of the client's `Forwarded`. A value with an open quote is dropped: a reader
+    /// would take the router's member for a part of it.
     pub fn keep_forwarded(&mut self, value: &[u8]) {
         if is_closed(value) {
             join(value, &mut self.forwarded);
         }
     }
 
-    /// Appends this address to both.
+    /// Appends this address to both fields.
     pub fn say(&mut self, address: IpAddr) {
         let address = address.to_canonical();
         join(b"", &mut self.x_forwarded_for);
         join(b"", &mut self.forwarded);
-        // A vector takes all that is written to it.
+        // Writing to a vector cannot fail.
         let _ = write!(self.x_forwarded_for, "{address}");
         let _ = match address {
             IpAddr::V4(address) => write!(self.forwarded, "for={address}"),
@@ -60,7 +61,7 @@ impl ForwardedFields {
     }
 }
 
-/// Has every quote its end? A backslash takes the meaning from the byte behind it.
+/// True if every quote is closed. A backslash escapes the next byte.
 fn is_closed(value: &[u8]) -> bool {
     let mut is_quoted = false;
     let mut is_escaped = false;
@@ -83,8 +84,8 @@ fn join(member: &[u8], list: &mut Vec<u8>) {
     list.extend_from_slice(member);
 }
 
-/// The client behind `from`, by the values of `X-Forwarded-For` in their order: the last address
-/// that nobody trusts. A proxy that says nothing readable speaks for itself.
+/// The client behind `from`, by the values of `X-Forwarded-For` in order: the last untrusted
+/// address. A proxy with an unreadable value counts as the client itself.
 pub fn client_of<'v>(
     from: IpAddr,
     values: impl DoubleEndedIterator<Item = &'v [u8]>,
@@ -102,7 +103,7 @@ pub fn client_of<'v>(
     client
 }
 
-/// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`.
+/// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`.
 fn address_of(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop.trim_ascii()).ok()?;
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();

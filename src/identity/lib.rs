@@ -1,9 +1,9 @@
-//! Who a client is, sans-IO: which addresses speak for others ([`TrustedNets`]), what they say
-//! (PROXY headers, `X-Forwarded-For`), what workers are told of it ([`ForwardedFields`]), how many
-//! connections one address has ([`AddressCounts`]), and which pages may read answers ([`Cors`]).
+//! Identifies clients, sans-IO: addresses of trusted proxies ([`TrustedNets`]), the client that a
+//! proxy names (PROXY headers, `X-Forwarded-For`), the fields for workers ([`ForwardedFields`]),
+//! connections per address ([`AddressCounts`]), and pages that may read responses ([`Cors`]).
 //!
-//! Limits: `PROXY_HEADER_BYTES_MAX`, `FORWARDED_HOPS_MAX`, `TRUSTED_NETS_MAX`, `ORIGINS_MAX`.
-//! Whoever is not trusted speaks for nobody but itself.
+//! Limits: `PROXY_HEADER_BYTES_MAX`, `FORWARDED_HOPS_MAX`, `TRUSTED_NETS_MAX`, `ORIGINS_MAX`. An
+//! untrusted address can only name itself.
 
 mod cors;
 mod forwarded;

@@ -1,21 +1,21 @@
-//! How many connections one address has, over all shards. Two rows of counters, as a count-min
-//! sketch: an address counts in one cell of each row, and has at most the lesser of both. The table
-//! never fills and never counts too little. Too much it counts only for an address that shares
-//! both cells with others, which nobody can aim at: the hashes are keyed.
+//! Counts connections per address, over all shards. Two rows of counters form a count-min sketch:
+//! an address counts in a cell of each row, and has at most the lesser of both counts. The table
+//! never fills and never undercounts. It overcounts only an address that shares both cells with
+//! other addresses. Keyed hashes prevent an attacker from choosing such addresses.
 
 use ahash::RandomState;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Cells of one row. Of 16,384 addresses, one in 10,000 shares both its cells with a full address.
+/// Cells of a row. Of 16,384 addresses, 1 in 10,000 shares both its cells with a full address.
 const CELLS: usize = 1 << 16;
 /// Rows of cells, each with a hash of its own.
 const ROWS: usize = 2;
-/// An IPv6 client has a whole network of so many leading bits.
+/// An IPv6 client has a whole network with this many leading bits.
 const V6_PREFIX_BITS: u32 = 64;
 
-/// How many connections each address has.
+/// Connection counts of all addresses.
 #[derive(Debug)]
 pub struct AddressCounts {
     cells: Box<[AtomicU32]>,
@@ -23,7 +23,7 @@ pub struct AddressCounts {
     per_address_max: u32,
 }
 
-/// The place of one connection. Dropping it gives the place back.
+/// The place of a connection. Dropping it releases the place.
 #[derive(Debug)]
 pub struct AddressPlace {
     counts: Arc<AddressCounts>,
@@ -31,7 +31,7 @@ pub struct AddressPlace {
 }
 
 impl AddressCounts {
-    /// Nothing counted. `seed` is a secret of the process.
+    /// Without connections. `seed` is a secret of the process.
     #[must_use]
     pub fn new(per_address_max: u32, seed: u64) -> Self {
         let hash = |row| RandomState::with_seeds(seed, row, !seed, 0x5eed);
@@ -39,17 +39,17 @@ impl AddressCounts {
         Self { cells, hashes: [hash(0), hash(1)], per_address_max }
     }
 
-    /// Counts a connection of this address; `None` if the address has as many as it may. An IPv6
+    /// Counts a connection of this address; `None` if the address has reached its limit. An IPv6
     /// address counts with its /64.
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
         let cells @ [first, second] = self.cells_of(address);
         let place = AddressPlace { counts: Arc::clone(self), cells };
-        // ordering: of two shards at the last place, the later one at the second cell sees what the
-        // other has added to the first cell. At least one of them is turned away.
+        // ordering: if two shards take the last place, the shard that is later at the second cell
+        // sees the other shard's addition to the first cell. At least 1 of both is refused.
         let add = |cell: &AtomicU32| cell.fetch_add(1, Ordering::AcqRel);
         self.cells.get(first).map(add)?;
         let had = self.cells.get(second).map(add)?;
-        // ordering: behind the addition above.
+        // ordering: Acquire, after the addition above.
         let has_now = self.cells.get(first)?.load(Ordering::Acquire);
         (had < self.per_address_max || has_now <= self.per_address_max).then_some(place)
     }
@@ -57,7 +57,7 @@ impl AddressCounts {
     fn cells_of(&self, address: IpAddr) -> [usize; ROWS] {
         let client = match address.to_canonical() {
             IpAddr::V4(address) => u128::from(address.to_bits()),
-            // No IPv4 address has one of these bits.
+            // Sets a bit that no IPv4 address has.
             IpAddr::V6(address) => address.to_bits() >> V6_PREFIX_BITS | 1 << 127,
         };
         let mut row = 0;
@@ -73,7 +73,7 @@ impl Drop for AddressPlace {
     fn drop(&mut self) {
         for cell in self.cells {
             if let Some(count) = self.counts.cells.get(cell) {
-                // ordering: as in `take`; a place that is free early is no harm.
+                // ordering: as in `take`; a place that is released early does no harm.
                 let before = count.fetch_sub(1, Ordering::AcqRel);
                 debug_assert!(before > 0, "given back twice");
             }

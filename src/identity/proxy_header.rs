@@ -1,47 +1,47 @@
-//! The header of the PROXY protocol, versions 1 and 2: what a proxy says of its client before the
-//! client's first byte. Strict: each byte is judged as soon as it is seen, and whatever is not a
-//! whole header of the specification is a fault.
+//! The header of the PROXY protocol, versions 1 and 2: the client's address, which a proxy sends
+//! before the client's first byte. Strict: each byte is checked as soon as it arrives, and anything
+//! but a whole header of the specification is a fault.
 
 use forebay_base::limits::PROXY_HEADER_BYTES_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// How a line of version 1 begins.
+/// Prefix of a version 1 line.
 const V1_START: &[u8] = b"PROXY ";
 /// Longest line of version 1, with its end.
 const V1_BYTES_MAX: usize = 107;
-/// How a header of version 2 begins.
+/// Signature of a version 2 header.
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes of version 2 before the addresses.
 const V2_FIXED_BYTES: usize = 16;
 
-/// A header that has come whole.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Its length. The client's own bytes follow.
+    /// Length of the header. The client's own bytes follow.
     pub bytes: usize,
-    /// The client. `None`: the proxy speaks for itself, as for a health check, or the client has
-    /// no address.
+    /// Address of the client. `None`: the proxy's own connection, such as a health check, or a
+    /// client without an address.
     pub source: Option<SocketAddr>,
 }
 
-/// Why there is no header.
+/// Reason to refuse a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyFault {
-    /// The first bytes are of something else.
+    /// The first bytes are not a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
-    /// It begins as a header, and is none.
+    /// The header begins correctly and is invalid.
     #[error("the PROXY header is malformed")]
     Malformed,
-    /// It is longer than the router reads.
+    /// The header is longer than the limit.
     #[error("the PROXY header is too long")]
     TooLong,
 }
 
-/// Reads the header at the front of `input`; `None` while it may still become one.
+/// Parses the header at the front of `input`; `None` if more bytes are needed.
 ///
 /// # Errors
-/// [`ProxyFault`]; more bytes do not mend it.
+/// [`ProxyFault`]; further bytes cannot change it.
 pub fn parse_proxy_header(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
     if begins(input, V1_START) {
         return line(input);
@@ -52,7 +52,7 @@ pub fn parse_proxy_header(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFaul
     Err(ProxyFault::Missing)
 }
 
-/// Is the input the beginning of `start`, or the other way round?
+/// True if either slice is a prefix of the other.
 fn begins(input: &[u8], start: &[u8]) -> bool {
     input.iter().zip(start).all(|(byte, known)| byte == known)
 }
@@ -84,7 +84,7 @@ fn line(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
 /// The outer `None`: malformed.
 fn source_of_line(words: &[u8]) -> Option<Option<SocketAddr>> {
     let text = std::str::from_utf8(words).ok()?;
-    // What follows UNKNOWN is to be ignored.
+    // Anything after UNKNOWN must be ignored.
     if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
         return Some(None);
     }
@@ -111,7 +111,8 @@ fn port(digits: &str) -> Option<u16> {
     digits.parse().ok().filter(|_| is_plain)
 }
 
-/// Version 2: signature, command, family, length, then the addresses and what nobody needs here.
+/// Version 2: signature, command, family, length, then the addresses and extensions, which are
+/// ignored.
 fn binary(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
     let is_local = match input.get(12) {
         None => return Ok(None),
@@ -123,7 +124,7 @@ fn binary(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
     let Some(&[high, low]) = input.get(14..V2_FIXED_BYTES) else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([high, low]));
     let bytes = V2_FIXED_BYTES + length;
-    // For LOCAL, family and addresses are to be ignored.
+    // For LOCAL, family and addresses must be ignored.
     let addresses_bytes = match family {
         _ if is_local => 0,
         0x00 => 0,
@@ -150,14 +151,14 @@ fn binary(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
     Ok(Some(ProxyHeader { bytes, source }))
 }
 
-/// Source, target, port of the source, port of the target.
+/// Order: source, target, port of the source, port of the target.
 fn source_v4(addresses: &[u8]) -> Option<SocketAddr> {
     let source: [u8; 4] = addresses.get(..4)?.try_into().ok()?;
     let port: [u8; 2] = addresses.get(8..10)?.try_into().ok()?;
     Some(SocketAddr::new(Ipv4Addr::from(source).into(), u16::from_be_bytes(port)))
 }
 
-/// The same, with longer addresses.
+/// Like `source_v4`, with longer addresses.
 fn source_v6(addresses: &[u8]) -> Option<SocketAddr> {
     let source: [u8; 16] = addresses.get(..16)?.try_into().ok()?;
     let port: [u8; 2] = addresses.get(32..34)?.try_into().ok()?;

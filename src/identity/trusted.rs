@@ -1,10 +1,10 @@
-//! Addresses that speak for others.
+//! Addresses of trusted proxies.
 
 use forebay_base::limits::TRUSTED_NETS_MAX;
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
-/// Proxies that are believed when they say who their client is.
+/// Proxies that are trusted to name their clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedNets(Vec<IpNet>);
 
@@ -12,7 +12,7 @@ impl TrustedNets {
     /// From addresses and networks such as `10.0.0.0/8`.
     ///
     /// # Errors
-    /// What is wrong with which entry, for people.
+    /// The faulty entry and its fault, as text.
     pub fn parse<'t>(entries: impl IntoIterator<Item = &'t str>) -> Result<Self, String> {
         let nets: Vec<IpNet> = entries.into_iter().map(net).collect::<Result<_, _>>()?;
         if nets.len() > TRUSTED_NETS_MAX {
@@ -21,20 +21,20 @@ impl TrustedNets {
         Ok(Self(nets))
     }
 
-    /// Does this address speak for others? An IPv4 address that is mapped into IPv6 counts as IPv4.
+    /// True if this address is a trusted proxy. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn holds(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|net| net.contains(&address))
     }
 
-    /// Is any address of a family in it?
+    /// True if all addresses of a family are trusted.
     #[must_use]
     pub fn is_everybody(&self) -> bool {
         self.0.iter().any(|net| net.prefix_len() == 0)
     }
 
-    /// True where each client speaks for itself.
+    /// True if no proxy is trusted.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -48,7 +48,7 @@ fn net(entry: &str) -> Result<IpNet, String> {
     let net: IpNet = entry
         .parse()
         .map_err(|_| format!("{entry:?} is no address and no network like 10.0.0.0/8"))?;
-    // A network that is written with the address of a host is most likely a slip.
+    // A network with host bits set is most likely a mistake.
     if net.trunc() != net {
         return Err(format!(
             "{entry:?} names a host in a network; write {} or the host",
@@ -58,7 +58,7 @@ fn net(entry: &str) -> Result<IpNet, String> {
     Ok(plain(net))
 }
 
-/// A network of IPv4 addresses that are mapped into IPv6 is one of IPv4, as its addresses are.
+/// Converts a network of IPv4-mapped addresses to IPv4.
 fn plain(net: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(mapped) = net else { return net };
