@@ -1,5 +1,5 @@
-//! A key and its hash. A fresh key has 256 random bits. Nobody can guess such a key from its
-//! SHA-256, so a slow hash with a salt would add time to each request and nothing else.
+//! A key and its hash. A fresh key has 256 random bits, which cannot be guessed from its SHA-256,
+//! so a slow salted hash would only add time to each request.
 
 use forebay_base::limits::API_KEY_BYTES_MAX;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -7,28 +7,28 @@ use ring::rand::SystemRandom;
 use std::fmt::{self, Write};
 use subtle::ConstantTimeEq;
 
-/// Marks keys of this router, for people and for programs that search texts for secrets.
+/// Prefix of keys of this router, for people and for secret scanners.
 const KEY_START: &str = "fbk_";
 /// Hexadecimal digits of a key that its id repeats. 224 bits stay secret.
 const ID_DIGITS: usize = 8;
-/// Names the hash in the file.
+/// Prefix of a hash in the file.
 const HASH_START: &str = "sha256:";
 
-/// SHA-256 of a key. Comparing two takes the same time wherever they differ.
+/// SHA-256 of a key. Comparison takes constant time.
 #[derive(Clone, Copy, Eq)]
 pub struct KeyDigest([u8; SHA256_OUTPUT_LEN]);
 
-/// A key that was just drawn, and will be shown once.
+/// A newly generated key, shown once.
 #[derive(Clone)]
 pub struct FreshKey {
-    /// What the client sends.
+    /// The key that the client sends.
     pub key: String,
-    /// The beginning of the key, which the file and the log may show.
+    /// Prefix of the key, which may appear in the file and the log.
     pub id: String,
 }
 
 impl KeyDigest {
-    /// Hash of the key that a client sent. `None` for one that is longer than any key.
+    /// Hash of the key that a client sent. `None` if it is longer than any key.
     #[must_use]
     pub fn of(key: &[u8]) -> Option<Self> {
         if key.is_empty() || key.len() > API_KEY_BYTES_MAX {
@@ -42,7 +42,7 @@ impl KeyDigest {
         digest(&SHA256, token).as_ref().try_into().ok().map(Self)
     }
 
-    /// As the file has it: `sha256:` and 64 hexadecimal digits.
+    /// Parses the file's form: `sha256:` and 64 hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(HASH_START)?.as_bytes();
@@ -51,14 +51,14 @@ impl KeyDigest {
             return None;
         }
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            // `from_str_radix` would take a sign.
+            // `from_str_radix` would accept a sign.
             let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.contains('+'))?;
             *byte = u8::from_str_radix(pair, 16).ok()?;
         }
         Some(Self(bytes))
     }
 
-    /// The first bytes, by which a hash is looked up. As evenly spread as the hash.
+    /// The first bytes, used as lookup key. As evenly spread as the hash.
     pub(super) fn start(&self) -> u64 {
         self.0.first_chunk().map_or(0, |start| u64::from_le_bytes(*start))
     }
@@ -76,7 +76,7 @@ impl fmt::Display for KeyDigest {
     }
 }
 
-/// A log must not hold what the file hides.
+/// Keeps the hash out of logs.
 impl fmt::Debug for KeyDigest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("KeyDigest(..)")
@@ -84,7 +84,7 @@ impl fmt::Debug for KeyDigest {
 }
 
 impl FreshKey {
-    /// Draws a key from the system's random source.
+    /// Generates a key from the system's random source.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -95,7 +95,7 @@ impl FreshKey {
         Ok(Self { key, id })
     }
 
-    /// The hash that the file gets.
+    /// The hash for the file.
     #[must_use]
     pub fn digest(&self) -> Option<KeyDigest> {
         KeyDigest::of(self.key.as_bytes())

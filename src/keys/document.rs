@@ -1,4 +1,5 @@
-//! The file as text: read with the place of each fault, changed without a touch to other lines.
+//! The key file as text: parsed with the place of each fault, edited without changes to other
+//! lines.
 //!
 //! ```toml
 //! [[key]]
@@ -10,7 +11,7 @@
 //! created = "2026-11-23T15:04:05Z"
 //! ```
 //!
-//! `key = []` stands for no key at all. A file without a word of keys may be about to be written.
+//! `key = []` means that there are no keys. A file without `key` may be incomplete.
 
 use super::digest::KeyDigest;
 use super::key_ring::{KeyRing, StoredKey};
@@ -21,25 +22,25 @@ use std::collections::HashMap;
 use std::ops::Range;
 use toml_edit::{Array, ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
 
-/// The list of tables.
+/// Name of the list of tables.
 const LIST: &str = "key";
-/// Classes end below this; the first is 0.
+/// Number of classes; the first is 0.
 const CLASS_COUNT: i64 = 4;
 
-/// What is wrong with a file, and where.
+/// A fault of a key file with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFault {
     /// Line of the file, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong there, for people.
+    /// Description of the fault.
     pub what: String,
-    /// What to do; may be empty.
+    /// Advice; may be empty.
     pub help: &'static str,
 }
 
-/// Reads the text of a file.
+/// Parses the text of a key file.
 ///
 /// # Errors
 /// All faults, in the order of the file.
@@ -61,7 +62,7 @@ pub fn parse(text: &str) -> Result<KeyRing, Vec<KeyFault>> {
     Err(faults)
 }
 
-/// The text with one more key at its end.
+/// The text with a key added at its end.
 ///
 /// # Errors
 /// The text is no TOML.
@@ -106,7 +107,7 @@ pub fn remove(text: &str, id: &str) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-/// Is it `key = []`, which stands for no key?
+/// True for `key = []`, which means no keys.
 fn is_no_key(item: &Item) -> bool {
     item.as_array().is_some_and(Array::is_empty)
 }
@@ -114,7 +115,7 @@ fn is_no_key(item: &Item) -> bool {
 struct KeyReader<'a> {
     text: &'a str,
     faults: Vec<KeyFault>,
-    /// The file says that there is no key.
+    /// The file contains `key = []`.
     is_emptied: bool,
 }
 
@@ -148,7 +149,8 @@ impl KeyReader<'_> {
         keys
     }
 
-    /// Two keys of one id could not be told apart, and of two with one hash the first would count.
+    /// Two keys with the same id would be indistinguishable; of two with the same hash only the
+    /// first would count.
     fn repeated(&mut self, table: &Table, key: &StoredKey, seen: &mut HashMap<String, ()>) {
         let start = format!("{:x}", key.digest.start());
         for (name, mark) in [("id", key.id.clone()), ("hash", start)] {
@@ -184,7 +186,7 @@ impl KeyReader<'_> {
                 "models" => models = self.models(&place, item),
                 "class_best" => class_best = self.class(&place, item),
                 "created" => created = item.as_value().map(shown).unwrap_or_default(),
-                // A mistyped `models` would be a key for all models.
+                // A mistyped `models` would allow all models.
                 _ => {
                     let known = "a key has id, hash, tenant, models, class_best and created";
                     self.fault(place.0, format!("unknown member `{name}` of a key"), known);
@@ -206,7 +208,7 @@ impl KeyReader<'_> {
         }
     }
 
-    /// Names go into log, metrics and the command line.
+    /// Names appear in logs, metrics and the command line.
     fn word(&mut self, place: &MemberSpan, name: &str, item: &Item) -> Option<String> {
         let is_word = |text: &&str| {
             (1..=TENANT_NAME_BYTES_MAX).contains(&text.len())
@@ -259,7 +261,7 @@ impl KeyReader<'_> {
     }
 }
 
-/// Where a member stands.
+/// Place of a member in the file.
 struct MemberSpan(Option<Range<usize>>);
 
 /// A time may be written with or without quotes.

@@ -1,5 +1,5 @@
-//! The file on disk: bounded when read, and replaced as a whole, so that a router that reads it
-//! meanwhile sees the old keys or the new ones.
+//! The key file on disk: size-bounded when read, and replaced atomically, so that a router that
+//! reads it concurrently gets either the old keys or the new keys.
 
 use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
@@ -13,14 +13,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Between two tries to have a file alone, and how often: a second in all.
+/// Pause between lock attempts, and their number: a second in total.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const LOCK_TRIES: u32 = 50;
 
-/// Why there are no keys.
+/// Reason for a failed read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The file cannot be read; the text says why.
+    /// The file cannot be read; contains the error text.
     #[error("{0}")]
     Unreadable(String),
     /// All faults, in the order of the file.
@@ -49,23 +49,24 @@ fn text_of(path: &Path) -> io::Result<String> {
     read_file(path, API_KEY_FILE_BYTES_MAX)
 }
 
-/// Replaces the file by what `change` makes of its text. A file that is not there yet is empty, and
-/// its owner alone may read it. Owner, group and mode of one that is there stay: the router must be
-/// able to read it afterwards.
+/// Replaces the file with its text as edited by `change`. A missing file counts as empty and is
+/// created readable only by its owner. Owner, group and mode of an existing file are kept: the
+/// router must be able to read it afterwards.
 ///
 /// # Errors
-/// What the system says, what `change` says, or that another process changes the file.
+/// An I/O error, the error of `change`, or another process changes the file.
 pub fn change(
     path: &Path,
     change: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<(), String> {
-    // The file that a link names, not the link.
+    // Edits the target of a symbolic link, not the link.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = real.as_path();
-    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let fault = |error: io::Error| format!("{}: {error}", path.display());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
-    // Of two processes that change the file at once, the second would undo what the first did.
+    // Of two processes that change the file at once, the second would undo the first process's
+    // change.
     let lock = File::open(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     wait_for(&lock).map_err(|_| {
         let path = path.display();
@@ -74,18 +75,18 @@ pub fn change(
     })?;
     let text = match text_of(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text.map_err(told)?,
+        text => text.map_err(fault)?,
     };
     let text = change(&text)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(told)?;
-    file.write_all(text.as_bytes()).map_err(told)?;
-    keep_owner(path, file.as_file()).map_err(told)?;
-    file.as_file().sync_all().map_err(told)?;
-    file.persist(path).map_err(|error| told(error.error))?;
-    lock.sync_all().map_err(told)
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(fault)?;
+    file.write_all(text.as_bytes()).map_err(fault)?;
+    keep_owner(path, file.as_file()).map_err(fault)?;
+    file.as_file().sync_all().map_err(fault)?;
+    file.persist(path).map_err(|error| fault(error.error))?;
+    lock.sync_all().map_err(fault)
 }
 
-/// Takes the lock, or says after a while that another process has it.
+/// Takes the lock, or fails after `LOCK_TRIES` attempts.
 #[expect(clippy::disallowed_methods, reason = "`forebay key` alone changes the file, no shard")]
 fn wait_for(lock: &File) -> rustix::io::Result<()> {
     let mut taken = flock(lock, FlockOperation::NonBlockingLockExclusive);
@@ -99,7 +100,7 @@ fn wait_for(lock: &File) -> rustix::io::Result<()> {
     taken
 }
 
-/// Gives the new file owner, group and mode of the old one, if there is one.
+/// Copies owner, group and mode of the old file, if any, to the new file.
 fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
     let old = match std::fs::metadata(old) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -112,17 +113,17 @@ fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
     new.set_permissions(old.permissions())
 }
 
-/// Reads a set of keys for tokens (JWKS).
+/// Reads a JSON Web Key Set.
 ///
 /// # Errors
-/// What is wrong with the file, and its name.
+/// The fault of the file, with its path.
 pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
-    let told = |what: String| format!("{}: {what}", path.display());
+    let fault = |what: String| format!("{}: {what}", path.display());
     let limit = u64::try_from(JWKS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     let mut text = Vec::new();
-    let file = open_file(path).map_err(|error| told(error.to_string()))?;
-    file.take(limit).read_to_end(&mut text).map_err(|error| told(error.to_string()))?;
-    TokenKeys::parse(&text).map_err(told)
+    let file = open_file(path).map_err(|error| fault(error.to_string()))?;
+    file.take(limit).read_to_end(&mut text).map_err(|error| fault(error.to_string()))?;
+    TokenKeys::parse(&text).map_err(fault)
 }
 
 #[cfg(test)]

@@ -1,37 +1,37 @@
-//! All keys, ready to be looked up. Immutable: a reload makes another one.
+//! All keys, indexed for lookup. Immutable: a reload creates another key ring.
 
 use super::digest::KeyDigest;
 use ahash::AHashMap;
 
-/// One key: who it is. What its tenant may do stands in `[[tenant]]`.
+/// A key and its rights. Limits of its tenant are in `[[tenant]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredKey {
-    /// Shown to people; unique in the file.
+    /// Id for logs; unique in the file.
     pub id: String,
     /// Hash of the key.
     pub digest: KeyDigest,
-    /// Whose key it is.
+    /// Tenant that owns the key.
     pub tenant: String,
-    /// Models that it may use; empty: all.
+    /// Models that the key may use; empty: all.
     pub models: Vec<String>,
-    /// Best class that its requests may have; `None`: `queue.class_default`.
+    /// Best class of the key's requests; `None`: `queue.class_default`.
     pub class_best: Option<u8>,
-    /// When it was made, as text for people.
+    /// Creation time as text.
     pub created: String,
 }
 
-/// The keys of one file.
+/// The keys of a file.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     keys: Vec<StoredKey>,
-    /// Positions by the first bytes of the hash, which [`KeyRing::new`] keeps unique.
+    /// Positions by the first bytes of the hash, which [`KeyRing::new`] makes unique.
     places: AHashMap<u64, usize>,
-    /// There is no key on purpose.
+    /// The file has no keys on purpose.
     is_emptied: bool,
 }
 
 impl KeyRing {
-    /// Of two keys whose hashes begin alike, the first counts; [`super::parse`] refuses a file
+    /// If the hashes of two keys begin alike, the first key counts; [`super::parse`] refuses a file
     /// with such keys.
     #[must_use]
     pub fn new(keys: Vec<StoredKey>) -> Self {
@@ -42,21 +42,20 @@ impl KeyRing {
         Self { keys, places, is_emptied: false }
     }
 
-    /// No key, on purpose.
+    /// Without keys, on purpose.
     #[must_use]
     pub fn emptied() -> Self {
         Self { is_emptied: true, ..Self::default() }
     }
 
-    /// Does the file say that there is no key? An empty file says nothing: it may be about to be
-    /// written.
+    /// True if the file states that there are no keys. An empty file may be incomplete.
     #[must_use]
     pub const fn is_emptied(&self) -> bool {
         self.is_emptied
     }
 
     /// The key with that hash, and its position. A client chooses a key, not its hash, so the time
-    /// of the lookup tells nothing that leads to a key. The comparison takes constant time.
+    /// of the lookup leaks nothing about keys. The comparison takes constant time.
     #[must_use]
     pub fn find(&self, digest: &KeyDigest) -> Option<(usize, &StoredKey)> {
         let position = *self.places.get(&digest.start())?;
@@ -64,7 +63,7 @@ impl KeyRing {
         Some((position, key))
     }
 
-    /// In the order of the file.
+    /// All keys in file order.
     #[must_use]
     pub fn keys(&self) -> &[StoredKey] {
         &self.keys
@@ -80,7 +79,7 @@ impl PartialEq for KeyRing {
 impl Eq for KeyRing {}
 
 impl StoredKey {
-    /// May it use that model?
+    /// True if the key may use that model.
     #[must_use]
     pub fn may_use(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.iter().any(|name| name == model)

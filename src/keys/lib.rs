@@ -1,10 +1,10 @@
-//! API keys of clients: who a key is. The file has one table for each key, with the key's hash and
-//! never the key. Shards look a key up in a [`KeyRing`], which never changes.
+//! API keys of clients. The file has a table for each key, with the key's hash and never the key.
+//! Shards look a key up in an immutable [`KeyRing`].
 //!
-//! A client may show a JSON Web Token instead. [`TokenVerifier`] checks it, and [`TokenCache`]
-//! remembers which tokens a shard has verified.
+//! A client may send a JSON Web Token instead. [`TokenVerifier`] checks it, and [`TokenCache`]
+//! caches the tokens that a shard has verified.
 //!
-//! Parsing and lookup are pure. Only [`read`] and [`change`] touch the disk, and shards call
+//! Parsing and lookup are pure. Only [`read`] and [`change`] access the disk, and shards call
 //! neither.
 
 mod digest;

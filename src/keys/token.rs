@@ -1,5 +1,5 @@
-//! A JSON Web Token (RFC 7519) as a client shows it, checked against keys and rules. Time is an
-//! argument: seconds since 1970.
+//! Verifies JSON Web Tokens (RFC 7519) against keys and rules. Time is an argument: seconds since
+//! 1970.
 
 use super::digest::KeyDigest;
 use super::key_ring::StoredKey;
@@ -11,27 +11,27 @@ use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Classes end below this; the first is 0.
+/// Number of classes; the first is 0.
 const CLASS_COUNT: u64 = 4;
 
-/// What a token has to say, and which claims say who calls.
+/// Claims that a token must have, and claims that identify the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenRules {
-    /// What `iss` must be.
+    /// Required value of `iss`.
     pub issuer: String,
-    /// `aud` must hold any of these.
+    /// `aud` must contain any of these.
     pub audience: Vec<String>,
     /// Claim with the tenant.
     pub tenant_claim: String,
-    /// Claim with the models, if tokens say them.
+    /// Claim with the models, if configured.
     pub models_claim: Option<String>,
-    /// Claim with the best class, if tokens say it.
+    /// Claim with the best class, if configured.
     pub class_claim: Option<String>,
-    /// Tolerance for clocks that differ.
+    /// Tolerance for clock skew.
     pub leeway_s: u64,
 }
 
-/// Checks tokens. Immutable but for its note that a key is missing.
+/// Verifies tokens. Immutable except for the flag of a missing key.
 #[derive(Debug, Default)]
 pub struct TokenVerifier {
     rules: TokenRules,
@@ -39,55 +39,55 @@ pub struct TokenVerifier {
     lacks_key: AtomicBool,
 }
 
-/// What a token that was verified is good for.
+/// Rights of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenGrant {
-    /// The rights, as a key of the file has them.
+    /// The rights in the form of a stored key.
     pub key: StoredKey,
-    /// The first second since 1970 at which it counts no more.
+    /// First second since 1970 at which the token is expired.
     pub ends_at_s: u64,
 }
 
 impl TokenVerifier {
-    /// With these keys, all tokens of any other key are refused.
+    /// Tokens of any other key are refused.
     #[must_use]
     pub fn new(rules: TokenRules, keys: TokenKeys) -> Self {
         Self { rules, keys, lacks_key: AtomicBool::new(false) }
     }
 
-    /// The same keys, by other rules.
+    /// The same keys with other rules.
     #[must_use]
     pub fn with_rules(&self, rules: TokenRules) -> Self {
         Self::new(rules, self.keys.clone())
     }
 
-    /// Could that be a token? Keys of the router have no dots.
+    /// True if the text looks like a token. Keys of the router have no dots.
     #[must_use]
     pub fn is_token(shown: &[u8]) -> bool {
         shown.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
-    /// Did a token name a key that the set lacks, since the last call?
+    /// Takes the flag: a token named a key that the set lacks.
     pub fn take_lack(&self) -> bool {
-        // ordering: Relaxed, a note that guards no other data.
+        // ordering: Relaxed, a flag that guards no other data.
         self.lacks_key.swap(false, Ordering::Relaxed)
     }
 
-    /// Checks signature, `exp`, `nbf`, `iss` and `aud`. Nothing is verified for a `kid` that is
-    /// unknown. `None`: the token counts for nothing.
+    /// Checks signature, `exp`, `nbf`, `iss` and `aud`. An unknown `kid` costs no verification.
+    /// `None`: the token is invalid.
     pub fn verify(&self, token: &[u8], now_s: u64) -> Option<TokenGrant> {
         if token.len() > JWT_BYTES_MAX || !Self::is_token(token) {
             return None;
         }
         let header = decode_header(token).ok()?;
         if header.crit.is_some() {
-            // The token asks for an extension. The router knows none.
+            // The token requires an extension, and the router supports none.
             return None;
         }
         let id = header.kid?;
         let keys = self.keys.find(&id);
         if keys.is_empty() {
-            // ordering: Relaxed, a note that guards no other data.
+            // ordering: Relaxed, a flag that guards no other data.
             self.lacks_key.store(true, Ordering::Relaxed);
         }
         let keys = keys.iter().filter(|key| key.algorithms.contains(&header.alg));
@@ -95,14 +95,14 @@ impl TokenVerifier {
         self.grant(&claims, KeyDigest::of_token(token)?, now_s)
     }
 
-    /// What the token says, if that key has signed it.
+    /// The claims of the token, if that key has signed it.
     fn claims(&self, token: &[u8], key: &TokenKey) -> Option<Map<String, Value>> {
         let mut validation = Validation::default();
         validation.algorithms.clone_from(&key.algorithms);
         validation.set_issuer(&[&self.rules.issuer]);
         validation.set_audience(&self.rules.audience);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        // Both are checked here: the crate would read the clock.
+        // The caller checks both: the crate would read the clock.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         decode(token, &key.key, &validation).ok().map(|decoded| decoded.claims)
@@ -137,7 +137,7 @@ impl TokenVerifier {
     }
 }
 
-/// A time of RFC 7519, section 2: a number that need not be whole.
+/// A time of RFC 7519, section 2: a number that may have a fraction.
 fn seconds(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let seconds = value.as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0)?;
@@ -147,10 +147,10 @@ fn seconds(value: &Value) -> Option<u64> {
     })
 }
 
-/// One name, or a list of them. An empty list would stand for all models.
+/// A name, or a list of names. Refuses an empty list, which would mean all models.
 fn models_of(value: &Value) -> Option<Vec<String>> {
-    let one = std::slice::from_ref(value);
-    let names = value.as_array().map_or(one, Vec::as_slice);
+    let single = std::slice::from_ref(value);
+    let names = value.as_array().map_or(single, Vec::as_slice);
     let is_name = |name: &&str| !name.is_empty() && name.len() <= MODEL_NAME_BYTES_MAX;
     if !(1..=API_KEY_MODELS_MAX).contains(&names.len()) {
         return None;

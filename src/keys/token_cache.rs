@@ -1,5 +1,5 @@
-//! Tokens that a shard has verified, so that a client pays for a signature once and not with each
-//! request. Holds hashes, never tokens.
+//! Caches the tokens that a shard has verified, so that a client pays for a signature once and not
+//! with each request. Stores hashes, never tokens.
 
 use super::digest::KeyDigest;
 use super::token::{TokenGrant, TokenVerifier};
@@ -7,16 +7,16 @@ use ahash::AHashMap;
 use forebay_base::limits::{JWT_BYTES_MAX, JWT_CACHED_MAX};
 use std::sync::Arc;
 
-/// Verified tokens of one shard.
+/// Verified tokens of a shard.
 #[derive(Debug, Default)]
 pub struct TokenCache {
-    /// Who has verified them. Another one, with other keys, starts anew.
+    /// Verifier of these tokens. A verifier with other keys clears the cache.
     verifier: Option<Arc<TokenVerifier>>,
     grants: AHashMap<u64, Arc<TokenGrant>>,
 }
 
 impl TokenCache {
-    /// What the token is good for at that second since 1970; `None`: for nothing.
+    /// Rights of the token at that second since 1970; `None`: the token is invalid.
     pub fn grant(
         &mut self,
         verifier: &Arc<TokenVerifier>,

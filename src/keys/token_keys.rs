@@ -1,5 +1,5 @@
-//! The keys that tokens are signed with: a JSON Web Key Set (RFC 7517), ready to be looked up.
-//! The set decides on the algorithms. A token can only choose among those of its key.
+//! Keys that verify tokens: a JSON Web Key Set (RFC 7517), indexed for lookup. The set determines
+//! the algorithms: a token can only use an algorithm of its key.
 
 use super::token_signature;
 use ahash::AHashMap;
@@ -9,7 +9,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
-/// Algorithms of an RSA key that names none.
+/// Algorithms of an RSA key without `alg`.
 const OF_RSA: [Algorithm; 6] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -19,21 +19,21 @@ const OF_RSA: [Algorithm; 6] = [
     Algorithm::PS512,
 ];
 
-/// RSA keys of fewer bits are not for signatures (RFC 7518, section 3.3), those of more bits cost
+/// RSA keys with fewer bits are too weak for signatures (RFC 7518, section 3.3); larger keys cost
 /// too much to verify.
 const RSA_BITS: RangeInclusive<usize> = 2_048..=8_192;
-/// Keys of one `kid` that count. Each costs a verification when a token names that `kid`.
+/// Most keys per `kid`. Each costs a verification when a token names that `kid`.
 const KEYS_OF_ID_MAX: usize = 4;
 
 /// Public keys by their `kid`.
 #[derive(Clone, Debug, Default)]
 pub struct TokenKeys {
     by_id: AHashMap<String, Vec<TokenKey>>,
-    /// Keys of the set that do not count, and why.
+    /// Ignored keys of the set, with reasons.
     left_out: Vec<String>,
 }
 
-/// One public key, with what it may verify.
+/// A public key and its algorithms.
 #[derive(Clone, Debug)]
 pub struct TokenKey {
     pub(super) key: DecodingKey,
@@ -41,12 +41,12 @@ pub struct TokenKey {
 }
 
 impl TokenKeys {
-    /// Reads a set. Leaves out keys without `kid`, keys for encryption, shared secrets, kinds of
-    /// keys that are unknown here, and RSA keys of too few or too many bits. Of keys with one
-    /// `kid`, each counts: a set may have one for each algorithm (RFC 7517, section 4.5).
+    /// Parses a set. Ignores keys without `kid`, encryption keys, shared secrets, unknown key
+    /// types, and RSA keys outside of `RSA_BITS`. Keys may share a `kid`: a set may have a key for
+    /// each algorithm (RFC 7517, section 4.5).
     ///
     /// # Errors
-    /// The text is no set, is too long, or has no key that can be used.
+    /// The text is no key set, is too long, or has no usable key.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > JWKS_BYTES_MAX {
             return Err(format!("the set of keys is longer than {JWKS_BYTES_MAX} bytes"));
@@ -91,13 +91,13 @@ impl TokenKeys {
         self.by_id.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// Keys of the set that do not count, and why, for people.
+    /// Ignored keys of the set, with reasons.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// How many there are.
+    /// Number of usable keys.
     #[must_use]
     pub fn count(&self) -> usize {
         self.by_id.values().map(Vec::len).sum()
@@ -133,7 +133,7 @@ impl TokenKey {
     }
 }
 
-/// Why a key is not for signatures, if it is not.
+/// Reason why a key is too weak or too large, if it is.
 fn weakness(jwk: &Jwk) -> Option<String> {
     let AlgorithmParameters::RSA(rsa) = &jwk.algorithm else { return None };
     let bits = bits_of(&rsa.n)?;
@@ -141,7 +141,7 @@ fn weakness(jwk: &Jwk) -> Option<String> {
     (!RSA_BITS.contains(&bits)).then(|| format!("has {bits} bits, and {min} to {max} are allowed"))
 }
 
-/// Bits of a number in base64url, without zeros before it; `None` for what is no base64url.
+/// Bits of a base64url number, without leading zeros; `None` if it is not base64url.
 fn bits_of(number: &str) -> Option<usize> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let digits = number.trim_end_matches('=').as_bytes();
@@ -151,7 +151,7 @@ fn bits_of(number: &str) -> Option<usize> {
         let value = DIGITS.iter().position(|known| known == digit)?;
         let value = u8::try_from(value).ok()?;
         if is_leading {
-            // Six bits of eight.
+            // A base64 digit uses six of the byte's eight bits.
             zeros += usize::try_from(value.leading_zeros()).ok()? - 2;
             is_leading = value == 0;
         }
@@ -159,7 +159,7 @@ fn bits_of(number: &str) -> Option<usize> {
     Some((digits.len() * 6 / 8 * 8).saturating_sub(zeros))
 }
 
-/// The same algorithm, as a set of keys names it.
+/// The algorithm's name in a key set.
 const fn name_of(algorithm: Algorithm) -> Option<KeyAlgorithm> {
     Some(match algorithm {
         Algorithm::RS256 => KeyAlgorithm::RS256,

@@ -1,5 +1,5 @@
-//! Signatures of tokens, verified by `ring`. `jsonwebtoken` asks for a provider of the whole
-//! process. This provider signs nothing and knows no shared secrets.
+//! Verifies token signatures with `ring`. `jsonwebtoken` needs a provider for the whole process.
+//! This provider neither signs nor supports shared secrets.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -22,7 +22,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     },
 };
 
-/// Must run before the first token is decoded. Further calls change nothing.
+/// Must run before the first token is decoded. Further calls have no effect.
 pub(super) fn install() {
     let _ = PROVIDER.install_default();
 }
