@@ -1,5 +1,4 @@
-//! What a listening side shows and asks for: certificates by server name, the check of clients,
-//! tickets of earlier sessions.
+//! The server side of TLS: certificates by server name, client authentication, session tickets.
 
 use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
 use super::session::Session;
@@ -22,57 +21,57 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error as ThisError;
 
-/// The files of a listening side.
+/// The files of a TLS server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptFiles {
-    /// The first one is for clients that name no known server.
+    /// The first certificate is for clients without a known server name.
     pub certificates: Vec<CertificateFiles>,
-    /// Authorities of clients; `None`: clients show no certificate.
+    /// Certificate authorities of clients; `None`: no client authentication.
     pub client_ca: Option<PathBuf>,
     /// Clients without a certificate are refused.
     pub needs_client: bool,
 }
 
-/// Which file is at fault.
+/// The faulty file.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum FilesFault {
     /// A pair of [`AcceptFiles::certificates`].
     #[error("{fault}")]
     Certificate {
-        /// Its position in the list.
+        /// Position in the list.
         position: usize,
-        /// What is wrong with it.
+        /// Fault of the pair.
         fault: CertificateFault,
     },
     /// The file of [`AcceptFiles::client_ca`].
     #[error("{0}")]
     ClientCa(String),
-    /// Not the files: what rustls says.
+    /// An error of rustls that is not about files.
     #[error("{0}")]
     Other(#[from] Error),
 }
 
-/// Keys that encrypt what returning clients bring along. They outlive a reload. Sides that ask
-/// clients for certificates have no use for them.
+/// Keys that encrypt session tickets. They outlive a reload. Servers with client authentication do
+/// not use them.
 #[derive(Clone, Debug)]
 pub struct Tickets(Arc<dyn ProducesTickets>);
 
 impl Tickets {
-    /// Fresh keys. They are renewed every six hours.
+    /// Fresh keys, renewed every six hours.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system has no random bytes.
     pub fn new() -> Result<Self, Error> {
         Ticketer::new().map(Self)
     }
 }
 
-/// Accepts sessions. A handle: copies share everything.
+/// Accepts TLS sessions. A handle: clones share the state.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
     expires_at: Option<Duration>,
-    /// Clients show certificates, which may be long.
+    /// Client authentication is on; client certificates may be long.
     asks_client: bool,
 }
 
@@ -87,7 +86,7 @@ impl Acceptor {
         };
         let certified = files.certificates.iter().enumerate().map(read);
         let certified = certified.collect::<Result<Vec<_>, _>>()?;
-        let expires_at = certified.iter().filter_map(|one| one.expires_at).min();
+        let expires_at = certified.iter().filter_map(|pair| pair.expires_at).min();
         let provider = Arc::new(default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
@@ -100,32 +99,33 @@ impl Acceptor {
         let mut config = builder.with_cert_resolver(Arc::new(ByName::new(certified)));
         config.alpn_protocols = vec![super::HTTP_1_1.to_vec()];
         if files.client_ca.is_some() {
-            // A session that goes on shows no certificate again: what was revoked would live on.
+            // A resumed session sends no certificate again: a revoked certificate would stay in
+            // use.
             config.send_tls13_tickets = 0;
         } else {
             config.ticketer = Arc::clone(&tickets.0);
         }
-        // A store would be a lock between shards. What a client brings needs none.
+        // A session store would need a lock between shards. Tickets need none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self { config: Arc::new(config), expires_at, asks_client: files.client_ca.is_some() })
     }
 
-    /// A session with a client that has just connected.
+    /// A session with a newly connected client.
     ///
     /// # Errors
-    /// What rustls says; no client is to blame.
+    /// An error of rustls; not the client's fault.
     pub fn session(&self) -> Result<Session, Error> {
         let connection = UnbufferedServerConnection::new(Arc::clone(&self.config))?;
         Ok(Session::server(connection, self.asks_client))
     }
 
-    /// What it shows and asks for, for a loop that does its own I/O.
+    /// The rustls configuration, for a loop with its own I/O.
     #[must_use]
     pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 
-    /// When the first of its certificates expires, since 1970.
+    /// Time since 1970 at which the first certificate expires.
     #[must_use]
     pub const fn expires_at(&self) -> Option<Duration> {
         self.expires_at
@@ -141,11 +141,11 @@ fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier
     Ok(Arc::new(ShortChains(verifier)))
 }
 
-/// Certificates between that of a client and an authority. To try each as the issuer of each other
-/// takes milliseconds for a dozen.
+/// Intermediate certificates of a client's chain. Trying each as the issuer of each other takes
+/// milliseconds for a dozen.
 const INTERMEDIATES_MAX: usize = 2;
 
-/// Refuses long chains before it looks at a signature.
+/// Refuses long chains before any signature is verified.
 #[derive(Debug)]
 struct ShortChains(Arc<dyn ClientCertVerifier>);
 
@@ -193,11 +193,11 @@ impl ClientCertVerifier for ShortChains {
     }
 }
 
-/// Certificates by the names in them.
+/// Certificates by their names.
 #[derive(Debug, Default)]
 struct ByName {
     all: Vec<Arc<CertifiedKey>>,
-    /// Positions in `all`, in the order of the files. Wildcards stand without their `*`.
+    /// Positions in `all`, in file order. Wildcards are stored without their `*`.
     exact: HashMap<String, Vec<usize>>,
     wild: HashMap<String, Vec<usize>>,
 }
@@ -205,15 +205,15 @@ struct ByName {
 impl ByName {
     fn new(certified: Vec<Certified>) -> Self {
         let mut by_name = Self::default();
-        for (position, one) in certified.into_iter().enumerate() {
-            for name in one.names {
+        for (position, pair) in certified.into_iter().enumerate() {
+            for name in pair.names {
                 let (names, name) = match name.strip_prefix('*') {
                     Some(rest) => (&mut by_name.wild, rest.to_owned()),
                     None => (&mut by_name.exact, name),
                 };
                 names.entry(name).or_default().push(position);
             }
-            by_name.all.push(one.key);
+            by_name.all.push(pair.key);
         }
         by_name
     }
@@ -227,7 +227,7 @@ impl ByName {
 }
 
 impl ResolvesServerCert for ByName {
-    /// A client that names no server that is known here gets the first: it finds out by itself.
+    /// A client without a known server name gets the first certificate, and checks the name itself.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = hello.server_name().map(|name| self.of(name)).unwrap_or_default();
         let suits =

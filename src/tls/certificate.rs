@@ -1,4 +1,4 @@
-//! Certificates and keys in files. Read on the control side and by `forebay check`; never on a
+//! Certificates and keys in files. Read by the control plane and by `forebay check`; never by a
 //! shard.
 
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
@@ -16,31 +16,31 @@ use thiserror::Error;
 use webpki::EndEntityCert;
 use x509_cert::der::Decode;
 
-/// A public RSA key of 2048 bits in DER, with its exponent.
+/// Length of a 2048-bit RSA public key in DER, with its exponent.
 const RSA_2048_BYTES_MAX: usize = 300;
 
-/// Where one certificate with its chain, and its key, are.
+/// Files of a certificate chain and its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CertificateFiles {
-    /// PEM: the certificate, then those that it was signed with.
+    /// PEM: the certificate, then its intermediates.
     pub cert: PathBuf,
-    /// PEM: its private key.
+    /// PEM: the certificate's private key.
     pub key: PathBuf,
 }
 
-/// A certificate that can be used.
+/// A usable certificate with its key.
 #[derive(Clone, Debug)]
 pub struct Certified {
     pub(crate) key: Arc<CertifiedKey>,
-    /// Host names that it is for, in lower case; `*.` for one label.
+    /// Host names of the certificate, in lower case; `*.` for a single label.
     pub names: Vec<String>,
-    /// Since 1970; `None` if the date cannot be read.
+    /// Expiry since 1970; `None` if the date cannot be parsed.
     pub expires_at: Option<Duration>,
-    /// A handshake with it takes several milliseconds: RSA with more than 2048 bits.
+    /// A handshake takes several milliseconds: RSA with more than 2048 bits.
     pub is_slow: bool,
 }
 
-/// What is wrong with a pair of files. The texts begin with the path.
+/// Fault of a pair of files. The texts begin with the path.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CertificateFault {
     /// The file of the certificate.
@@ -52,7 +52,7 @@ pub enum CertificateFault {
 }
 
 impl Certified {
-    /// Reads and checks one pair of files.
+    /// Reads and checks a pair of files.
     ///
     /// # Errors
     /// [`CertificateFault`].
@@ -85,10 +85,10 @@ impl Certified {
     }
 }
 
-/// Certificates of authorities, which sign those of others.
+/// Reads certificates of authorities.
 ///
 /// # Errors
-/// What is wrong with the file, with its path.
+/// The fault of the file, with its path.
 pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
     let mut authorities = RootCertStore::empty();
     for certificate in read_certificates(path)? {
@@ -98,7 +98,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
     Ok(authorities)
 }
 
-/// At least one, as they stand in the file.
+/// At least one certificate, in file order.
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(path)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -110,7 +110,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String
     }
 }
 
-/// For people: what the library says of a section, it says in bytes.
+/// Formats a fault as text: the library reports sections as bytes.
 fn pem_fault(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {

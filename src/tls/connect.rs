@@ -1,4 +1,4 @@
-//! What a connecting side believes and shows: authorities, the server's name, its own certificate.
+//! The client side of TLS: authorities, the server's name, the own certificate.
 
 use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
 use super::session::Session;
@@ -11,19 +11,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error as ThisError;
 
-/// Sessions of one server that one thread remembers.
+/// Sessions of a server that a thread caches.
 const SESSIONS_MAX: usize = 32;
 
-/// The files of a connecting side.
+/// The files of a TLS client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConnectFiles {
-    /// Authorities of servers; `None`: those of the system.
+    /// Certificate authorities of servers; `None`: the system's authorities.
     pub ca: Option<PathBuf>,
-    /// What is shown to servers that ask for it.
+    /// Certificate for servers that ask for it.
     pub certificate: Option<CertificateFiles>,
 }
 
-/// Why no connection can be made.
+/// Fault of the TLS configuration.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum ConnectFault {
     /// [`ConnectFiles::ca`], or the authorities of the system.
@@ -35,12 +35,12 @@ pub enum ConnectFault {
     /// A name that no certificate can have.
     #[error("{0:?} is no host name")]
     Name(String),
-    /// Not the files: what rustls says.
+    /// An error of rustls that is not about files.
     #[error("{0}")]
     Other(#[from] Error),
 }
 
-/// Connects to one server. A handle: copies share everything.
+/// Connects to a server by name. A handle: clones share the state.
 #[derive(Clone, Debug)]
 pub struct Connector {
     config: Arc<ClientConfig>,
@@ -48,16 +48,16 @@ pub struct Connector {
     content: Arc<Content>,
 }
 
-/// What stood in the files.
+/// Contents of the files.
 #[derive(Debug, PartialEq)]
 struct Content {
     authorities: Vec<TrustAnchor<'static>>,
-    /// Another key comes with another certificate.
+    /// The certificate alone: another key implies another certificate.
     own: Vec<CertificateDer<'static>>,
 }
 
 impl Connector {
-    /// Reads all files. `server` is the name that the other side has to show.
+    /// Reads all files. `server` is the name that the server's certificate must have.
     ///
     /// # Errors
     /// [`ConnectFault`].
@@ -84,7 +84,7 @@ impl Connector {
         Ok(Self { config: Arc::new(config), server, content })
     }
 
-    /// The same for another server.
+    /// The same configuration for another server name.
     ///
     /// # Errors
     /// [`ConnectFault::Name`].
@@ -94,20 +94,21 @@ impl Connector {
         Ok(Self { config, server: name_of(server)?, content })
     }
 
-    /// True if both believe and show the same, to the same server: neither files nor name differ.
+    /// True if authorities, own certificate and server name are equal.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let is_same = || Arc::ptr_eq(&self.content, &other.content);
         self.server == other.server && (is_same() || self.content == other.content)
     }
 
-    /// True if [`Self::of_thread`] has made the one from the other, or both from a third.
+    /// True if either was made from the other by [`Self::of_thread`], or both from a third
+    /// connector.
     #[must_use]
     pub fn is_of(&self, other: &Self) -> bool {
         self.server == other.server && Arc::ptr_eq(&self.content, &other.content)
     }
 
-    /// The same with a memory of its own for sessions: no thread waits for another's.
+    /// A copy with its own session cache, so that threads share no lock.
     #[must_use]
     pub fn of_thread(&self) -> Self {
         let mut config = ClientConfig::clone(&self.config);
@@ -117,17 +118,17 @@ impl Connector {
         Self { config: Arc::new(config), server, content }
     }
 
-    /// A session with a server that has just been connected to.
+    /// A session with a newly connected server.
     ///
     /// # Errors
-    /// What rustls says; no server is to blame.
+    /// An error of rustls; not the server's fault.
     pub fn session(&self) -> Result<Session, Error> {
         let config = Arc::clone(&self.config);
         let server = self.server.clone();
         UnbufferedClientConnection::new(config, server).map(Session::client)
     }
 
-    /// What the control plane's client of HTTP takes.
+    /// The rustls configuration, for the control plane's HTTP client.
     #[must_use]
     pub fn config(&self) -> ClientConfig {
         ClientConfig::clone(&self.config)

@@ -1,52 +1,52 @@
-//! What goes wrong with a session, and whose doing it is.
+//! Faults of a session, and the side at fault.
 
 use rustls::{AlertDescription, CertificateError, Error};
 use thiserror::Error as ThisError;
 
-/// Why a session cannot go on. An alert for the other side may wait in its output.
+/// Reason why a session failed. An alert for the peer may be in `outgoing`.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum SessionFault {
-    /// What rustls says of the other side's bytes, or of ours.
+    /// An error of rustls about the peer's bytes or the session's own.
     #[error("{0}")]
     Protocol(#[from] Error),
-    /// More bytes of one message than a session keeps.
+    /// A message exceeds the session's limit.
     #[error("a message of the TLS layer is too long")]
     TooLong,
 }
 
-/// Why a handshake did not come to its end: the label of its counter.
+/// Reason why a handshake failed: the label of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFault {
-    /// The other side closed, or the connection broke.
+    /// The peer closed, or the connection broke.
     Closed,
-    /// Its time was over.
+    /// The time limit was exceeded.
     TimedOut,
-    /// The other side does not speak TLS.
+    /// The peer does not speak TLS.
     NotTls,
-    /// No version, cipher or protocol that both sides know.
+    /// No version, cipher or protocol in common.
     Incompatible,
-    /// A certificate is missing, or one side does not accept the other's.
+    /// A certificate is missing, or was refused.
     Certificate(CertificateRefusal),
-    /// Anything else that is against the protocol, or an alert.
+    /// Any other protocol violation, or an alert.
     Malformed,
 }
 
-/// What is wrong with a certificate.
+/// Reason to refuse a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateRefusal {
-    /// Its time is over.
+    /// The validity period has ended.
     Expired,
-    /// Its time has not come.
+    /// The validity period has not begun.
     NotYetValid,
-    /// It is for another name.
+    /// The certificate is for another name.
     WrongName,
-    /// No known authority has signed it.
+    /// The issuer is not a known authority.
     UnknownIssuer,
-    /// It is not for this side of a connection.
+    /// The certificate is not for this side of a connection.
     WrongUse,
-    /// Anything else, or there is none.
+    /// Any other fault, or the certificate is missing.
     Invalid,
-    /// The other side does not accept ours, or misses it.
+    /// The peer refuses the own certificate, or requires one.
     ByPeer,
 }
 
@@ -60,7 +60,7 @@ impl CertificateRefusal {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 Self::WrongName
             }
-            // An authority may have the name of a known one, and another key.
+            // A forged authority may have the name of a known authority and another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 Self::WrongUse
@@ -71,7 +71,7 @@ impl CertificateRefusal {
 }
 
 impl SessionFault {
-    /// The same as why a handshake failed.
+    /// The fault as the reason of a failed handshake.
     #[must_use]
     pub const fn in_handshake(&self) -> HandshakeFault {
         match self {
@@ -109,7 +109,7 @@ const fn of_error(error: &Error) -> HandshakeFault {
             | AlertDescription::NoApplicationProtocol
             | AlertDescription::UnrecognisedName,
         ) => HandshakeFault::Incompatible,
-        // A client that does not like our certificate may also just close.
+        // A client that refuses the certificate may also just close.
         Error::AlertReceived(AlertDescription::CloseNotify | AlertDescription::UserCanceled) => {
             HandshakeFault::Closed
         }

@@ -1,8 +1,8 @@
-//! TLS without I/O: a session takes ciphertext and gives plaintext, and the other way round; the
-//! caller moves the bytes. Certificates and keys are read from their files on the control side.
+//! TLS without I/O: a session converts ciphertext to plaintext and back; the caller moves the
+//! bytes. Certificates and keys are read from their files by the control plane.
 //!
-//! The protocol is rustls's, the cryptography ring's. All state of a session has a limit, and the
-//! files are bounded too.
+//! The protocol is from rustls, the cryptography from ring. All state of a session is bounded, and
+//! so are the files.
 
 mod accept;
 mod certificate;
@@ -20,5 +20,5 @@ pub use connect::{ConnectFault, ConnectFiles, Connector};
 pub use fault::{CertificateRefusal, HandshakeFault, SessionFault};
 pub use session::Session;
 
-/// The protocol that all connections speak inside of TLS.
+/// ALPN protocol of all connections.
 const HTTP_1_1: &[u8] = b"http/1.1";

@@ -1,4 +1,4 @@
-//! One step of rustls's state machine, the same for servers and clients.
+//! A step of rustls's state machine, shared by servers and clients.
 
 use super::fault::SessionFault;
 use rustls::Error;
@@ -8,24 +8,24 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
 
-/// What came of one look at the bytes.
-pub(crate) enum Looked {
-    /// Something was done: there may be more.
+/// Outcome of a step.
+pub(crate) enum RecordStep {
+    /// Made progress: another step may follow.
     Progress,
-    /// Nothing to do without more bytes of the network.
+    /// More bytes from the network are needed.
     Blocked,
-    /// The other side has said that it sends no more.
+    /// The peer has sent close_notify.
     PeerClosed,
 }
 
-/// What is to be written.
+/// Data to write.
 pub(crate) enum Writing<'a> {
     Data(&'a [u8]),
-    /// No more plaintext comes.
+    /// The end of the plaintext.
     End,
 }
 
-/// One side of a connection, as rustls drives it.
+/// A side of a connection in rustls.
 pub(crate) trait Records {
     type Data;
 
@@ -57,13 +57,13 @@ impl Records for UnbufferedClientConnection {
     }
 }
 
-/// Looks at the bytes once. Returns how many of them are used up.
+/// Takes a step on the bytes. Returns the number of consumed bytes.
 pub(crate) fn look<R: Records>(
     side: &mut R,
     incoming: &mut [u8],
     outgoing: &mut Vec<u8>,
     plain: &mut Vec<u8>,
-) -> (usize, Result<Looked, SessionFault>) {
+) -> (usize, Result<RecordStep, SessionFault>) {
     let UnbufferedStatus { mut discard, state } = side.records(incoming);
     let step = match state {
         Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
@@ -73,19 +73,19 @@ pub(crate) fn look<R: Records>(
                     discard += record.discard;
                 }
                 Some(Err(error)) => break Err(error.into()),
-                None => break Ok(Looked::Progress),
+                None => break Ok(RecordStep::Progress),
             }
         },
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            encode(&mut data, outgoing).map(|()| Looked::Progress)
+            encode(&mut data, outgoing).map(|()| RecordStep::Progress)
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
-            // It stands in `outgoing`, which goes out before anything else.
+            // The bytes are in `outgoing`, which the caller sends before anything else.
             data.done();
-            Ok(Looked::Progress)
+            Ok(RecordStep::Progress)
         }
-        Ok(ConnectionState::PeerClosed) => Ok(Looked::PeerClosed),
-        Ok(_) => Ok(Looked::Blocked),
+        Ok(ConnectionState::PeerClosed) => Ok(RecordStep::PeerClosed),
+        Ok(_) => Ok(RecordStep::Blocked),
         Err(error) => Err(error.into()),
     };
     (discard, step)
@@ -93,7 +93,7 @@ pub(crate) fn look<R: Records>(
 
 fn encode<D>(data: &mut EncodeTlsData<'_, D>, outgoing: &mut Vec<u8>) -> Result<(), SessionFault> {
     let start = outgoing.len();
-    // It tells how much room it needs.
+    // An empty buffer makes `encode` return the required size.
     let room = match data.encode(&mut []) {
         Err(EncodeError::InsufficientSize(wanted)) => wanted.required_size,
         _ => return Ok(()),
@@ -104,7 +104,7 @@ fn encode<D>(data: &mut EncodeTlsData<'_, D>, outgoing: &mut Vec<u8>) -> Result<
     written.map(drop).map_err(|_| Error::EncryptError.into())
 }
 
-/// Writes behind `outgoing`, which gets so much room, or as much as is asked for then.
+/// Encrypts to the end of `outgoing`, with `room` reserved, or the size that rustls then requires.
 pub(crate) fn write<R: Records>(
     side: &mut R,
     incoming: &mut [u8],

@@ -1,52 +1,52 @@
-//! One TLS session: bytes of the network in, plaintext out, and the other way round.
+//! A TLS session: ciphertext to plaintext and back.
 //!
 //! ```text
 //! network --> incoming --advance--> plaintext
 //! network <-- outgoing <--encrypt-- plaintext
 //! ```
 //!
-//! The caller appends to `incoming` and sends `outgoing` away. Handshake, alerts and key updates
-//! write to `outgoing` too: whoever calls anything here sends it afterwards.
+//! The caller appends to `incoming` and sends `outgoing`. Handshake, alerts and key updates write
+//! to `outgoing` too: send it after any call here.
 
 use super::fault::SessionFault;
-use super::records::{Looked, Writing, look, write};
+use super::records::{RecordStep, Writing, look, write};
 use forebay_base::limits::{TLS_HELLO_BYTES_MAX, TLS_MESSAGE_BYTES_MAX};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{CommonState, Error, HandshakeKind};
 use std::fmt;
 
-/// Longest plaintext of one record.
+/// Longest plaintext of a record.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
-/// Most that a record adds to its plaintext: header, nonce, padding byte and tag.
+/// Largest overhead of a record: header, nonce, padding byte and tag.
 const RECORD_OVERHEAD_BYTES: usize = 5 + 8 + 1 + 16;
 /// Room for a key update or an alert before the plaintext.
 const CONTROL_BYTES: usize = 64;
-/// Where a record's length stands, behind its type and version.
+/// Offset of a record's length, after its type and version.
 const LENGTH_AT: usize = 3;
 const HEADER_BYTES: usize = 5;
-/// Records that may wait behind a fault: ServerHello, ChangeCipherSpec, the alert, and as many
+/// Records that may be pending at a fault: ServerHello, ChangeCipherSpec, the alert, and three
 /// more.
 const LAST_WRITES_MAX: usize = 6;
 
-/// One side of a TLS connection.
+/// A side of a TLS connection.
 #[derive(Debug)]
 pub struct Session {
     side: Party,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Whole records may stand in `incoming` that nobody has looked at.
+    /// `incoming` may contain whole unprocessed records.
     has_more: bool,
-    /// Plaintext that came to light while something was written.
+    /// Plaintext that was decrypted during a write.
     early: Vec<u8>,
     peer_has_closed: bool,
     fault: Option<SessionFault>,
-    /// Most that `incoming` keeps of a handshake.
+    /// Most bytes that `incoming` may hold during a handshake.
     handshake_bytes_max: usize,
 }
 
 enum Party {
-    // Large, and one allocation a connection is nothing beside a handshake.
+    // Boxed: large, and an allocation per connection is negligible beside a handshake.
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
 }
@@ -83,47 +83,47 @@ impl Session {
         }
     }
 
-    /// Where bytes of the network go, behind those that are there. Whoever brings some lets
-    /// [`Self::advance`] or [`Self::shake`] look at them before anything else.
+    /// Buffer for ciphertext from the network. After an append, call [`Self::advance`] or
+    /// [`Self::shake`] before anything else.
     pub const fn incoming(&mut self) -> &mut Vec<u8> {
         &mut self.incoming
     }
 
-    /// Bytes for the network. Whoever sends them takes them out.
+    /// Ciphertext for the network. The caller takes it out and sends it.
     pub const fn outgoing(&mut self) -> &mut Vec<u8> {
         &mut self.outgoing
     }
 
-    /// May there be plaintext, or a fault, that can be had without more bytes of the network?
+    /// True if plaintext or a fault may be available without more bytes from the network.
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.has_more || !self.early.is_empty() || self.fault.is_some()
     }
 
-    /// Bytes have come that are looked at another time.
+    /// Marks received bytes for a later [`Self::advance`].
     pub const fn look_later(&mut self) {
         self.has_more = true;
     }
 
-    /// Is part of a record here, whose rest has to come?
+    /// True if part of a record has arrived.
     #[must_use]
     pub fn has_part(&self) -> bool {
         !self.incoming.is_empty()
     }
 
-    /// No plaintext comes any more, and that is no accident.
+    /// True if the peer has sent close_notify: no plaintext follows, and none was truncated.
     #[must_use]
     pub const fn peer_has_closed(&self) -> bool {
         self.peer_has_closed
     }
 
-    /// The handshake goes on: nothing may be encrypted yet.
+    /// True during the handshake: nothing can be encrypted yet.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
     }
 
-    /// The handshake was short, since both sides knew each other.
+    /// True if the handshake resumed an earlier session.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.common().handshake_kind() == Some(HandshakeKind::Resumed)
@@ -136,11 +136,11 @@ impl Session {
         }
     }
 
-    /// Works on what has come. Plaintext goes behind `plain`, which becomes no longer than
-    /// `bytes_max` by it, a first record aside; the rest is left for the next call.
+    /// Decrypts received records. Appends plaintext to `plain`, up to a length of `bytes_max`
+    /// except for a first record; the rest is left for the next call.
     ///
     /// # Errors
-    /// [`SessionFault`]; then and from then on.
+    /// [`SessionFault`]; every later call returns it too.
     pub fn advance(&mut self, plain: &mut Vec<u8>, bytes_max: usize) -> Result<(), SessionFault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
@@ -155,9 +155,9 @@ impl Session {
                 break Ok(());
             }
             match self.look(&mut used, plain) {
-                Ok(Looked::Progress) => {}
-                Ok(Looked::Blocked) => break Ok(()),
-                Ok(Looked::PeerClosed) => self.peer_has_closed = true,
+                Ok(RecordStep::Progress) => {}
+                Ok(RecordStep::Blocked) => break Ok(()),
+                Ok(RecordStep::PeerClosed) => self.peer_has_closed = true,
                 Err(fault) => break Err(fault),
             }
         };
@@ -173,10 +173,10 @@ impl Session {
         advanced
     }
 
-    /// The same in a handshake. Plaintext behind its end is kept for [`Self::advance`].
+    /// Processes records of a handshake. Plaintext after its end is stored for [`Self::advance`].
     ///
     /// # Errors
-    /// As [`Self::advance`].
+    /// As for [`Self::advance`].
     pub fn shake(&mut self) -> Result<(), SessionFault> {
         let mut early = std::mem::take(&mut self.early);
         let advanced = self.advance(&mut early, usize::MAX);
@@ -184,7 +184,7 @@ impl Session {
         advanced
     }
 
-    /// Length of the next record, as its header says; 0 without one.
+    /// Length of the next record from its header; 0 without a header.
     fn next_bytes(&self, used: usize) -> usize {
         let header = self.incoming.get(used..).unwrap_or_default();
         match header.get(LENGTH_AT..HEADER_BYTES) {
@@ -193,11 +193,10 @@ impl Session {
         }
     }
 
-    fn look(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<Looked, SessionFault> {
+    fn look(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<RecordStep, SessionFault> {
         let step = self.step(used, plain);
         if step.is_err() {
-            // The alert that says why is the last thing that the session has to send. What it owes
-            // to the handshake goes before.
+            // Write the alert, the session's last record. Pending handshake records precede it.
             for _ in 0..LAST_WRITES_MAX {
                 if self.common().wants_write() {
                     let _written = self.step(used, plain);
@@ -207,7 +206,7 @@ impl Session {
         step
     }
 
-    fn step(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<Looked, SessionFault> {
+    fn step(&mut self, used: &mut usize, plain: &mut Vec<u8>) -> Result<RecordStep, SessionFault> {
         let Self { side, incoming, outgoing, .. } = self;
         let records = incoming.get_mut(*used..).unwrap_or_default();
         let (discard, step) = match side {
@@ -218,10 +217,10 @@ impl Session {
         step
     }
 
-    /// Encrypts `plain` behind what `outgoing` holds.
+    /// Encrypts `plain` to the end of `outgoing`.
     ///
     /// # Errors
-    /// [`SessionFault`] before the end of the handshake, and when the keys are used up.
+    /// [`SessionFault`] before the end of the handshake, and when the keys are exhausted.
     pub fn encrypt(&mut self, plain: &[u8]) -> Result<(), SessionFault> {
         if plain.is_empty() {
             return Ok(());
@@ -231,7 +230,7 @@ impl Session {
         self.write(&Writing::Data(plain), room)
     }
 
-    /// Says behind what `outgoing` holds that no more plaintext comes.
+    /// Appends close_notify to `outgoing`.
     ///
     /// # Errors
     /// [`SessionFault`] before the end of the handshake.
@@ -247,7 +246,7 @@ impl Session {
             return Err(Error::HandshakeNotComplete.into());
         }
         if self.has_more {
-            // The connection gives out what has come before it takes what is to go.
+            // rustls requires received records to be processed before it encrypts.
             self.shake()?;
         }
         let Self { side, incoming, outgoing, .. } = self;
