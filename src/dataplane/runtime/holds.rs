@@ -1,6 +1,6 @@
-//! How long tasks hold the shard, for `tools/holds`: CPU time of the thread in each turn of a task,
-//! so that other programs on the machine do not count. Off unless `FOREBAY_HOLDS` is set: a log
-//! line for each turn of more microseconds.
+//! Measures how long tasks hold the shard, for `tools/holds`: CPU time of the thread in each turn
+//! of a task, so that other programs on the machine do not count. Off unless `FOREBAY_HOLDS` is
+//! set: it logs each turn of more microseconds.
 
 use forebay_base::ShardIndex;
 use rustix::time::{ClockId, clock_gettime};
@@ -8,15 +8,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Shortest turn that is told, in microseconds; `None`: none is.
+/// Shortest turn that is logged, in microseconds; `None`: logging is off.
 pub fn least_us() -> Option<u64> {
     std::env::var("FOREBAY_HOLDS").ok()?.parse().ok()
 }
 
 pin_project_lite::pin_project! {
-    /// A task whose long turns are told. Holds the task once: an `async fn` would hold it as its
-    /// argument too.
-    pub struct Watched<F> {
+    /// A task with logging of long turns. Stores the task once: an `async fn` would also store it
+    /// as its argument.
+    pub struct TimedTask<F> {
         shard: ShardIndex,
         least_us: Option<u64>,
         task: &'static str,
@@ -25,17 +25,17 @@ pin_project_lite::pin_project! {
     }
 }
 
-/// Runs a task and tells of its long turns.
+/// Wraps a task to log its long turns.
 pub fn watched<F: Future>(
     shard: ShardIndex,
     least_us: Option<u64>,
     task: &'static str,
     run: F,
-) -> Watched<F> {
-    Watched { shard, least_us, task, run }
+) -> TimedTask<F> {
+    TimedTask { shard, least_us, task, run }
 }
 
-impl<F: Future> Future for Watched<F> {
+impl<F: Future> Future for TimedTask<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

@@ -1,13 +1,14 @@
-//! Work that takes time in proportion to a request, done on a thread beside the shard: large bodies
-//! are scanned, rendered and matched there, and chat templates run nowhere else on the data plane.
-//! Requests wait for it as they wait for an engine; the shard goes on meanwhile.
+//! Work proportional to a request's size, done on a thread beside the shard: large bodies are
+//! scanned, rendered and matched there, and chat templates run nowhere else on the data plane.
+//! Requests wait for it as they wait for an engine; the shard continues meanwhile.
 //!
-//! Each shard has one such thread, not pinned, with a lower priority. Small requests overtake large
-//! ones. A panic there ends one job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for each.
+//! Each shard has such a thread, not pinned, with a lower priority. Small requests overtake large
+//! requests. A panic there ends only its job. Limits: `OFFLOADED_MAX` jobs, `OFFLOAD_WAIT_MAX` for
+//! each.
 //!
-//! A job may outlive its request: the client leaves, or has waited too long. It counts among the
-//! jobs and its bytes among `limits.buffered_bytes_max` until the thread is done with it, and the
-//! thread drops it without running it.
+//! A job may outlive its request: the client has disconnected, or has waited too long. It counts
+//! among the jobs and its bytes among `limits.buffered_bytes_max` until the thread has finished
+//! with it, and the thread drops it without running it.
 
 use crate::ingress::Conn;
 use ahash::AHashMap;
@@ -36,22 +37,22 @@ use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// Jobs of at most so many bytes overtake longer ones.
+/// Jobs of at most this size overtake longer jobs.
 const QUICK_BYTES_MAX: usize = 4 * INLINE_BODY_BYTES_MAX;
-/// So many of them in a row.
+/// Most quick jobs in a row.
 const QUICK_RUN_MAX: usize = 16;
-/// Where the thread competes with a shard for a core, the shard gets three times as much.
+/// When the thread competes with a shard for a core, the shard gets three times as much.
 const NICE: i32 = 5;
 
-/// What jobs work with.
+/// Resources of a job.
 pub struct Tools {
-    /// Working memory of a walk.
+    /// Working memory of an index walk.
     pub matched: Matched,
     /// Reads the slices of all shards.
     pub index: IndexReader,
     /// The clock of the process.
     pub clock: Clock,
-    /// When the job that runs was posted.
+    /// When the running job was posted.
     pub posted_at: NanosSinceStart,
 }
 
@@ -71,20 +72,20 @@ impl Tools {
 type Outcome = Box<dyn Any + Send>;
 
 struct Job {
-    /// Where the outcome goes; none for what is only to be dropped.
+    /// Key of the waiting request; `None` for a value that is only dropped.
     ticket: Option<Ticket>,
-    /// Dead once nobody waits for the outcome any more.
+    /// Dead once no request waits for the outcome.
     wanted: Weak<()>,
     bytes: usize,
     posted_at: NanosSinceStart,
     run: Box<dyn FnOnce(&mut Tools) -> Outcome + Send>,
 }
 
-/// What came of a job.
+/// Result of a job.
 pub enum Reply {
-    /// It ran, and this is its outcome.
+    /// The job ran; contains its outcome.
     Done(Outcome),
-    /// It panicked, or nobody wanted it any more.
+    /// The job panicked, or no request waited for it.
     Failed,
 }
 
@@ -94,28 +95,28 @@ impl From<NoWait> for Reply {
     }
 }
 
-/// What the shard has of the thread.
+/// The shard's handle of the thread.
 pub struct Offload {
     /// `None` once the shard ends.
     jobs: RefCell<Option<Producer<Job>>>,
     seats: RefCell<WaitTable<Reply>>,
-    /// Jobs that have not come back.
+    /// Jobs that have not returned.
     out: RefCell<AHashMap<Ticket, Out>>,
-    /// When a job last came back, or the first one went out.
+    /// When a job last returned, or the first job was posted.
     moved_at: Cell<NanosSinceStart>,
     in_flight: Rc<InFlight>,
     thread: Thread,
     clock: Clock,
 }
 
-/// A job that has not come back.
+/// A job that has not returned.
 struct Out {
     bytes: usize,
-    /// Once its request has ended.
+    /// Set once its request has ended.
     left: Option<HeldBytes>,
 }
 
-/// Outcomes on their way back to the inbox.
+/// Outcomes for the inbox.
 pub type Replies = Consumer<(Ticket, Reply)>;
 
 impl Offload {
@@ -126,7 +127,7 @@ impl Offload {
         in_flight: &Rc<InFlight>,
         tools: Tools,
     ) -> io::Result<(Self, Replies)> {
-        // Beside jobs that are waited for there are buffers to be freed.
+        // Room for jobs with a waiting request, and as many buffers to free.
         let (jobs, posted) = spsc(2 * OFFLOADED_MAX);
         let (replies, outcomes) = spsc(OFFLOADED_MAX);
         let bell = Arc::clone(bell);
@@ -146,37 +147,37 @@ impl Offload {
         Ok((offload, outcomes))
     }
 
-    /// Hands an outcome to who waits for it.
+    /// Delivers an outcome to the waiting request.
     pub fn deliver(&self, ticket: Ticket, reply: Reply) {
         self.moved_at.set(self.clock.now());
         let _left = self.out.borrow_mut().remove(&ticket);
         let reply = self.seats.borrow_mut().take_or_return(ticket, reply);
         if let Some(Reply::Done(outcome)) = reply {
-            // Its client has left; what it brings back may be large.
+            // The client has disconnected; the outcome may be large.
             self.free(usize::MAX, outcome);
         }
     }
 
-    /// Drops a value of that size where dropping takes no time of the shard's: the kernel needs a
-    /// millisecond to take 32 MiB back.
+    /// Drops a value of that size without blocking the shard: the kernel needs a millisecond to
+    /// reclaim 32 MiB.
     pub fn free(&self, bytes: usize, value: impl Send + 'static) {
         if bytes > FREED_HERE_BYTES_MAX {
             self.post(None, bytes, move |_| drop(value));
         }
     }
 
-    /// Jobs that have not come back.
+    /// Number of jobs that have not returned.
     pub fn out_count(&self) -> usize {
         self.out.borrow().len()
     }
 
-    /// Are there jobs, and none has come back for longer than any request waits?
+    /// True if there are jobs and none has returned for longer than any request waits.
     pub fn is_stuck(&self, now: NanosSinceStart) -> bool {
         self.out_count() > 0
             && Duration::from_nanos(now.since(self.moved_at.get())) > OFFLOAD_STUCK_AFTER
     }
 
-    /// The shard ends, and the thread with it.
+    /// Ends the thread when the shard ends.
     pub fn close(&self) {
         drop(self.jobs.borrow_mut().take());
         self.thread.unpark();
@@ -199,16 +200,16 @@ impl Offload {
     }
 }
 
-/// A seat of a request that waits.
+/// Seat of a waiting request.
 struct Seat<'a> {
     offload: &'a Offload,
     ticket: Ticket,
-    /// Kept alive for the thread to see.
+    /// Dropped with the request, which the thread detects.
     _wanted: Arc<()>,
 }
 
 impl<'a> Seat<'a> {
-    /// Posts a job. `None` if too many are under way.
+    /// Posts a job. `None` at the limit.
     fn take<T: Send + 'static>(
         offload: &'a Offload,
         bytes: usize,
@@ -241,11 +242,12 @@ impl Drop for Seat<'_> {
     }
 }
 
-/// Runs a job about a request of that size and waits for its outcome, or for the client to leave.
-/// What the job was given is lost when this fails.
+/// Runs a job for a request of that size and waits for its outcome, or for the client to
+/// disconnect. Values moved into the job are lost on failure.
 ///
 /// # Errors
-/// How the request ends: its client left, the thread is too far behind, or the job panicked.
+/// The end of the request: its client has disconnected, the thread is too far behind, or the job
+/// panicked.
 pub async fn offloaded<T: Send + 'static>(
     offload: &Offload,
     conn: &mut Conn,
@@ -273,13 +275,13 @@ pub async fn offloaded<T: Send + 'static>(
 }
 
 impl Offload {
-    /// Are as many jobs under way as may be?
+    /// True if the limit of jobs is reached.
     pub fn is_full(&self) -> bool {
         self.out_count() >= OFFLOADED_MAX
     }
 }
 
-/// Jobs that wait for their turn.
+/// Queued jobs.
 #[derive(Default)]
 struct Lines {
     quick: VecDeque<Job>,
@@ -305,21 +307,21 @@ impl Lines {
     }
 }
 
-/// What the thread does, until the shard ends.
+/// The thread's loop, until the shard ends.
 fn work(
     mut posted: Consumer<Job>,
     mut replies: Producer<(Ticket, Reply)>,
     bell: &Bell,
     mut tools: Tools,
 ) {
-    // Not allowed: then they share.
+    // Without the permission both threads share the core equally.
     let _ = rustix::process::nice(NICE);
     let mut lines = Lines::default();
     loop {
         while let Some(job) = posted.pop() {
             match job.ticket {
                 Some(_) => lines.push(job),
-                // Takes no time, and gives memory back.
+                // Takes no time, and frees memory.
                 None => drop(catch_unwind(AssertUnwindSafe(|| (job.run)(&mut tools)))),
             }
         }
@@ -327,7 +329,7 @@ fn work(
             if posted.is_closed() {
                 return;
             }
-            // A job that was posted since has left a token, and this returns at once.
+            // A job posted since then has left a token, so this returns at once.
             std::thread::park();
             continue;
         };
@@ -340,7 +342,7 @@ fn work(
             let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut tools)));
             outcome.map_or(Reply::Failed, Reply::Done)
         };
-        // Has room: no more than that are under way.
+        // Has room: no more jobs than its capacity are in flight.
         let _ = replies.push((ticket, reply));
         bell.ring();
     }

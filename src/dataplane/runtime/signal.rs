@@ -1,9 +1,9 @@
-//! A flag of one thread that tasks can wait for: set once, wakes all who wait.
+//! A flag of a thread that tasks can wait for: set once, wakes all waiting tasks.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
-/// Set at most once.
+/// A flag that is set at most once.
 #[derive(Debug, Default)]
 pub struct Signal {
     set: Cell<bool>,
@@ -11,7 +11,7 @@ pub struct Signal {
     free: RefCell<Vec<usize>>,
 }
 
-/// A place among those who wait; given back on drop.
+/// A place of a waiting task; released on drop.
 #[derive(Debug)]
 pub struct Seat<'a> {
     signal: &'a Signal,
@@ -19,15 +19,15 @@ pub struct Seat<'a> {
 }
 
 impl Signal {
-    /// Has it been set?
+    /// True once the flag is set.
     pub fn is_set(&self) -> bool {
         self.set.get()
     }
 
-    /// Sets the flag and wakes everybody.
+    /// Sets the flag and wakes all waiting tasks.
     pub fn set(&self) {
         self.set.set(true);
-        // The wakers are taken out first: a woken task may come back here while this runs.
+        // The wakers are taken out first: a woken task may call back while this runs.
         let waiting: Vec<Waker> =
             self.waiting.borrow_mut().iter_mut().filter_map(Option::take).collect();
         for waker in waiting {
@@ -35,7 +35,7 @@ impl Signal {
         }
     }
 
-    /// A place to wait at, one per task.
+    /// A place to wait, for a single task.
     pub fn seat(&self) -> Seat<'_> {
         let place = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut waiting = self.waiting.borrow_mut();

@@ -1,4 +1,4 @@
-//! What a parked shard sleeps on: an eventfd that other threads count up.
+//! Wake-up of a parked shard: an eventfd that other threads signal.
 
 use forebay_net::Source;
 use rustix::event::{EventfdFlags, eventfd};
@@ -6,19 +6,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
-/// The reading end, on its way to the shard's thread.
+/// The reading end, before the shard's thread registers it.
 #[derive(Debug)]
 pub struct WakeSource(OwnedFd);
 
-/// The reading end, inside the shard's loop.
+/// The reading end in the shard's loop.
 #[derive(Debug)]
 pub struct Sleeper(Source);
 
-/// Makes both ends of one shard's wake-up: the descriptor to write to, and what the shard sleeps
-/// on.
+/// Creates both ends of a shard's wake-up: the descriptor to write to, and the reading end.
 ///
 /// # Errors
-/// When the process is out of descriptors.
+/// The process is out of descriptors.
 pub fn wake_pair() -> io::Result<(OwnedFd, WakeSource)> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let source = bell.try_clone()?;
@@ -26,15 +25,15 @@ pub fn wake_pair() -> io::Result<(OwnedFd, WakeSource)> {
 }
 
 impl Sleeper {
-    /// Takes the reading end into the loop of this thread.
+    /// Registers the reading end with the loop of this thread.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The registration failed.
     pub fn new(source: WakeSource) -> io::Result<Self> {
         Source::new(source.0).map(Self)
     }
 
-    /// Ready when the bell has been rung since this was last ready.
+    /// Ready if the bell has rung since this was last ready.
     pub fn poll_rung(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_signalled(cx)
     }
