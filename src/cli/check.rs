@@ -1,4 +1,4 @@
-//! `forebay check`: the findings that `serve` would refuse to start with, without starting.
+//! `forebay check`: reports the findings of a configuration without starting the router.
 
 use super::findings;
 use super::process::failed;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
     }
 }
 
-/// Writes the report; the exit code says whether the file can be used.
+/// Writes the report; the exit code is that of the command.
 pub(super) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode, String> {
     let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
     let loaded = source.load()?;

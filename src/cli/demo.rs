@@ -1,4 +1,4 @@
-//! `forebay demo`: what KV-aware routing brings, shown in one process.
+//! `forebay demo`: shows the benefit of KV-aware routing in one process.
 
 use super::process::failed;
 use crate::demo::{self, DemoConfig};

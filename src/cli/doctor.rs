@@ -1,4 +1,4 @@
-//! `forebay doctor`: what keeps a router from running well here, and what its workers lack.
+//! `forebay doctor`: faults of the configuration and the machine, and features that workers lack.
 
 use super::findings;
 use super::machine::MachineFacts;
@@ -20,9 +20,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Workers that are asked at the same time.
+/// Workers that are queried concurrently.
 const ASKED_AT_ONCE: usize = 32;
-/// Longest time for one worker, all questions together.
+/// Longest time for a worker, all queries together.
 const WORKER_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Flags of `forebay doctor`.
@@ -50,7 +50,7 @@ pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// Writes the report; true if nothing was found.
+/// Writes the report; true without findings.
 pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, String> {
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
     let loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
@@ -99,7 +99,7 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     Ok(count == 0)
 }
 
-/// The limit of requests that each rank of the worker will have.
+/// Request limit that each rank of the worker will have.
 fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     let configured = config.workers.iter().find(|worker| worker.url == url);
     let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
@@ -109,7 +109,7 @@ fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     PlacesLimit::of(&config.flow, own, found.role, engine)
 }
 
-/// One line where all is well, else one for each finding, and what the worker is.
+/// An `ok` line without findings, else a line per finding and the worker's description.
 fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
     if found.is_empty() {
         return writeln!(out, "{}", plain(&format!("{name}: ok, {about}")));
@@ -124,23 +124,23 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
     writeln!(out, "{}", plain(&format!("{name}: is {about}")))
 }
 
-/// Words of workers steer no terminal.
+/// Replaces control characters: text from workers must not steer the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 type ExaminedWorker = (String, Result<Examined, String>);
 
-/// All configured workers, in their order.
+/// Examines all configured workers, in their order.
 async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String> {
     let clock = Clock::start();
     let connectors = config.connectors().map_err(|error| error.to_string())?;
     let clients = WorkerClients::new(config, &connectors).map_err(|error| error.to_string())?;
     let mut asking = (**config).clone();
-    // Also where the router itself does not ask.
+    // Also if the router itself runs no health checks.
     asking.health.enabled = true;
-    // Nobody listens: what is found comes back.
-    let (notices, _unheard) = mpsc::channel(1);
+    // The receiver is unused: `examine` returns its result.
+    let (notices, _unused) = mpsc::channel(1);
     let probing = Probing {
         config: Arc::new(asking),
         clients,

@@ -1,4 +1,4 @@
-//! `forebay engine`: one simulated engine until a signal ends it.
+//! `forebay engine`: a simulated engine, until a signal ends it.
 
 use super::engine_role::RoleArgs;
 use super::logging;
@@ -52,7 +52,7 @@ struct EngineModelArgs {
     model_dir: Option<PathBuf>,
 }
 
-/// Flags that switch on what engines keep off, and the log of times.
+/// Flags of features that engines have off by default, and the log of times.
 #[derive(Debug, Args)]
 struct EngineSwitchArgs {
     /// Tell --concurrency in /server_info, as vLLM does in development mode
@@ -86,7 +86,7 @@ struct EngineCacheArgs {
     block_size: Option<u32>,
 }
 
-/// Flags of speed, and of what happens beyond it.
+/// Flags of speed, and of behavior under overload.
 #[derive(Debug, Args)]
 struct EngineLoadArgs {
     /// Requests that run at the same time in one rank

@@ -1,4 +1,4 @@
-//! Flags of `forebay engine` for prefill and decode apart from each other.
+//! Flags of `forebay engine` for disaggregation.
 
 use clap::{Args, ValueEnum};
 use forebay_config::parse_duration;
@@ -25,7 +25,7 @@ pub(super) struct RoleArgs {
     vllm: VllmRoleArgs,
 }
 
-/// Flags that count on SGLang's wire.
+/// Flags for SGLang's wire.
 #[derive(Debug, Args)]
 struct SglangRoleArgs {
     /// SGLang prefill: longest wait for a sign of the decode [default: 5m]
@@ -42,7 +42,7 @@ struct SglangRoleArgs {
     abort_on_close_after: Option<Duration>,
 }
 
-/// Flags that count on vLLM's wire.
+/// Flags for vLLM's wire.
 #[derive(Debug, Args)]
 struct VllmRoleArgs {
     /// vLLM: how KV is transferred: nixl (pull), nixl-push or mooncake

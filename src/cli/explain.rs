@@ -1,4 +1,4 @@
-//! `forebay explain`: the ladder of hits of a recording.
+//! `forebay explain`: the hit ladder of a recording.
 
 use super::process::failed;
 use clap::Args;
@@ -91,7 +91,7 @@ fn left_out(ladder: &HitLadder) -> String {
     )
 }
 
-/// Shares for people; the tokens are exact.
+/// A share for display; the tokens are exact.
 #[expect(clippy::cast_precision_loss, reason = "a share that is shown")]
 fn share(tokens: i64, ladder: &HitLadder) -> f64 {
     tokens as f64 / ladder.prompt_tokens.max(1) as f64

@@ -1,4 +1,4 @@
-//! Reports what is wrong with a configuration, for `serve` and `check` alike.
+//! Prints findings on a configuration, for `serve` and `check`.
 
 use forebay_config::{Finding, Severity};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ pub(super) fn summary(findings: &[Finding]) -> String {
     format!("{errors}, {}", plural(count(Severity::Warning), "warning"))
 }
 
-/// True if one of them keeps the router from starting.
+/// True if any finding prevents a start.
 pub(super) fn are_fatal(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }

@@ -1,4 +1,4 @@
-//! `forebay key`: writes the file of the clients' keys. A key is shown once, the file has its hash.
+//! `forebay key`: edits the file of client keys. A key is shown once; the file has its hash.
 
 use super::process::failed;
 use clap::{Args, Subcommand};
@@ -10,10 +10,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Classes end below it.
+/// Number of priority classes.
 const CLASSES: i64 = QUEUE_CLASSES as i64;
 
-/// What `forebay key` is told.
+/// Arguments of `forebay key`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay key add --file keys.toml --tenant search\n  \
@@ -37,7 +37,7 @@ enum KeyCommand {
     Remove(RemoveArgs),
 }
 
-/// What `forebay key add` is told.
+/// Arguments of `forebay key add`.
 #[derive(Debug, Args)]
 struct AddArgs {
     #[command(flatten)]
@@ -61,7 +61,7 @@ struct FileArgs {
     file: PathBuf,
 }
 
-/// What `forebay key remove` is told.
+/// Arguments of `forebay key remove`.
 #[derive(Debug, Args)]
 struct RemoveArgs {
     #[command(flatten)]
@@ -108,10 +108,10 @@ fn add_key(args: &AddArgs, out: &mut impl Write) -> Result<(), String> {
             return Err(format!("the file has {API_KEYS_MAX} keys, the most there may be"));
         }
         let text = add(text, &stored)?;
-        // What the router would refuse is not written.
+        // Never writes a file that the router would refuse.
         parsed(&args.file.file, &text).map(|_| text)
     })?;
-    let said = writeln!(
+    let printed = writeln!(
         out,
         "{}: key {} for tenant {}. Reload the router. The key is shown only now:\n{}",
         args.file.file.display(),
@@ -119,11 +119,12 @@ fn add_key(args: &AddArgs, out: &mut impl Write) -> Result<(), String> {
         args.tenant,
         fresh.key
     );
-    said.and_then(|()| out.flush())
+    printed
+        .and_then(|()| out.flush())
         .map_err(|error| format!("the key could not be printed, remove {}: {error}", fresh.id))
 }
 
-/// The keys of a text, or its first fault with its line.
+/// The keys of a text, or its first fault with line and column.
 fn parsed(path: &Path, text: &str) -> Result<KeyRing, String> {
     parse(text).map_err(|faults| {
         faults.first().map_or_else(String::new, |fault| {

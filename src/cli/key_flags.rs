@@ -1,4 +1,4 @@
-//! The flags of `serve` that stand for one key each, made from the table of keys.
+//! Flags of `serve` that set a single key each, generated from the table of keys.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::Error;
@@ -7,7 +7,7 @@ use forebay_config::{KeyEntry, Kind, all_keys};
 use serde_json::Value;
 use std::ffi::OsStr;
 
-/// Names of the given flags with their values; `on` for flags that have none.
+/// Names of the given flags with their values; `on` for flags without a value.
 #[derive(Debug, Default)]
 pub(super) struct KeyFlags(pub(super) Vec<(&'static str, String)>);
 
@@ -49,7 +49,7 @@ fn argument(entry: &KeyEntry) -> Option<Arg> {
     if flag.value.is_empty() {
         arg = arg.action(ArgAction::SetTrue);
     } else {
-        arg = arg.value_name(flag.value).value_parser(Listed(entry.kind.clone()));
+        arg = arg.value_name(flag.value).value_parser(WordParser(entry.kind.clone()));
         let default = entry.default.as_ref().map(|value| match value {
             Value::Bool(is_on) => (if *is_on { "on" } else { "off" }).to_owned(),
             Value::String(text) => text.clone(),
@@ -68,12 +68,12 @@ fn argument(entry: &KeyEntry) -> Option<Arg> {
     Some(arg.help(help))
 }
 
-/// Takes any text, since the check of the configuration reports what is wrong with it, together
-/// with all else. Lists the words that are right, for help and completions.
+/// Accepts any text, since the check of the configuration reports its faults together with all
+/// others. Lists the allowed words for help and completions.
 #[derive(Clone, Debug)]
-struct Listed(Kind);
+struct WordParser(Kind);
 
-impl TypedValueParser for Listed {
+impl TypedValueParser for WordParser {
     type Value = String;
 
     fn parse_ref(

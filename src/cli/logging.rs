@@ -1,4 +1,4 @@
-//! Structured events on standard error: text for people, or one JSON object per line.
+//! Structured logging to standard error: text, or a JSON object per line.
 
 use crate::log::LogQueue;
 use forebay_config::LogConfig;
@@ -6,7 +6,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 
-/// Writes the last lines when it is dropped.
+/// Flushes the log when dropped.
 #[must_use]
 #[derive(Debug)]
 pub(super) struct Logging(LogQueue);
@@ -17,10 +17,10 @@ impl Drop for Logging {
     }
 }
 
-/// Starts logging. Once per process; a second call changes nothing.
+/// Starts logging. Once per process; further calls change nothing.
 pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
-    // The NATS client has words of its own for what is said once here; a level for `async_nats`
-    // brings them back.
+    // The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its
+    // lines back.
     let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
         .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
     let queue = LogQueue::start(io::stderr())
@@ -29,21 +29,22 @@ pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || to_queue.clone())
-        // They would go to standard error by a macro that panics where it is broken.
+        // The subscriber would print them to standard error by a macro that panics if that is
+        // closed.
         .log_internal_errors(false)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal());
     let started =
         if log.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
-    // Only a test that runs two commands in one process comes here twice.
+    // Only a test that runs two commands in a single process calls this twice.
     if started.is_ok() && !cfg!(test) {
         log_panics();
     }
     Ok(Logging(queue))
 }
 
-/// The standard hook writes to standard error by itself: a thread that panics would wait for who
-/// reads it.
+/// The default hook writes to standard error itself: a panicking thread would block on a slow
+/// reader.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();

@@ -1,5 +1,5 @@
-//! What `forebay doctor` makes of the machine: facts in, findings out. [`MachineFacts::gather`] is
-//! the one part that looks.
+//! Machine checks of `forebay doctor`: facts in, findings out. Only [`MachineFacts::gather`]
+//! accesses the system.
 
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::Config;
@@ -10,25 +10,25 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-/// Where the kernel says which nodes of memory there are.
+/// NUMA nodes of the kernel.
 const NODES: &str = "/sys/devices/system/node";
-/// 0: all may use io_uring, 1: some, 2: nobody.
+/// Restriction of io_uring. 0: none, 1: privileged processes only, 2: disabled.
 const URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// What is known of the machine and of this process.
+/// Facts about the machine and this process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineFacts {
-    /// Cores that the process may run on.
+    /// Cores that the process may use.
     pub(super) cores: Vec<usize>,
-    /// By node of memory: its cores.
+    /// Cores of each NUMA node.
     pub(super) nodes: BTreeMap<usize, Vec<usize>>,
-    /// Most files that it may have open.
+    /// Limit of open files.
     pub(super) files_max: u64,
     /// The process may use io_uring.
     pub(super) has_uring: bool,
-    /// The kernel's switch for it, if there is one.
+    /// The kernel's restriction of io_uring, if it has one.
     pub(super) uring_switch: Option<u8>,
-    /// Addresses of the configuration that cannot be bound, and why.
+    /// Configured addresses that cannot be bound, with the errors.
     pub(super) refused: Vec<(&'static str, SocketAddr, ErrorKind)>,
 }
 
@@ -53,7 +53,8 @@ impl MachineFacts {
         }
     }
 
-    /// What keeps the router from running well here. `runs_here`: a router answers at `listen`.
+    /// Conditions that keep the router from running well here. `runs_here`: a router already
+    /// listens at `listen`.
     pub(super) fn findings(&self, config: &Config, runs_here: bool) -> Vec<Lack> {
         let mut found = Vec::new();
         self.cores(config, &mut found);
@@ -117,7 +118,7 @@ fn lack(what: impl Into<String>, help: impl Into<String>) -> Lack {
     Lack { what: what.into(), help: help.into() }
 }
 
-/// Nodes of memory with their cores; none where the kernel does not say.
+/// NUMA nodes with their cores; empty if the kernel does not list them.
 fn nodes() -> BTreeMap<usize, Vec<usize>> {
     let mut nodes = BTreeMap::new();
     for entry in std::fs::read_dir(NODES).into_iter().flatten().flatten() {
@@ -131,9 +132,9 @@ fn nodes() -> BTreeMap<usize, Vec<usize>> {
     nodes
 }
 
-/// `0-3,8`. What cannot be read is left out.
+/// Parses `0-3,8`. Invalid parts are skipped.
 fn cores_of(list: &str) -> Vec<usize> {
-    // More shards than a process has are never asked about.
+    // More cores than shards can use are of no interest.
     let cores_max = SHARDS_MAX.saturating_mul(64);
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

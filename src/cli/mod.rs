@@ -1,6 +1,6 @@
-//! The command line: flags in, exit code out. Each subcommand has its own file; none holds logic of
-//! its own beyond turning flags into the configuration of what it starts. Runs on the main thread,
-//! before and after everything else.
+//! The command line: flags in, exit code out. Each subcommand has its own file, which only converts
+//! flags into the configuration of its task. Runs on the main thread, before and after everything
+//! else.
 
 mod check;
 #[cfg(feature = "engine")]
@@ -37,7 +37,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use process::finish;
 use std::process::ExitCode;
 
-/// Everything that can be asked for.
+/// All commands and flags.
 #[derive(Debug, Parser)]
 #[command(
     name = "forebay",
@@ -106,7 +106,7 @@ pub fn definition() -> clap::Command {
     CommandLine::command()
 }
 
-/// Parses the command line, runs what it asks for and returns the exit code.
+/// Parses the command line, runs the command and returns the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
     match CommandLine::parse().command {

@@ -1,4 +1,4 @@
-//! Pictures of `forebay simulate`, as SVG.
+//! Charts of `forebay simulate`, as SVG.
 
 use forebay_simulate::{PolicyRun, TtftPoint};
 use plotters::coord::Shift;
@@ -9,9 +9,9 @@ use std::path::Path;
 
 const SIZE: (u32, u32) = (960, 540);
 const LINE_WIDTH: u32 = 2;
-/// Room for the names, right of the curves.
+/// Share of the width for the names, right of the curves.
 const NAMES_PART: f64 = 0.16;
-/// Told apart by people who do not see all colors (Okabe and Ito).
+/// A palette safe for color-blind readers (Okabe and Ito).
 const COLORS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -30,27 +30,27 @@ type Curve<'a> = (&'a str, Vec<(f64, f64)>);
 
 type Picture = fn(&Area<'_>, &[(String, PolicyRun)]) -> Drawn;
 
-/// What the axes of a picture say.
+/// Labels of a chart.
 struct Axes {
     caption: &'static str,
     x: &'static str,
     y: &'static str,
 }
 
-/// Writes `ttft.svg`, `hits.svg` and `load.svg` into a folder, which is made.
+/// Writes `ttft.svg`, `hits.svg` and `load.svg` into a folder, which is created.
 ///
 /// # Errors
-/// What the system says, with the path.
+/// The error with the path.
 pub(super) fn draw(runs: &[(String, PolicyRun)], folder: &Path) -> Result<(), String> {
-    let told = |path: &Path, error: &dyn Error| format!("--plot {}: {error}", path.display());
-    fs::create_dir_all(folder).map_err(|error| told(folder, &error))?;
+    let fault = |path: &Path, error: &dyn Error| format!("--plot {}: {error}", path.display());
+    fs::create_dir_all(folder).map_err(|error| fault(folder, &error))?;
     let pictures: [(&str, Picture); 3] =
         [("ttft.svg", ttft), ("hits.svg", hits), ("load.svg", load)];
     for (name, picture) in pictures {
         let path = folder.join(name);
         let area = SVGBackend::new(&path, SIZE).into_drawing_area();
         let drawn = picture(&area, runs).and_then(|()| Ok(area.present()?));
-        drawn.map_err(|error| told(&path, &*error))?;
+        drawn.map_err(|error| fault(&path, &*error))?;
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn hits(area: &Area<'_>, runs: &[(String, PolicyRun)]) -> Drawn {
     lines(area, &curves, &axes)
 }
 
-/// A bar for each rank and policy: prompt tokens that the rank computed, over the ranks' mean.
+/// A bar per rank and policy: prompt tokens computed by the rank, relative to the mean.
 fn load(area: &Area<'_>, runs: &[(String, PolicyRun)]) -> Drawn {
     area.fill(&WHITE)?;
     let ranks = runs.iter().map(|(_, run)| run.series.computed_tokens.len()).max().unwrap_or(1);

@@ -1,11 +1,11 @@
-//! What the subcommands share: the runtime, the signals that end a command, the exit code.
+//! Parts that subcommands share: the runtime, the signals that end a command, the exit code.
 
 use forebay_base::limits::LOG_FLUSH_TIME_MAX;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The exit code of a command that has nothing to say when it is done.
+/// Exit code of a command without output at its end.
 pub(super) fn finish(done: Result<(), String>) -> ExitCode {
     done.map_or_else(failed, |()| ExitCode::SUCCESS)
 }
@@ -31,13 +31,13 @@ pub(super) async fn signalled() {
     }
 }
 
-/// Says on standard error why nothing happened. Who does not read that must not keep the process
-/// from ending.
+/// Prints the reason for a failure to standard error. A reader that blocks must not keep the
+/// process from ending.
 pub(super) fn failed(reason: impl Display) -> ExitCode {
     let text = format!("forebay: {reason}\n");
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let writing = std::thread::Builder::new().spawn(move || {
-        // Nobody is left to tell if standard error is closed.
+        // A closed standard error leaves no other way to report.
         let _ = io::stderr().write_all(text.as_bytes());
         let _ = done.send(());
     });

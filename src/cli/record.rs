@@ -1,5 +1,5 @@
-//! `forebay record`: KV-event streams, and notes of a router's requests, to a file until a time or
-//! a signal.
+//! `forebay record`: records KV-event streams, and notes of a router's requests, to a file until a
+//! time or a signal.
 
 use super::logging;
 use super::process::{failed, run_local, signalled};
@@ -15,11 +15,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Notes between the router's stream and the file.
+/// Notes that wait to be written to the file.
 const NOTES_MAX: usize = 1_024;
-/// From a lost connection to the next one.
+/// Pause before a lost connection is opened again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Bytes before each note of the stream: its length.
+/// Length prefix of each note in the stream.
 const LENGTH_BYTES: usize = 4;
 
 /// Flags of `forebay record`.
@@ -90,9 +90,9 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
     let stream = stream.transpose()?;
     let recorded = run_local(async {
         let requests = stream.map(|stream| {
-            let (heard, notes) = mpsc::channel(NOTES_MAX);
+            let (writer, notes) = mpsc::channel(NOTES_MAX);
             let endpoint = stream.url().to_owned();
-            tokio::task::spawn_local(follow(stream, heard));
+            tokio::task::spawn_local(follow(stream, writer));
             RequestSource { endpoint, notes }
         });
         record(&sources, requests, &args.out, stop).await
@@ -101,22 +101,22 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
     report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())
 }
 
-/// Reads the router's stream, again after each end, until nobody hears.
-async fn follow(stream: RouterStream, heard: mpsc::Sender<Vec<u8>>) {
-    let mut is_said = false;
-    while !heard.is_closed() {
-        if let Err(error) = notes(&stream, &heard).await
-            && !std::mem::replace(&mut is_said, true)
+/// Reads the router's stream, again after each end, until the writer stops.
+async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>) {
+    let mut is_logged = false;
+    while !writer.is_closed() {
+        if let Err(error) = notes(&stream, &writer).await
+            && !std::mem::replace(&mut is_logged, true)
         {
             tracing::warn!(router = stream.url(), error, "not connected; trying again");
         }
-        // The end of a connection is in the recording.
-        let _ = heard.send(Vec::new()).await;
+        // Marks the end of a connection in the recording.
+        let _ = writer.send(Vec::new()).await;
         tokio::time::sleep(RETRY_AFTER).await;
     }
 }
 
-async fn notes(stream: &RouterStream, heard: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
+async fn notes(stream: &RouterStream, writer: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
     let answer = stream.open().await?;
     tracing::info!(router = stream.url(), "recording");
     let mut pieces = answer.bytes_stream();
@@ -125,7 +125,7 @@ async fn notes(stream: &RouterStream, heard: &mpsc::Sender<Vec<u8>>) -> Result<(
         bytes.extend_from_slice(&piece.map_err(|error| cause(&error))?);
         let mut rest: &[u8] = &bytes;
         while let Some(note) = taken(&mut rest)? {
-            if heard.send(note).await.is_err() {
+            if writer.send(note).await.is_err() {
                 return Ok(());
             }
         }

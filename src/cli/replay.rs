@@ -1,4 +1,4 @@
-//! `forebay replay`: a recording into an index of this process, or onto sockets.
+//! `forebay replay`: replays a recording into an index of this process, or to sockets.
 
 use super::logging;
 use super::process::{failed, run_local, signalled};
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory for the index of a replay in process.
+/// Memory for the index of an in-process replay.
 const INDEX_BYTES_MAX: usize = 4 << 30;
 
 /// Flags of `forebay replay`.
@@ -71,19 +71,19 @@ pub(super) fn run(args: &ReplayArgs) -> ExitCode {
 pub(super) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), String> {
     let of_file = |error: io::Error| format!("{}: {error}", args.file.display());
     let summary = inspect(&args.file).map_err(of_file)?;
-    let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
-    said(describe(&args.file, &summary, out))?;
+    let written = |result: io::Result<()>| result.map_err(|error| error.to_string());
+    written(describe(&args.file, &summary, out))?;
     match &args.publish {
         Some(base) => {
             let _logging = logging::start(&LogConfig::default())?;
             let base = ZmqEndpoint::parse(base, "127.0.0.1").map_err(|error| error.to_string())?;
             let published = run_local(publish(args, &base, &summary))??;
             let Published { sent, unheard } = published;
-            said(writeln!(out, "published {sent} messages, {unheard} that nobody had asked for"))
+            written(writeln!(out, "published {sent} messages, {unheard} that nobody had asked for"))
         }
         None => {
             let (rebuilt, cost) = run_local(rebuild(args, &summary))??;
-            said(show(&rebuilt, &cost, &summary, out))
+            written(show(&rebuilt, &cost, &summary, out))
         }
     }
 }
@@ -159,12 +159,12 @@ async fn send_all(path: &Path, publisher: &mut Publisher, speed: Speed) -> Resul
     }
 }
 
-/// What the events cost; reading and unpacking are left out of the time.
+/// Cost of applying the events, without reading and unpacking.
 #[derive(Debug, Default)]
 struct Cost {
     nanos: u64,
     ops: usize,
-    /// Most entries that the index had: an engine that ended leaves none.
+    /// Peak of index entries: an ended engine leaves none.
     entries_peak: u64,
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-/// Longest time to connect, and until the answer begins.
+/// Longest time to connect, and until the response begins.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Where a token may stand instead of in a file.
+/// Environment variable for a token, in place of a file.
 const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 
-/// How to ask a router for a stream.
+/// Opens a stream of a router.
 pub(super) struct RouterStream {
     client: reqwest::Client,
     url: String,
@@ -21,14 +21,14 @@ pub(super) struct RouterStream {
 /// Files that a connection to a router may need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamFiles<'a> {
-    /// The token of the admin API.
+    /// File with the token of the admin API.
     pub(super) token: Option<&'a Path>,
     /// Authorities of the router's certificate.
     pub(super) ca: Option<&'a Path>,
 }
 
 impl RouterStream {
-    /// Of that admin address and path.
+    /// For that admin address and path.
     pub(super) fn new(router: &str, path: &str, files: StreamFiles<'_>) -> Result<Self, String> {
         let StreamFiles { token: token_file, ca: ca_file } = files;
         let base = router.trim_end_matches('/');
@@ -61,7 +61,7 @@ impl RouterStream {
         &self.url
     }
 
-    /// The answer, whose body is the stream.
+    /// The response whose body is the stream.
     pub(super) async fn open(&self) -> Result<reqwest::Response, String> {
         let mut call = self.client.get(&self.url);
         if let Some(token) = &self.token {
@@ -84,7 +84,7 @@ pub(super) fn silent(_: Elapsed) -> String {
     format!("nothing for {} s", SILENCE_MAX.as_secs())
 }
 
-/// The innermost reason: what is around it names the URL, which the caller shows.
+/// The innermost error: the outer errors contain the URL, which the caller prints.
 pub(super) fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,4 +1,5 @@
-//! `forebay serve`: file and flags to one configuration, checked, logged, started.
+//! `forebay serve`: builds, checks and logs the configuration from file and flags, and starts the
+//! router.
 
 use super::key_flags::KeyFlags;
 use super::process::failed;
@@ -51,10 +52,10 @@ pub(super) fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// The effective configuration, or why there is none; findings go to standard error.
+/// The effective configuration, or why it is unusable; findings go to standard error.
 fn configure(source: &ConfigSource) -> Result<Config, String> {
     let loaded = source.load()?;
-    // A warning that nobody reads keeps no router from starting.
+    // A warning that cannot be printed does not prevent the start.
     let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
     let summary = findings::summary(&loaded.findings);
     loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
@@ -88,7 +89,7 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
         tracing::info!("ended");
     }
     if matches!(ended, Err(ControlError::ShardStalled { .. })) {
-        // A core dump shows where the shard hangs.
+        // The core dump shows where the shard hangs.
         drop(logging);
         std::process::abort();
     }

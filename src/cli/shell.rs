@@ -1,11 +1,11 @@
-//! `forebay completions` and `forebay man`: what shells and man readers know of the command line.
+//! `forebay completions` and `forebay man`: shell completions and man pages.
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// What `forebay completions` is told.
+/// Arguments of `forebay completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay completions bash > /etc/bash_completion.d/forebay\n  \
@@ -16,7 +16,7 @@ pub(super) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// What `forebay man` is told.
+/// Arguments of `forebay man`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  forebay man /usr/local/share/man/man1")]
 pub(super) struct ManArgs {
@@ -24,7 +24,7 @@ pub(super) struct ManArgs {
     folder: PathBuf,
 }
 
-/// Writes the script of a command line to standard output.
+/// Writes the completion script of a command line to standard output.
 pub(super) fn completions(args: &CompletionsArgs, mut of: Command) -> Result<(), String> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut of, "forebay", &mut script);
@@ -32,7 +32,7 @@ pub(super) fn completions(args: &CompletionsArgs, mut of: Command) -> Result<(),
     written.map_err(|error| format!("cannot write the script: {error}"))
 }
 
-/// Writes a page for each command of a command line.
+/// Writes a man page for each command.
 pub(super) fn man(args: &ManArgs, of: Command) -> Result<(), String> {
     clap_mangen::generate_to(of, &args.folder)
         .map_err(|error| format!("cannot write to {}: {error}", args.folder.display()))

@@ -1,4 +1,4 @@
-//! `forebay simulate`: a trace under several policies, in virtual time.
+//! `forebay simulate`: replays a trace under several policies, in virtual time.
 
 use super::findings;
 use super::plot::draw;
@@ -20,9 +20,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Stands for the workers of a file, which would be asked for one.
+/// Placeholder worker: a configuration must have a worker.
 const NO_WORKER: &str = "http://127.0.0.1:1";
-/// A trace of this name is made up.
+/// Prefix of a generated trace's name.
 const GENERATED: &str = "generate:";
 
 /// Flags of `forebay simulate`.
@@ -59,7 +59,7 @@ pub(super) struct SimulateArgs {
     bound: BoundArgs,
 }
 
-/// How often the trace is sent, and in which form.
+/// Number and form of the requests sent.
 #[derive(Debug, Args)]
 struct TrafficArgs {
     /// Replay the trace so often, each time with prompts that share nothing with the others
@@ -71,7 +71,7 @@ struct TrafficArgs {
     whole: u32,
 }
 
-/// A segment under an assignment that knows the future.
+/// A segment with a clairvoyant assignment.
 #[derive(Debug, Args)]
 struct BoundArgs {
     /// Compare the policy with the best assignment to ranks that is found for so many requests,
@@ -83,7 +83,7 @@ struct BoundArgs {
     tries: u32,
 }
 
-/// The routers and the ranks behind them.
+/// The routers and their ranks.
 #[derive(Debug, Args)]
 struct FleetArgs {
     /// Simulated ranks of the fleet
@@ -116,7 +116,7 @@ struct FleetArgs {
     prefill_tokens_per_s: Option<u32>,
 }
 
-/// Blocks beside those of the devices.
+/// Blocks in tiers behind the devices.
 #[derive(Debug, Args)]
 struct TierArgs {
     /// Blocks that the host of one rank keeps beside those; for at most 512 ranks
@@ -127,7 +127,7 @@ struct TierArgs {
     pool_blocks: usize,
 }
 
-/// Where the figures go beside the table.
+/// Destinations of the figures beside the table.
 #[derive(Debug, Args)]
 struct OutputArgs {
     /// Write the figures as JSON there, `-` for standard output
@@ -215,27 +215,27 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     print(&as_json(&runs, rate), &args.output, out, |out| table(&runs, rate, out))
 }
 
-/// Writes the figures as JSON where the flags say so, and the table unless the JSON is printed.
+/// Writes the figures as JSON if a flag asks for it, and the table unless the JSON is printed.
 fn print<W: Write>(
     figures: &serde_json::Value,
     output: &OutputArgs,
     out: &mut W,
     table: impl FnOnce(&mut W) -> io::Result<()>,
 ) -> Result<(), String> {
-    let said = |result: io::Result<()>| result.map_err(|error| error.to_string());
+    let written = |result: io::Result<()>| result.map_err(|error| error.to_string());
     match output.json.as_deref() {
-        Some(file) if file == Path::new("-") => said(writeln!(out, "{figures:#}")),
+        Some(file) if file == Path::new("-") => written(writeln!(out, "{figures:#}")),
         file => {
             if let Some(file) = file {
                 std::fs::write(file, format!("{figures:#}\n"))
                     .map_err(|error| format!("--json {}: {error}", file.display()))?;
             }
-            said(table(out))
+            written(table(out))
         }
     }
 }
 
-/// The policy that `--bound` is about.
+/// The policy that `--bound` compares.
 fn only(rules: &[(String, Rule)]) -> Result<&(String, Rule), String> {
     match rules {
         [rule] => Ok(rule),
@@ -243,7 +243,7 @@ fn only(rules: &[(String, Rule)]) -> Result<&(String, Rule), String> {
     }
 }
 
-/// One policy beside a clairvoyant assignment, see `src/simulate/bound.rs`.
+/// Table of a policy beside a clairvoyant assignment, see `src/simulate/bound.rs`.
 fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Result<()> {
     let columns = ("assignment", "refused", "TTFT mean", "p99 ms", "goodput");
     let (assignment, refused, mean, p99, goodput) = columns;
@@ -260,7 +260,7 @@ fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Re
     writeln!(out, "{name} over annealed, mean: {:.3}", found.policy_over_annealed)
 }
 
-/// In the index, each host and the pool have a number beside those of the ranks.
+/// In the index, each host and the pool have numbers beside the ranks' numbers.
 fn check_numbers(fleet: &FleetArgs) -> Result<(), String> {
     let hosts = if fleet.tiers.host_blocks > 0 { 2 } else { 1 };
     let pools = usize::from(fleet.tiers.pool_blocks > 0);
@@ -287,7 +287,7 @@ fn check_pairs(fleet: &FleetArgs, rules: &[(String, Rule)]) -> Result<(), String
     }
 }
 
-/// What the ranks are like, in turn.
+/// Speeds of the ranks, in turn.
 fn engines(fleet: &FleetArgs) -> Result<Vec<ModelSpeed>, String> {
     if let Some(speed) = fleet.prefill_tokens_per_s {
         return Ok(vec![ModelSpeed::of_prompts(f64::from(speed))]);
@@ -303,17 +303,17 @@ fn engine(file: &Path) -> Result<ModelSpeed, String> {
     ModelSpeed::from_toml(&text).map_err(|error| failed(&error))
 }
 
-/// The settings of a file; its workers are nobody here.
+/// The settings of a file, without its workers.
 fn config(file: Option<&Path>) -> Result<Config, String> {
     let Some(file) = file else { return Ok(Config::default()) };
     let flags = Flags { workers: vec![NO_WORKER.to_owned()], ..Flags::default() };
     let loaded = ConfigSource { file: Some(file.to_owned()), flags }.load()?;
-    let mut said = Vec::new();
-    findings::write(&loaded.findings, &mut said).map_err(|error| error.to_string())?;
-    loaded.usable().map_err(|_| String::from_utf8_lossy(&said).into_owned())
+    let mut findings_text = Vec::new();
+    findings::write(&loaded.findings, &mut findings_text).map_err(|error| error.to_string())?;
+    loaded.usable().map_err(|_| String::from_utf8_lossy(&findings_text).into_owned())
 }
 
-/// Each policy in turn, with a bar on a terminal.
+/// Runs each policy in turn, with a progress bar on a terminal.
 fn all(trace: &Trace, plan: &SimPlan, rules: Vec<(String, Rule)>) -> Vec<(String, PolicyRun)> {
     let each = trace.requests.len() as u64;
     let bar = ProgressBar::new(each * rules.len() as u64).with_style(style());
@@ -361,7 +361,7 @@ fn as_json(runs: &[(String, PolicyRun)], rate: u64) -> serde_json::Value {
     json!({ "policies": policies, "simulated_requests_per_s": rate })
 }
 
-/// The summary, and what the routers have cost.
+/// The summary, and the routers' cost.
 fn figures(run: &PolicyRun) -> serde_json::Value {
     let mut figures = json!(run.summary);
     if let Some(members) = figures.as_object_mut() {

@@ -1,4 +1,5 @@
-//! `forebay top`: the live stream of a router to `forebay_top`, keys to it, frames to the terminal.
+//! `forebay top`: feeds a router's live stream and keys to `forebay_top`, and frames to the
+//! terminal.
 
 use super::process::{finish, run_local};
 use super::router_stream::{RouterStream, SILENCE_MAX, StreamFiles, cause, silent};
@@ -12,14 +13,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
-/// From a lost connection to the next one.
+/// Pause before a lost connection is opened again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Keys and snapshots that wait to be drawn.
 const UNSEEN_MAX: usize = 64;
-/// Width of what `--once` prints.
+/// Width of the output of `--once`.
 const TEXT_COLUMNS: u16 = 132;
 
-/// Flags of `forebay top`: which router, and how.
+/// Flags of `forebay top`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     forebay top\n  \
@@ -43,7 +44,7 @@ pub(super) struct TopArgs {
     ca_file: Option<PathBuf>,
 }
 
-/// What wakes the command.
+/// Events of the command.
 enum Wakeup {
     Key(TopKey),
     Resized,
@@ -60,14 +61,14 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     finish(shown)
 }
 
-/// The flags as a stream, or what is wrong with them.
+/// The stream that the flags describe, or their fault.
 pub(super) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
     let token = args.token_file.as_deref();
     let ca = args.ca_file.as_deref();
     RouterStream::new(&args.router, "/live", StreamFiles { token, ca })
 }
 
-/// Hands each snapshot on, until `take` says no.
+/// Passes each snapshot to `take`, until it returns false.
 async fn snapshots(
     stream: &RouterStream,
     mut take: impl AsyncFnMut(Snapshot) -> bool,
@@ -89,7 +90,7 @@ async fn snapshots(
     Err("the stream ended".to_owned())
 }
 
-/// Two snapshots make rates.
+/// Waits for two snapshots, since rates need both.
 async fn once(stream: &RouterStream, args: &TopArgs) -> Result<(), String> {
     let mut app = App::new(&args.router, false);
     let followed = snapshots(stream, async |snapshot| {
@@ -107,7 +108,7 @@ async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
     let mut terminal = TerminalGuard::new(io::stdout())
         .map_err(|error| format!("no terminal ({error}); `--once` needs none"))?;
     let from_keys = seen.clone();
-    // Reads block. The process ends while one does.
+    // Reads block. The process ends without joining the thread.
     let reading = std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
         keys(|key| from_keys.blocking_send(key.map_or(Wakeup::Resized, Wakeup::Key)).is_ok());
     });
@@ -120,7 +121,7 @@ async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
     }
 }
 
-/// Opens the stream again after each end, until nobody looks.
+/// Opens the stream again after each end, until the screen closes.
 async fn follow(stream: RouterStream, seen: Sender<Wakeup>) {
     while !seen.is_closed() {
         let handed = snapshots(&stream, async |snapshot| {

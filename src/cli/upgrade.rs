@@ -1,4 +1,4 @@
-//! `forebay upgrade`: the running router starts its program again, and hands over to it.
+//! `forebay upgrade`: makes the running router start its program again and hand over to it.
 
 use super::process::failed;
 use clap::Args;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Flags of `upgrade`: which router.
+/// Flags of `upgrade`, which select the router.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: install the new binary in the old one's place, then\n  \
     forebay upgrade -c /etc/forebay.toml\n\n\
@@ -42,12 +42,12 @@ fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
              address with --listen, or run this as root or as the router's user"
         )
     })?;
-    // Whoever reads it or not: the upgrade is done.
+    // A failed print is ignored: the upgrade is done.
     let _ = writeln!(out, "process {process} serves on {listen}");
     Ok(())
 }
 
-/// Where the router listens.
+/// Address that the router listens on.
 fn listen(args: &UpgradeArgs) -> Result<SocketAddr, String> {
     let source = ConfigSource { file: args.config.clone(), flags: Flags::default() };
     args.listen.map_or_else(|| source.load().map(|loaded| loaded.config.listen), Ok)
