@@ -7,17 +7,17 @@ use crate::row::{RankRow, RowKey, rows};
 use crate::snapshot::{Snapshot, WholePart};
 use std::collections::VecDeque;
 
-/// Events that are kept.
+/// Events that are stored.
 const EVENTS_MAX: usize = 64;
-/// Longest filter that can be typed.
+/// Longest filter.
 const FILTER_CHARS_MAX: usize = 64;
-/// Rows of a step by page.
+/// Rows per page step.
 const PAGE_ROWS: usize = 10;
 
-/// A key, as far as there is a use for it.
+/// A key with a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopKey {
-    /// A character that was typed.
+    /// A typed character.
     Char(char),
     /// To the row above.
     Up,
@@ -35,31 +35,31 @@ pub enum TopKey {
     Home,
     /// To the last row.
     End,
-    /// Detail of a rank, or the end of a filter.
+    /// Opens the detail of a rank, or ends the filter input.
     Enter,
-    /// Back, or without a filter.
+    /// Goes back, or clears the filter.
     Escape,
-    /// The last character of the filter goes.
+    /// Deletes the last character of the filter.
     Backspace,
     /// Control-C: ends the command.
     Interrupt,
 }
 
-/// Does the command go on?
+/// Whether the command continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The frame has to be drawn.
+    /// The frame must be drawn.
     Draw,
-    /// The user has had enough.
+    /// The user quits the command.
     Quit,
 }
 
 /// State of the router's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamLink {
-    /// Snapshots of the router come in.
+    /// Snapshots of the router arrive.
     Up,
-    /// None come, and why.
+    /// No snapshots arrive, with the reason.
     Lost(String),
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct SeenEvent {
     pub(crate) text: String,
 }
 
-/// What one snapshot shows.
+/// Contents of a snapshot for display.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShownFleet {
     pub(crate) uptime_ms: u64,
@@ -90,7 +90,7 @@ pub(crate) struct ShownFleet {
     pub(crate) events: VecDeque<SeenEvent>,
 }
 
-/// How the user looks at the fleet.
+/// The user's view of the fleet.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) mode: Mode,
@@ -107,7 +107,7 @@ pub(crate) struct ShownQueue {
     pub(crate) drained_per_s: Option<f64>,
 }
 
-/// All that `forebay top` knows.
+/// State of `forebay top`.
 #[derive(Debug)]
 pub struct App {
     pub(crate) router: String,
@@ -121,7 +121,7 @@ pub struct App {
 }
 
 impl App {
-    /// `router`: its address, as the user wrote it.
+    /// `router`: its address as the user wrote it.
     #[must_use]
     pub fn new(router: &str, has_colors: bool) -> Self {
         Self {
@@ -142,16 +142,16 @@ impl App {
         }
     }
 
-    /// The stream ended, or could not be opened.
+    /// Records that the stream ended, or could not be opened.
     pub fn lost(&mut self, why: &str) {
         self.link = StreamLink::Lost(clean(why));
     }
 
-    /// Takes a snapshot in.
+    /// Applies a snapshot.
     pub fn update(&mut self, snapshot: &Snapshot) {
         self.link = StreamLink::Up;
         if self.recent.push(snapshot) {
-            // Another process counts its events, and its fleets, from the start.
+            // Another process numbers its events, and its fleets, from the start.
             self.live.events.clear();
             self.whole = None;
         }
@@ -170,7 +170,7 @@ impl App {
         live.queue.drained_per_s =
             snapshot.pools.iter().filter_map(|pool| pool.drain_rate).reduce(|a, b| a + b);
         live.take_events(snapshot);
-        // Columns of another fleet do not fit; a whole snapshot comes.
+        // Columns of another fleet generation do not fit; a whole snapshot follows.
         if let Some((generation, whole)) = &self.whole
             && *generation == snapshot.generation
         {
@@ -180,7 +180,7 @@ impl App {
         }
     }
 
-    /// Are there ranks or figures to show?
+    /// True once rates are available, which need two snapshots.
     #[must_use]
     pub const fn has_rates(&self) -> bool {
         self.live.figures.answered_per_s.is_some()
@@ -190,7 +190,7 @@ impl App {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
-    /// The rows that the filter leaves, in their order.
+    /// Rows that match the filter, sorted.
     pub(crate) fn shown(&self) -> Vec<&RankRow> {
         let wanted = self.look.filter.to_lowercase();
         let mut shown: Vec<&RankRow> =
@@ -205,14 +205,14 @@ impl App {
         shown
     }
 
-    /// Place of the selected row; the first row where that rank is not shown.
+    /// Index of the selected row; the first row if that rank is not shown.
     pub(crate) fn selected(&self, shown: &[&RankRow]) -> usize {
         let is_it =
             |row: &&RankRow| self.look.selected.as_ref().is_some_and(|key| row.key() == *key);
         shown.iter().position(is_it).unwrap_or(0)
     }
 
-    /// A key was pressed.
+    /// Handles a key press.
     pub fn press(&mut self, key: TopKey) -> Next {
         match (self.look.mode, key) {
             (_, TopKey::Interrupt) => return Next::Quit,
@@ -275,7 +275,7 @@ impl App {
 }
 
 impl ShownFleet {
-    /// An event that grows keeps its id.
+    /// Adds new events; an event that grew replaces the event with its id.
     fn take_events(&mut self, snapshot: &Snapshot) {
         for event in &snapshot.events {
             let text = clean(&event.text);

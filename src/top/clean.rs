@@ -1,17 +1,17 @@
-//! Names as they may be written to a terminal: a worker chooses its models' names, and a name must
-//! not move the cursor, ring or turn the line around.
+//! Sanitizes text for a terminal: a worker chooses its models' names, and a name must not move the
+//! cursor, ring the bell or reverse the line.
 
 /// Longest text of a cell, a name or an event, in characters.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// The text without what a terminal would act on, bounded.
+/// Replaces characters that a terminal would act on, and bounds the length.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(shown).take(TEXT_CHARS_MAX).collect()
 }
 
 const fn shown(char: char) -> char {
     match char {
-        // C0, C1 and DEL; marks of direction; what has no width; separators of lines; tags.
+        // C0, C1 and DEL; bidirectional marks; zero-width characters; line separators; tags.
         '\0'..='\u{1f}'
         | '\u{7f}'..='\u{9f}'
         | '\u{ad}'

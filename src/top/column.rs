@@ -1,11 +1,11 @@
-//! The columns of the fleet: what each shows, and how rows are ordered by it.
+//! The columns of the fleet: text and sort order of each.
 
 use crate::figures::{count, percent, rate, span};
 use crate::row::RankRow;
 use std::cmp::Ordering;
 
-/// A column. `width`: room for the name and the sign of the order. `drop_first`: in a narrow
-/// terminal, columns with a higher number go first.
+/// A column. `width`: room for the name and the sort mark. `drop_first`: a narrow terminal drops
+/// columns with a higher number first.
 #[derive(Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Column {
     pub(crate) is_right: bool,
     pub(crate) drop_first: u8,
     pub(crate) text: fn(&RankRow) -> String,
-    /// The order that is of use first: names from the start, figures from the largest.
+    /// Default order: names ascending, figures descending.
     pub(crate) order: fn(&RankRow, &RankRow) -> Ordering,
 }
 
@@ -33,7 +33,7 @@ macro_rules! figure {
     };
 }
 
-/// All columns; the first is as wide as there is room.
+/// All columns; the first takes the remaining width.
 pub(crate) static COLUMNS: [Column; 13] = [
     Column {
         name: "worker",
@@ -92,7 +92,7 @@ pub(crate) static COLUMNS: [Column; 13] = [
     },
 ];
 
-/// What is not known stands last.
+/// Unknown values sort last.
 fn largest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
     let a = a.unwrap_or(f64::NEG_INFINITY);
     let b = b.unwrap_or(f64::NEG_INFINITY);
@@ -139,7 +139,7 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// The columns that a line of this width has room for, with the width of the first.
+/// Columns that fit into a line of this width, with the width of the first.
 pub(crate) fn fitting(width: usize) -> (Vec<usize>, usize) {
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
     let needed = |shown: &[usize]| -> usize {

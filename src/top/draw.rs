@@ -1,4 +1,4 @@
-//! Frames: the state as cells of a terminal, and as text.
+//! Frames: the state as terminal cells, and as text.
 
 use crate::app::{App, Mode, StreamLink};
 use crate::column::{COLUMNS, NAME_WIDTHS, fitting};
@@ -9,11 +9,11 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::Span;
 
-/// Lines of events, where there is room.
+/// Lines of events, if there is room.
 const EVENT_LINES: u16 = 5;
-/// Lines of a terminal that has room for events.
+/// Minimum height of a terminal that shows events.
 const LINES_WITH_EVENTS_MIN: u16 = 11;
-/// Lines beside fleet and events: two of the head, the names of columns, the help.
+/// Lines beside fleet and events: two head lines, the column names, the help.
 const OTHER_LINES: u16 = 4;
 /// Lines of the longest text that `--once` prints.
 const TEXT_LINES_MAX: u16 = 1_100;
@@ -21,7 +21,7 @@ const TEXT_LINES_MAX: u16 = 1_100;
 const HELP: &str = "q quit  s/S sort  r reverse  / filter  f freeze  enter detail  arrows move";
 const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
 
-/// One frame as text, as wide as this, with all ranks.
+/// A frame as text of this width, with all ranks.
 #[must_use]
 pub fn text(app: &App, width: u16) -> String {
     let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
@@ -30,7 +30,7 @@ pub fn text(app: &App, width: u16) -> String {
     let mut buffer = Buffer::empty(area);
     app.draw(area, &mut buffer);
     let line = |y: u16| symbols(&buffer, y);
-    // The last line is the help, and nobody presses a key.
+    // Omits the help line, which is about keys.
     (0..height.saturating_sub(1))
         .map(line)
         .filter(|line| !line.is_empty())
@@ -189,7 +189,7 @@ impl App {
     }
 }
 
-/// The text of one line. A wide character takes two cells, of which the second is none of the text.
+/// The text of a line. A wide character occupies two cells; the second is skipped.
 pub(crate) fn symbols(buffer: &Buffer, y: u16) -> String {
     let mut text = String::new();
     let mut x = 0_u16;
@@ -201,14 +201,14 @@ pub(crate) fn symbols(buffer: &Buffer, y: u16) -> String {
     text.trim_end().to_owned()
 }
 
-/// One line, cut at the edge.
+/// Draws a line, cut at the edge.
 fn line(to: &mut Buffer, area: Rect, y: u16, text: &str, style: Style) {
     if y < area.height {
         to.set_stringn(area.x, area.y + y, text, usize::from(area.width), style);
     }
 }
 
-/// A text in its column, with a space after it.
+/// Pads a text to its column, with a space after it.
 fn cell(text: &str, width: usize, is_right: bool) -> String {
     let cut: String = text.chars().take(width).collect();
     if is_right { format!("{cut:>width$} ") } else { format!("{cut:<width$} ") }

@@ -1,17 +1,17 @@
-//! Rates and quantiles: differences of two snapshots, computed as the live page does.
+//! Rates and quantiles: differences of two snapshots, computed as on the live page.
 
 use crate::snapshot::{Snapshot, StageCounts, StageSeconds};
 use std::collections::VecDeque;
 
-/// Snapshots that are kept; one comes each second.
+/// Stored snapshots; about 1 arrives per second.
 const KEPT_MAX: usize = 40;
-/// Snapshots come a little less than a second apart.
+/// Tolerance: snapshots arrive slightly less than a second apart.
 const SLACK_MS: u64 = 300;
 const RATE_MS: u64 = 5_000;
 const STAGE_MS: u64 = 10_000;
 const SHARE_MS: u64 = 30_000;
 
-/// What is kept of a snapshot.
+/// Stored part of a snapshot.
 #[derive(Clone, Debug)]
 struct KeptSnapshot {
     uptime_ms: u64,
@@ -31,7 +31,7 @@ pub(crate) struct RecentSnapshots {
     kept: VecDeque<KeptSnapshot>,
 }
 
-/// The line of figures. `None`: not known yet.
+/// Figures of the head line. `None`: unknown yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FigureLine {
     pub(crate) answered_per_s: Option<f64>,
@@ -43,7 +43,7 @@ pub(crate) struct FigureLine {
 }
 
 impl RecentSnapshots {
-    /// Takes a snapshot in. True if another process sent this one: then nothing older is kept.
+    /// Stores a snapshot. True if it is from another process: older snapshots are then dropped.
     pub(crate) fn push(&mut self, snapshot: &Snapshot) -> bool {
         let is_other = self.kept.back().is_some_and(|last| snapshot.uptime_ms < last.uptime_ms);
         if is_other {
@@ -98,8 +98,8 @@ impl RecentSnapshots {
         Some(((read(new)? - read(old)?) / seconds).max(0.0))
     }
 
-    /// Requests that a rank ends per second, since the fleet last changed: ranks have other places
-    /// in another fleet.
+    /// Requests that a rank ends per second since the fleet last changed: rank positions change
+    /// with the fleet.
     pub(crate) fn ended_per_s(&self, place: usize) -> Option<f64> {
         let generation = self.kept.back()?.generation;
         let is_same = |kept: &KeptSnapshot| kept.generation == generation;
@@ -130,7 +130,7 @@ impl RecentSnapshots {
     }
 }
 
-/// A quantile as Prometheus' `histogram_quantile` has it.
+/// A quantile as in Prometheus' `histogram_quantile`.
 fn quantile(
     bounds: &[f64],
     from: Option<&StageCounts>,
@@ -158,7 +158,7 @@ fn quantile(
     bounds.last().copied()
 }
 
-/// Counts of any size in at most five characters.
+/// Formats a count of any size in at most five characters.
 pub(crate) fn count(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".to_owned() };
     match value {
@@ -193,7 +193,7 @@ pub(crate) fn seconds(value: Option<f64>) -> String {
     }
 }
 
-/// How long, in the two largest units.
+/// Formats a duration in its two largest units.
 pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1_000;
     let minutes = ms / 60_000;

@@ -1,7 +1,7 @@
-//! What `forebay top` shows: the live stream of a router, as lines of a terminal.
+//! The display of `forebay top`: the live stream of a router on a terminal.
 //!
-//! [`App`] takes snapshots and keys, and draws frames into a buffer; it knows no socket and no
-//! clock. [`LineReader`] cuts the stream into snapshots. Only [`TerminalGuard`] touches the
+//! [`App`] takes snapshots and keys, and draws frames into a buffer; it uses no socket and no
+//! clock. [`LineReader`] splits the stream into snapshots. Only [`TerminalGuard`] accesses the
 //! terminal.
 
 mod app;

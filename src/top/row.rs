@@ -1,11 +1,11 @@
-//! One line of the fleet: a rank with its figures.
+//! A row of the fleet: a rank with its figures.
 
 use crate::clean::clean;
 use crate::figures::RecentSnapshots;
 use crate::snapshot::{ShownWorker, Snapshot, WholePart};
 use std::collections::BTreeMap;
 
-/// What a rank is doing, mildest first.
+/// State of a rank, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowState {
     Up,
@@ -19,7 +19,7 @@ pub(crate) enum RowState {
 }
 
 impl RowState {
-    /// A sign and a word, so that no color is needed.
+    /// A sign and a word, so that color is not needed.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Up => "  up",
@@ -34,10 +34,10 @@ impl RowState {
     }
 }
 
-/// Which rank: the name of its worker, and its number there.
+/// Identifies a rank: worker name and rank number.
 pub(crate) type RowKey = (String, u64);
 
-/// A rank, with names that a terminal may show.
+/// A rank, with sanitized names.
 #[derive(Clone, Debug)]
 pub(crate) struct RankRow {
     pub(crate) names: RankNames,
@@ -45,13 +45,13 @@ pub(crate) struct RankRow {
     pub(crate) waits_for: Option<String>,
     pub(crate) load: RowLoad,
     pub(crate) feed: Option<String>,
-    /// Until the rejection window of the rank's pool ends.
+    /// Remaining time of the rejection window of the rank's pool.
     pub(crate) window_ms: Option<u64>,
     /// All figures of the rank, by metric.
     pub(crate) figures: Vec<(String, f64)>,
 }
 
-/// Who a rank is.
+/// Names and properties of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct RankNames {
     pub(crate) worker: String,
@@ -62,16 +62,16 @@ pub(crate) struct RankNames {
     pub(crate) role: String,
 }
 
-/// What a rank has and does, where known.
+/// Load of a rank, as far as known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLoad {
     pub(crate) in_flight: Option<f64>,
     pub(crate) limit: Option<f64>,
     pub(crate) waiting: Option<f64>,
     pub(crate) prefill_tokens: Option<f64>,
-    /// Share of the KV cache that running requests hold, as the engine says.
+    /// Share of the KV cache that running requests hold, as the engine reports.
     pub(crate) kv_usage: Option<f64>,
-    /// Share of the KV cache that the index knows blocks of.
+    /// Share of the KV cache with blocks in the index.
     pub(crate) cache_fill: Option<f64>,
     pub(crate) ended_per_s: Option<f64>,
     pub(crate) block_size: Option<f64>,
@@ -82,7 +82,7 @@ impl RankRow {
         (self.names.worker.clone(), self.names.dp_rank)
     }
 
-    /// Is the text in what the row says? `wanted` is in lower case.
+    /// True if the row contains the text. `wanted` is in lower case.
     pub(crate) fn has(&self, wanted: &str) -> bool {
         let feed = self.feed.as_deref().unwrap_or("no KV events");
         let RankNames { worker, url, engine, role, models, .. } = &self.names;
@@ -92,7 +92,7 @@ impl RankRow {
     }
 }
 
-/// All ranks, in the order of the fleet. `whole` and `snapshot` are of one generation.
+/// All ranks in fleet order. `whole` and `snapshot` must have the same generation.
 pub(crate) fn rows(
     whole: &WholePart,
     snapshot: &Snapshot,

@@ -1,11 +1,11 @@
-//! A snapshot of the live stream, as far as the terminal shows it. What a snapshot lacks is empty:
-//! the router may be another version.
+//! A snapshot of the live stream, as far as the terminal shows it. Missing members are empty: the
+//! router may be another version.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// One snapshot of the stream.
+/// A snapshot of the stream.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -15,7 +15,7 @@ pub struct Snapshot {
     pub(crate) reasons: Vec<String>,
     #[serde(flatten)]
     pub(crate) counts: SnapshotCounts,
-    /// Columns by the names of their metrics, with a place for each rank.
+    /// Columns by the names of their metrics, with an entry for each rank.
     pub(crate) ranks: BTreeMap<String, Vec<Value>>,
     pub(crate) pools: Vec<ShownPool>,
     pub(crate) events: Vec<ShownEvent>,
@@ -32,7 +32,7 @@ pub(crate) struct SnapshotCounts {
     pub(crate) stalled: Vec<bool>,
 }
 
-/// What changes with the fleet alone.
+/// The part that changes only with the fleet.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WholePart {
@@ -55,7 +55,7 @@ pub(crate) struct ShownWorker {
     pub(crate) models: Vec<String>,
 }
 
-/// Columns of what a rank is.
+/// Columns of rank properties.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Places {
@@ -102,7 +102,7 @@ pub(crate) struct ShownEvent {
 }
 
 impl Snapshot {
-    /// A line of the stream.
+    /// Parses a line of the stream.
     ///
     /// # Errors
     /// The line is no snapshot.
@@ -111,12 +111,12 @@ impl Snapshot {
         read.map_err(|error| format!("this is no snapshot of a Forebay router: {error}"))
     }
 
-    /// A figure of one rank, where the rank has this figure.
+    /// A figure of a rank, if the rank has it.
     pub(crate) fn figure(&self, name: &str, place: usize) -> Option<f64> {
         self.ranks.get(name)?.get(place)?.as_f64()
     }
 
-    /// A word of one rank.
+    /// A text figure of a rank.
     pub(crate) fn word(&self, name: &str, place: usize) -> Option<&str> {
         self.ranks.get(name)?.get(place)?.as_str()
     }

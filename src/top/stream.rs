@@ -1,4 +1,4 @@
-//! Server-sent events to the text of each, without I/O.
+//! Splits server-sent events into their data, without I/O.
 
 use std::fmt;
 
@@ -17,14 +17,14 @@ impl fmt::Display for TooLong {
 
 impl std::error::Error for TooLong {}
 
-/// Cuts bytes of a stream into the lines of data. The router writes one line for each event.
+/// Splits a stream into lines of data. The router writes a line per event.
 #[derive(Debug, Default)]
 pub struct LineReader {
     unread: Vec<u8>,
 }
 
 impl LineReader {
-    /// Bytes as they come, in any pieces; hands each whole line of data to `take`.
+    /// Takes bytes in any pieces; passes each whole data line to `take`.
     ///
     /// # Errors
     /// A line is too long.

@@ -1,4 +1,4 @@
-//! The terminal: raw while a guard lives, as it was after that.
+//! The terminal: in raw mode while a guard lives, restored after that.
 
 use crate::app::{App, TopKey};
 use crate::draw::symbols;
@@ -9,14 +9,14 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier};
 use std::io::{self, Write};
 
-/// Holds the terminal; gives it back when dropped.
+/// Owns the terminal; restores it when dropped.
 #[derive(Debug)]
 pub struct TerminalGuard<W: Write> {
     out: W,
 }
 
 impl<W: Write> TerminalGuard<W> {
-    /// Takes the terminal that `out` leads to.
+    /// Takes over the terminal behind `out`.
     ///
     /// # Errors
     /// There is no terminal.
@@ -27,10 +27,10 @@ impl<W: Write> TerminalGuard<W> {
         Ok(guard)
     }
 
-    /// Draws a frame: each line anew, without a clear that would flicker.
+    /// Draws a frame line by line, since clearing the screen would flicker.
     ///
     /// # Errors
-    /// The terminal has gone.
+    /// The terminal was closed.
     pub fn draw(&mut self, app: &App) -> io::Result<()> {
         let (width, height) = terminal::size()?;
         let area = Rect::new(0, 0, width, height);
@@ -44,7 +44,7 @@ impl<W: Write> TerminalGuard<W> {
         self.out.flush()
     }
 
-    /// One line, which has one style.
+    /// Draws a line, which has a single style.
     fn draw_line(&mut self, buffer: &Buffer, y: u16) -> io::Result<()> {
         let Some(first) = buffer.cell((0, y)) else { return Ok(()) };
         match first.fg {
@@ -67,14 +67,14 @@ impl<W: Write> TerminalGuard<W> {
 
 impl<W: Write> Drop for TerminalGuard<W> {
     fn drop(&mut self) {
-        // Nobody is left to tell where the terminal has gone.
+        // If the terminal was closed, an error cannot be shown.
         let _ = execute!(self.out, cursor::Show, terminal::LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
     }
 }
 
-/// Waits for keys and hands them on, until `take` says no or the terminal has gone. `None`: the
-/// size of the terminal has changed.
+/// Waits for keys and passes them to `take`, until it returns false or the terminal is closed.
+/// `None`: the terminal was resized.
 pub fn keys(mut take: impl FnMut(Option<TopKey>) -> bool) {
     while let Ok(event) = read() {
         let goes_on = match event {
