@@ -1,4 +1,4 @@
-//! What each act of the demo needs: engines with empty caches, a router before them, and people.
+//! Setup of each act of the demo: engines with empty caches, a router in front of them, and a load.
 
 use super::client::ChatClient;
 use super::conversations::{Conversations, ReplyForm, Sizes};
@@ -15,29 +15,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What all acts share.
+/// State shared by all acts.
 #[derive(Debug)]
 pub(super) struct DemoStage {
     pub(super) text: EngineText,
     pub(super) model_dir: PathBuf,
-    /// Where the first router has its page; the next ones take the same port.
+    /// Address of the first router's page; later routers use the same port.
     pub(super) admin: Option<SocketAddr>,
 }
 
-/// Engines, router and load, as they run.
+/// The running engines, router and load.
 #[derive(Debug)]
 pub(super) struct Act {
-    /// `None` once an engine is killed.
+    /// `None` for a killed engine.
     pub(super) engines: Vec<Option<EngineHandle>>,
     pub(super) router: DemoRouter,
     pub(super) crowd: Crowd,
     pub(super) outcomes: mpsc::UnboundedReceiver<(ReplyForm, DemoOutcome)>,
-    /// Since the load began.
+    /// Starts with the load.
     pub(super) clock: Clock,
 }
 
 impl Act {
-    /// Starts everything; says where the page is if it is a new place.
+    /// Starts everything; prints the page's address if it has changed.
     pub(super) async fn start(
         policy: DemoPolicy,
         stage: &mut DemoStage,
@@ -65,7 +65,7 @@ impl Act {
         self.clock.now().0 as f64 / 1e9
     }
 
-    /// Requests running and waiting in each engine; `None` for one that is killed.
+    /// Requests running and waiting in each engine; `None` for a killed engine.
     pub(super) fn rank_loads(&self) -> Vec<Option<usize>> {
         self.engines.iter().map(|engine| engine.as_ref().map(load_of)).collect()
     }
@@ -78,7 +78,7 @@ impl Act {
     }
 }
 
-/// Part of an act in which caches are cold and nothing is counted.
+/// Part of an act with cold caches, which is not measured.
 pub(super) fn warm_up_s(total_s: f64) -> f64 {
     (total_s * WARM_UP_SHARE).min(WARM_UP_S_MAX)
 }
@@ -102,8 +102,8 @@ fn engine_config() -> EngineConfig {
 }
 
 const ENGINES: usize = 4;
-/// 40 conversations that grow to 1,340 tokens each, 6 system prompts among them: some 30,000 tokens
-/// at a time, of which one engine keeps 14,336 and four keep 57,344.
+/// 40 conversations that grow to 1,340 tokens each, with 6 system prompts: some 30,000 tokens at a
+/// time, of which an engine caches 14,336 and four engines 57,344.
 const SIZES: Sizes = Sizes {
     slots: 40,
     system_prompts: 6,

@@ -1,4 +1,4 @@
-//! The demo's HTTP client: sends one chat, reads the answer to its end, times the first token.
+//! The demo's HTTP client: sends a chat, reads the response to its end, times the first token.
 
 use super::conversations::ReplyForm;
 use super::meter::DemoOutcome;
@@ -6,7 +6,7 @@ use forebay_base::Clock;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Sends chats over kept connections.
+/// Sends chats over persistent connections.
 #[derive(Clone, Debug)]
 pub struct ChatClient {
     http: reqwest::Client,
@@ -46,7 +46,7 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// A stream as far as it was read.
+/// The received part of a stream.
 #[derive(Debug, Default)]
 struct StreamReading {
     unread: Vec<u8>,
@@ -57,7 +57,7 @@ struct StreamReading {
 }
 
 impl ChatClient {
-    /// A client that goes straight to its target, whatever proxies the environment names.
+    /// A client that ignores proxies of the environment.
     pub fn new(clock: Clock) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -68,8 +68,8 @@ impl ChatClient {
         Ok(Self { http, clock })
     }
 
-    /// Sends a chat to `url`; returns what happened and the text of the answer. What is no stream
-    /// has its first token when it is complete.
+    /// Sends a chat to `url`; returns the outcome and the text of the answer. A whole answer counts
+    /// as its first token.
     pub async fn chat(&self, url: &str, body: String, form: ReplyForm) -> (DemoOutcome, String) {
         let mut has_begun = false;
         let answer = self.try_chat(url, body, form, &mut has_begun).await;
@@ -118,7 +118,7 @@ fn answered(ttft_us: u64, usage: &Usage) -> DemoOutcome {
 }
 
 impl StreamReading {
-    /// Adds bytes as they came; `None` if an event is not what a chat sends.
+    /// Adds received bytes; `None` if an event is no chat chunk.
     fn take(&mut self, bytes: &[u8]) -> Option<()> {
         self.unread.extend_from_slice(bytes);
         let mut consumed = 0;

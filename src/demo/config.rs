@@ -1,14 +1,14 @@
-//! What `forebay demo` is asked to do.
+//! Configuration of `forebay demo`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `forebay demo` is asked to do.
+/// Configuration of `forebay demo`.
 #[derive(Clone, Debug)]
 pub struct DemoConfig {
-    /// How long each act is under load.
+    /// Time under load of each act.
     pub duration: Duration,
-    /// Where to write the figures as JSON.
+    /// File for the figures as JSON.
     pub json: Option<PathBuf>,
     /// Redraw in place instead of writing lines.
     pub terminal: bool,

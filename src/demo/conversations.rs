@@ -1,14 +1,14 @@
-//! The conversations of the demo: made-up chats that share a few system prompts and grow turn by
-//! turn. Pure data from a seed, so that every policy gets the same load.
+//! The conversations of the demo: generated chats that share a few system prompts and grow turn by
+//! turn. Pure data from a seed, so every policy gets the same load.
 
 use forebay_sim_engine::Tokenizer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Sizes of the load, in tokens of the engine's own tokenizer where nothing else is said.
+/// Sizes of the load, by default in tokens of the engine's own tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Conversations at the same time.
+    /// Concurrent conversations.
     pub slots: u32,
     /// Different system prompts, shared by all conversations.
     pub system_prompts: u32,
@@ -20,27 +20,27 @@ pub struct Sizes {
     pub answer_tokens: usize,
     /// Questions in a conversation.
     pub turns: u32,
-    /// Mean pause of the person before the next question, milliseconds.
+    /// Mean pause of the user before the next question, in milliseconds.
     pub think_ms: f64,
 }
 
-/// How a person wants the answers.
+/// Form of the requested answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyForm {
-    /// As a stream of events.
+    /// A stream of events.
     Streamed,
-    /// In one piece, when it is complete.
+    /// A whole response when it is complete.
     Whole,
 }
 
-/// Makes conversations, each from its number.
+/// Generates conversations, each from its number.
 #[derive(Debug)]
 pub struct Conversations {
     tokenizer: Arc<Tokenizer>,
     sizes: Sizes,
 }
 
-/// One conversation as far as it has come.
+/// A conversation so far.
 #[derive(Debug)]
 pub struct DemoConversation {
     number: u32,
@@ -56,7 +56,7 @@ impl Conversations {
         Self { tokenizer, sizes }
     }
 
-    /// The sizes that `new` was given.
+    /// The sizes passed to `new`.
     #[must_use]
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
@@ -88,7 +88,7 @@ impl Conversations {
         Some(body.to_string())
     }
 
-    /// Words that are one token each, so that lengths are exact.
+    /// Words of exactly 1 token each, so that lengths are exact.
     fn text(&self, seed: &[u32], token_count: usize) -> String {
         let ids = self.tokenizer.answer(seed, 0, token_count);
         ids.iter().map(|id| self.tokenizer.word(*id)).collect()

@@ -1,4 +1,4 @@
-//! Why the demo cannot run. Its message is what the command line prints.
+//! Reasons why the demo cannot run; the command line prints them.
 
 use forebay_sim_engine::EngineError;
 

@@ -1,6 +1,6 @@
-//! The third act: an engine is killed under load, as `kill -9` would. Half of the people read
-//! streams, half want whole answers. The router sends again what it has answered with no byte. A
-//! stream that has begun ends with its engine, and counts as cut.
+//! The third act: an engine is killed under load, as by `kill -9`. Half of the users read streams,
+//! half want whole answers. The router retries requests without a response byte. A stream that has
+//! begun ends with its engine, and counts as cut.
 
 use super::act::{Act, DemoStage, warm_up_s};
 use super::config::DemoConfig;
@@ -22,25 +22,25 @@ use tokio::time::sleep;
 pub(super) struct KillFigures {
     whole: FormAnswers,
     streams: FormAnswers,
-    killed: Option<Killed>,
-    /// From the kill to the mark `down`; `None` if the act was too short.
+    killed: Option<KilledEngine>,
+    /// Time from the kill to the state `down`; `None` if the act was too short.
     down_after: Option<Duration>,
-    /// Requests that went to a second engine after the first had been sent them.
+    /// Requests resent to a second engine.
     sent_again: u64,
 }
 
-/// The engine that was killed.
+/// The killed engine with its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Killed {
+struct KilledEngine {
     engine: usize,
-    /// Requests that it had at that moment.
+    /// Requests in the engine at the kill.
     requests: usize,
 }
 
-/// Requests of one form of answers.
+/// Requests with the same form of answers.
 #[derive(Debug, Default)]
 struct FormAnswers {
-    /// Since the act began.
+    /// Requests since the act began.
     all: Meter,
     /// From the end of the warm-up to the kill.
     before: Meter,
@@ -55,7 +55,7 @@ enum KillPhase {
     After,
 }
 
-/// Plays the act, to its end.
+/// Plays the act to its end.
 pub(super) async fn run(
     config: &DemoConfig,
     stage: &mut DemoStage,
@@ -89,8 +89,8 @@ async fn watch(
     let kill = sleep(config.duration.mul_f64(KILL_SHARE));
     let end = sleep(config.duration);
     tokio::pin!(kill, end);
-    let (told, mut down) = oneshot::channel();
-    let mut told = Some(told);
+    let (detected, mut down) = oneshot::channel();
+    let mut detected = Some(detected);
     loop {
         let last = tokio::select! {
             Some((form, outcome)) = act.outcomes.recv() => {
@@ -108,7 +108,7 @@ async fn watch(
                     kill.set(sleep(BUSY_LOOK_PERIOD));
                     continue;
                 }
-                figures.killed = kill_busiest(act, told.take())?;
+                figures.killed = kill_busiest(act, detected.take())?;
                 false
             }
             Ok(after) = &mut down, if figures.down_after.is_none() => {
@@ -132,12 +132,12 @@ async fn watch(
     }
 }
 
-/// Kills the engine with most requests. When the router says that the engine is down, `told` gets
-/// the time since.
+/// Kills the engine with the most requests. When the router reports the engine down, `detected`
+/// receives the time since the kill.
 fn kill_busiest(
     act: &mut Act,
-    told: Option<oneshot::Sender<Duration>>,
-) -> Result<Option<Killed>, DemoError> {
+    detected: Option<oneshot::Sender<Duration>>,
+) -> Result<Option<KilledEngine>, DemoError> {
     let loads = act.rank_loads();
     let busiest = loads.iter().enumerate().max_by_key(|(_, load)| **load);
     let Some((engine, Some(requests))) = busiest else { return Ok(None) };
@@ -146,14 +146,14 @@ fn kill_busiest(
     let client = act.router.admin_client()?;
     let clock = act.clock;
     let at = clock.now();
-    // It waits for the engine's thread, and this thread has clients to serve.
+    // `stop` waits for the engine's thread, and this thread must serve clients.
     tokio::task::spawn_blocking(move || handle.stop());
     tokio::spawn(async move {
         client.until_down(&url).await;
         let after = Duration::from_nanos(clock.now().since(at));
-        let _act_is_over = told.map(|told| told.send(after));
+        let _act_is_over = detected.map(|detected| detected.send(after));
     });
-    Ok(Some(Killed { engine, requests: *requests }))
+    Ok(Some(KilledEngine { engine, requests: *requests }))
 }
 
 impl KillFigures {
@@ -174,7 +174,7 @@ impl KillFigures {
         of(&self.whole) + of(&self.streams)
     }
 
-    /// For the live view.
+    /// Text for the live view.
     fn numbers(&self) -> String {
         let engine = match self.killed {
             Some(killed) => format!("  engine {} is killed", killed.engine),
@@ -188,7 +188,7 @@ impl KillFigures {
         )
     }
 
-    /// As `demo --json` writes them.
+    /// Figures for `demo --json`.
     pub(super) fn to_json(&self) -> Value {
         let down_ms = self.down_after.map(|after| rounded(after.as_secs_f64() * 1e3, 1));
         json!({
@@ -224,9 +224,9 @@ impl KillFigures {
         out
     }
 
-    /// What the table says, in sentences.
+    /// Summary of the table in sentences.
     pub(super) fn conclusion(&self) -> String {
-        let Some(Killed { engine, requests }) = self.killed else {
+        let Some(KilledEngine { engine, requests }) = self.killed else {
             return "No engine was killed.".into();
         };
         let down = match self.down_after {
@@ -268,9 +268,9 @@ impl FormAnswers {
     }
 }
 
-/// When the engine is killed, as a share of the act.
+/// Time of the kill, as a share of the act.
 const KILL_SHARE: f64 = 0.5;
-/// The kill waits a little for an engine with so many requests.
+/// The kill waits briefly for an engine with this many requests.
 const BUSY_REQUESTS: usize = 3;
 const BUSY_WAIT_S_MAX: f64 = 0.5;
 const BUSY_LOOK_PERIOD: Duration = Duration::from_millis(3);
@@ -289,7 +289,7 @@ mod tests {
         figures.add(ReplyForm::Whole, KillPhase::Before, answered(100_000));
         figures.add(ReplyForm::Whole, KillPhase::After, answered(120_000));
         figures.add(ReplyForm::Streamed, KillPhase::Before, answered(25_000));
-        figures.killed = Some(Killed { engine: 2, requests: 5 });
+        figures.killed = Some(KilledEngine { engine: 2, requests: 5 });
         figures
     }
 

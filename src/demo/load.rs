@@ -1,6 +1,6 @@
-//! The load: a fixed number of people who talk to the model, each asking, reading the answer,
-//! pausing, asking again. One task a person on the demo's runtime; outcomes go to one channel.
-//! Closed loop: a slow answer delays that person only.
+//! The load: a fixed number of users of the model. Each asks, reads the answer, pauses and asks
+//! again. A task per user on the demo's runtime; all outcomes go to the same channel. Closed loop:
+//! a slow answer delays only that user.
 
 use super::client::ChatClient;
 use super::conversations::{Conversations, ReplyForm};
@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Outcomes on their way to the meter. Unbounded by type; at most one a person is under way between
-/// two reads.
+/// Channel of outcomes to the meter. Unbounded by type; between two reads it receives at most 1 per
+/// user.
 pub(super) type OutcomeSink = mpsc::UnboundedSender<(ReplyForm, DemoOutcome)>;
 
-/// All people. The load ends when this is dropped.
+/// All users. The load ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Crowd {
     people: JoinSet<()>,
@@ -22,7 +22,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Starts everyone. `forms` go round: the first person wants the first, and so on.
+    /// Starts all users. `forms` are assigned in turn.
     pub(super) fn start(
         conversations: &Arc<Conversations>,
         client: &ChatClient,
@@ -49,7 +49,7 @@ impl Crowd {
         Self { people, leave }
     }
 
-    /// Nobody asks again. Returns when all have their answers, which the client's own limit bounds.
+    /// Ends the load after the current answers, which the client's timeout bounds.
     pub(super) async fn leave(mut self) {
         self.leave.send_replace(true);
         while self.people.join_next().await.is_some() {}
@@ -70,7 +70,7 @@ struct Person {
 impl Person {
     async fn talk(mut self) {
         let slots = self.conversations.sizes().slots;
-        // Nobody comes at the same moment as anybody else.
+        // Random start times avoid a burst.
         let share = self.random.f64() * 2.0;
         if self.leaves_during(share).await {
             return;
@@ -94,7 +94,7 @@ impl Person {
         }
     }
 
-    /// A pause; true if this is the time to go.
+    /// Pauses; true if the load ends meanwhile.
     async fn leaves_during(&mut self, share: f64) -> bool {
         let ms = self.conversations.sizes().think_ms * share;
         let pause = Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or_default();

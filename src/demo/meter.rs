@@ -1,27 +1,27 @@
-//! What the demo measures. Sums and a histogram, fed by one task; no clock, no I/O.
+//! Measurements of the demo. Sums and a histogram, fed by a single task; no clock, no I/O.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// One request as the client saw it.
+/// Outcome of a request at the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DemoOutcome {
-    /// The answer came in full.
+    /// The answer arrived in full.
     Answered {
-        /// From sending the request to the first token, microseconds.
+        /// Time from sending the request to the first token, in microseconds.
         ttft_us: u64,
-        /// Prompt length as the engine counted it.
+        /// Prompt length as counted by the engine.
         prompt_tokens: u64,
-        /// Part of the prompt that was in the engine's cache.
+        /// Prompt tokens from the engine's cache.
         cached_tokens: u64,
     },
     /// Refused, or ended before an answer began.
     Failed,
-    /// Ended in the middle of an answer, or not understood.
+    /// Ended in the middle of an answer, or with an invalid event.
     Cut,
 }
 
-/// Sums since its creation.
+/// Sums since the meter's creation.
 #[derive(Debug)]
 pub struct Meter {
     requests: u64,
@@ -32,14 +32,14 @@ pub struct Meter {
     ttft_us: Option<Histogram<u64>>,
 }
 
-/// Figures of one policy.
+/// Figures of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Requests that were answered in full.
     pub requests: u64,
     /// Requests without a full answer.
     pub errors: u64,
-    /// Prompt tokens found in caches, as a share of all, 0 to 1.
+    /// Share of prompt tokens found in caches, 0 to 1.
     pub hit_rate: f64,
     /// Median time to the first token.
     pub ttft_ms_p50: f64,
@@ -63,7 +63,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Adds what became of a request.
+    /// Adds the outcome of a request.
     pub fn add(&mut self, outcome: DemoOutcome) {
         match outcome {
             DemoOutcome::Failed => self.failed += 1,
@@ -123,7 +123,7 @@ impl Meter {
 }
 
 impl Figures {
-    /// As `demo --json` writes them.
+    /// Figures for `demo --json`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({

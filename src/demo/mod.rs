@@ -2,9 +2,9 @@
 //! first with KV-aware routing, then round robin, with a live view and a table. In a third act an
 //! engine is killed under load.
 //!
-//! Threads: the caller's runs the load and the view (`tokio`, one thread); engines and router bring
-//! their own. All ports are chosen by the system, everything is on loopback, and nothing stays
-//! behind. The sizes make all conversations together too large for the cache of one engine and
+//! Threads: the caller's thread runs the load and the view (`tokio`, one thread); engines and
+//! router have their own. All ports are chosen by the system, everything is on loopback, and no
+//! files remain. All conversations together are too large for the cache of a single engine and
 //! small enough for the four.
 
 mod act;
@@ -35,7 +35,7 @@ use serde_json::json;
 use std::io::Write;
 use view::Live;
 
-/// Runs the demo on the calling thread; what people read goes to `out`.
+/// Runs the demo on the calling thread; output goes to `out`.
 pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let folder = format!("forebay-demo-{:016x}", fastrand::u64(..));
@@ -44,9 +44,9 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     Tokenizer::write_built_in(&model_dir)?;
     let mut stage = DemoStage { text, model_dir: model_dir.clone(), admin: None };
     let shown = runtime.block_on(acts(config, &mut stage, out));
-    // Best effort: it is a folder for temporary files.
+    // Best effort: the folder is temporary.
     let _left_behind = std::fs::remove_dir_all(&model_dir);
-    let Shown { kv, round_robin, killed } = shown?;
+    let ActResults { kv, round_robin, killed } = shown?;
     if let Some(path) = &config.json {
         let policies = json!({ "kv": kv.to_json(), "round_robin": round_robin.to_json() });
         let figures = json!({ "policies": policies, "killed_engine": killed.to_json() });
@@ -55,7 +55,7 @@ pub fn run(config: &DemoConfig, out: &mut impl Write) -> Result<(), DemoError> {
     Ok(())
 }
 
-struct Shown {
+struct ActResults {
     kv: Figures,
     round_robin: Figures,
     killed: KillFigures,
@@ -65,7 +65,7 @@ async fn acts(
     config: &DemoConfig,
     stage: &mut DemoStage,
     out: &mut impl Write,
-) -> Result<Shown, DemoError> {
+) -> Result<ActResults, DemoError> {
     let kv = one_policy(config, DemoPolicy::Kv, stage, out).await?;
     let round_robin = one_policy(config, DemoPolicy::RoundRobin, stage, out).await?;
     writeln!(out, "{}", view::table(&kv, &round_robin))?;
@@ -74,7 +74,7 @@ async fn acts(
     let killed = kill::run(config, stage, out).await?;
     writeln!(out, "{}", killed.table())?;
     writeln!(out, "{}", killed.conclusion())?;
-    Ok(Shown { kv, round_robin, killed })
+    Ok(ActResults { kv, round_robin, killed })
 }
 
 async fn one_policy(

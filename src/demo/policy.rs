@@ -3,14 +3,14 @@
 /// The two policies that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DemoPolicy {
-    /// To the engine that holds the prefix.
+    /// Selects the engine that holds the prefix.
     Kv,
-    /// To each engine in turn.
+    /// Selects each engine in turn.
     RoundRobin,
 }
 
 impl DemoPolicy {
-    /// As in the configuration.
+    /// Name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! The router under test as the demo sees it: start it with a policy in front of some engines, wait
-//! until it is ready, stop it. The only file of the demo that knows the router.
+//! The router under test: starts it with a policy in front of engines, waits until it is ready,
+//! stops it. No other file of the demo uses the router.
 
 use super::error::DemoError;
 use super::policy::DemoPolicy;
@@ -17,7 +17,7 @@ pub(super) struct DemoRouter {
     server: ServerHandle,
 }
 
-/// Asks the admin API of a running router.
+/// Client of a router's admin API.
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     http: reqwest::Client,
@@ -36,8 +36,8 @@ struct WorkerRow {
 }
 
 impl DemoRouter {
-    /// Starts a router; returns once it is ready to serve. `admin` is where the page of an earlier
-    /// one was: a browser that shows it goes on.
+    /// Starts a router; returns once it is ready. `admin` is the page address of an earlier router,
+    /// so that a browser with the page reconnects.
     pub(super) async fn start(
         policy: DemoPolicy,
         engines: &[EngineHandle],
@@ -60,7 +60,7 @@ impl DemoRouter {
         config.health.interval = HEALTH_PERIOD;
         config.retry.after_send = true;
         let server = match server::start(config.clone(), false) {
-            // Somebody else has taken the port of the page.
+            // Another process has taken the port of the page.
             Err(_) if admin.is_some() => {
                 config.admin = any_port.into();
                 server::start(config, false)
@@ -73,17 +73,17 @@ impl DemoRouter {
         Ok(router)
     }
 
-    /// Where requests go in.
+    /// URL for requests.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.server.listen)
     }
 
-    /// Where its page is.
+    /// Address of the router's page.
     pub(super) fn admin(&self) -> SocketAddr {
         self.server.admin
     }
 
-    /// A client of its admin API.
+    /// A client of the router's admin API.
     pub(super) fn admin_client(&self) -> Result<AdminClient, DemoError> {
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(1)).build()?;
         Ok(AdminClient { http, url: format!("http://{}", self.server.admin) })
@@ -111,7 +111,7 @@ impl DemoRouter {
 }
 
 impl AdminClient {
-    /// Waits until the router says that a worker is down.
+    /// Waits until the router reports a worker down.
     pub(super) async fn until_down(&self, worker_url: &str) {
         loop {
             let page = self.page("/workers").await.unwrap_or_default();
@@ -124,7 +124,7 @@ impl AdminClient {
         }
     }
 
-    /// Requests that went to a second worker after the first had been sent them.
+    /// Requests that were resent to a second worker.
     pub(super) async fn retries(&self) -> Option<u64> {
         let page = self.page("/metrics").await?;
         let page = String::from_utf8_lossy(&page);
@@ -149,7 +149,7 @@ fn worker(engine: &EngineHandle) -> WorkerConfig {
     }
 }
 
-/// An engine that is killed is down after three checks.
+/// A killed engine is down after three checks.
 const HEALTH_PERIOD: Duration = Duration::from_millis(250);
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 const DRAIN: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
-//! Where the live view goes: redrawn in place on a terminal, else a line each second.
+//! Output of the live view: redrawn in place on a terminal, else a line per second.
 
 use super::view::{self, Live};
 use std::io::{self, Write};
 use std::time::Duration;
 use tokio::time::{Interval, interval};
 
-/// The live view of one act.
+/// The live view of an act.
 #[derive(Debug)]
 pub(super) struct Screen {
     is_terminal: bool,
@@ -24,7 +24,8 @@ impl Screen {
         self.ticks.tick().await;
     }
 
-    /// Draws over what was drawn before. The last line of a log would repeat what the table says.
+    /// Draws over the previous frame. Without a terminal, the last line is omitted, since the table
+    /// repeats it.
     pub(super) fn show(&mut self, live: &Live, last: bool, out: &mut impl Write) -> io::Result<()> {
         if self.is_terminal {
             let frame = view::frame(live);

@@ -1,4 +1,4 @@
-//! What the demo shows while it runs and at its end. Text from figures; no I/O.
+//! Text of the demo's live view and results. Text from figures; no I/O.
 
 use super::meter::Figures;
 use std::fmt::Write;
@@ -6,19 +6,19 @@ use std::fmt::Write;
 /// State of the running demo.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Live {
-    /// What is shown: the policy under test, or the third act.
+    /// The policy under test, or the third act.
     pub(super) title: &'static str,
-    /// Seconds since its load began, and how many it will run.
+    /// Seconds since the load began.
     pub(super) elapsed_s: f64,
     /// Length of the run.
     pub(super) total_s: f64,
     /// Figures so far, as text.
     pub(super) numbers: String,
-    /// Requests running and waiting in each engine; `None` for one that is killed.
+    /// Requests running and waiting in each engine; `None` for a killed engine.
     pub(super) rank_loads: Vec<Option<usize>>,
 }
 
-/// One line, for logs and pipes.
+/// A single line, for logs and pipes.
 #[must_use]
 pub(super) fn line(live: &Live) -> String {
     let load = |load: &Option<usize>| load.map_or_else(|| "x".into(), |load| load.to_string());
@@ -48,7 +48,7 @@ pub(super) fn frame(live: &Live) -> String {
     out
 }
 
-/// Moves the cursor back over a frame that was drawn before, clearing it.
+/// Moves the cursor back over a drawn frame, clearing it.
 #[must_use]
 pub(super) fn erase(frame: &str) -> String {
     "\x1b[1A\x1b[2K".repeat(frame.lines().count())
@@ -72,7 +72,7 @@ pub(super) fn table(kv: &Figures, round_robin: &Figures) -> String {
     out
 }
 
-/// The same as bars, on one scale for each figure.
+/// Both policies as bars, scaled per figure.
 #[must_use]
 pub(super) fn bars(kv: &Figures, round_robin: &Figures) -> String {
     let mut out = String::new();
@@ -93,14 +93,14 @@ fn bar(columns: usize) -> String {
     "#".repeat(columns.min(BAR_MAX))
 }
 
-/// Columns of a bar, one at least for what is more than nothing.
+/// Columns of a bar; a value above 0 has at least 1 column.
 fn in_columns(value: f64) -> usize {
     (0..BAR_MAX)
         .take_while(|column| *column as f64 + 0.5 <= value || (*column == 0 && value > 0.0))
         .count()
 }
 
-/// What the table says, in a sentence.
+/// Summary of the table in a sentence.
 #[must_use]
 pub(super) fn conclusion(kv: &Figures, round_robin: &Figures) -> String {
     if kv.requests == 0 || round_robin.requests == 0 {
@@ -117,7 +117,7 @@ pub(super) fn conclusion(kv: &Figures, round_robin: &Figures) -> String {
     )
 }
 
-/// Figures of a policy in one line.
+/// Figures of a policy in a single line.
 #[must_use]
 pub(super) fn numbers(figures: &Figures) -> String {
     if figures.requests + figures.errors == 0 {
