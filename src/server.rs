@@ -1,5 +1,5 @@
-//! Builds the rings, starts the shards and the control plane, and joins them at the end: the only
-//! place that names both planes.
+//! Builds the rings, starts the shards and the control plane, and joins them at the end. No other
+//! module names both planes.
 
 use crate::control::{
     self, ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
@@ -8,7 +8,7 @@ use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
 use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
-use forebay_dataplane::ingress::{self, BoundListener, Inherited};
+use forebay_dataplane::ingress::{self, BoundListener, InheritedListeners};
 use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
 use forebay_fleet::mailbox::{ClientDoor, wire};
@@ -30,27 +30,27 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two tries to bind an address, and how often: a second in all.
+/// Pause between attempts to bind an address, and their number: a second in total.
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 const BIND_TRIES: u32 = 50;
 
 /// A running router.
 #[derive(Debug)]
 pub struct ServerHandle {
-    /// Where it listens; the port is real even if 0 was asked for.
+    /// Address of `listen`, with the actual port if 0 was configured.
     pub listen: SocketAddr,
-    /// Where else it listens, in the order of the configuration.
+    /// Addresses of further listeners, in configuration order.
     pub listeners: Vec<SocketAddr>,
-    /// Where the admin API listens; port 0 where it has none.
+    /// TCP address of the admin API; port 0 for a Unix socket.
     pub admin: SocketAddr,
-    /// The same, or its socket in the file system.
+    /// Address of the admin API, or its Unix socket.
     pub admin_address: AdminAddress,
     stop: tokio::sync::watch::Sender<bool>,
     control: Option<JoinHandle<Result<(), ControlError>>>,
     shards: Vec<JoinHandle<()>>,
 }
 
-/// Why the router does not start. The text says what to do.
+/// Reason for a failed start. The text contains advice.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No core is configured.
@@ -65,10 +65,10 @@ pub enum StartError {
         key: &'static str,
         /// The address.
         address: AdminAddress,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Somebody listens where clients connect.
+    /// Another process listens on the client address.
     #[error(
         "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
          `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
@@ -77,10 +77,10 @@ pub enum StartError {
         /// The address.
         address: SocketAddr,
     },
-    /// A certificate or key cannot be used.
+    /// A certificate or key is unusable.
     #[error("TLS: {0}")]
     Tls(#[from] FilesFault),
-    /// A worker cannot be connected to over TLS.
+    /// TLS to a worker is misconfigured.
     #[error("TLS to a worker: {0}")]
     UpstreamTls(#[from] UpstreamFault),
     /// A token of the admin API cannot be read.
@@ -88,7 +88,7 @@ pub enum StartError {
     Token {
         /// The key of the config file.
         key: &'static str,
-        /// What is wrong with the file that it names.
+        /// Fault of the token file.
         what: String,
     },
     /// An entry of `client.trusted` is no address and no network.
@@ -97,12 +97,12 @@ pub enum StartError {
     /// The clients' keys cannot be read.
     #[error("`api_keys`: {0}")]
     Keys(KeyFileError),
-    /// A thread or descriptor cannot be had.
+    /// A thread or descriptor is not available.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Starts everything and returns at once. With `signals` SIGTERM and SIGINT drain the router, else
+/// Starts everything and returns at once. With `signals`, SIGTERM and SIGINT drain the router; else
 /// only [`ServerHandle::stop`] does.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> 
     begin(config, signals, None, FeedTimers::default())
 }
 
-/// The same, with feeds of KV events that wait for other times than the default.
+/// Like [`start`], with other timers for KV-event feeds.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
@@ -119,8 +119,8 @@ pub fn start_with(config: Config, feed_timers: FeedTimers) -> Result<ServerHandl
     begin(config, false, None, feed_timers)
 }
 
-/// The same, for a configuration that can be read again: `POST /admin/reload`, with `signals` also
-/// SIGHUP.
+/// Like [`start`], for a configuration that can be reloaded: `POST /admin/reload`, with `signals`
+/// also SIGHUP.
 ///
 /// # Errors
 /// [`StartError`]; nothing runs then.
@@ -157,7 +157,7 @@ fn begin(
     let models = place.as_ref().and_then(handed_models);
     let mut taken = place.as_ref().and_then(taken_over);
     let sockets = taken.as_mut().map(|taken| std::mem::take(&mut taken.sockets));
-    let mut inherited = Inherited::new(sockets.unwrap_or_default());
+    let mut inherited = InheritedListeners::new(sockets.unwrap_or_default());
     let listeners = bind_all(&mut config, &mut inherited)?;
     let admin = bind_admin(&config.admin, &mut inherited, taken.is_some());
     let admin = admin.map_err(refused("admin", config.admin.clone()))?;
@@ -179,12 +179,12 @@ fn begin(
     launch(Arc::new(config), driver, sockets, credentials, options)
 }
 
-/// By the system: neither number may be guessed.
+/// Drawn from the system: neither number may be guessable.
 fn random() -> io::Result<u64> {
     getrandom::u64().map_err(io::Error::from)
 }
 
-/// Who may call the admin API.
+/// Access rules of the admin API.
 fn access(config: &Config) -> Result<Access, StartError> {
     let tokens = control::admin_tokens(config);
     let tokens = tokens.map_err(|(key, what)| StartError::Token { key, what })?;
@@ -195,13 +195,13 @@ fn refused(key: &'static str, address: AdminAddress) -> impl FnOnce(io::Error) -
     move |source| StartError::Listen { key, address, source }
 }
 
-/// Where a process with this configuration is met; `None` where it can only run beside another.
+/// Handover socket of this configuration; `None` if the port is shared or chosen by the kernel.
 fn place(config: &Config) -> io::Result<Option<MeetingPlace>> {
     let is_alone = !config.listen_shared && config.listen.port() != 0;
     is_alone.then(|| MeetingPlace::of(config.listen)).transpose()
 }
 
-/// What the running process hands over, if one runs.
+/// Sockets and state of the running process, if one runs.
 fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
     let taken = forebay_handover::take(place);
     taken.unwrap_or_else(|error| {
@@ -210,7 +210,7 @@ fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
     })
 }
 
-/// The models of the workers of the running process. Without them it is taken over all the same.
+/// The worker models of the running process. The takeover succeeds without them too.
 fn handed_models(place: &MeetingPlace) -> Option<File> {
     let models = forebay_handover::take_models(place);
     models.unwrap_or_else(|error| {
@@ -219,7 +219,7 @@ fn handed_models(place: &MeetingPlace) -> Option<File> {
     })
 }
 
-/// What the next process gets.
+/// Sockets and program for the next process.
 fn offer(
     place: MeetingPlace,
     listeners: &[Vec<BoundListener>],
@@ -230,7 +230,7 @@ fn offer(
     if let AdminSocket::Tcp(listener) = admin {
         sockets.push(listener.try_clone()?.into());
     }
-    // Asked now: by the time of an upgrade another file has this name.
+    // Read now: by the time of an upgrade another file has this name.
     let path = std::env::current_exe()?;
     let program = Program { path, arguments: std::env::args_os().skip(1).collect() };
     Ok(HandoverOffer { place, sockets: sockets.into(), program })
@@ -238,7 +238,7 @@ fn offer(
 
 fn bind_admin(
     address: &AdminAddress,
-    inherited: &mut Inherited,
+    inherited: &mut InheritedListeners,
     is_taken_over: bool,
 ) -> io::Result<AdminSocket> {
     let port = address.port_address().and_then(|port| inherited.take(port).pop());
@@ -249,8 +249,8 @@ fn bind_admin(
     }
 }
 
-/// Binds, and tries again for a second where another socket has the address. Those of a process
-/// that was killed stay for some milliseconds: its rings are closed after its end.
+/// Binds, and retries for a second if the address is in use. Sockets of a killed process stay for
+/// some milliseconds: its rings are closed after its end.
 #[expect(clippy::disallowed_methods, reason = "nothing runs yet")]
 fn bind_in_time<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..BIND_TRIES {
@@ -264,10 +264,10 @@ fn bind_in_time<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     bind()
 }
 
-/// Binds every address for each shard, and notes which ports the kernel has chosen.
+/// Binds every address for each shard, and stores the ports that the kernel has chosen.
 fn bind_all(
     config: &mut Config,
-    inherited: &mut Inherited,
+    inherited: &mut InheritedListeners,
 ) -> Result<Vec<Vec<BoundListener>>, StartError> {
     let mut of_shards: Vec<_> = config.cores.iter().map(|_| Vec::new()).collect();
     let is_tls = config.speaks_tls();
@@ -287,14 +287,14 @@ fn bind_all(
     Ok(of_shards)
 }
 
-/// What there is to listen on, and who listens.
+/// InheritedListeners listeners, and the listeners of each shard.
 struct Shares<'a> {
-    inherited: &'a mut Inherited,
+    inherited: &'a mut InheritedListeners,
     of_shards: &'a mut [Vec<BoundListener>],
 }
 
-/// Binds one address for each shard, as far as there is no socket yet; returns it with its real
-/// port. Every socket is served: the kernel gives each of them its share of connections.
+/// Binds an address for each shard, unless there is an inherited socket; returns it with its actual
+/// port. Every inherited socket must be served: the kernel gives each a share of the connections.
 fn bind(
     address: SocketAddr,
     key: &'static str,
@@ -323,7 +323,7 @@ fn bind(
     Ok(address)
 }
 
-/// The ports that this process listens on.
+/// Listening sockets of this process.
 struct ServerSockets {
     /// For each shard, all on the same ports.
     listeners: Vec<Vec<BoundListener>>,
@@ -333,19 +333,19 @@ struct ServerSockets {
     handover: HandoverSetup,
 }
 
-/// What callers have to show.
+/// Credentials that callers and clients need.
 struct Credentials {
     access: Access,
     api_keys: Option<KeyRing>,
 }
 
-/// What decides how long the router runs, and with which configuration.
+/// Options for the run: signals, reload, timers.
 struct RunOptions {
-    /// The control plane listens to signals of the process.
+    /// The control plane handles signals of the process.
     signals: bool,
     reloader: Option<Reloader>,
     feed_timers: FeedTimers,
-    /// What the router calls itself towards workers.
+    /// Router id in `Via` fields to workers.
     router_id: RouterId,
 }
 
@@ -430,7 +430,7 @@ fn launch(
     Ok(ServerHandle { listen, listeners: further, admin, admin_address, stop, control, shards })
 }
 
-/// What the last process has left. Only its header is read here, for the seed; the rest is read
+/// The snapshot of the last process. Only its header is read here, for the seed; the rest is read
 /// while requests are served.
 fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
     let opened = SnapshotFile::open(path);
@@ -442,7 +442,7 @@ fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
     opened.ok().flatten()
 }
 
-/// What the running process has handed over.
+/// The index handed over by the running process.
 fn handed_index(file: File) -> Option<SnapshotFile> {
     let read = SnapshotFile::read(file);
     read.inspect_err(|reason| tracing::warn!("the index that was handed over: {reason}")).ok()
@@ -458,7 +458,7 @@ fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {
 }
 
 impl ServerHandle {
-    /// Asks for a drain: no new connections, streams finish up to `timeouts.drain`.
+    /// Begins a drain: no new connections, streams finish up to `timeouts.drain`.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -466,14 +466,15 @@ impl ServerHandle {
     /// Waits for the end of a drain.
     ///
     /// # Errors
-    /// What ended the router otherwise. Its threads may still run then: end the process.
+    /// The error that ended the router. Its threads may still run then: end the process.
     pub fn join(mut self) -> Result<(), ControlError> {
         self.join_threads()
     }
 
     fn join_threads(&mut self) -> Result<(), ControlError> {
         let Some(control) = self.control.take() else { return Ok(()) };
-        // Nobody controls the shards any more; one that hangs would never be joined.
+        // After a panic of the control thread the shards are uncontrolled, and a hanging shard
+        // could not be joined.
         control.join().unwrap_or(Err(ControlError::Panicked))?;
         for thread in self.shards.drain(..) {
             if thread.join().is_err() {

@@ -1,32 +1,32 @@
-//! Who is at the other end of a connection.
+//! The client of a connection.
 
 use forebay_identity::AddressPlace;
 use std::net::{IpAddr, SocketAddr};
 
-/// Whoever sends the requests of one connection.
+/// The client of a connection.
 #[derive(Debug)]
 pub struct ConnectedClient {
-    /// The other end of the connection.
+    /// Peer address of the connection.
     pub peer: SocketAddr,
-    /// Who has connected: the peer, or whom its PROXY header names.
+    /// Source address: the peer, or the source in its PROXY header.
     pub from: SocketAddr,
-    /// `from` is trusted to say for whom it sends its requests.
+    /// `from` is a trusted proxy, which names the client of each request.
     pub is_proxy: bool,
-    /// The client of the request that is served.
+    /// Client address of the current request.
     pub address: IpAddr,
-    /// Counts it among the connections of its address.
+    /// Counts the connection for its address.
     pub place: Option<AddressPlace>,
 }
 
 impl ConnectedClient {
-    /// A client that speaks for itself.
+    /// A client without a proxy.
     #[must_use]
     pub const fn new(peer: SocketAddr) -> Self {
         let address = peer.ip().to_canonical();
         Self { peer, from: peer, is_proxy: false, address, place: None }
     }
 
-    /// A proxy has said for whom it has connected.
+    /// Sets the source address of a PROXY header.
     pub const fn speaks_for(&mut self, source: SocketAddr) {
         self.from = source;
         self.address = source.ip().to_canonical();

@@ -1,4 +1,4 @@
-//! One client connection: bytes in, bytes out, and the sight of the client leaving.
+//! A client connection: reads, writes, and detection of the client's disconnect.
 
 use super::{ConnectedClient, Deadline};
 use forebay_base::limits::READ_BYTES;
@@ -14,15 +14,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A client that sends on while its request is served is read up to this much, then not any more.
+/// Most bytes that are read ahead from a client that sends while its request is served.
 const INPUT_AHEAD_BYTES_MAX: usize = 4 * READ_BYTES;
 
-/// One client connection and its unparsed input.
+/// A client connection and its unparsed input.
 #[derive(Debug)]
 pub struct Conn {
-    /// Bytes received and not used yet.
+    /// Bytes received and not yet consumed.
     pub input: Vec<u8>,
-    /// Who is at the other end.
+    /// The client of this connection.
     pub client: ConnectedClient,
     reader: LinkReader,
     writer: LinkWriter,
@@ -31,19 +31,19 @@ pub struct Conn {
     closed: bool,
 }
 
-/// Why no more bytes came.
+/// Reason why no more bytes came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The client closed its side, or the connection broke.
     Closed,
-    /// Nothing came in time.
+    /// No byte came in time.
     TimedOut,
 }
 
-/// Why bytes could not be sent.
+/// Reason for a failed write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteEnd {
-    /// The client is gone.
+    /// The client has disconnected.
     Gone,
     /// The client does not read.
     Stalled,
@@ -70,16 +70,16 @@ impl Conn {
         Self { input, client, reader, writer, deadline, pool, closed: false }
     }
 
-    /// Goes on over TLS, from the bytes on that have come and were not used.
+    /// Continues over TLS, beginning with the unconsumed input.
     pub fn secure(&mut self, session: Session) {
         let received = std::mem::take(&mut self.input);
         secure(&mut self.reader, &mut self.writer, session, received);
     }
 
-    /// Shakes hands before the deadline; at once without TLS.
+    /// Handshakes before the deadline; returns at once without TLS.
     ///
     /// # Errors
-    /// [`HandshakeFault`]. After [`HandshakeFault::NotTls`] the connection goes on in plain text.
+    /// [`HandshakeFault`]. After [`HandshakeFault::NotTls`] the connection continues in plain text.
     pub async fn shake_hands(&mut self, turnstile: &Turnstile) -> Result<Shaken, HandshakeFault> {
         let Self { reader, writer, deadline, .. } = self;
         let shaken = {
@@ -97,12 +97,12 @@ impl Conn {
         shaken
     }
 
-    /// Sets when the current wait is given up.
+    /// Sets the deadline of the current wait.
     pub const fn wait_at_most(&mut self, after: Duration) {
         self.deadline.set(after);
     }
 
-    /// The same, unless the wait is given up earlier already.
+    /// Moves the deadline to `at`, unless it is earlier already.
     pub fn wait_no_longer_than(&mut self, at: NanosSinceStart) {
         self.deadline.set_at_most(at);
     }
@@ -115,10 +115,10 @@ impl Conn {
         self.deadline.now()
     }
 
-    /// Waits for at least one more byte of input.
+    /// Waits for at least another byte of input.
     ///
     /// # Errors
-    /// [`ReadEnd`] when none will come, or none came before the deadline.
+    /// [`ReadEnd`] if the client has closed, or no byte came before the deadline.
     pub async fn fill(&mut self) -> Result<(), ReadEnd> {
         poll_fn(|cx| {
             match self.reader.poll_in_place(cx, &mut self.input) {
@@ -134,12 +134,12 @@ impl Conn {
         .await
     }
 
-    /// A body comes that is so long. A long one is received in place, and so is what follows it.
+    /// Announces a body of that length. A long body, and the bytes after it, are received in place.
     pub fn expect_body(&mut self, bytes: usize) {
         self.reader.set_in_place(bytes > READ_BYTES);
     }
 
-    /// Ready once the client has closed. Input that comes meanwhile is kept, up to a bound.
+    /// Ready once the client has closed. Input that arrives meanwhile is buffered, up to a bound.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.closed && self.input.len() < INPUT_AHEAD_BYTES_MAX {
             match self.reader.poll_chunk(cx) {
@@ -153,7 +153,7 @@ impl Conn {
         if self.closed { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Both halves and the deadline, for bytes that are no HTTP any more.
+    /// Both halves and the deadline, for bytes that are no HTTP.
     pub(crate) const fn halves(&mut self) -> (&mut LinkReader, &mut LinkWriter, &mut Deadline) {
         (&mut self.reader, &mut self.writer, &mut self.deadline)
     }
@@ -163,11 +163,11 @@ impl Conn {
         self.deadline.poll(cx)
     }
 
-    /// Sends all of `bytes` before the deadline and gives the buffer back. `meanwhile` is polled
-    /// too, so that the worker's next bytes are already under way.
+    /// Sends all of `bytes` before the deadline and returns the buffer. Polls `meanwhile` too, so
+    /// that the worker's next bytes are already in flight.
     ///
     /// # Errors
-    /// [`WriteEnd`] when the client left or does not read.
+    /// [`WriteEnd`] if the client has disconnected or does not read.
     pub async fn write_while(
         &mut self,
         bytes: Vec<u8>,
@@ -180,7 +180,7 @@ impl Conn {
                 return Poll::Ready(sent.map_err(|_| WriteEnd::Gone));
             }
             meanwhile(cx);
-            // A client that closed while we cannot send to it will not take the rest.
+            // A client that closed while the socket has no room will not read the rest.
             while !*closed && input.len() < INPUT_AHEAD_BYTES_MAX {
                 match reader.poll_chunk(cx) {
                     Poll::Ready(Ok(chunk)) if !chunk.is_empty() => pool.append(input, chunk),
@@ -199,7 +199,7 @@ impl Conn {
     /// Sends all of `bytes` before the deadline; the client may have closed its sending side.
     ///
     /// # Errors
-    /// [`WriteEnd`] when the client left or does not read.
+    /// [`WriteEnd`] if the client has disconnected or does not read.
     pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), WriteEnd> {
         let Self { writer, deadline, pool, .. } = self;
         writer.start(bytes);
@@ -214,25 +214,25 @@ impl Conn {
         Ok(())
     }
 
-    /// An empty buffer for an answer of the router's own; [`Conn::write`] takes it back.
+    /// An empty buffer for a response of the router; [`Conn::write`] returns it to the pool.
     #[must_use]
     pub fn buffer(&self) -> Vec<u8> {
         self.pool.take_small()
     }
 
-    /// The same, with room for that many bytes.
+    /// An empty buffer with room for that many bytes.
     #[must_use]
     pub fn buffer_for(&self, bytes: usize) -> Vec<u8> {
         self.pool.take_for(bytes)
     }
 
-    /// Takes a buffer back that was not written.
+    /// Returns an unused buffer to the pool.
     pub fn recycle(&self, buffer: Vec<u8>) {
         self.pool.give(buffer);
     }
 
-    /// Drops the first `bytes` of the input. An input that is empty then goes back to the pool: it
-    /// may be large, and the next read brings its own.
+    /// Drops the first `bytes` of the input. An emptied input returns to the pool: it may be large,
+    /// and the next read brings its own buffer.
     pub fn consume(&mut self, bytes: usize) {
         if bytes < self.input.len() {
             self.input.drain(..bytes);
@@ -241,14 +241,14 @@ impl Conn {
         }
     }
 
-    /// Tells a client over TLS that the connection ends on purpose.
+    /// Sends close_notify to a TLS client, so that the end is not taken for truncation.
     pub fn say_end(&mut self) {
         if !self.closed {
             self.writer.say_end();
         }
     }
 
-    /// Closes the sending side; false if there is nobody to read from any more.
+    /// Closes the sending side; false if the client has closed already.
     pub(super) fn close_sending(&mut self) -> bool {
         !self.closed && self.writer.close().is_ok()
     }

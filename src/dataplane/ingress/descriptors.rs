@@ -1,19 +1,19 @@
-//! The limit of open files, which bounds connections as well: raised as far as it goes, and held
-//! against the configuration.
+//! The limit of open files, which also bounds connections: raised to its maximum, and compared with
+//! the configuration.
 
 use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, CLIENT_DOOR_CALLS_MAX};
 use forebay_config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
 
-/// What a shard opens beside connections: ring, bell, listener.
+/// Descriptors of a shard beside connections: ring, bell, listener.
 const OF_SHARD: usize = 8;
-/// What the control plane has open for a worker: probes, events, replays, load reports.
+/// Descriptors of the control plane per worker: probes, events, replays, load reports.
 const OF_WORKER: usize = 8;
-/// Everything else: log, snapshot, models, NATS or peers.
+/// All other descriptors: log, snapshot, models, NATS or peers.
 const OTHERS: usize = 64;
 
-/// Raises the limit of this process, and warns where the configuration may need more. Called before
+/// Raises the limit of this process, and warns if the configuration may need more. Called before
 /// the shards start.
 pub fn raise_limit(config: &Config) {
     let limit = getrlimit(Resource::Nofile);
@@ -35,7 +35,7 @@ pub fn raise_limit(config: &Config) {
     }
 }
 
-/// One descriptor for each client, and one for the worker that each request in flight has.
+/// A descriptor for each client, and another for the worker of each request in flight.
 #[must_use]
 pub fn descriptors_needed(config: &Config) -> u64 {
     let limits = &config.limits;

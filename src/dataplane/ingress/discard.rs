@@ -1,25 +1,25 @@
-//! Throws away what a client sends and nobody wants: the rest of a refused body, or whatever comes
-//! before a connection is closed. Within bounds: a client that goes on for ever, or stalls, is cut.
+//! Discards unwanted bytes of a client: the rest of a refused body, or bytes before a close.
+//! Bounded: a client that sends forever, or stalls, is disconnected.
 
 use super::{Conn, ReadEnd, Turn};
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
 
-/// When to stop listening to a client.
+/// Bounds for discarding.
 #[derive(Clone, Copy, Debug)]
 pub struct DiscardBounds {
-    /// Most bytes read. A read that began below it may pass it.
+    /// Most bytes read. A read that began below the bound may exceed it.
     pub bytes_max: usize,
     /// Longest wait for the next byte.
     pub stall_max: Duration,
-    /// Longest time in all.
+    /// Longest total time.
     pub time_max: Duration,
 }
 
-/// One connection's input on its way to nowhere.
+/// Discards the input of a connection.
 #[derive(Debug)]
 pub struct Discarding<'a> {
-    /// Whose input it is.
+    /// The connection to read from.
     pub conn: &'a mut Conn,
     bounds: DiscardBounds,
     read_bytes: usize,
@@ -28,15 +28,14 @@ pub struct Discarding<'a> {
 }
 
 impl Conn {
-    /// Begins to throw away what the client still sends.
+    /// Begins to discard the client's further bytes.
     pub fn discarding(&mut self, bounds: DiscardBounds) -> Discarding<'_> {
         Discarding::new(self, bounds)
     }
 
-    /// Ends the connection so that the client still gets what was sent: closes the sending side,
-    /// then reads and throws away what the client still sends, within bounds (RFC 9112 9.6).
-    /// Closing with unread bytes would make the kernel send a reset, which can destroy the answer
-    /// on its way.
+    /// Ends the connection so that the client still receives the sent bytes: closes the sending
+    /// side, then reads and discards the client's bytes, within bounds (RFC 9112 9.6). Closing with
+    /// unread bytes would make the kernel send a reset, which can destroy the response in transit.
     pub async fn linger(mut self, bounds: DiscardBounds) {
         if !self.close_sending() {
             return;
@@ -56,24 +55,24 @@ impl<'a> Discarding<'a> {
         Self { conn, bounds, read_bytes: 0, turn: Turn::default(), give_up_at: None }
     }
 
-    /// Drops up to `bytes` of what has come; returns how many that were.
+    /// Drops up to `bytes` of the input; returns the number of dropped bytes.
     pub fn consume(&mut self, bytes: usize) -> usize {
         let step = bytes.min(self.conn.input.len());
         self.conn.consume(step);
         step
     }
 
-    /// Waits for more.
+    /// Waits for more input.
     ///
     /// # Errors
-    /// [`ReadEnd`] when none will come, or a bound is reached.
+    /// [`ReadEnd`] if the client has closed, or a bound is reached.
     pub async fn more(&mut self) -> Result<(), ReadEnd> {
         let now = self.conn.now();
         let give_up_at = *self.give_up_at.get_or_insert(now.plus(self.bounds.time_max));
         if self.read_bytes >= self.bounds.bytes_max || now >= give_up_at {
             return Err(ReadEnd::TimedOut);
         }
-        // The deadline ends a wait; a client that never makes us wait is ended by the check above.
+        // The deadline ends a wait; the check above ends a client that sends without pause.
         self.conn.wait_until(give_up_at.min(now.plus(self.bounds.stall_max)));
         let before = self.conn.input.len();
         self.conn.fill().await?;

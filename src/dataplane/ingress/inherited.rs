@@ -1,21 +1,22 @@
-//! Listening sockets that this process has from another one.
+//! Listening sockets inherited from another process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
-/// Sockets of ports; others are left out.
+/// InheritedListeners TCP listeners; other sockets are dropped.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
+pub struct InheritedListeners(Vec<(SocketAddr, TcpListener)>);
 
-impl Inherited {
-    /// Sorts them by where they listen.
+impl InheritedListeners {
+    /// Indexes the sockets by their addresses.
     #[must_use]
     pub fn new(sockets: Vec<OwnedFd>) -> Self {
         let listeners = sockets.into_iter().map(TcpListener::from);
-        Self(listeners.filter_map(|one| Some((one.local_addr().ok()?, one))).collect())
+        let with_address = |listener: TcpListener| Some((listener.local_addr().ok()?, listener));
+        Self(listeners.filter_map(with_address).collect())
     }
 
-    /// All that listen there.
+    /// Takes all listeners of that address.
     pub fn take(&mut self, address: SocketAddr) -> Vec<TcpListener> {
         let (wanted, others) =
             std::mem::take(&mut self.0).into_iter().partition(|(there, _)| *there == address);
@@ -39,7 +40,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = UnixListener::bind(folder.path().join("socket")).unwrap();
         let sockets = vec![one.try_clone().unwrap().into(), other.into(), file.into(), one.into()];
-        let mut inherited = Inherited::new(sockets);
+        let mut inherited = InheritedListeners::new(sockets);
         assert_eq!(inherited.take(here).len(), 2);
         assert_eq!((inherited.take(here).len(), inherited.take(there).len()), (0, 1));
     }

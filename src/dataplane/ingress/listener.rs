@@ -1,4 +1,5 @@
-//! Listening sockets: one per shard on the same address, spread by the kernel (`SO_REUSEPORT`).
+//! Listening sockets: a socket per shard on the same address, balanced by the kernel
+//! (`SO_REUSEPORT`).
 
 use forebay_net::{Listener, Socket as Accepted};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -9,18 +10,18 @@ use std::task::{Context, Poll};
 /// Connections that wait in the kernel until the shard accepts them.
 const BACKLOG: i32 = 4_096;
 
-/// Binds the first listening socket. Port 0 lets the kernel choose; the others then bind what it
-/// chose. Unless the port `is_shared` with other processes, one of them that listens there already
-/// is an error: the kernel would share out the connections without a word.
+/// Binds the first listening socket. For port 0 the kernel chooses a port, which the other sockets
+/// then bind. Unless the port `is_shared` with other processes, a process that already listens
+/// there is an error: the kernel would silently distribute connections between both.
 ///
 /// # Errors
-/// What the kernel says, e.g. that the address is in use.
+/// The socket cannot be bound, e.g. because the address is in use.
 pub fn bind_first(address: SocketAddr, is_shared: bool) -> io::Result<std::net::TcpListener> {
     let socket = socket(address)?;
     socket.set_reuse_port(is_shared)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    // Others are excluded when it begins to listen; from then on the next shards may join.
+    // Other processes are excluded at `listen`; from then on the next shards may join.
     socket.set_reuse_port(true)?;
     Ok(socket.into())
 }
@@ -28,13 +29,13 @@ pub fn bind_first(address: SocketAddr, is_shared: bool) -> io::Result<std::net::
 /// Binds the socket of another shard.
 ///
 /// # Errors
-/// What the kernel says.
+/// The socket cannot be bound.
 pub fn bind_next(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     bind_first(address, true)
 }
 
-/// `TCP_NODELAY` is set here, because accepted sockets inherit it on Linux: one system call less a
-/// connection.
+/// Sets `TCP_NODELAY` here, because accepted sockets inherit it on Linux, which saves a system call
+/// per connection.
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -43,56 +44,56 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A bound socket, and what is spoken there.
+/// A bound socket and its protocol.
 #[derive(Debug)]
 pub struct BoundListener {
-    /// Listens, and does not block.
+    /// A listening, non-blocking socket.
     pub socket: std::net::TcpListener,
-    /// Clients begin with a handshake.
+    /// Clients begin with a TLS handshake.
     pub is_tls: bool,
 }
 
-/// A connection that has come.
+/// An accepted connection.
 #[derive(Debug)]
 pub struct NewConnection {
     /// The socket that was accepted.
     pub socket: Accepted,
-    /// The address at its other end.
+    /// Peer address of the connection.
     pub peer: SocketAddr,
-    /// It begins with a handshake.
+    /// The client begins with a TLS handshake.
     pub is_tls: bool,
 }
 
-/// All listening sockets of one shard, in its loop.
+/// All listening sockets of a shard, in its loop.
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<(Listener, bool)>,
-    /// The first to be looked at: none is always behind another.
+    /// Index of the listener to poll first: rotates for fairness.
     next: usize,
 }
 
 impl Listeners {
-    /// Takes bound sockets into this shard's loop.
+    /// Registers bound sockets with this shard's loop.
     ///
     /// # Errors
-    /// What the loop says.
+    /// The registration failed.
     pub fn new(bound: Vec<BoundListener>) -> io::Result<Self> {
-        let listen = |one: BoundListener| Ok((Listener::from_std(one.socket)?, one.is_tls));
+        let listen = |bound: BoundListener| Ok((Listener::from_std(bound.socket)?, bound.is_tls));
         Ok(Self { all: bound.into_iter().map(listen).collect::<io::Result<_>>()?, next: 0 })
     }
 
-    /// No connection begins any more. Those that have begun can still be accepted.
+    /// Refuses further connections. Connections that have begun can still be accepted.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses the filter.
     pub fn begin_none(&self) -> io::Result<()> {
         self.all.iter().try_for_each(|(listener, _)| listener.begin_none())
     }
 
-    /// The next connection of any.
+    /// The next connection of any listener.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses to accept.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<NewConnection>> {
         let (before, from) = self.all.split_at(self.next.min(self.all.len()));
         for (listener, is_tls) in from.iter().chain(before) {

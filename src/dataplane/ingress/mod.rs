@@ -1,6 +1,6 @@
-//! Client connections of one shard: listener, input, deadlines. Runs on the shard's thread. Fills
+//! Client connections of a shard: listener, input, deadlines. Runs on the shard's thread. Fills
 //! buffers and never parses; `shard::request` calls it and the parser. Limits:
-//! `limits.connections_max`, input read ahead, what is read of an unwanted body.
+//! `limits.connections_max`, input read ahead, discarded bytes of an unwanted body.
 
 mod client;
 mod conn;
@@ -17,7 +17,7 @@ pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
 pub use descriptors::{descriptors_needed, raise_limit};
 pub use discard::{DiscardBounds, Discarding};
-pub use inherited::Inherited;
+pub use inherited::InheritedListeners;
 pub use listener::{BoundListener, Listeners, NewConnection, bind_first, bind_next};
 pub use pace::BodyPace;
 pub use turn::Turn;

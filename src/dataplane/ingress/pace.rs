@@ -1,11 +1,11 @@
-//! Whether a request body comes fast enough. Takes the time as an argument.
+//! Checks the rate of a request body. Takes the time as an argument.
 
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
 
 const NANOS_PER_S: u64 = 1_000_000_000;
 
-/// The least rate of one body, on average.
+/// Minimum average rate of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyPace {
     bytes_per_s: u64,
@@ -13,14 +13,14 @@ pub struct BodyPace {
 }
 
 impl BodyPace {
-    /// A body that begins `now` has `grace`, and from then on needs this rate. 0: no rate.
+    /// A body that begins `now` has `grace`, and then needs this rate. 0: no minimum.
     #[must_use]
     pub fn new(now: NanosSinceStart, grace: Duration, bytes_per_s: usize) -> Self {
         let bytes_per_s = u64::try_from(bytes_per_s).unwrap_or(u64::MAX);
         Self { bytes_per_s, from: now.plus(grace) }
     }
 
-    /// The moment from which so many bytes are too few.
+    /// The time from which that many bytes are too few.
     #[must_use]
     pub fn due_at(&self, received_bytes: usize) -> NanosSinceStart {
         let bytes = u64::try_from(received_bytes).unwrap_or(u64::MAX);

@@ -1,22 +1,22 @@
-//! One turn of a task ends, though it could go on.
+//! Yields of a task that could continue.
 
 use forebay_net::end_turn;
 
-/// Bytes that a task reads or writes at most before it lets others run. Sockets that are always
+/// Bytes that a task may read or write before it yields to other tasks. Sockets that are always
 /// ready never make it wait.
 const TURN_BYTES: usize = 32 * 1024;
 
-/// So many bytes are copied in the time that it takes to read one.
+/// Bytes copied in the time of reading a byte.
 const COPIES_PER_READ: usize = 4;
 
-/// What a task has read or written since others had a turn.
+/// Bytes that a task has read or written since its last yield.
 #[derive(Debug, Default)]
 pub struct Turn {
     bytes: usize,
 }
 
 impl Turn {
-    /// Counts more; past [`TURN_BYTES`], others have a turn.
+    /// Counts bytes; yields at [`TURN_BYTES`].
     pub async fn spend(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= TURN_BYTES {
@@ -25,7 +25,7 @@ impl Turn {
         }
     }
 
-    /// The same for bytes that the kernel only copied.
+    /// Counts bytes that the kernel only copied.
     pub async fn copied(&mut self, bytes: usize) {
         self.spend(bytes / COPIES_PER_READ).await;
     }
