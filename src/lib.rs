@@ -1,10 +1,10 @@
 //! Forebay: an LLM request router and dataplane for vLLM and SGLang servers.
 //!
 //! # Threads
-//! One pinned OS thread per configured core (a *shard*) runs its own io_uring and owns
-//! one of everything a request needs: listener, connections, upstream pools, timers, its slice of
-//! the radix index. One control thread runs `tokio`: KV-event feeds, health, discovery, admin HTTP.
-//! The planes meet in [`mailbox`] and nowhere else.
+//! A pinned OS thread per configured core (a *shard*) runs its own io_uring and owns everything
+//! that a request needs: listener, connections, upstream pools, timers, its slice of the radix
+//! index. A control thread runs `tokio`: KV-event feeds, health, discovery, admin HTTP. The planes
+//! meet in [`mailbox`] and nowhere else.
 //!
 //! # The path of a request
 //! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called

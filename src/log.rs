@@ -1,8 +1,8 @@
-//! Lines of the log on their way to standard error: a bounded queue and one thread that writes.
+//! The queue of log lines for standard error: bounded, with a writer thread.
 //!
-//! Any thread hands lines in; none ever waits, locks or fails for it. A line that finds the queue
-//! full, and one that standard error does not take, is dropped and counted. Limits:
-//! [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`].
+//! Any thread may enqueue lines and never waits, locks or fails. A line is dropped and counted if
+//! the queue is full or standard error does not accept it. Limits: [`LOG_LINES_MAX`],
+//! [`LOG_BYTES_MAX`].
 
 use forebay_base::Clock;
 use forebay_base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
@@ -13,11 +13,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Lines are written together up to this size.
+/// Lines are written in batches of up to this size.
 const BATCH_BYTES: usize = 64 * 1024;
-/// Before another try where standard error is non-blocking and full.
+/// Pause before a retry when standard error is non-blocking and full.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
-/// Between two looks at whether all is written.
+/// Poll interval of a flush.
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -34,35 +34,34 @@ fn count_dropped(lines: usize) {
     DROPPED.fetch_add(lines as u64, Ordering::Relaxed);
 }
 
-/// Takes lines; each call of [`Write::write`] is one whole line, and never fails.
+/// Enqueues lines; each call of [`Write::write`] is a whole line, and never fails.
 #[derive(Clone, Debug)]
 pub struct LogQueue {
-    // The writer never sleeps in the channel, so that no sender ever finds somebody to wake there,
-    // which would lock.
+    // The writer never sleeps in the channel, so no sender has to wake it there, which would lock.
     lines: SyncSender<Vec<u8>>,
-    /// Bytes handed in and neither written nor lost yet.
+    /// Bytes of lines that are neither written nor lost yet.
     pending_bytes: Arc<AtomicUsize>,
     writer: Thread,
 }
 
 impl LogQueue {
-    /// Starts the thread that writes to `out`, which may block and fail as it likes.
+    /// Starts the thread that writes to `out`, which may block and fail.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// The thread cannot be started.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, handed_in) = sync_channel(LOG_LINES_MAX);
         let pending_bytes = Arc::new(AtomicUsize::new(0));
         let pending = Arc::clone(&pending_bytes);
-        let writer = Writer { out, is_torn: false, told: dropped_lines_count() };
+        let writer = Writer { out, is_torn: false, reported: dropped_lines_count() };
         let thread = thread::Builder::new().name("log".into());
         let thread = thread.spawn(move || writer.run(&handed_in, &pending))?;
         Ok(Self { lines, pending_bytes, writer: thread.thread().clone() })
     }
 
     fn hand_in(&self, line: &[u8]) {
-        // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the way out
-        // below.
+        // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the error
+        // path below.
         let pending = self.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
         let has_room = pending.saturating_add(line.len()) <= LOG_BYTES_MAX;
         if has_room && self.lines.try_send(line.to_vec()).is_ok() {
@@ -78,8 +77,8 @@ impl LogQueue {
     pub fn flush_all(&self) {
         let clock = Clock::start();
         let deadline = clock.now().plus(LOG_FLUSH_TIME_MAX);
-        // ordering: Acquire; pairs with the Release of the writer: what it says is written has left
-        // the process.
+        // ordering: Acquire; pairs with the Release of the writer: lines counted as written have
+        // left the process.
         while self.pending_bytes.load(Ordering::Acquire) > 0 && clock.now() < deadline {
             thread::park_timeout(FLUSH_PAUSE);
         }
@@ -97,13 +96,13 @@ impl Write for LogQueue {
     }
 }
 
-/// The thread's side.
+/// The thread that writes the lines.
 struct Writer<W> {
     out: W,
-    /// The last line that went out lacks its end.
+    /// The last written line lacks its end.
     is_torn: bool,
-    /// Dropped lines that the log speaks of.
-    told: u64,
+    /// Dropped lines that the log has reported.
+    reported: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -134,8 +133,8 @@ impl<W: Write> Writer<W> {
             } else if has_ended {
                 return;
             } else {
-                // Who hands in a line wakes this thread after it: a line that came meanwhile ends
-                // the wait at once.
+                // A sender wakes this thread after it enqueues a line: a line that came meanwhile
+                // ends the wait at once.
                 thread::park();
             }
         }
@@ -160,9 +159,9 @@ impl<W: Write> Writer<W> {
         }
         count_dropped(memchr::memchr_iter(b'\n', rest).count());
         let dropped = dropped_lines_count();
-        if rest.is_empty() && dropped > self.told {
-            let lines = dropped - self.told;
-            self.told = dropped;
+        if rest.is_empty() && dropped > self.reported {
+            let lines = dropped - self.reported;
+            self.reported = dropped;
             tracing::warn!(
                 lines,
                 "lines of the log were dropped: standard error did not take them in time"
