@@ -1,32 +1,34 @@
-//! One limit of one rank among the replicas: how much of it this one may use. Sans-IO.
+//! A limit of a rank, shared among the replicas: the part that this replica may use. Sans-IO.
 //!
-//! Every rank has a *steward*, the same in everybody's eyes ([`steward`]), who alone gives its
-//! places out, so nobody has to guess what others are about to take. The rules that make the sum
-//! hold:
-//! - A replica uses at most what it is granted, and *claims* whatever it may still have: a claim
-//!   falls only once the requests above it have ended, one turn after the shards were told.
-//! - The steward counts the larger of grant and claim of each replica, and forgets a larger grant
-//!   of before only when the replica has *heard* of the smaller one and claims less.
-//! - The two belong together: a message names only the claims that changed, so that one has heard
-//!   counts only from messages before which none is missing, or from full ones (`peers`).
-//! - What runs somewhere above its grant, as an empty rank takes a request of any size, is taken
-//!   off what others have been granted and do not use. They hear of it before or together with the
-//!   place that they would use it with, which is given only after the first one said that it has
-//!   given that place up, and what it holds.
-//! - It gives only what is left then, and only while everybody who knows the rank takes it for the
-//!   steward, and nobody hears a replica that it does not.
+//! Every rank has a *steward* that all replicas compute alike ([`steward`]). It alone grants the
+//! rank's places, so no replica has to guess the next steps of other replicas. The rules that keep
+//! the sum within the limit:
+//! - A replica uses at most its grant, and *claims* everything that it may still hold: a claim
+//!   falls only after the requests above it have ended, a turn after the shards received the
+//!   allowance.
+//! - The steward counts the larger of grant and claim of each replica, and drops an earlier larger
+//!   grant only when the replica has *acknowledged* the smaller grant and claims less.
+//! - Acknowledgement and claims belong together: a message contains only changed claims, so an
+//!   acknowledgement counts only from a message without a gap before it, or from a full message
+//!   (`peers`).
+//! - Usage above a grant (an empty rank takes a request of any size) is deducted from unused grants
+//!   of other replicas. They receive the deduction before, or together with, the place that could
+//!   use it: that place is granted only after the first replica has reported its release, and its
+//!   usage.
+//! - The steward then grants only the remainder, and only while every replica that knows the rank
+//!   agrees on the steward, and no replica receives messages from a replica unknown to the steward.
 //!
-//! So with stable membership claims are never more than the limit together, whatever is late or
-//! lost; what is lost costs use, not the limit. Who may use a place at any time: what a replica may
-//! have is at most the larger of the last grant it heard and of what still runs. Every grant that
-//! it may yet hear, late or never, is one since the last that it is known to have heard, and the
-//! steward counts the largest of these (`owed`). What still runs beyond them was its claim when it
-//! said that it had heard, since a claim covers the allowance until one turn after; it is known
-//! here, as nothing before it is missing, and only falls until a larger grant comes, which is
-//! counted from when it is given. What is given is what is left of the limit beside all that.
+//! So with stable membership the claims never exceed the limit in sum, whatever messages are late
+//! or lost; a loss costs utilization, not the limit. Proof: a replica holds at most the larger of
+//! its last received grant and its running requests. Any grant that it may still receive, late or
+//! never, was sent after the last acknowledged grant, and the steward counts the largest of these
+//! (`owed`). Requests beyond them were part of its claim when it acknowledged, since a claim covers
+//! the allowance until a turn later. The steward knows that claim, as no earlier message is
+//! missing; it only falls until a larger grant arrives, which counts from the moment of the grant.
+//! New grants come from the rest of the limit.
 //!
-//! When replicas come, go or find each other again it may be exceeded by what they had already,
-//! until that has ended.
+//! When replicas join, leave or reconnect, the limit may be exceeded by their existing requests
+//! until these have ended.
 
 use super::divide::{Wish, divide};
 use super::wire::ReplicaId;
@@ -34,14 +36,14 @@ use forebay_base::NanosSinceStart;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A replica that does not agree on the steward for so long is left out, its claim counted.
+/// A replica that disagrees on the steward for this long is left out; its claim still counts.
 const DISAGREED_MAX: Duration = Duration::from_secs(3);
 
-/// This replica's part in one limit of one rank.
+/// This replica's part in a limit of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     allowed: u64,
-    /// Of the others; only while this replica is the steward.
+    /// Claims of the other replicas; only while this replica is the steward.
     seats: Vec<ReplicaClaim>,
     disagreed_since: Option<NanosSinceStart>,
 }
@@ -50,13 +52,13 @@ pub(crate) struct Account {
 struct ReplicaClaim {
     replica: ReplicaId,
     granted: u64,
-    /// What it may still have.
+    /// Most that the replica may still hold.
     owed: u64,
-    /// Message that told of the last change of `granted`.
+    /// Number of the message with the last change of `granted`.
     changed_seq: u64,
 }
 
-/// What this replica has and could use.
+/// This replica's usage and demand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) id: ReplicaId,
@@ -65,29 +67,29 @@ pub(crate) struct Own {
     pub(crate) want: u64,
     /// Most that it takes before it knows whether it is alone.
     pub(crate) unheard_max: Option<u64>,
-    /// No replica is known to exist of which nothing is known.
+    /// No replica is known only by name.
     pub(crate) knows_all: bool,
-    /// Number of the message that will tell of this turn.
+    /// Number of the message that will report this turn.
     pub(crate) next_seq: u64,
     pub(crate) now: NanosSinceStart,
 }
 
-/// What another replica said that has a limit there too.
+/// Last report of another replica that has a limit there too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Other {
     pub(crate) id: ReplicaId,
     pub(crate) held: u64,
     pub(crate) claim: u64,
     pub(crate) want: u64,
-    /// Its steward.
+    /// Steward in its view.
     pub(crate) by: ReplicaId,
-    /// What it lets this replica have, if it takes itself for the steward.
+    /// Its grant to this replica, if it considers itself the steward.
     pub(crate) grant: Option<u64>,
-    /// The last message of ours that it obeys.
+    /// This replica's last message that it has acknowledged.
     pub(crate) obeys_seq: u64,
 }
 
-/// What to tell the others.
+/// Result of a turn, for the other replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccountReport {
     pub(crate) claim: u64,
@@ -95,8 +97,8 @@ pub(crate) struct AccountReport {
     pub(crate) grants: Vec<(ReplicaId, u64)>,
 }
 
-/// Who gives out the places of a rank: by the highest hash, so that ranks are spread over the
-/// replicas and most keep their steward when replicas come and go.
+/// The steward of a rank: the replica with the highest hash, so that ranks are spread over the
+/// replicas and most keep their steward when replicas join or leave.
 pub(crate) fn steward(
     rank_hash: u64,
     replicas: impl Iterator<Item = ReplicaId>,
@@ -112,13 +114,14 @@ pub(crate) fn steward(
 }
 
 impl Account {
-    /// What the shards may hold there from now on.
+    /// Allowance of the shards from now on.
     pub(crate) const fn allowed(&self) -> u64 {
         self.allowed
     }
 
-    /// One turn: hears what the others said, decides, and says what to tell. To be called some
-    /// milliseconds apart, so that what shards took by the old allowance is in `held`.
+    /// A turn: processes the other replicas' reports, decides, and returns this replica's report.
+    /// Calls must be some milliseconds apart, so that requests admitted under the old allowance are
+    /// in `held`.
     pub(crate) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> AccountReport {
         let claim_before = own.held.max(self.allowed);
         let ids = others.iter().map(|other| other.id).chain([own.id]);
@@ -187,7 +190,7 @@ impl Account {
         self.give(own, claim_before, own_share, &targets, own.max.max(count));
     }
 
-    /// Takes in what a replica claims.
+    /// Updates a replica's claim from its report.
     fn hear(&mut self, id: ReplicaId, other: &Other) {
         let position = self.seats.iter().position(|seat| seat.replica == other.id);
         let known = position.and_then(|position| self.seats.get_mut(position));
@@ -207,7 +210,7 @@ impl Account {
         }
     }
 
-    /// Takes back what is too much, and gives out what is left.
+    /// Reduces excess grants, and grants the remainder.
     fn give(
         &mut self,
         own: &Own,
@@ -231,12 +234,12 @@ impl Account {
             kept = kept.saturating_add(seat.granted.max(held(seat.replica)));
         }
         let mut free = capacity.saturating_sub(used);
-        // What runs above a grant (an empty rank takes a request of any size) is taken off what
-        // others do not use of theirs.
+        // Usage above a grant (an empty rank takes a request of any size) is deducted from unused
+        // grants of other replicas.
         let mut over = kept.saturating_sub(capacity);
         let own_cut = over.min(own_kept.saturating_sub(own.held));
         over -= own_cut;
-        // What this replica claims it may use again; more only of what is free.
+        // This replica may reuse its own claim; more only from the free part.
         self.allowed = own_share.min(claim_before.saturating_add(free)).saturating_sub(own_cut);
         let more = self.allowed.saturating_sub(claim_before);
         free -= more;

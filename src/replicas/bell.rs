@@ -29,8 +29,8 @@ impl EdgeBell {
         Arc::clone(&self.bell)
     }
 
-    /// Resolves when `edges` has counted up since the last time. Cancel-safe: it may stay parked,
-    /// then a wake waits in the socket.
+    /// Resolves when `edges` has grown since the last call. Cancel-safe: if it stays parked, a wake
+    /// waits in the socket.
     pub(crate) async fn rung(&mut self, edges: impl Fn() -> u64) {
         let mut wakes = [0; 64];
         loop {

@@ -1,5 +1,5 @@
-//! A replica with its view of the load board, without sockets, clocks and threads: messages come
-//! in, messages go out.
+//! A replica with its view of the load board, without sockets, clocks and threads: messages in,
+//! messages out.
 
 use super::local::LocalView;
 use super::replica::{Outgoing, Replica};
@@ -15,28 +15,28 @@ pub struct ConnectedReplica {
     pub(crate) local: LocalView,
 }
 
-/// What a turn gives.
+/// Result of a turn.
 #[derive(Debug)]
 pub struct ReplicaTurn {
-    /// The load of this router, where it has changed or is due.
+    /// Load message of this router, if the load has changed or is due.
     pub load: Option<Outgoing>,
     /// Names of the replicas that are silent.
     pub silent: Vec<String>,
 }
 
 impl ConnectedReplica {
-    /// Alone, in front of no fleet. `board`: the load board of the router's shards.
+    /// A replica without peers and without a fleet. `board`: the load board of the router's shards.
     #[must_use]
     pub fn new(replica: Replica, board: Arc<LoadBoard>) -> Self {
         Self { replica, local: LocalView::new(board) }
     }
 
-    /// Takes a new fleet; its ranks are those of before, and further ones.
+    /// Sets a new fleet, which extends the previous list of ranks.
     pub fn set_fleet(&mut self, fleet: &Arc<FleetSnapshot>, now: NanosSinceStart) {
         self.local.set_fleet(fleet, &mut self.replica, now);
     }
 
-    /// The first message, of a router that is connected now.
+    /// The first message after a connection.
     pub fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
         self.replica.connected(now)
     }
@@ -47,8 +47,8 @@ impl ConnectedReplica {
         self.replica.turn_at()
     }
 
-    /// Reads a message of another replica. False if it has the use of tenants' limits and is
-    /// malformed; other malformed messages are counted.
+    /// Reads a message of another replica. False for a malformed message about tenants' usage;
+    /// other malformed messages are counted.
     pub fn read(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
         if is_use(subject) {
             return self.local.hear_use(bytes, now);
@@ -64,8 +64,8 @@ impl ConnectedReplica {
         self.replica.windows(&self.local.open_windows(now), now)
     }
 
-    /// Writes the load of the other replicas to the load board. The message has what has changed
-    /// here.
+    /// Writes the load of the other replicas to the load board. Returns a message with this
+    /// router's changes.
     pub fn turn(&mut self, now: NanosSinceStart) -> ReplicaTurn {
         let ranks = self.local.ranks();
         let open = self.local.open_windows(now);

@@ -1,21 +1,20 @@
-//! How a rank's limit is divided among replicas, by what each could use. Pure.
+//! Divides a rank's limit among replicas by their demand. Pure.
 
-/// Part of each one's even share that stays its own while it wants nothing, as a divisor: a request
-/// that comes to an idle replica should not have to wait until the busy ones have heard of it.
+/// Reserved part of a replica's even share while it has no demand, as a divisor: a request at an
+/// idle replica should not have to wait until busy replicas have received its demand.
 const RESERVE: u64 = 16;
 
-/// What one replica says.
+/// Demand of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wish {
-    /// What it could use; more than there is: it needs all of it.
+    /// Most that it could use; above the limit: it needs the whole limit.
     pub(crate) want: u64,
-    /// What it has.
+    /// Its current usage.
     pub(crate) held: u64,
 }
 
-/// What each may have; in sum at most `max`, but at least 1 each. Who wants little gets that, the
-/// others equal shares (max-min fair), and what nobody wants is spread evenly, so that it is at
-/// hand.
+/// Shares of the limit; in sum at most `max`, but at least 1 each. A small demand is met, the other
+/// replicas get equal shares (max-min fair), and the rest is spread evenly as reserve.
 pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     let count = u64::try_from(wishes.len()).unwrap_or(u64::MAX).max(1);
     if let Some(alone) = needs_all(max, wishes) {
@@ -44,8 +43,8 @@ pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
     shares
 }
 
-/// The one that gets everything: nobody else has anything there, or wants it as much and comes
-/// before.
+/// The replica that gets the whole limit: every other replica has no usage, and either no demand or
+/// the same demand at a later position.
 fn needs_all(max: u64, wishes: &[Wish]) -> Option<usize> {
     let greedy = wishes.iter().position(|wish| wish.want > max)?;
     let mut others =

@@ -1,32 +1,32 @@
-//! What `/metrics` shows of the replicas, as plain data.
+//! The replicas' figures for `/metrics`, as plain data.
 
-/// Counts and gauges at one moment.
+/// Counts and gauges at a point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaFigures {
     /// True while this router is connected to NATS; `None` with peers.
     pub is_nats_connected: Option<bool>,
-    /// Of each peer, but for this router's own address.
+    /// Each peer except this router's own address.
     pub peers: Vec<PeerFigures>,
     /// Replicas that are alive, this router included.
     pub replica_count: u64,
-    /// Messages by kind and by what became of them.
+    /// Messages by kind and outcome.
     pub messages: Vec<MessageCount>,
-    /// Fields of messages that this version does not know.
+    /// Fields of messages that are unknown to this version.
     pub unknown_fields: u64,
-    /// Of each rank, in the order of the fleet.
+    /// Each rank, in fleet order.
     pub ranks: Vec<RankFigures>,
 }
 
-/// One URL of `replicas.peers`.
+/// A URL of `replicas.peers`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFigures {
-    /// The URL without a slash at its end.
+    /// The URL without a trailing slash.
     pub url: String,
-    /// True while its messages come.
+    /// True while its messages arrive.
     pub is_connected: bool,
 }
 
-/// Messages of one kind with one result.
+/// Number of messages with the same kind and result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageCount {
     /// Label `kind` of the metric.
@@ -39,7 +39,7 @@ pub struct MessageCount {
     pub count: u64,
 }
 
-/// One rank as the replicas share it.
+/// A rank's share among the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFigures {
     /// Requests that other replicas have on the rank.
@@ -48,6 +48,6 @@ pub struct RankFigures {
     pub kv_tokens: u64,
     /// Requests that this replica may have there; `None` without a limit.
     pub places_allowed: Option<u64>,
-    /// True if this replica gives out the places of the rank.
+    /// True if this replica is the rank's steward.
     pub is_stewarded: bool,
 }

@@ -1,15 +1,15 @@
-//! Several routers in front of the same engines: *replicas*. They tell each other of rejection
-//! windows, of their load and of themselves, directly or through NATS. So a queue that is full here
-//! is known there, and a rank's limits hold for all of them together.
+//! Several routers in front of the same engines: *replicas*. They exchange rejection windows, their
+//! load and membership, directly or through NATS. So a queue that is full here is known there, and
+//! a rank's limits hold for all replicas together.
 //!
-//! [`wire`] is what they say, [`replica`] one replica without sockets and clocks,
-//! [`account`] and [`divide`] how a limit is shared, [`peers`] who else is there, [`local`] the
-//! bridge to the load board, [`task`] the clock, [`transport`] the connections: [`nats`], or
-//! [`mesh`] from router to router. Nothing on the path of a request waits for any of it: shards
-//! read two words that this module writes. Without a connection the router goes on alone: after 3 s
-//! the others' load and windows are forgotten and its limits are its own. Limits: 32 replicas, 1
-//! MiB a message, as many ranks and windows as a fleet may have; full channels drop, and the next
-//! second's full report makes up for it.
+//! [`wire`] defines the messages, [`replica`] a replica without sockets and clocks, [`account`] and
+//! [`divide`] how a limit is shared, [`peers`] the known replicas, [`local`] the bridge to the load
+//! board, [`task`] the clock, [`transport`] the connections: [`nats`], or [`mesh`] from router to
+//! router. The path of a request never waits for any of it: shards read two words that this module
+//! writes. Without a connection the router works alone: after 3 s the load and windows of the other
+//! replicas expire and its limits are its own. Limits: 32 replicas, 1 MiB per message, as many
+//! ranks and windows as a fleet may have; full channels drop messages, and the full report of the
+//! next second compensates.
 
 mod account;
 mod bell;

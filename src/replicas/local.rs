@@ -1,5 +1,5 @@
-//! This router as its replicas should see it, read off the load board, and what they have, written
-//! to it.
+//! The bridge to the load board: reads this router's load from it, and writes the load of other
+//! replicas to it.
 
 use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
 use super::replica::Replica;
@@ -12,20 +12,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Models that a window is named by; own models before adapters.
+/// Most models that name a window; base models before adapters.
 const WINDOW_MODELS_MAX: usize = 64;
-/// A busy rank is wanted by so much more than is held, as a divisor of its limit: what comes next
-/// should find room.
+/// Demand of a busy rank beyond its usage, as a divisor of its limit: the next request should find
+/// room.
 const HEADROOM: u64 = 8;
-/// A window of others is shortened only if it ends so much earlier: each report says anew how long
-/// it lasts, by its own delay wrong.
+/// Smallest difference by which another replica's window is shortened: each report contains the
+/// remaining time, and message delay makes it inexact.
 const SHORTER_MIN: Duration = Duration::from_millis(50);
 
 fn leg(pool: PoolIndex) -> WindowLeg {
     if pools::is_prefill(pool) { WindowLeg::Prefill } else { WindowLeg::Answer }
 }
 
-/// The fleet with what is in flight.
+/// The fleet with its load.
 #[derive(Debug)]
 pub(crate) struct LocalView {
     board: Arc<LoadBoard>,
@@ -34,7 +34,7 @@ pub(crate) struct LocalView {
     sharing: Vec<u64>,
     written: Vec<Elsewhere>,
     windows: HashMap<PoolIndex, NanosSinceStart>,
-    /// What other replicas have used of tenants' limits.
+    /// Other replicas' usage of tenants' limits.
     shared: TenantShare,
     is_draining: bool,
 }
@@ -52,7 +52,7 @@ impl LocalView {
         }
     }
 
-    /// Takes a new fleet; its ranks are those of before, and further ones.
+    /// Sets a new fleet, which extends the previous list of ranks.
     pub(crate) fn set_fleet(
         &mut self,
         fleet: &Arc<FleetSnapshot>,
@@ -81,17 +81,17 @@ impl LocalView {
         self.sharing = sharing.collect();
     }
 
-    /// What tenants have used here, if it is time to say so.
+    /// Message with tenants' usage here, if it is due.
     pub(crate) fn say_use(&mut self, me: ReplicaId, now: NanosSinceStart) -> Option<Vec<u8>> {
         self.shared.say(me, &self.fleet.tenants, self.board.tenants(), now)
     }
 
-    /// What tenants have used at another replica.
+    /// Applies tenants' usage at another replica.
     pub(crate) fn hear_use(&mut self, bytes: &[u8], now: NanosSinceStart) -> bool {
         self.shared.hear(bytes, &self.fleet.tenants, self.board.tenants(), now)
     }
 
-    /// No new requests come.
+    /// Ends the demand for further requests.
     pub(crate) const fn drain(&mut self) {
         self.is_draining = true;
     }
@@ -100,7 +100,7 @@ impl LocalView {
         &self.fleet
     }
 
-    /// What is in flight on all ranks, in their order.
+    /// Load of all ranks in fleet order.
     pub(crate) fn ranks(&self) -> Vec<LocalRank> {
         let indices = (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index);
         indices.map(|index| self.rank(index)).collect()
@@ -115,8 +115,8 @@ impl LocalView {
         let waiting_tokens = queue.map_or(0, QueueCell::waiting_tokens);
         let held = u64::from(load.in_flight());
         let is_active = held > 0 || waiting > 0;
-        // Somebody waits beside an empty rank: the request is larger than what this replica may use
-        // of it.
+        // A request waits although the rank is empty: it is larger than this replica's part of the
+        // rank.
         let is_starved = held == 0 && waiting > 0;
         let local = |max: u64, held: u64, waiting: u64| {
             let headroom = if is_active && !self.is_draining { (max / HEADROOM).max(1) } else { 0 };
@@ -126,8 +126,8 @@ impl LocalView {
         let places_max = if room.is_closed() { 0 } else { load.limited(room).places_max };
         LocalRank {
             places: local(u64::from(places_max), held, waiting.div_ceil(sharing)),
-            // Any of the ranks may get the largest of those who wait, so each is asked for all of
-            // them.
+            // Any of the ranks may get the largest waiting request, so the demand on each includes
+            // all waiting tokens.
             kv: local(room.kv_tokens_max, load.kv_tokens(), waiting_tokens),
             prefill: load.prefill_tokens(),
         }
@@ -152,7 +152,8 @@ impl LocalView {
         names.take(WINDOW_MODELS_MAX).collect()
     }
 
-    /// Tells the shards how much of each rank is not theirs, and those who wait if it became less.
+    /// Writes other replicas' part of each rank for the shards, and wakes waiting requests if it
+    /// has shrunk.
     pub(crate) fn write_elsewhere(&mut self, replica: &Replica, ranks: &[LocalRank]) {
         self.written.resize(ranks.len().max(self.written.len()), Elsewhere::default());
         for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
@@ -171,7 +172,7 @@ impl LocalView {
         }
     }
 
-    /// Opens and closes the windows of others.
+    /// Opens and closes windows of other replicas.
     pub(crate) fn write_windows(&mut self, replica: &Replica, now: NanosSinceStart) {
         let windows = self.board.windows();
         for (pool, _) in self.fleet.used_pools() {

@@ -1,5 +1,6 @@
-//! Direct connections between replicas, without a server: each router reads the messages of each
-//! other one. A message to send goes to all readers; what comes from all peers goes to one channel.
+//! Direct connections between replicas, without a server: each router reads the messages of every
+//! other router. Outgoing messages go to all readers; messages of all peers arrive in a single
+//! channel.
 
 use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
 use super::message_lines::line;
@@ -17,12 +18,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Changes of connections under way; the states have them too.
+/// Pending connection changes; the link states contain the same information.
 const EVENTS_MAX: usize = 64;
-/// How often it is looked whether the last messages have left.
+/// Poll interval while the last messages leave.
 const LEAVE_LOOK: Duration = Duration::from_millis(2);
 
-/// Changes of connections, and messages of all peers.
+/// Connection changes, and messages of all peers.
 pub(crate) type PeerChannels = (mpsc::Receiver<LinkEvent>, mpsc::Receiver<Received>);
 
 /// The peers of `replicas.peers`.
@@ -37,7 +38,7 @@ impl Mesh {
     /// `None` without peers.
     ///
     /// # Errors
-    /// As [`PeerLink::new`].
+    /// As for [`PeerLink::new`].
     pub(crate) fn new(own: ReplicaId, config: &Config) -> io::Result<Option<Self>> {
         let token_file = config.peer_token_file().map(Path::to_path_buf);
         let urls = config.replicas.peers.iter().take(REPLICA_PEERS_MAX);
@@ -47,7 +48,7 @@ impl Mesh {
         Ok((!links.is_empty()).then_some(Self { own, links, readers }))
     }
 
-    /// Keeps a connection to each peer from now on, in tasks of this thread.
+    /// Maintains a connection to each peer from now on, in tasks of this thread.
     pub(crate) fn connect(&self, clock: Clock) -> PeerChannels {
         let (notices, events) = mpsc::channel(EVENTS_MAX);
         let (sender, messages) = mpsc::channel(PEER_MESSAGES_MAX);
@@ -68,12 +69,12 @@ impl Mesh {
         (events, messages)
     }
 
-    /// True if messages of each peer come.
+    /// True if messages of every peer arrive.
     pub(crate) fn is_connected(&self) -> bool {
         self.links.iter().all(|link| matches!(link.state(), LinkState::Connected | LinkState::Own))
     }
 
-    /// Each peer but this router itself, and whether its messages come.
+    /// Each peer except this router itself, and whether its messages arrive.
     pub(crate) fn connections(&self) -> impl Iterator<Item = (&str, bool)> {
         self.links.iter().filter_map(|link| match link.state() {
             LinkState::Own => None,
@@ -94,12 +95,12 @@ impl Mesh {
         self.links.iter().map(shown).collect()
     }
 
-    /// Puts a message before all peers that read here.
+    /// Sends a message to all readers.
     pub(crate) fn send(&self, word: &str, json: &[u8]) -> bool {
         self.readers.send(&line(word, json))
     }
 
-    /// Messages of this router from now on.
+    /// Streams this router's messages to a reader from now on.
     pub(crate) fn subscribe(
         &self,
         replica: Option<ReplicaId>,
@@ -113,7 +114,7 @@ impl Mesh {
         }
     }
 
-    /// Routers that read here and are not heard, see [`MessageReaders::unheard`].
+    /// Routers that read here without sending messages, see [`MessageReaders::unheard`].
     pub(crate) fn unheard(
         &self,
         is_heard: impl Fn(ReplicaId) -> bool,
@@ -122,12 +123,12 @@ impl Mesh {
         self.readers.unheard(is_heard, now)
     }
 
-    /// The replicas that read here; `None` for a person.
+    /// The replicas that read here; `None` for an operator.
     pub(crate) fn readers(&self) -> Vec<Option<ReplicaId>> {
         self.readers.replicas()
     }
 
-    /// Ends the streams of all readers, behind the last message.
+    /// Ends the streams of all readers, after the last message.
     pub(crate) fn end(&self) {
         self.readers.end();
     }
@@ -138,14 +139,14 @@ impl Mesh {
             while self.readers.have_unread() {
                 sleep(LEAVE_LOOK).await;
             }
-            // It is on its way from the stream to the socket.
+            // The message is between the stream and the socket.
             sleep(LEAVE_LOOK).await;
         };
         let _ = timeout(LEAVE_TIME_MAX, left).await;
     }
 }
 
-/// What the change of a link means, once each link was tried.
+/// Event of a link's change, once each link was tried.
 fn event_of(changed: &PeerLink, links: &[PeerLink]) -> Option<LinkEvent> {
     let is = |wanted: LinkState| links.iter().any(|link| link.state() == wanted);
     match () {
@@ -156,8 +157,8 @@ fn event_of(changed: &PeerLink, links: &[PeerLink]) -> Option<LinkEvent> {
     }
 }
 
-/// Connects again and again. A peer that ends each stream at once is not called more often than
-/// one that is down.
+/// Reconnects forever. A peer that ends each stream at once is not called more often than a peer
+/// that is down.
 async fn keep(
     link: &PeerLink,
     own: ReplicaId,

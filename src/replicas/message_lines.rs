@@ -4,8 +4,8 @@
 //! v1.load {"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"full":true}
 //! v1.use {"replica":"5be1c0ffee15600d","tenants":[]}
 //! ```
-//! A line of an unknown version or kind is counted and passed over, as on NATS. A line that is too
-//! long ends the stream.
+//! A line of an unknown version or kind is counted and skipped, as on NATS. A line that is too long
+//! ends the stream.
 
 use super::inbound::Received;
 use super::wire::{MESSAGE_BYTES_MAX, VERSION};
@@ -15,12 +15,12 @@ use thiserror::Error;
 /// Longest line, with its subject and its end.
 const LINE_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 64;
 
-/// A line of more bytes than a message may have.
+/// A line that is longer than a message may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a line of more than {LINE_BYTES_MAX} bytes")]
 pub struct LineTooLong;
 
-/// The message as a line. JSON of messages holds no line feed.
+/// Encodes a message as a line. JSON of messages contains no line feed.
 pub(crate) fn line(word: &str, json: &[u8]) -> Bytes {
     debug_assert!(!json.contains(&b'\n'), "a message is one line");
     let mut line = format!("{VERSION}.{word} ").into_bytes();
@@ -32,15 +32,15 @@ pub(crate) fn line(word: &str, json: &[u8]) -> Bytes {
 /// Splits a stream into messages.
 #[derive(Debug, Default)]
 pub struct MessageLines {
-    /// The beginning of the next line.
+    /// Beginning of the next line.
     unread: Vec<u8>,
 }
 
 impl MessageLines {
-    /// The next message. Takes bytes off `chunk` up to the end of its line, or all of them.
+    /// The next message. Takes bytes from `chunk` up to the line's end, or all bytes.
     ///
     /// # Errors
-    /// [`LineTooLong`]; the rest of the stream cannot be read.
+    /// [`LineTooLong`]; the rest of the stream is unreadable.
     pub fn take(&mut self, chunk: &mut Bytes) -> Result<Option<Received>, LineTooLong> {
         let end = chunk.iter().position(|byte| *byte == b'\n');
         let part = chunk.split_to(end.unwrap_or(chunk.len()));

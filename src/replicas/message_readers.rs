@@ -1,6 +1,6 @@
 //! The peers that read this router's messages at `GET /replicas/messages`. A slow reader loses
-//! messages and delays no other reader. Limits: [`PEER_READERS_MAX`] readers, for each
-//! [`REPLICA_MESSAGES_MAX`] messages and [`PEER_UNREAD_BYTES_MAX`] bytes that it has not read.
+//! messages and delays no other reader. Limits: [`PEER_READERS_MAX`] readers, each with
+//! [`REPLICA_MESSAGES_MAX`] unread messages and [`PEER_UNREAD_BYTES_MAX`] unread bytes.
 
 use super::wire::ReplicaId;
 use bytes::Bytes;
@@ -18,17 +18,18 @@ use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Semaphore, TryAcquireError};
 
-/// A reader whose own messages have not come for so long is not read here, or cannot be reached.
+/// Without messages of a reader for this long, this router does not list the reader as a peer, or
+/// cannot reach it.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
-/// Why a reader gets no messages.
+/// Reason to refuse a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubscribeRefused {
-    /// `replicas.peers` is empty here.
+    /// This router has no `replicas.peers`.
     NoPeers,
     /// The reader is this router.
     Own,
-    /// [`PEER_READERS_MAX`] routers read already, or [`PEER_WATCHERS_MAX`] that are no routers.
+    /// [`PEER_READERS_MAX`] routers, or [`PEER_WATCHERS_MAX`] other clients, read already.
     TooMany,
 }
 
@@ -38,17 +39,17 @@ pub(crate) struct MessageReaders(RefCell<Vec<MessageReader>>);
 
 #[derive(Debug)]
 struct MessageReader {
-    /// `None`: a person looks on.
+    /// `None` for an operator.
     replica: Option<ReplicaId>,
     lines: Sender<Bytes>,
-    /// A permit for each byte that may be put in.
+    /// A permit per byte that may be queued.
     room: Arc<Semaphore>,
     since: NanosSinceStart,
-    /// The log says that the router is not heard.
+    /// The missing messages of this router were logged.
     is_logged: bool,
 }
 
-/// Messages for one reader, as lines.
+/// Messages for a reader, as lines.
 #[derive(Debug)]
 pub struct MessageStream {
     lines: Receiver<Bytes>,
@@ -56,8 +57,8 @@ pub struct MessageStream {
 }
 
 impl MessageReaders {
-    /// A further reader. No reader ends the stream of a replica that `is_heard`: an id is no proof.
-    /// Where all places are taken, a router gets that of the first reader that is not.
+    /// Adds a reader. No reader can end the stream of a replica that `is_heard`: an id is no proof.
+    /// If all places are taken, a router replaces the first reader without messages.
     pub(crate) fn add(
         &self,
         replica: Option<ReplicaId>,
@@ -88,7 +89,7 @@ impl MessageReaders {
         Ok(MessageStream { lines, room })
     }
 
-    /// Puts a line before all readers. True if there is one, and each had room.
+    /// Queues a line for all readers. True if there is a reader, and each had room.
     pub(crate) fn send(&self, line: &Bytes) -> bool {
         let mut all = self.0.borrow_mut();
         all.retain(|reader| !reader.lines.is_closed());
@@ -96,13 +97,14 @@ impl MessageReaders {
         sent > 0 && sent == all.len()
     }
 
-    /// The replicas that read here; `None` for a person.
+    /// The replicas that read here; `None` for an operator.
     pub(crate) fn replicas(&self) -> Vec<Option<ReplicaId>> {
         let all = self.0.borrow();
         all.iter().filter(|reader| !reader.lines.is_closed()).map(|reader| reader.replica).collect()
     }
 
-    /// Routers that have read here for [`UNHEARD_AFTER`] and are not heard, each stream once.
+    /// Routers that have read here for [`UNHEARD_AFTER`] without sending messages; each stream is
+    /// returned once.
     pub(crate) fn unheard(
         &self,
         is_heard: impl Fn(ReplicaId) -> bool,
@@ -122,14 +124,14 @@ impl MessageReaders {
         unheard
     }
 
-    /// True while a reader has something left to read.
+    /// True while a reader has unread messages.
     pub(crate) fn have_unread(&self) -> bool {
         let has_unread =
             |reader: &MessageReader| reader.lines.capacity() < reader.lines.max_capacity();
         self.0.borrow().iter().any(|reader| !reader.lines.is_closed() && has_unread(reader))
     }
 
-    /// Ends all streams, behind what was put into them.
+    /// Ends all streams after their queued messages.
     pub(crate) fn end(&self) {
         self.0.borrow_mut().clear();
     }
@@ -142,7 +144,7 @@ impl MessageReader {
             Ok(room) => {
                 let is_put = self.lines.try_send(line.clone()).is_ok();
                 if is_put {
-                    // The reader gives it back.
+                    // The reader releases it.
                     room.forget();
                 }
                 is_put

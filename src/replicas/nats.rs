@@ -1,5 +1,5 @@
-//! The connection to NATS. The client connects, and connects again, by itself. Without a connection
-//! the client gets no message: what it kept would be stale.
+//! The connection to NATS. The client connects and reconnects by itself. Without a connection no
+//! message is passed to the client: its queue would become stale.
 
 use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
 use super::wire::{all_subjects, subject};
@@ -16,11 +16,11 @@ use tokio::task::unconstrained;
 use tracing::{debug, info, warn};
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
-/// A server that is silent is asked so often, and given up after the third time.
+/// Ping interval; the connection is dropped after the third unanswered ping.
 const PING_PERIOD: Duration = Duration::from_secs(1);
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Notices of the client under way; its state has them too.
+/// Pending notices of the client; its state contains the same information.
 const EVENTS_MAX: usize = 64;
 
 /// This router as a client of NATS.
@@ -30,7 +30,7 @@ pub(crate) struct Nats {
     prefix: String,
     client: OnceCell<Client>,
     is_connected: Cell<bool>,
-    /// It was logged that there is no connection.
+    /// The missing connection was logged.
     has_complained: Cell<bool>,
 }
 
@@ -52,7 +52,7 @@ impl Nats {
         self.is_connected.get()
     }
 
-    /// Returns at once; the client connects when it can. `name`: of this replica.
+    /// Returns at once; the client connects in the background. `name`: name of this replica.
     pub(crate) async fn connect(
         &self,
         name: &str,
@@ -110,7 +110,7 @@ impl Nats {
         None
     }
 
-    /// Sends at once, or not at all.
+    /// Sends at once, or drops the message.
     pub(crate) fn send(&self, word: &str, bytes: Vec<u8>) -> bool {
         let usable = |client: &&Client| client.connection_state() == State::Connected;
         self.client.get().filter(usable).is_some_and(|client| {
@@ -119,7 +119,7 @@ impl Nats {
         })
     }
 
-    /// Waits until the server has what was sent.
+    /// Waits until the server has received all sent messages.
     pub(crate) async fn flush(&self) {
         if let Some(client) = self.client.get().filter(|_| self.is_connected.get()) {
             let _ = tokio::time::timeout(LEAVE_TIME_MAX, client.flush()).await;
@@ -131,8 +131,8 @@ fn received(message: Message) -> Received {
     Received { subject: message.subject.to_string(), payload: message.payload }
 }
 
-/// The client takes none from URLs. Those of the first that has some: `user:password@`, or
-/// `token@`.
+/// Sets the credentials of the first URL that has any, `user:password@` or `token@`: the client
+/// ignores credentials in URLs.
 fn with_credentials(options: ConnectOptions, servers: &[ServerAddr]) -> ConnectOptions {
     let Some(server) = servers.iter().find(|server| server.has_user_pass()) else { return options };
     let user = percent_decoded(server.username().unwrap_or_default());
@@ -142,7 +142,7 @@ fn with_credentials(options: ConnectOptions, servers: &[ServerAddr]) -> ConnectO
     }
 }
 
-/// `%40` is `@`; what is not encoded well stands for itself.
+/// Decodes `%40` to `@`; invalid encodings stay as they are.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,10 +1,10 @@
-//! The load of a router on its ranks, as a turn takes it, and that of the other replicas, as shards
-//! take it.
+//! The load of this router on its ranks, as input of a turn, and the load of the other replicas,
+//! for the shards.
 
 use super::wire::WindowLeg;
 use forebay_base::{NanosSinceStart, PoolIndex};
 
-/// What this router has on a rank at the moment of a turn.
+/// This router's load on a rank at the time of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalRank {
     /// Requests in flight there.
@@ -15,31 +15,31 @@ pub struct LocalRank {
     pub prefill: u64,
 }
 
-/// The part of one limit that a router has, and could use.
+/// This router's usage of a limit, and its demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
     /// The limit; 0 for none.
     pub max: u64,
-    /// What this router has there.
+    /// Usage by this router.
     pub held: u64,
-    /// What this router could use.
+    /// Demand of this router.
     pub want: u64,
 }
 
-/// A window that this router has open.
+/// An open window of this router.
 #[derive(Clone, Debug)]
 pub struct LocalWindow {
-    /// The pool whose window it is.
+    /// Pool of the window.
     pub pool: PoolIndex,
-    /// Which of the model's pools that is.
+    /// Leg of the model that the pool serves.
     pub leg: WindowLeg,
     /// Models that the pool serves.
     pub models: Vec<String>,
-    /// The moment when it closes.
+    /// Time at which the window closes.
     pub until: NanosSinceStart,
 }
 
-/// What other replicas hold on a rank, for the shards.
+/// Usage of a rank by other replicas, for the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// Requests in flight there.

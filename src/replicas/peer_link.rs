@@ -1,5 +1,5 @@
-//! The connection to one peer: a request for its messages that lasts. A peer that is silent, or
-//! sends what cannot be read, is left and called again.
+//! The connection to a peer: a long-lived request for its messages. A peer that is silent, or sends
+//! unreadable data, is disconnected and called again.
 
 use super::inbound::Received;
 use super::message_lines::{LineTooLong, MessageLines};
@@ -26,31 +26,31 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 pub(crate) const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// One URL of `replicas.peers`.
+/// A URL of `replicas.peers`.
 #[derive(Debug)]
 pub(crate) struct PeerLink {
     url: String,
     client: Client,
     token_file: Option<PathBuf>,
     state: RefCell<LinkState>,
-    /// What the log has of it since messages last came.
+    /// Last logged fault since messages last arrived.
     logged: RefCell<Option<LinkFault>>,
 }
 
 /// State of the connection to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LinkState {
-    /// The first call is under way.
+    /// The first call is in progress.
     Untried,
-    /// Messages of the peer come.
+    /// Messages of the peer arrive.
     Connected,
     /// The URL leads to this router.
     Own,
-    /// No messages come, for this reason.
+    /// No messages arrive, for this reason.
     Failed(LinkFault),
 }
 
-/// Why no messages come.
+/// Reason why no messages arrive.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum LinkFault {
     #[error("{0}")]
@@ -68,7 +68,7 @@ pub(crate) enum LinkFault {
 }
 
 impl LinkFault {
-    /// What an operator can do.
+    /// Advice for the operator.
     const fn help(&self) -> &'static str {
         match self {
             Self::Refused(401 | 403) => {
@@ -85,17 +85,17 @@ impl LinkFault {
         }
     }
 
-    /// The peer is there, and its operator or this one has to act.
+    /// The peer is reachable, but an operator must act.
     const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Token(_) | Self::Unreadable(_))
     }
 }
 
 impl PeerLink {
-    /// Not connected yet.
+    /// Without a connection.
     ///
     /// # Errors
-    /// The URL, the files of TLS, or the system is at fault.
+    /// The URL or a TLS file is invalid, or a system error.
     pub(crate) fn new(
         url: &str,
         config: &ReplicasConfig,
@@ -124,8 +124,8 @@ impl PeerLink {
         self.state.borrow().clone()
     }
 
-    /// One connection, from the call to its end. `changed` is called when the state is of another
-    /// kind.
+    /// A single connection, from the call to its end. Calls `changed` when the kind of state
+    /// changes.
     pub(crate) async fn run(
         &self,
         own: ReplicaId,
@@ -153,7 +153,7 @@ impl PeerLink {
         }
     }
 
-    /// Asks for messages; `None` if the peer is this router.
+    /// Requests messages; `None` if the peer is this router.
     async fn call(&self, own: ReplicaId) -> Result<Option<Response>, LinkFault> {
         let url = format!("{}{MESSAGES_PATH}?replica={own}", self.url);
         let mut call = self.client.get(url);
@@ -169,8 +169,8 @@ impl PeerLink {
         }
     }
 
-    /// Passes messages on until the stream ends. The first one of a replica shows that there is a
-    /// router.
+    /// Passes messages on until the stream ends. The first message of a replica proves that the
+    /// peer is a router.
     async fn read(
         &self,
         mut answer: Response,
@@ -196,7 +196,7 @@ impl PeerLink {
                             self.log_connected();
                             self.set(LinkState::Connected, changed);
                         }
-                        // The loop of this router has ended, and so does this task.
+                        // This router's loop has ended, and so does this task.
                         let Ok(()) = messages.send(message).await else { return LinkFault::Ended };
                     }
                     Ok(None) => break,
@@ -213,8 +213,8 @@ impl PeerLink {
         }
     }
 
-    /// One line for a fault, until messages come again. A stream that breaks is worth one only if
-    /// the next call fails too: a peer may have been replaced by its next process.
+    /// Logs a fault once until messages arrive again. A broken stream is logged only if the next
+    /// call fails too: the peer may have been replaced by its next process.
     fn log_failed(&self, fault: &LinkFault) {
         let was_connected = *self.state.borrow() == LinkState::Connected;
         let is_worth = !was_connected || fault.is_refusal();
@@ -232,13 +232,13 @@ impl PeerLink {
     }
 }
 
-/// Is that the answer of this router itself?
+/// True if the response comes from this router itself.
 async fn names(mut answer: Response, own: ReplicaId) -> bool {
     let body = timeout(SILENCE_MAX, answer.chunk()).await;
     body.is_ok_and(|body| body.is_ok_and(|body| body.is_some_and(|body| body == own.to_string())))
 }
 
-/// The innermost reason: what is around it names the URL.
+/// The innermost error: the outer errors contain the URL.
 fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,4 +1,4 @@
-//! The other replicas, as far as they were heard. Sans-IO; bounded in replicas, ranks and windows.
+//! The known replicas and their reports. Sans-IO; bounded in replicas, ranks and windows.
 
 use super::tally::MessageOutcome;
 use super::wire::{Message, MessageKind, ReplicaId, UseWord, WindowLeg, WindowWord};
@@ -7,54 +7,54 @@ use forebay_base::limits::{RANKS_MAX, REPLICAS_MAX};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// A replica that says nothing for so long is gone: it should say something every second.
+/// A replica is gone after this silence: it should send a message every second.
 pub(crate) const GONE_AFTER: Duration = Duration::from_secs(3);
-/// Nobody's window lasts longer, whatever a message says.
+/// Longest window of a peer, whatever a message specifies.
 const WINDOW_MAX: Duration = Duration::from_secs(60 * 60);
-/// Models of one replica whose windows are remembered.
+/// Most windows per replica.
 const WINDOWS_MAX: usize = RANKS_MAX;
 
-/// All that are alive.
+/// All replicas that are alive.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     by_id: BTreeMap<ReplicaId, Peer>,
 }
 
-/// One of them.
+/// A replica that is alive.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) heard_at: NanosSinceStart,
     pub(crate) first_heard_at: NanosSinceStart,
     pub(crate) heard: Heard,
-    /// Replicas that this replica hears.
+    /// Replicas whose messages it receives.
     hears: Vec<ReplicaId>,
     /// By the position of the rank in this process.
     ranks: Vec<Option<PeerRank>>,
     windows: PeerWindows,
 }
 
-/// Numbers of messages, its own and ours.
+/// Sequence numbers of messages in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// Its last message.
+    /// Sequence number of its last message.
     seq: u64,
-    /// All up to this one was heard.
+    /// Up to this message all its messages were received.
     pub(crate) whole_seq: u64,
-    /// Our last message up to which it had heard all when it last was whole here: its claims are
-    /// not older.
+    /// This router's last message that it has acknowledged in a message without a gap before it:
+    /// its claims are not older.
     pub(crate) obeys_seq: u64,
 }
 
-/// Open windows of one replica: until when, by model.
+/// Open windows of a replica: end time by model.
 #[derive(Debug, Default)]
 struct PeerWindows {
     answer: HashMap<String, NanosSinceStart>,
-    /// Of the ranks that prefill for others.
+    /// Windows of ranks that serve the prefill leg.
     prefill: HashMap<String, NanosSinceStart>,
 }
 
-/// What it has on a rank.
+/// Load of the replica on a rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerRank {
     pub(crate) prefill: u64,
@@ -62,7 +62,7 @@ pub(crate) struct PeerRank {
     pub(crate) kv: PeerUse,
 }
 
-/// The same for one of the rank's limits.
+/// Usage and claims for a limit of the rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerUse {
     pub(crate) held: u64,
@@ -73,17 +73,17 @@ pub(crate) struct PeerUse {
     pub(crate) grant: Option<u64>,
 }
 
-/// What a message changed.
+/// Effects of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerChange {
     pub(crate) outcome: MessageOutcome,
-    /// Its sender was not known, or asks: it should be told everything.
+    /// The sender was unknown, or asks for it: it needs a full report.
     pub(crate) wants_all: bool,
     pub(crate) windows: bool,
 }
 
 impl Peers {
-    /// Those who are alive, in the order of their ids.
+    /// Replicas that are alive, in the order of their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ReplicaId, &Peer)> {
         self.by_id.iter().map(|(id, peer)| (*id, peer))
     }
@@ -96,13 +96,13 @@ impl Peers {
         self.by_id.len()
     }
 
-    /// Nobody hears anybody who is not here, and each has said all it has.
+    /// True if every replica received from is known here, and each has sent a full report.
     pub(crate) fn is_complete(&self, me: ReplicaId) -> bool {
         let is_here = |id: &ReplicaId| *id == me || self.by_id.contains_key(id);
         self.by_id.values().all(|peer| peer.heard.whole_seq > 0 && peer.hears.iter().all(is_here))
     }
 
-    /// Takes a message in. `position` tells where a rank is in this process.
+    /// Processes a message. `position` returns a rank's position in this process.
     pub(crate) fn hear(
         &mut self,
         kind: MessageKind,
@@ -151,12 +151,12 @@ impl Peers {
         }
     }
 
-    /// Do messages of the replica come?
+    /// True if messages of the replica arrive.
     pub(crate) fn knows(&self, id: ReplicaId) -> bool {
         self.by_id.contains_key(&id)
     }
 
-    /// Forgets those who are silent; their names.
+    /// Removes silent replicas; returns their names.
     pub(crate) fn forget_silent(&mut self, now: NanosSinceStart) -> Vec<String> {
         let is_silent = |peer: &Peer| now > peer.heard_at.plus(GONE_AFTER);
         let gone = self.by_id.values().filter(|peer| is_silent(peer));
@@ -165,7 +165,7 @@ impl Peers {
         gone
     }
 
-    /// Until when others have a window of one of these models open.
+    /// End of the longest window of other replicas for these models.
     pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
         let of_peer = |peer: &Peer| {
             let windows = peer.windows.of(leg);
@@ -192,7 +192,7 @@ impl Peer {
         self.ranks.get(position)?.as_ref()
     }
 
-    /// Windows that are open, by model.
+    /// Open windows by model.
     pub(crate) fn windows(
         &self,
         now: NanosSinceStart,
@@ -204,15 +204,15 @@ impl Peer {
         open.map(move |(leg, (model, until))| (model.as_str(), leg, until.since(now)))
     }
 
-    /// Everything but the ranks.
+    /// Applies everything but the ranks.
     fn take(&mut self, kind: MessageKind, message: &Message, me: ReplicaId, now: NanosSinceStart) {
         self.name.clone_from(&message.name);
         self.heard_at = now;
         let is_whole = self.heard.is_whole(message);
         if kind == MessageKind::Load {
-            // What it obeys counts together with its claims, and of those a message names only what
-            // changed: after a gap the claim known here may be one of before a larger grant, not
-            // what it has left of it.
+            // An acknowledgement counts only together with the claims, and a message contains only
+            // changed claims: after a gap, the claim known here may predate a larger grant instead
+            // of being the rest of it.
             if is_whole {
                 let ours = message.heard.iter().find(|(id, _)| *id == me);
                 self.heard.obeys_seq = ours.map_or(0, |(_, seq)| *seq);
@@ -230,8 +230,8 @@ impl Peer {
 }
 
 impl Heard {
-    /// Notes a message; true if none is missing before it. After a gap the message is taken, but
-    /// what was lost may matter: only the next full one makes the picture whole.
+    /// Records a message; true if no message before it is missing. After a gap the message is
+    /// applied, but the lost message may matter: only the next full message closes the gap.
     fn is_whole(&mut self, message: &Message) -> bool {
         let is_next = self.seq > 0 && self.whole_seq == self.seq;
         let is_whole = message.full || is_next && message.seq == self.seq.saturating_add(1);

@@ -1,5 +1,5 @@
-//! One replica among others, without its sockets and clocks: messages and turns come in, messages
-//! and allowances go out.
+//! The state machine of a replica, without sockets and clocks: messages and turns in, messages and
+//! allowances out.
 
 use super::account::{Account, AccountReport, Other, Own, steward};
 use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
@@ -12,19 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Everything is said again so often, changed or not.
+/// Interval of full reports.
 const FULL_PERIOD: Duration = Duration::from_secs(1);
-/// Shortest time from one turn to the next.
+/// Shortest time between turns.
 const TURN_MIN: Duration = Duration::from_millis(5);
-/// The same while nothing changes, and while nobody listens.
+/// Turn intervals while nothing changes, and without other replicas.
 const TURN_IDLE: Duration = Duration::from_millis(20);
 const TURN_ALONE: Duration = Duration::from_millis(250);
-/// Further time per rank in the last message: ten thousand ranks a second at most.
+/// Further time per rank in the last message: at most 10,000 ranks per second.
 const TURN_PER_RANK: Duration = Duration::from_micros(100);
-/// Without a connection a replica counts as alone after this; connected, after the second.
+/// Time after which a replica counts as alone: the first without a connection, the second when
+/// connected.
 pub(crate) const JOIN_TIME_MAX: Duration = Duration::from_millis(500);
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(150);
-/// A window that lasts so much longer than was told is told again.
+/// Smallest extension of a window that is published again.
 const LONGER_MIN: Duration = Duration::from_millis(50);
 
 /// A message to publish.
@@ -44,7 +45,7 @@ pub struct Replica {
     tally: Tally,
 }
 
-/// What this router says of itself in each message.
+/// Sender fields of this router's messages.
 #[derive(Debug)]
 struct Author {
     id: ReplicaId,
@@ -53,21 +54,21 @@ struct Author {
     seq: u64,
 }
 
-/// When the next turns are.
+/// Times of the next turns.
 #[derive(Debug)]
 struct Turns {
-    /// Everything is said again.
+    /// Time of the next full report.
     full_at: NanosSinceStart,
     next_at: NanosSinceStart,
-    /// Whatever others ask for, the next turn is not before this.
+    /// Earliest time of the next turn, whatever other replicas request.
     rested_at: NanosSinceStart,
     busy_until: NanosSinceStart,
-    /// All replicas that are there should have answered.
+    /// All reachable replicas should have answered by then.
     alone_at: NanosSinceStart,
 }
 
 impl Author {
-    /// The next message, with nothing to say yet.
+    /// The next message, without content.
     fn message(&mut self) -> Message {
         self.seq += 1;
         let replica = self.id;
@@ -82,16 +83,16 @@ struct ReplicaRank {
     worker: Arc<str>,
     dp: u32,
     hash: u64,
-    /// Before, others that know the rank may not have said so.
+    /// Until then, other replicas that know the rank may not have reported it.
     heard_of_by: NanosSinceStart,
     places: Account,
     kv: Account,
-    /// As others were last told.
+    /// Last published state of the rank.
     told: Option<RankWord>,
 }
 
 impl Replica {
-    /// Alone, with no rank yet.
+    /// A replica without peers and without ranks.
     #[must_use]
     pub fn new(id: ReplicaId, name: String, now: NanosSinceStart) -> Self {
         Self {
@@ -137,7 +138,7 @@ impl Replica {
         self.turns.next_at
     }
 
-    /// A rank that this router knows; they come in the order of their numbers and stay.
+    /// Adds a rank of this router; ranks come in the order of their numbers and stay.
     pub fn add_rank(&mut self, worker: &Arc<str>, dp: u32, now: NanosSinceStart) {
         let mut name = worker.as_bytes().to_vec();
         name.extend_from_slice(&dp.to_le_bytes());
@@ -155,7 +156,7 @@ impl Replica {
         self.turns.full_at = now;
     }
 
-    /// How many other replicas it knows.
+    /// Number of other known replicas.
     #[must_use]
     pub fn others_count(&self) -> usize {
         self.peers.len()
@@ -165,20 +166,20 @@ impl Replica {
         self.ranks.len()
     }
 
-    /// Connected, for the first time or again: asks the others for all they know.
+    /// Called after each connection: asks all replicas for full reports.
     pub fn connected(&mut self, now: NanosSinceStart) -> Option<Outgoing> {
         self.turns.alone_at = self.turns.alone_at.min(now.plus(ANSWER_TIME_MAX));
         self.repeat_all(now);
         self.write(MessageKind::Hello, |_| ())
     }
 
-    /// The next turn reports everything again.
+    /// Makes the next turn send a full report.
     pub(crate) fn repeat_all(&mut self, now: NanosSinceStart) {
         self.turns.full_at = now;
         self.turns.next_at = now.max(self.turns.rested_at);
     }
 
-    /// Nobody can be asked: this replica is alone until it is connected.
+    /// Without a connection: this replica counts as alone until it is connected.
     pub(crate) fn unreachable(&mut self, now: NanosSinceStart) {
         if self.turns.alone_at > now {
             self.turns.alone_at = now;
@@ -186,12 +187,12 @@ impl Replica {
         }
     }
 
-    /// Says goodbye.
+    /// The message of a replica that leaves.
     pub(crate) fn leave(&mut self) -> Option<Outgoing> {
         self.write(MessageKind::Bye, |_| ())
     }
 
-    /// Hears a message from NATS. True if windows may have changed.
+    /// Processes a message from NATS. True if windows may have changed.
     pub fn hear(&mut self, subject: &str, bytes: &[u8], now: NanosSinceStart) -> bool {
         let Some(kind) = MessageKind::of_subject(subject) else {
             self.tally.count(None, MessageOutcome::Foreign);
@@ -219,12 +220,13 @@ impl Replica {
         heard.windows
     }
 
-    /// Until when others have a pool's window open.
+    /// End of the longest window of other replicas for the pool.
     pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
         self.peers.window_until(leg, models)
     }
 
-    /// Windows of this router that are open now. What changed is to be published at once.
+    /// Compares this router's open windows with the published windows. The returned changes must be
+    /// published at once.
     pub(crate) fn windows(
         &mut self,
         open: &[LocalWindow],
@@ -242,7 +244,7 @@ impl Replica {
             (before.leg, WindowWord { models: before.models.clone(), remaining_ms: 0 })
         });
         let changed: Vec<(WindowLeg, WindowWord)> = opened.chain(closed).collect();
-        // What was told stays the measure of what is told again.
+        // Keeps the published end time as the reference for later extensions.
         let kept = |window: &LocalWindow| {
             let before = self.told_windows.iter().find(|before| before.pool == window.pool);
             before.filter(|before| window.until <= before.until.plus(LONGER_MIN)).cloned()
@@ -255,8 +257,8 @@ impl Replica {
         self.write(MessageKind::Window, |message| message.set_windows(changed))
     }
 
-    /// One turn: decides how much of each rank this router may use, and says what changed. `local`
-    /// has a value for each rank. Returns the names of the replicas that are gone.
+    /// A turn: decides this router's part of each rank, and returns a message with the changes.
+    /// `local` has a value for each rank. Returns the names of replicas that are gone.
     pub fn turn(
         &mut self,
         local: &[LocalRank],
@@ -264,7 +266,7 @@ impl Replica {
         now: NanosSinceStart,
     ) -> (Vec<String>, Option<Outgoing>) {
         if now > self.turns.next_at.plus(GONE_AFTER) {
-            // The process stood still. What the others sent meanwhile is not read yet.
+            // The process was suspended. Messages of other replicas since then are unread.
             self.turns.alone_at = now.plus(JOIN_TIME_MAX);
         }
         let gone = self.peers.forget_silent(now);
@@ -357,7 +359,7 @@ impl Replica {
             next_seq,
             now,
         };
-        // One place, whatever the size of its request.
+        // A single place, whatever the size of its request.
         let places = use_word(
             &local.places,
             || rank.places.turn(&own(&local.places, 1), rank.hash, &others_places),
@@ -377,7 +379,7 @@ impl Replica {
         }
     }
 
-    /// What those said who have a limit there too.
+    /// Reports of other replicas that have a limit there too.
     fn others(&self, position: usize, of: impl Fn(&PeerRank) -> &PeerUse) -> Vec<Other> {
         let other = |(id, peer): (ReplicaId, &super::peers::Peer)| {
             let said = of(peer.rank(position)?);
@@ -394,7 +396,8 @@ impl Replica {
         self.peers.iter().filter_map(other).collect()
     }
 
-    /// What counts as held elsewhere, after a turn: the limit less ours, or else what others have.
+    /// Usage that counts as elsewhere, after a turn: the limit less this replica's part, or without
+    /// a limit the other replicas' reported usage.
     #[must_use]
     pub fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
         let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
@@ -409,7 +412,7 @@ impl Replica {
         }
     }
 
-    /// What the other replicas have on a rank.
+    /// Load of the other replicas on a rank.
     pub(crate) fn reported(&self, position: usize) -> Elsewhere {
         let ranks = self.peers.iter().filter_map(|(_, peer)| peer.rank(position));
         ranks.fold(Elsewhere::default(), |sum, rank| Elsewhere {
@@ -419,7 +422,7 @@ impl Replica {
         })
     }
 
-    /// Who gives out the places of a rank.
+    /// The steward of a rank.
     pub(crate) fn steward(&self, position: usize) -> Option<ReplicaId> {
         let rank = self.ranks.get(position)?;
         let others = self.others(position, |rank| &rank.places);
@@ -444,7 +447,7 @@ fn word(window: &LocalWindow, now: NanosSinceStart) -> WindowWord {
     WindowWord { models: window.models.clone(), remaining_ms }
 }
 
-/// Without a limit there is nothing to divide.
+/// Without a limit no part is computed.
 fn use_word(
     local: &Local,
     turn: impl FnOnce() -> AccountReport,

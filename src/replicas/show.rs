@@ -1,4 +1,4 @@
-//! The replicas as people see them: `GET /replicas` and `/metrics`.
+//! The replicas for operators: `GET /replicas` and `/metrics`.
 
 use super::connected_replica::ConnectedReplica;
 use super::figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 impl Replicas {
-    /// This replica and the others.
+    /// This replica and the other replicas.
     #[must_use]
     pub fn list(&self) -> Value {
         let now = self.clock.now();
@@ -101,7 +101,7 @@ impl Replicas {
     }
 }
 
-/// The routers that read here. One that is not heard is missing in the list of peers.
+/// The routers that read here. A router without messages is missing in `replicas.peers`.
 fn readers(replica: &Replica, mesh: &Mesh) -> Vec<Value> {
     let shown = |id: Option<ReplicaId>| {
         let is_heard = replica.peers().iter().any(|(heard, _)| Some(heard) == id);

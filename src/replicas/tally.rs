@@ -1,34 +1,34 @@
-//! What became of the messages, for `/metrics`.
+//! Outcomes of messages, for `/metrics`.
 
 use super::wire::{MessageKind, WireError};
 use std::collections::BTreeMap;
 
-/// What became of one.
+/// Outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MessageOutcome {
-    /// Handed to the NATS client, or to each peer that reads.
+    /// Passed to the NATS client, or to each reading peer.
     Sent,
-    /// Not connected, or the client or a peer is behind: not sent.
+    /// Not connected, or the client or a peer is behind: dropped.
     Dropped,
     /// Too long to send.
     TooLong,
     /// Too long to read.
     Oversized,
-    /// Heard.
+    /// Received and applied.
     Taken,
-    /// No message.
+    /// Not a valid message.
     Malformed,
     /// Of another version, or of an unknown kind.
     Foreign,
     /// This replica's own.
     Own,
-    /// Older than what was heard.
+    /// Older than the last received message.
     Stale,
-    /// Of a replica too many.
+    /// From a replica beyond the limit.
     TooMany,
 }
 
-/// Counts; few, whatever comes.
+/// Counts of messages; bounded in number.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     counts: BTreeMap<(Option<MessageKind>, MessageOutcome), u64>,
@@ -36,7 +36,7 @@ pub(crate) struct Tally {
 }
 
 impl MessageOutcome {
-    /// Of a message that cannot be read.
+    /// Outcome of an unreadable message.
     pub(crate) const fn of_fault(fault: &WireError) -> Self {
         match fault {
             WireError::Oversized => Self::Oversized,
@@ -62,7 +62,7 @@ impl MessageOutcome {
 }
 
 impl Tally {
-    /// Counts a message; `None` for one of no known kind.
+    /// Counts a message; `None` for an unknown kind.
     pub(crate) fn count(&mut self, kind: Option<MessageKind>, outcome: MessageOutcome) {
         *self.counts.entry((kind, outcome)).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! The clock of [`ConnectedReplica`], between the load board and a transport.
+//! The task that drives [`ConnectedReplica`], between the load board and a transport.
 
 use super::bell::EdgeBell;
 use super::connected_replica::{ConnectedReplica, ReplicaTurn};
@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{debug, error, info, warn};
 
-/// Shortest time between two lines about the number of replicas.
+/// Shortest time between two log lines about the number of replicas.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// This router as one of several.
+/// This router among its replicas.
 #[derive(Debug)]
 pub struct Replicas {
     pub(crate) connected: RefCell<ConnectedReplica>,
@@ -34,7 +34,7 @@ pub struct Replicas {
     logged: Cell<LoggedMembers>,
 }
 
-/// The last line about the number of replicas.
+/// Last log line about the number of replicas.
 #[derive(Clone, Copy, Debug)]
 struct LoggedMembers {
     replicas: usize,
@@ -42,10 +42,10 @@ struct LoggedMembers {
 }
 
 impl Replicas {
-    /// Starts what `[replicas]` or `[nats]` asks for; `None` if they ask for nothing.
+    /// Starts the transport of `[replicas]` or `[nats]`; `None` if neither is configured.
     ///
     /// # Errors
-    /// The URL of a peer, a file of TLS, or the system is at fault.
+    /// A peer's URL or a TLS file is invalid, or a system error.
     pub fn start(
         config: &Config,
         clock: Clock,
@@ -78,7 +78,7 @@ impl Replicas {
         Ok((replicas, bell))
     }
 
-    /// Messages of this router from now on, for one reader; the first has all of its load.
+    /// Messages of this router from now on, for a reader; the first message has the full load.
     ///
     /// # Errors
     /// [`SubscribeRefused`].
@@ -93,7 +93,7 @@ impl Replicas {
         Ok(stream)
     }
 
-    /// Another process answers at this router's address from now on. Its peers have to read there.
+    /// Called when another process takes over this router's address. Peers must reconnect there.
     pub fn hand_over(&self) {
         let Some(mesh) = self.transport.mesh() else { return };
         let bye = self.connected.borrow_mut().replica.leave();
@@ -101,22 +101,22 @@ impl Replicas {
         mesh.end();
     }
 
-    /// The fleet has changed.
+    /// Sets a new fleet.
     pub fn set_fleet(&self, fleet: &Arc<FleetSnapshot>) {
         let now = self.clock.now();
         self.connected.borrow_mut().set_fleet(fleet, now);
-        // Before any shard sees the fleet: a joiner starts small.
+        // Before any shard receives the fleet: a joining replica starts with a small part.
         self.turn();
         self.changed.notify_one();
     }
 
-    /// No new requests; what is in flight is told on.
+    /// Ends the demand for new requests; load reports continue.
     pub fn drain(&self) {
         self.connected.borrow_mut().local.drain();
     }
 
-    /// Nothing is in flight any more: the others need not wait until this router's silence tells
-    /// them.
+    /// Announces that no requests are in flight: other replicas need not wait for the silence
+    /// timeout.
     pub async fn leave(&self) {
         let bye = self.connected.borrow_mut().replica.leave();
         self.publish(bye);
@@ -141,8 +141,8 @@ impl Replicas {
         }
     }
 
-    /// Does whatever is to be done, for ever. A turn that is due comes first: it must not wait
-    /// until the others are silent.
+    /// The loop of this task. A due turn comes first: it must not wait until other replicas are
+    /// silent.
     async fn follow(
         &self,
         mut bell: EdgeBell,
@@ -204,13 +204,13 @@ impl Replicas {
         drop(connected);
         self.publish(load);
         if let Some(used) = used {
-            // What is not sent now is in the next message: it has sums.
+            // A dropped message is harmless: the next message has the sums.
             self.transport.send(USE, used);
         }
     }
 
-    /// At most a line a second for replicas that come and leave, and one for each router that reads
-    /// here and is not heard.
+    /// Logs the number of replicas at most once a second, and each router that reads here without
+    /// sending messages.
     fn log_members(&self, replica: &Replica, now: NanosSinceStart) {
         let replicas = replica.others_count() + 1;
         let logged = self.logged.get();

@@ -1,7 +1,7 @@
-//! Limits of tenants, in sum over replicas. Each replica says every second what the requests of
-//! each limited tenant have taken of it, ever. What another replica has taken since it last said so
-//! is taken here too. Requests in flight elsewhere count here until their replica says otherwise or
-//! falls silent. Without NATS each replica holds the limits by itself. Sans-IO.
+//! Limits of tenants, in sum over replicas. Each replica sends every second the cumulative usage of
+//! each limited tenant. The increase since another replica's last message is deducted here too.
+//! Requests in flight elsewhere count here until their replica reports otherwise or falls silent.
+//! Without NATS each replica enforces the limits by itself. Sans-IO.
 //!
 //! Subject `<prefix>.v1.use`:
 //! ```json
@@ -20,14 +20,15 @@ use std::time::Duration;
 pub(crate) const USE: &str = "use";
 /// Time between two messages of a replica.
 const PERIOD: Duration = Duration::from_millis(900);
-/// A replica that is silent for so long is forgotten. What it says next is its new beginning.
+/// Time after which a silent replica is removed. Its next message is a new baseline.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// Longest message that is read.
 const USE_BYTES_MAX: usize = 64 * 1024;
-/// Requests in flight that one replica may say it has. The sum over all fits into its word.
+/// Most requests in flight that a replica may report. The sum over all replicas fits into a
+/// counter.
 const IN_FLIGHT_SAID_MAX: u32 = 1 << 20;
 
-/// What other replicas have said.
+/// Usage reported by other replicas.
 #[derive(Debug, Default)]
 pub(crate) struct TenantShare {
     by_replica: HashMap<ReplicaId, PeerTenants>,
@@ -56,7 +57,7 @@ struct TenantWord {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct TenantUse {
     requests: u64,
-    /// Counts down where less was used than taken.
+    /// Decreases if a request used fewer tokens than were charged.
     tokens: u64,
     #[serde(default)]
     in_flight: u32,
@@ -67,7 +68,7 @@ pub(crate) fn is_use(subject: &str) -> bool {
 }
 
 impl TenantShare {
-    /// What to say now; `None` where there are no limits, or it was said a moment ago.
+    /// The message that is due; `None` without limits, or if it was sent recently.
     pub(crate) fn say(
         &mut self,
         me: ReplicaId,
@@ -94,7 +95,7 @@ impl TenantShare {
         serde_json::to_vec(&message).ok()
     }
 
-    /// Takes what another replica says; false if that is no such message.
+    /// Applies a report of another replica; false if it is malformed.
     pub(crate) fn hear(
         &mut self,
         bytes: &[u8],
@@ -128,7 +129,7 @@ impl TenantShare {
             used.in_flight = used.in_flight.min(IN_FLIGHT_SAID_MAX);
             let before = peer.said.insert(number, used);
             cell.in_flight_elsewhere(before.map_or(0, |before| before.in_flight), used.in_flight);
-            // The first word of a replica says nothing of when that was.
+            // The first report of a replica is only a baseline: it has no start time.
             let Some(before) = before else { continue };
             let quota = tenants.get(number).map(|tenant| tenant.quota).unwrap_or_default();
             let requests = used.requests.wrapping_sub(before.requests).cast_signed();
@@ -138,7 +139,7 @@ impl TenantShare {
         true
     }
 
-    /// What a silent replica had in flight has ended, or will never be told.
+    /// Requests in flight at a silent replica have ended, or their end will never be reported.
     fn forget_silent(&mut self, board: &TenantBoard, now: NanosSinceStart) {
         self.by_replica.retain(|_, peer| {
             let is_there = now <= peer.heard_at.plus(SILENT_MAX);
@@ -152,7 +153,7 @@ impl TenantShare {
     }
 }
 
-/// Tenants with a limit of their own, and `*` if it has one.
+/// Tenants with their own limit, and `*` if it has a limit.
 fn limited(tenants: &Tenants) -> impl Iterator<Item = TenantIndex> {
     let numbered = tenants.all().iter().enumerate();
     numbered.filter_map(|(number, tenant)| {

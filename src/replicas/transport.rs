@@ -1,5 +1,5 @@
-//! How messages travel between replicas. A transport never waits: a message that it has no room for
-//! is dropped, and the full load of the next second makes up for it.
+//! Transports between replicas. A transport never waits: without room it drops a message, and the
+//! full load of the next second compensates.
 
 use super::mesh::Mesh;
 use super::nats::Nats;
@@ -7,7 +7,7 @@ use super::wire::ReplicaId;
 use forebay_config::Config;
 use std::io;
 
-/// The way to the other replicas.
+/// The transport to the other replicas.
 #[derive(Debug)]
 pub(crate) enum Transport {
     /// Through a NATS server.
@@ -17,16 +17,16 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// The transport of the configuration; `None` for a router that is alone.
+    /// The configured transport; `None` without replicas.
     ///
     /// # Errors
-    /// As [`Mesh::new`].
+    /// As for [`Mesh::new`].
     pub(crate) fn new(own: ReplicaId, config: &Config) -> io::Result<Option<Self>> {
         let mesh = Mesh::new(own, config)?.map(Self::Peers);
         Ok(mesh.or_else(|| Nats::new(&config.nats).map(Self::Nats)))
     }
 
-    /// Sends at once, or not at all. `word`: the kind of the message.
+    /// Sends at once, or drops the message. `word`: the kind of the message.
     pub(crate) fn send(&self, word: &str, bytes: Vec<u8>) -> bool {
         match self {
             Self::Nats(nats) => nats.send(word, bytes),
@@ -41,7 +41,7 @@ impl Transport {
         }
     }
 
-    /// Direct connections, if these are the way.
+    /// The direct connections, if this transport uses them.
     pub(crate) const fn mesh(&self) -> Option<&Mesh> {
         match self {
             Self::Nats(_) => None,
@@ -49,7 +49,7 @@ impl Transport {
         }
     }
 
-    /// Waits until sent messages have left, but not for long.
+    /// Waits briefly until sent messages have left.
     pub(crate) async fn flush(&self) {
         match self {
             Self::Nats(nats) => nats.flush().await,

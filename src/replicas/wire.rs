@@ -1,26 +1,26 @@
-//! What replicas say to each other, and how it is written. Sans-IO.
+//! Messages between replicas, and their encoding. Sans-IO.
 //!
 //! # Subjects
-//! | subject | when | what it says |
+//! | subject | when | content |
 //! |---|---|---|
 //! | `<prefix>.v1.window` | a rejection window opens or closes | `windows`: only these changed |
 //! | `<prefix>.v1.load` | every second (`full`), and after a change | `ranks` and open `windows` |
-//! | `<prefix>.v1.hello` | a replica came, or connects again | nothing more |
-//! | `<prefix>.v1.bye` | a replica drains | nothing more; it is forgotten at once |
+//! | `<prefix>.v1.hello` | a replica started, or reconnected | nothing more |
+//! | `<prefix>.v1.bye` | a replica drains | nothing more; it is removed at once |
 //!
-//! A full load has all ranks and all open windows. A change is told within milliseconds. All
+//! A full load has all ranks and all open windows. A change is sent within milliseconds. All
 //! replicas answer a `hello` with a full load.
 //!
-//! The version is in the subject: replicas of another one do not disturb, they are counted. Within
-//! a version fields are only ever added; unknown ones are ignored and counted.
+//! The version is in the subject: messages of other versions do no harm and are counted. Within a
+//! version, fields are only ever added; unknown fields are ignored and counted.
 //!
 //! # Messages
-//! JSON: an operator reads it with `nats sub 'forebay.>'`, any language writes it, and at a few
-//! hundred messages a second its cost is that of some requests. `replica` is a process (random, new
-//! with each start), `name` is for people, `seq` counts the messages of that process, whatever
-//! their subject. Times are relative: nobody compares clocks.
+//! JSON: an operator can read it with `nats sub 'forebay.>'`, any language can write it, and at a
+//! few hundred messages a second it costs as much as some requests. `replica` is a process (random,
+//! new with each start), `name` is for operators, `seq` counts the messages of that process,
+//! whatever their subject. Times are relative, so clocks need not agree.
 //!
-//! A window opens, one closes early:
+//! A window opens, and another closes early:
 //! ```json
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":17,
 //!  "windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}
@@ -29,7 +29,7 @@
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,
 //!  "prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
 //! ```
-//! Windows of ranks that prefill for others stand in `prefill_windows` instead. A pool is named by
+//! Windows of ranks that serve the prefill leg are in `prefill_windows` instead. A pool is named by
 //! its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas
 //! have to be configured with the same URLs. Load:
 //! ```json
@@ -38,17 +38,18 @@
 //!            "places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},
 //!            "kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}
 //! ```
-//! - `heard`: of which replica everything up to which `seq` was heard and obeyed; to be believed
-//!   only of a sender of whom no message is missing since its last full one, as it tells which
-//!   grants the sender's last claims are an answer to. In what follows 0 stands for the sender, 1
-//!   for the first of `heard`, and so on.
-//! - `held`: requests (`places`) or tokens (`kv`) that this replica has there. `max`: what the rank
-//!   may be given in all; 0 or absent: no limit, and the next four mean nothing.
-//! - `claim`: the sender will not go above this before it says more. `want`: what it could use;
-//!   more than `max`: it needs the rank to itself.
-//! - `by`: whom the sender takes for the rank's steward. `grants`: the sender is it, and lets these
-//!   have so much.
-//! - `prefill`: prompt tokens sent and not yet answered. The others add them to the rank's queue.
+//! - `heard`: for each replica, the `seq` up to which all its messages were received and applied.
+//!   It counts only if no message of the sender is missing since its last full message, as it
+//!   determines which grants the sender's last claims respond to. In the members below, 0 is the
+//!   sender, 1 the first replica of `heard`, and so on.
+//! - `held`: requests (`places`) or tokens (`kv`) of this replica there. `max`: the rank's total
+//!   limit; 0 or absent: no limit, and the next four are meaningless.
+//! - `claim`: the sender will not exceed this before its next message about the rank. `want`: its
+//!   demand; above `max`: it needs the whole rank.
+//! - `by`: the rank's steward in the sender's view. `grants`: grants of the sender as steward, by
+//!   replica.
+//! - `prefill`: prompt tokens sent and not yet answered. Other replicas add them to the rank's
+//!   queue.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -62,24 +63,24 @@ const NAME_BYTES_MAX: usize = 512;
 /// Part of every subject.
 pub(crate) const VERSION: &str = "v1";
 
-/// One process.
+/// Identifies a process of a replica.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReplicaId(pub u64);
 
-/// What a message is about: the last word of its subject.
+/// Kind of a message: the last word of its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
     /// A window opens or closes.
     Window,
-    /// What the sender has on its ranks.
+    /// The sender's load on its ranks.
     Load,
-    /// The sender came, or came back.
+    /// The sender has started, or reconnected.
     Hello,
     /// The sender drains.
     Bye,
 }
 
-/// Any message.
+/// A message of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Message {
     pub(crate) replica: ReplicaId,
@@ -93,7 +94,7 @@ pub(crate) struct Message {
     pub(crate) ranks: Vec<RankWord>,
     #[serde(flatten)]
     pub(crate) windows: MessageWindows,
-    /// Fields of a later time.
+    /// Fields of a later version.
     #[serde(flatten)]
     pub(crate) unknown: Map<String, Value>,
 }
@@ -103,18 +104,18 @@ pub(crate) struct Message {
 pub(crate) struct MessageWindows {
     #[serde(default, skip_serializing_if = "is_default", rename = "windows")]
     answer: Vec<WindowWord>,
-    /// Of the ranks that prefill for others. A field of its own: a replica that does not know the
-    /// field must not take them for the models'.
+    /// Windows of ranks that serve the prefill leg. A separate field: a replica that does not know
+    /// it must not apply them to the models' own windows.
     #[serde(default, skip_serializing_if = "is_default", rename = "prefill_windows")]
     prefill: Vec<WindowWord>,
 }
 
-/// Which of a model's pools a window closes.
+/// Pool of a model that a window closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowLeg {
-    /// Ranks that answer clients.
+    /// Ranks that respond to clients.
     Answer,
-    /// Ranks that prefill for them.
+    /// Ranks that serve the prefill leg.
     Prefill,
 }
 
@@ -134,7 +135,7 @@ pub(crate) struct WindowWord {
     pub(crate) remaining_ms: u64,
 }
 
-/// What a replica has on a rank.
+/// A replica's load on a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RankWord {
     pub(crate) worker: String,
@@ -148,7 +149,7 @@ pub(crate) struct RankWord {
     pub(crate) kv: UseWord,
 }
 
-/// Places or KV tokens of a rank.
+/// Usage of a rank's places or KV tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UseWord {
     #[serde(default, skip_serializing_if = "is_default")]
@@ -165,7 +166,7 @@ pub(crate) struct UseWord {
     pub(crate) grants: Vec<(usize, u64)>,
 }
 
-/// Why a message is not taken.
+/// Reason to refuse a message.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum WireError {
     #[error("longer than {MESSAGE_BYTES_MAX} bytes")]
@@ -191,38 +192,38 @@ impl MessageKind {
         }
     }
 
-    /// Where it is published.
+    /// Subject of messages of this kind.
     #[must_use]
     pub fn subject(self, prefix: &str) -> String {
         subject(prefix, self.word())
     }
 
-    /// The kind of a message of this version; `None` for all others.
+    /// Kind of a message of this version; `None` for other subjects.
     pub(crate) fn of_subject(subject: &str) -> Option<Self> {
         let word = word_of(subject)?;
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
 
-/// Where messages of a kind are published.
+/// Subject of messages with this last word.
 pub(crate) fn subject(prefix: &str, word: &str) -> String {
     format!("{prefix}.{VERSION}.{word}")
 }
 
-/// The last word of a subject of this version, which may stand behind a prefix.
+/// The last word of a subject of this version, which may have a prefix.
 pub(crate) fn word_of(subject: &str) -> Option<&str> {
     let (rest, word) = subject.rsplit_once('.')?;
     (rest.rsplit('.').next() == Some(VERSION)).then_some(word)
 }
 
-/// What to subscribe to: all versions, so that foreign ones are seen.
+/// Subjects to subscribe to: all versions, so that foreign messages are counted.
 pub(crate) fn all_subjects(prefix: &str) -> String {
     format!("{prefix}.*.*")
 }
 
 impl Message {
     /// # Errors
-    /// [`WireError`] for what is no message of this version.
+    /// [`WireError`] for an invalid message of this version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(WireError::Oversized);
@@ -240,7 +241,7 @@ impl Message {
         }
     }
 
-    /// Windows that it tells of.
+    /// Windows in this message.
     pub(crate) fn windows(&self) -> impl Iterator<Item = (WindowLeg, &WindowWord)> {
         let MessageWindows { answer, prefill } = &self.windows;
         let answer = answer.iter().map(|window| (WindowLeg::Answer, window));
@@ -256,14 +257,14 @@ impl Message {
     }
 
     /// # Errors
-    /// [`WireError::Oversized`] when the others would not read it.
+    /// [`WireError::Oversized`] if receivers would refuse it.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, WireError> {
         let bytes =
             serde_json::to_vec(self).map_err(|error| WireError::Malformed(error.to_string()))?;
         if bytes.len() > MESSAGE_BYTES_MAX { Err(WireError::Oversized) } else { Ok(bytes) }
     }
 
-    /// The replica that a number of this message stands for.
+    /// The replica with that number in this message.
     pub(crate) fn replica_at(&self, number: usize) -> Option<ReplicaId> {
         match number.checked_sub(1) {
             None => Some(self.replica),
