@@ -34,7 +34,6 @@ use std::time::Duration;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 const BIND_TRIES: u32 = 50;
 
-/// A running router.
 #[derive(Debug)]
 pub struct ServerHandle {
     /// Address of `listen`, with the actual port if 0 was configured.
@@ -63,9 +62,7 @@ pub enum StartError {
     Listen {
         /// The key of the config file.
         key: &'static str,
-        /// The address.
         address: AdminAddress,
-        /// The kernel's error.
         source: io::Error,
     },
     /// Another process listens on the client address.
@@ -73,10 +70,7 @@ pub enum StartError {
         "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
          `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
     )]
-    Taken {
-        /// The address.
-        address: SocketAddr,
-    },
+    Taken { address: SocketAddr },
     /// A certificate or key is unusable.
     #[error("TLS: {0}")]
     Tls(#[from] FilesFault),

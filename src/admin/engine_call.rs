@@ -19,7 +19,7 @@ pub struct EngineCall {
     pub target: String,
 }
 
-/// Result of a call at one worker.
+/// Result of a call at a worker.
 #[derive(Debug)]
 pub struct CallAnswer {
     /// The name of the worker.
@@ -35,7 +35,7 @@ pub struct EngineReply {
     pub status: u16,
     /// The body, or its beginning.
     pub body: String,
-    /// `body` is truncated.
+    /// True if `body` is truncated.
     pub is_cut: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Engine calls that the client port refuses, forwarded to all engines or to one engine. The calls
-//! are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
+//! Engine calls that the client port refuses, forwarded to all engines or to a single engine. The
+//! calls are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply, TO_ALL, TO_ONE};
 use super::flow::{SLEEP_TAKES_NOTHING, refused};

@@ -1,8 +1,8 @@
 //! Explains the routing of a prompt, for `/debug/overlap`: the blocks that each rank holds or is
 //! predicted to hold, each rank's cost, and the rank that would be selected. Runs the stages that
-//! shards run (parse, render, index, select) on a thread of its own (`explain_thread`), with its own
-//! working memory. Reads the load board, the reports and the index, and changes none of them: no
-//! lease, no trial of a breaker. The position of `round_robin` is not known here.
+//! shards run (parse, render, index, select) on a thread of its own (`explain_thread`), with its
+//! own working memory. Reads the load board, the reports and the index, and changes none of them:
+//! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
 use super::explain_words::{leg_name, role_name, route_because, route_name, way};
 use super::workers::{report, state};

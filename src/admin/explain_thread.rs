@@ -25,7 +25,6 @@ const NICE: i32 = 10;
 /// Facts gathered when the question arrives.
 #[derive(Debug)]
 pub struct ExplainFacts {
-    /// The running configuration.
     pub config: Arc<Config>,
     /// The fleet snapshot of the shards.
     pub fleet: Arc<FleetSnapshot>,

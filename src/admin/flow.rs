@@ -21,7 +21,6 @@ pub(crate) const SLEEP_TAKES_NOTHING: &str =
 /// Poll interval while a call waits for a worker.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// `GET /admin/window`.
 pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
     ask(&questions, Question::Windows).await.map_or_else(gone, |list| Json(list).into_response())
 }
@@ -39,7 +38,6 @@ pub(crate) async fn set_window(State(questions): State<Questions>, body: Bytes) 
     }
 }
 
-/// `POST /admin/reload`.
 pub(crate) async fn reload(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Reload).await {
         Some(Ok(done)) => Json(done.shown()).into_response(),

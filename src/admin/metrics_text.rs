@@ -33,12 +33,10 @@ pub(crate) struct WholeHistogram {
 pub(crate) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 impl MetricsText {
-    /// Begins a metric.
     pub(crate) fn open(&mut self, metric: &'static Metric) -> Family<'_> {
         Family { text: &mut self.text, metric, has_samples: false }
     }
 
-    /// The finished text.
     pub(crate) fn finish(self) -> String {
         self.text
     }

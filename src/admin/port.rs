@@ -37,7 +37,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Longest body of a call. An explained request is rendered, which takes some milliseconds.
 const CALL_BYTES_MAX: usize = 1024 * 1024;
 
-/// An open connection.
 struct OpenConnection {
     calls: Calls,
     task: AbortHandle,
@@ -111,7 +110,6 @@ pub enum AdminListener {
     Unix(UnixListener, SocketFile),
 }
 
-/// An accepted connection.
 enum AdminCaller {
     Tcp(TcpStream),
     Tls(TcpStream, TlsAcceptor),

@@ -47,9 +47,8 @@ pub enum Question {
     Replicas(oneshot::Sender<Option<Value>>),
     /// Messages to other replicas, for the replica that asks.
     ReplicaMessages(Option<ReplicaId>, oneshot::Sender<Result<MessageStream, SubscribeRefused>>),
-    /// The rejection windows.
     Windows(oneshot::Sender<Value>),
-    /// The rejection windows after one was opened or closed.
+    /// Opens or closes rejection windows; the windows after that.
     SetWindow(WindowRequest, oneshot::Sender<Result<Value, UnknownModel>>),
     /// Reads the configuration again.
     Reload(oneshot::Sender<Result<Reloaded, ReloadRefused>>),

@@ -1,4 +1,4 @@
-//! Sources of the admin API's answers: borrowed for one answer, never stored.
+//! Sources of the admin API's answers: borrowed per answer, never stored.
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::account::{ShardCounters, StageHistograms};
@@ -61,9 +61,7 @@ pub struct ShardsView<'a> {
 
 /// Counts of written snapshots.
 pub struct SnapshotFigures {
-    /// Snapshots written successfully.
     pub written_count: u64,
-    /// Snapshots that failed.
     pub failed_count: u64,
     /// The last successful snapshot.
     pub last: Option<SavedSnapshot>,
@@ -86,7 +84,6 @@ pub struct SavedSnapshot {
     pub copy_ns_max: u64,
 }
 
-/// Sources of `/metrics`.
 pub struct ScrapeSources<'a> {
     /// The fleet and its load.
     pub fleet: FleetView<'a>,
@@ -96,7 +93,6 @@ pub struct ScrapeSources<'a> {
     pub feeds: &'a FeedsView<'a>,
     /// The shards, in index order.
     pub shards: &'a ShardsView<'a>,
-    /// The radix index.
     pub index: &'a IndexReader,
     /// `None` if snapshots are off.
     pub snapshots: Option<SnapshotFigures>,
@@ -128,7 +124,6 @@ pub struct SpanFigures {
     pub unreachable: u64,
 }
 
-/// Sources of `/workers`.
 pub struct WorkerSources<'a> {
     /// The fleet and its load.
     pub fleet: FleetView<'a>,

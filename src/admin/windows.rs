@@ -25,7 +25,7 @@ the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long
 /// A request to open or close windows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowRequest {
-    /// Absent: all models.
+    /// Name of a model; absent: all models.
     model: Option<String>,
     /// Duration of the window; absent: close it.
     open: Option<Duration>,

@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 pub struct KeyEntry {
     /// The entry in the table of keys.
     pub key: &'static Key,
-    /// Its type.
     pub kind: Kind,
     /// Default value, if any.
     pub default: Option<Value>,

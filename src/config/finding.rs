@@ -28,11 +28,10 @@ pub enum Severity {
 /// Place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the file.
     File {
         /// Name of the file as given.
         name: String,
-        /// From 1.
+        /// Line number, counted from 1.
         line: usize,
         /// In characters, from 1.
         column: usize,
@@ -78,13 +77,11 @@ impl Origins {
 }
 
 impl Finding {
-    /// An error.
     #[must_use]
     pub fn error(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
         Self { severity: Severity::Error, origin, what: what.into(), help: help.into() }
     }
 
-    /// A warning.
     #[must_use]
     pub fn warning(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Sources of a configuration, for a reload.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSource {
-    /// `--config`.
+    /// File of the flag `--config`.
     pub file: Option<PathBuf>,
     /// Flags applied over the file.
     pub flags: Flags,
@@ -92,7 +92,6 @@ impl Reloader {
         self.running.workers.retain(|worker| worker.url != url);
     }
 
-    /// The running configuration.
     #[must_use]
     pub const fn running(&self) -> &Config {
         &self.running

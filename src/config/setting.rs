@@ -38,17 +38,13 @@ pub(super) trait Setting {
 /// Types for the reference page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `true` or `false`.
     Switch,
-    /// A whole number.
     Count,
     /// A number of bytes with its unit.
     Size,
     /// A time with its unit.
     Duration,
-    /// `address:port`.
     Address,
-    /// A string.
     Text,
     /// A string or a list of strings.
     Texts,

@@ -18,7 +18,6 @@ pub(super) type Visit<'v> = &'v mut dyn FnMut(&'static Key, &mut dyn Setting);
 
 /// Values with their keys. Lists of tables are excluded.
 pub(super) trait KeyTable {
-    /// Visits every key.
     fn visit(&mut self, visit: Visit<'_>);
 
     /// Takes over reloadable keys, and records differences.

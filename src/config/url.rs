@@ -9,7 +9,6 @@ pub struct WorkerUrl {
     pub host: String,
     /// TCP port; 80 when not written, 443 over TLS.
     pub port: u16,
-    /// True for `https://`.
     pub is_tls: bool,
     /// Value for the `Host` field: as written, without a default port added.
     pub authority: String,
@@ -54,10 +53,9 @@ pub enum WorkerUrlError {
     /// A path, query or fragment.
     #[error("a path is not supported: the router forwards the client's own path")]
     Path,
-    /// User and password.
+    /// The URL contains user and password.
     #[error("credentials do not belong in a url: use `api_key`")]
     Credentials,
-    /// No host.
     #[error("the host is missing or holds characters that no host has")]
     Host,
     /// A key set from another host without TLS.
@@ -107,7 +105,6 @@ impl WorkerUrl {
         format!("{}://{}", self.scheme(), self.authority)
     }
 
-    /// `http` or `https`.
     #[must_use]
     pub const fn scheme(&self) -> &'static str {
         if self.is_tls { "https" } else { "http" }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Sizes of the load, by default in tokens of the engine's own tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Concurrent conversations.
+    /// Conversations at the same time.
     pub slots: u32,
     /// Different system prompts, shared by all conversations.
     pub system_prompts: u32,

@@ -73,7 +73,6 @@ impl DemoRouter {
         Ok(router)
     }
 
-    /// URL for requests.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.server.listen)
     }

@@ -19,10 +19,9 @@ use thiserror::Error;
 /// Reason why a worker cannot be described.
 #[derive(Debug, Error)]
 pub(crate) enum DiscoveryError {
-    /// No usable response.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// 401 or 403.
+    /// The worker answers 401 or 403.
     #[error("it refuses the question ({0}): set `api_key` of the worker")]
     Forbidden(u16),
     /// The server is not a model server.

@@ -31,7 +31,7 @@ pub struct Description {
     pub models: Vec<ServedModel>,
     /// Source of the names, or why they are missing.
     pub listing: Listing,
-    /// At least one rank; behind a shared port the position is the number that pins a request.
+    /// The ranks, never empty; behind a shared port the position is the number that pins a request.
     pub ranks: Vec<DescribedRank>,
     /// True if every rank listens on its own port: the URL's port plus the rank's position.
     pub port_per_rank: bool,

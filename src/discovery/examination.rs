@@ -24,7 +24,6 @@ const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\
 /// Result of an examination.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// The worker's description.
     pub description: Description,
     /// Missing or wrong features.
     pub lacks: Vec<Lack>,

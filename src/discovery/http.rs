@@ -276,12 +276,11 @@ pub(crate) struct Asker {
     timeout: Duration,
 }
 
-/// Target of queries.
 #[derive(Clone, Debug)]
 enum AskedServer {
     /// A server at `http://host:port`.
     Plain { client: reqwest::Client, base: String },
-    /// A worker, whose address may change.
+    /// A worker; its address may change.
     Worker { clients: WorkerClients, authority: String },
 }
 
@@ -427,7 +426,7 @@ impl Asker {
 struct WorkerAnswer {
     status: u16,
     body: Vec<u8>,
-    /// `body` is truncated.
+    /// True if `body` is truncated.
     is_cut: bool,
 }
 

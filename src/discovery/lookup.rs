@@ -42,7 +42,7 @@ impl Lookup {
         }
     }
 
-    /// Addresses of the name, at least one, in the resolver's order.
+    /// Addresses of the name in the resolver's order; never empty.
     pub(crate) async fn addresses(&self, within: Duration) -> io::Result<Vec<SocketAddr>> {
         #[cfg(test)]
         if let Some(scripted) = &self.scripted {

@@ -40,7 +40,6 @@ type LoadedText = Result<Readable, String>;
 #[derive(Clone, Debug)]
 struct Readable {
     text: Arc<ModelText>,
-    /// Value of [`FoundText::layers_forget`].
     layers_forget: bool,
     /// Reason why its chat template is unusable.
     template_error: Option<Arc<str>>,
@@ -60,7 +59,7 @@ struct TextAttempt {
     ended_at: NanosSinceStart,
 }
 
-/// `model_dir` as configured.
+/// Values of `model_dir` as configured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dirs<'a> {
     pub(crate) of_worker: Option<&'a Path>,

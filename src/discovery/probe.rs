@@ -52,7 +52,6 @@ pub enum ProbeNotice {
         worker: WorkerIndex,
         /// Address that the name resolved to.
         address: SocketAddr,
-        /// The worker's description.
         description: Description,
         /// Tokenizers and templates, by model.
         texts: BTreeMap<Arc<str>, FoundText>,
@@ -77,7 +76,7 @@ pub enum ProbeNotice {
 #[derive(Debug)]
 pub struct Probe {
     pub(super) subject: ProbedWorker,
-    /// The worker's name.
+    /// Resolver of the worker's name.
     pub(super) name: Lookup,
     pub(super) health: HealthConfig,
     pub(super) clients: WorkerClients,
@@ -137,7 +136,6 @@ pub struct Probing {
     pub clients: WorkerClients,
     /// Tokenizers and templates that were read.
     pub texts: ModelTexts,
-    /// Receiver of reports.
     pub notices: mpsc::Sender<ProbeNotice>,
     /// Further signs that a worker is alive.
     pub signs: Rc<SignsOfLife>,

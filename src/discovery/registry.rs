@@ -27,7 +27,7 @@ enum RegistryAnswer {
     Read(Registration),
     /// The registry reports that it is not ready.
     NotReady(String),
-    /// No answer.
+    /// The registry did not respond.
     Silent(String),
 }
 

@@ -25,7 +25,7 @@ pub struct SrvTarget {
 /// All targets of a service, sorted. Priorities and weights are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SrvAnswer {
-    /// At least one target.
+    /// The targets, which are never empty.
     pub targets: Vec<SrvTarget>,
     /// Smallest TTL of the records.
     pub ttl: Duration,

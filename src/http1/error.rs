@@ -26,7 +26,6 @@ pub enum HeadError {
     /// Line ends without CR, or CR without LF.
     #[error("a line does not end with CR LF")]
     LineEnd,
-    /// Not HTTP.
     #[error("the protocol is not HTTP/1.1")]
     Protocol,
     /// HTTP, but not 1.x.
@@ -56,10 +55,9 @@ pub enum HeadError {
     /// Head longer than the limit.
     #[error("the header section is too large")]
     HeadTooLarge,
-    /// HTTP/1.1 without `Host`.
+    /// HTTP/1.1 request without a `Host` field.
     #[error("the Host field is missing")]
     HostMissing,
-    /// Repeated `Host` field.
     #[error("there is more than one Host field")]
     HostRepeated,
     /// `Host` is not a host with an optional port.
@@ -68,10 +66,9 @@ pub enum HeadError {
     /// `Content-Length` is no decimal number below 2^63.
     #[error("the Content-Length field is malformed")]
     ContentLength,
-    /// Repeated `Content-Length` field.
     #[error("there is more than one Content-Length field")]
     ContentLengthRepeated,
-    /// `Transfer-Encoding` beside `Content-Length`.
+    /// `Transfer-Encoding` and `Content-Length` in the same head.
     #[error("Content-Length and Transfer-Encoding exclude each other")]
     FramingConflict,
     /// `Transfer-Encoding` empty, repeated, or in HTTP/1.0.

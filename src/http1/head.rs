@@ -39,9 +39,7 @@ impl Default for HeadLimits {
 /// Protocol version of a message. Minor versions above 1 are parsed as 1.1 (RFC 9110 section 2.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/1.0
     Http10,
-    /// HTTP/1.1
     #[default]
     Http11,
 }
@@ -85,24 +83,16 @@ impl Version {
 /// Request method, RFC 9110 section 9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// `GET`
     #[default]
     Get,
-    /// `HEAD`
     Head,
-    /// `POST`
     Post,
-    /// `PUT`
     Put,
-    /// `DELETE`
     Delete,
-    /// `OPTIONS`
     Options,
-    /// `PATCH`
     Patch,
     /// `CONNECT`; the parser refuses it, so no parsed head contains it.
     Connect,
-    /// `TRACE`
     Trace,
     /// Any other token; see [`RequestHead::method_span`].
     Other,
@@ -130,12 +120,10 @@ impl Method {
 /// How a body ends, RFC 9112 section 6.3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// No body follows.
     #[default]
     None,
     /// This many bytes follow.
     Length(u64),
-    /// Chunks follow.
     Chunked,
     /// Everything until the peer closes; responses only.
     UntilClose,
@@ -144,23 +132,16 @@ pub enum BodyFraming {
 /// Role of a field for the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// `Host`
     Host,
-    /// `Content-Length`
     ContentLength,
-    /// `Transfer-Encoding`
     TransferEncoding,
     /// Hop-by-hop: `Connection`, `Keep-Alive`, `Proxy-*`, `TE`, `Trailer`, `Upgrade`,
     /// `HTTP2-Settings`, look-alikes of the framing fields spelt with `_`, and all fields that
     /// `Connection` names.
     HopByHop,
-    /// `Content-Type`
     ContentType,
-    /// `Content-Encoding`
     ContentEncoding,
-    /// `Authorization`
     Authorization,
-    /// `Expect`
     Expect,
     /// `x-request-id`
     RequestId,
@@ -180,7 +161,6 @@ pub enum FieldKind {
     ReadTimeout,
     /// `x-stainless-timeout`
     Timeout,
-    /// `Retry-After`
     RetryAfter,
     /// Anything else; forwarded.
     Other,
@@ -189,7 +169,6 @@ pub enum FieldKind {
 /// A parsed field line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Name as sent.
     pub name: Span,
     /// Value without the whitespace around it.
     pub value: Span,
@@ -200,18 +179,15 @@ pub struct Field {
 /// A parsed request head. Reused: parsing clears it and keeps its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Method.
     pub method: Method,
     /// Method token as sent.
     pub method_span: Span,
-    /// Target as sent.
     pub target: Span,
     /// Path without query; the absolute form is reduced. Empty for `http://host` and
     /// `http://host?q`, which mean `/`.
     pub path: Span,
     /// Query with its question mark, empty when there is none.
     pub query: Span,
-    /// Version.
     pub version: Version,
     /// Field lines in order.
     pub fields: Vec<Field>,
@@ -268,7 +244,6 @@ pub struct ResponseHead {
     pub status: u16,
     /// Reason phrase as sent, may be empty.
     pub reason: Span,
-    /// Version.
     pub version: Version,
     /// Field lines in order.
     pub fields: Vec<Field>,

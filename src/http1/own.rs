@@ -14,11 +14,9 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// A response of the router itself: refusals, the model list.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnResponse<'a> {
-    /// Status code.
     pub status: u16,
     /// `Content-Type`; none is sent when empty.
     pub content_type: &'a str,
-    /// Body.
     pub body: &'a [u8],
     /// Keep the client's connection.
     pub keep_alive: bool,

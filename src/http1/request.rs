@@ -1,4 +1,4 @@
-//! Request heads.
+//! Parses and checks request heads.
 
 use super::chars::{target_run, token_run};
 use super::error::HeadError;

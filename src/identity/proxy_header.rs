@@ -14,7 +14,7 @@ const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes of version 2 before the addresses.
 const V2_FIXED_BYTES: usize = 16;
 
-/// A complete header.
+/// A complete header with its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
     /// Length of the header. The client's own bytes follow.

@@ -1,4 +1,4 @@
-//! Limits TLS handshakes to one per turn of the loop.
+//! Limits TLS handshakes to a single handshake per turn of the loop.
 
 use forebay_base::NanosSinceStart;
 use forebay_net::{end_turn, now};

@@ -37,7 +37,6 @@ impl ProvidedBuffers {
         provided
     }
 
-    /// Entries without buffers.
     pub(crate) fn empty() -> Self {
         let entries = Box::new(Entries(std::array::from_fn(|_| BufferEntry::default())));
         Self { entries, buffers: Vec::new(), tail: 0 }

@@ -34,9 +34,7 @@ pub(crate) struct Reactor {
 /// I/O backend of this thread.
 #[expect(clippy::large_enum_variant, reason = "one of a thread")]
 pub(crate) enum Backend {
-    /// Completions of io_uring.
     Uring(RefCell<Uring>),
-    /// Readiness by epoll.
     Epoll(RefCell<Epoll>),
 }
 

@@ -58,7 +58,6 @@ impl Timers {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Fires due timers.
     pub(crate) fn fire(&mut self, now: NanosSinceStart) {
         while let Some((at, key)) = self.order.first().copied()
             && at <= now

@@ -55,7 +55,7 @@ pub(crate) struct Uring {
     submission_count: u64,
 }
 
-/// Creates the ring of a thread, if it may have one.
+/// Creates the ring of a thread.
 pub(crate) fn ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     // The kernel runs completions when the thread asks for them (Linux 6.1).

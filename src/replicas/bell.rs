@@ -24,7 +24,6 @@ impl EdgeBell {
         Ok(Self { bell: Arc::new(Bell::new(theirs.into())), wakes, seen: 0 })
     }
 
-    /// The shards' end.
     pub(crate) fn shared(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
     }

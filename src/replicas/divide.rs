@@ -9,7 +9,6 @@ const RESERVE: u64 = 16;
 pub(crate) struct Wish {
     /// Most that it could use; above the limit: it needs the whole limit.
     pub(crate) want: u64,
-    /// Its current usage.
     pub(crate) held: u64,
 }
 

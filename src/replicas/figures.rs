@@ -35,7 +35,6 @@ pub struct MessageCount {
     pub direction: &'static str,
     /// Label `result` of the metric.
     pub result: &'static str,
-    /// Messages so far.
     pub count: u64,
 }
 

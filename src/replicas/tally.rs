@@ -14,13 +14,11 @@ pub(crate) enum MessageOutcome {
     TooLong,
     /// Too long to read.
     Oversized,
-    /// Received and applied.
     Taken,
     /// Not a valid message.
     Malformed,
     /// Of another version, or of an unknown kind.
     Foreign,
-    /// This replica's own.
     Own,
     /// Older than the last received message.
     Stale,

@@ -76,7 +76,6 @@ pub enum MessageKind {
     Load,
     /// The sender has started, or reconnected.
     Hello,
-    /// The sender drains.
     Bye,
 }
 
@@ -128,7 +127,6 @@ impl WindowLeg {
     }
 }
 
-/// A pool's window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowWord {
     pub(crate) models: Vec<String>,

@@ -32,7 +32,6 @@ pub struct AcceptFiles {
     pub needs_client: bool,
 }
 
-/// The faulty file.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum FilesFault {
     /// A pair of [`AcceptFiles::certificates`].

@@ -98,7 +98,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
     Ok(authorities)
 }
 
-/// At least one certificate, in file order.
+/// Certificates in file order; never empty.
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(path)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

@@ -1,4 +1,4 @@
-//! The client side of TLS: authorities, the server's name, the own certificate.
+//! The client side of TLS: authorities, the server's name, the client's certificate.
 
 use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
 use super::session::Session;
@@ -94,7 +94,7 @@ impl Connector {
         Ok(Self { config, server: name_of(server)?, content })
     }
 
-    /// True if authorities, own certificate and server name are equal.
+    /// True if authorities, client certificate and server name are equal.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let is_same = || Arc::ptr_eq(&self.content, &other.content);

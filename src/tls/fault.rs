@@ -46,7 +46,7 @@ pub enum CertificateRefusal {
     WrongUse,
     /// Any other fault, or the certificate is missing.
     Invalid,
-    /// The peer refuses the own certificate, or requires one.
+    /// The peer refuses this side's certificate, or requires a certificate.
     ByPeer,
 }
 

@@ -18,7 +18,6 @@ pub(crate) enum RecordStep {
     PeerClosed,
 }
 
-/// Data to write.
 pub(crate) enum Writing<'a> {
     Data(&'a [u8]),
     /// The end of the plaintext.

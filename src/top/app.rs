@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 
 /// Events that are stored.
 const EVENTS_MAX: usize = 64;
-/// Longest filter.
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows per page step.
 const PAGE_ROWS: usize = 10;
@@ -17,7 +16,6 @@ const PAGE_ROWS: usize = 10;
 /// A key with a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopKey {
-    /// A typed character.
     Char(char),
     /// To the row above.
     Up,
@@ -147,7 +145,6 @@ impl App {
         self.link = StreamLink::Lost(clean(why));
     }
 
-    /// Applies a snapshot.
     pub fn update(&mut self, snapshot: &Snapshot) {
         self.link = StreamLink::Up;
         if self.recent.push(snapshot) {

@@ -28,7 +28,7 @@ struct LiveEvent {
     text: String,
 }
 
-/// Ranks whose feeds connected or ended.
+/// Ranks with feeds that connected or ended.
 struct FeedChange<'a> {
     kind: &'static str,
     worker: WorkerIndex,
@@ -42,7 +42,7 @@ struct FeedChange<'a> {
 pub(super) struct Events {
     kept: VecDeque<LiveEvent>,
     pushed_count: u64,
-    /// Pools whose window was open at the last check.
+    /// Pools with an open window at the last check.
     open: Vec<PoolIndex>,
 }
 

@@ -27,7 +27,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 const PERIOD: Duration = Duration::from_millis(950);
 /// Unread snapshots per viewer.
 const UNREAD_MAX: usize = 2;
-/// Every tenth snapshot is whole, for a viewer whose state has diverged.
+/// Every tenth snapshot is whole, to resynchronize viewers.
 const WHOLE_EVERY: u64 = 10;
 
 /// All viewers, and recent events.

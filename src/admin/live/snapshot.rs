@@ -15,9 +15,7 @@ use std::collections::BTreeMap;
 
 /// Sources of a snapshot.
 pub struct LiveSources<'a, 's, 'w> {
-    /// Sources of `/metrics`.
     pub scrape: &'a ScrapeSources<'s>,
-    /// Sources of `/workers`.
     pub workers: &'a WorkerSources<'w>,
     /// Why the router serves no requests; empty if it does.
     pub reasons: Vec<String>,

@@ -17,7 +17,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Without a deadline.
     #[must_use]
     pub const fn new(clock: Clock) -> Self {
         Self { clock, at: NanosSinceStart(u64::MAX), given: None, timer: Timer::new() }

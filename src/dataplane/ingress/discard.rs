@@ -5,14 +5,12 @@ use super::{Conn, ReadEnd, Turn};
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
 
-/// Bounds for discarding.
 #[derive(Clone, Copy, Debug)]
 pub struct DiscardBounds {
     /// Most bytes read. A read that began below the bound may exceed it.
     pub bytes_max: usize,
     /// Longest wait for the next byte.
     pub stall_max: Duration,
-    /// Longest total time.
     pub time_max: Duration,
 }
 

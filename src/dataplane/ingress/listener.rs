@@ -53,7 +53,7 @@ pub struct BoundListener {
     pub is_tls: bool,
 }
 
-/// An accepted connection.
+/// An accepted connection with its peer.
 #[derive(Debug)]
 pub struct NewConnection {
     /// The socket that was accepted.

@@ -281,7 +281,7 @@ impl Offload {
     }
 }
 
-/// Queued jobs.
+/// Jobs that wait for the thread.
 #[derive(Default)]
 struct Lines {
     quick: VecDeque<Job>,
