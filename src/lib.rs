@@ -8,13 +8,13 @@
 //!
 //! # The path of a request
 //! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called
-//! in this order by `dataplane/request/serve.rs`, the file to open first. From select on it does
-//! what the machine of [`request`] says.
+//! in this order by `dataplane/request/serve.rs`, the file to open first. From select on it executes
+//! the actions of the state machine in [`request`].
 //!
 //! # Rooms
-//! A room that must not know of others is a crate of this workspace: its manifest names what it may
-//! use. The list of them *is* their import order: a module may use only what
-//! stands above it (`tests/house` keeps this true).
+//! A room that must not depend on other rooms is a crate of this workspace: its manifest lists its
+//! dependencies. The list of modules here *is* their import order: a module may use only modules
+//! above it (`tests/house` enforces this).
 
 pub use forebay_admin as admin;
 pub use forebay_base as base;

@@ -1,7 +1,7 @@
 //! Calls of vllm-router that name a worker in the query, for existing scripts. Responses are text,
 //! as in vllm-router.
 
-use super::adding::{AddWorkerRequest, WAIT_MAX};
+use super::add_worker::{AddWorkerRequest, WAIT_MAX};
 use super::flow::{member, not_kept, take_back, until_up};
 use super::question::{Question, Questions, ask, gone};
 use axum::Json;

@@ -1,11 +1,11 @@
 //! Operator calls of the admin API: rejection windows, workers and the configuration. All responses
 //! are JSON, refusals included.
 
-use super::adding::AddWorkerRequest;
-use super::draining::{StreamsStay, WorkerDrain};
+use super::add_worker::AddWorkerRequest;
 use super::question::{Question, Questions, ask, gone};
 use super::sleep_refusal::SleepRefused;
 use super::windows::WindowRequest;
+use super::worker_drain::{StreamsStay, WorkerDrain};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};

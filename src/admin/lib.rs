@@ -9,10 +9,10 @@
 //! through [`engines`], no call reaches a worker, so calls cost the engines nothing.
 
 mod access;
-mod adding;
+mod add_worker;
 mod catalogue;
 mod client_door;
-mod draining;
+mod worker_drain;
 mod drop_in;
 mod engine_call;
 mod engines;
@@ -46,10 +46,9 @@ mod windows;
 mod workers;
 
 pub use access::{Access, AdminTokens};
-pub use adding::{AddRefused, AddWorkerRequest};
+pub use add_worker::{AddRefused, AddWorkerRequest};
 pub use catalogue::all_metrics;
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};
-pub use draining::{StreamsStay, WorkerDrain};
 pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
 pub use explain::ExplainRequest;
 pub use explain_thread::{ExplainAnswer, ExplainFacts, Explaining};
@@ -68,4 +67,5 @@ pub use sources::{
     SnapshotFigures, SpanFigures, WorkerSources,
 };
 pub use windows::{UnknownModel, WindowRequest, list as list_windows};
+pub use worker_drain::{StreamsStay, WorkerDrain};
 pub use workers::{list as list_workers, named as worker_named};

@@ -1,7 +1,6 @@
 //! Questions of the admin API to the control plane's loop.
 
-use super::adding::{AddRefused, AddWorkerRequest};
-use super::draining::{StreamsStay, WorkerDrain};
+use super::add_worker::{AddRefused, AddWorkerRequest};
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused};
 use super::explain::ExplainRequest;
 use super::live::LiveViewer;
@@ -9,6 +8,7 @@ use super::notes::NotesReader;
 use super::reload::{ReloadRefused, Reloaded};
 use super::sleep_refusal::SleepRefused;
 use super::windows::{UnknownModel, WindowRequest};
+use super::worker_drain::{StreamsStay, WorkerDrain};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;

@@ -1,5 +1,5 @@
 //! Requests that each rank runs at once, as far as its engine reports the number. Sans-IO like
-//! [`super::described`]: bodies in, numbers out. A number is the limit of a single rank; past it
+//! [`super::description`]: bodies in, numbers out. A number is the limit of a single rank; past it
 //! requests wait inside the engine.
 
 use serde_json::Value;

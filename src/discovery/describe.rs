@@ -2,7 +2,7 @@
 //! worker's task; each query is bounded, each response may be missing.
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
-use super::described::{
+use super::description::{
     Announced, DescribedRank, Description, Listing, ModelList, ServedModel, SglangInfo,
     configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
     read_sglang_info,

@@ -2,7 +2,7 @@
 //! that only a query shows: whether its event sockets are reachable, and whether its tokenizer
 //! matches.
 
-use super::described::Description;
+use super::description::Description;
 use super::http::Asker;
 use super::lacks::{Lack, lacks};
 use super::model_text::FoundText;

@@ -1,6 +1,6 @@
 //! Features that a worker lacks for exact routing, with advice. Sans-IO.
 
-use super::described::{DescribedRank, Description};
+use super::description::{DescribedRank, Description};
 use super::model_text::FoundText;
 use forebay_fleet::worker::Dialect;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ const SGLANG: (&str, &str) = (
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::described::{Announced, Listing};
+    use crate::description::{Announced, Listing};
     use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 

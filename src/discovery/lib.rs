@@ -1,6 +1,6 @@
 //! Discovers workers: engine, health and reported load.
 //!
-//! One task per worker ([`probe`]) queries the worker over HTTP ([`describe`], [`described`],
+//! One task per worker ([`probe`]) queries the worker over HTTP ([`describe`], [`description`],
 //! [`capacity`]), checks its health, finds the tokenizers and templates of its models
 //! ([`model_text`]), and queries the registry of a prefill worker ([`kv_source`], [`registry`]).
 //! [`load_tasks`] fetches load reports: [`poll`] queries a worker, [`push`] subscribes to a rank of
@@ -11,9 +11,9 @@
 
 mod capacity;
 mod describe;
-mod described;
+mod description;
 #[cfg(test)]
-mod described_tests;
+mod description_tests;
 mod examination;
 mod followed_name;
 mod http;
@@ -41,7 +41,7 @@ pub mod test_support;
 #[cfg(test)]
 mod tests;
 
-pub use described::{
+pub use description::{
     Announced, DescribedRank, Description, Listing, ModelList, ServedModel, configured_model,
     numbered, read_models,
 };

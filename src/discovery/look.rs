@@ -1,7 +1,7 @@
 //! Looks at a worker: resolves its name and queries it there.
 
 use super::describe::{DiscoveryError, Subject, assume, discover};
-use super::described::Description;
+use super::description::Description;
 use super::followed_name::{FollowedName, NameChange, change, tried};
 use super::health_counts::HealthCounts;
 use super::model_text::{Dirs, FoundText};

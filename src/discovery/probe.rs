@@ -2,7 +2,7 @@
 //! periodically. Reports results; decides nothing else.
 
 use super::describe::{check_health, is_asleep};
-use super::described::Description;
+use super::description::Description;
 use super::followed_name::FollowedName;
 use super::health_counts::{BadCheck, HealthCounts};
 use super::http::{AskError, Asker, WorkerClients};

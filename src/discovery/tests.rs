@@ -1,7 +1,7 @@
 //! Discovery against recorded answers.
 
 use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
-use super::described::{
+use super::description::{
     Announced, DescribedRank, Description, Listing, events_of_vllm, ranks_of_vllm_metrics,
     read_models, read_sglang_info,
 };

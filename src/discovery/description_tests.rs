@@ -1,7 +1,7 @@
 //! What servers say of their ranks and their part in disaggregation: as recorded, as their sources
 //! write it, and as nonsense.
 
-use super::described::{SglangInfo, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info};
+use super::description::{SglangInfo, events_of_vllm, ranks_of_vllm_metrics, read_sglang_info};
 use super::kv_source::SglangPlace;
 use forebay_base::limits::RANKS_MAX;
 use forebay_fleet::worker::Role;
