@@ -66,7 +66,7 @@ pub use flow::{
     RejectionConfig, TenantConfig,
 };
 pub use key::{Flag, Form, Key};
-pub use load::{ConfigText, Loaded, load};
+pub use load::{ConfigText, LoadedConfig, load};
 pub use quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use record_format::{RecordField, RecordFormat};
 pub use reload::{ConfigSource, ReloadError, Reloader};

@@ -18,14 +18,14 @@ pub struct ConfigText<'a> {
 
 /// A configuration with its findings.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// Faulty keys have their defaults.
     pub config: Config,
     /// Sorted by place in the file.
     pub findings: Vec<Finding>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// The configuration, unless a finding is an error.
     pub fn usable(self) -> Result<Config, Vec<Finding>> {
         let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);
@@ -35,7 +35,7 @@ impl Loaded {
 
 /// Reads the file, if any, applies the flags, and checks the result.
 #[must_use]
-pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
+pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
     let ConfigText { name, text } = source.unwrap_or(ConfigText { name: "", text: "" });
     let mut reading = read_file(name, text);
     Merge {
@@ -47,7 +47,7 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> Loaded {
     respell(&mut reading.config);
     reading.findings.extend(check(&reading.config, &reading.origins));
     reading.findings.sort_by_key(Finding::position);
-    Loaded { config: reading.config, findings: reading.findings }
+    LoadedConfig { config: reading.config, findings: reading.findings }
 }
 
 /// Normalizes URLs so that they can be compared as text.

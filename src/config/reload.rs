@@ -4,7 +4,7 @@
 
 use super::finding::Finding;
 use super::flags::Flags;
-use super::load::{ConfigText, Loaded, load};
+use super::load::{ConfigText, LoadedConfig, load};
 use super::schema::Config;
 use super::table::{Changes, KeyTable, WorkerChanges};
 use super::worker::WorkerConfig;
@@ -43,12 +43,12 @@ impl ConfigSource {
     ///
     /// # Errors
     /// The file cannot be read; contains the error text.
-    pub fn load(&self) -> Result<Loaded, String> {
+    pub fn load(&self) -> Result<LoadedConfig, String> {
         // Pipes are allowed: `--config /dev/stdin`.
         self.load_by(|path| std::fs::read_to_string(path))
     }
 
-    fn load_by(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<Loaded, String> {
+    fn load_by(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<LoadedConfig, String> {
         let Some(path) = &self.file else { return Ok(load(None, &self.flags)) };
         let name = path.display().to_string();
         let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;

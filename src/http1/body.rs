@@ -70,7 +70,7 @@ impl BodyError {
 
 /// Result of a decode call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodeProgress {
     /// Decoded data, now at `bytes[..data_bytes]`.
     pub data_bytes: usize,
     /// Bytes read; `bytes[consumed_bytes..]` is unchanged and belongs to the next message when
@@ -133,7 +133,7 @@ impl ChunkedDecoder {
 
     /// Decodes available bytes: moves the data of whole and partial chunks to the front of `bytes`.
     /// Consumes everything unless the body ends first; after that it consumes nothing.
-    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, BodyError> {
+    pub fn decode(&mut self, bytes: &mut [u8]) -> Result<DecodeProgress, BodyError> {
         let mut read = 0_usize;
         let mut written = 0_usize;
         while self.state != ChunkState::Done {
@@ -160,7 +160,7 @@ impl ChunkedDecoder {
             self.state = self.next(*byte)?;
             read += 1;
         }
-        Ok(Decoded {
+        Ok(DecodeProgress {
             data_bytes: written,
             consumed_bytes: read,
             done: self.state == ChunkState::Done,
@@ -332,14 +332,14 @@ fn expect(byte: u8, wanted: u8, next: ChunkState) -> Result<ChunkState, BodyErro
 
 #[cfg(test)]
 mod tests {
-    use super::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+    use super::{BodyError, BodyLimits, ChunkedDecoder, DecodeProgress};
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
     fn decoded(wire: &str) -> Result<(String, usize, bool), BodyError> {
         let limits =
             BodyLimits { body_bytes_max: 100, extension_bytes_max: 20, trailer_bytes_max: 20 };
         let mut bytes = wire.as_bytes().to_vec();
-        let Decoded { data_bytes, consumed_bytes, done } =
+        let DecodeProgress { data_bytes, consumed_bytes, done } =
             ChunkedDecoder::new(&limits).decode(&mut bytes)?;
         Ok((String::from_utf8_lossy(&bytes[..data_bytes]).into_owned(), consumed_bytes, done))
     }
@@ -360,7 +360,7 @@ mod tests {
         assert!(decoder.decode(&mut b"0\r\n\r\n".to_vec()).unwrap().done);
         assert_eq!(
             decoder.decode(&mut b"1\r\n".to_vec()),
-            Ok(Decoded { data_bytes: 0, consumed_bytes: 0, done: true })
+            Ok(DecodeProgress { data_bytes: 0, consumed_bytes: 0, done: true })
         );
     }
 

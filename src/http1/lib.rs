@@ -29,7 +29,7 @@ mod via;
 mod websocket;
 
 pub use answer::{AnswerBody, AnswerFraming};
-pub use body::{BodyError, BodyLimits, ChunkedDecoder, Decoded};
+pub use body::{BodyError, BodyLimits, ChunkedDecoder, DecodeProgress};
 pub use decimal::{Digits, decimal, push_decimal};
 pub use due::HeadDue;
 pub use encode::{
