@@ -6,7 +6,8 @@
 //! [`load_tasks`] fetches load reports: [`poll`] queries a worker, [`push`] subscribes to a rank of
 //! SGLang. [`jwks`] fetches keys of tokens. [`srv`] resolves SRV records ([`srv_message`]). Runs on
 //! the control plane's thread, which owns the results. Limits: each response is bounded in time and
-//! in bytes ([`http`]), a publisher's message by `forebay_zmq`. Must never trust a response, and
+//! in bytes ([`http`]), a publisher's message by [`forebay_zmq::zmtp::MESSAGE_BYTES_MAX`]. Must
+//! never trust a response, and
 //! never remove a worker by itself.
 
 mod capacity;

@@ -1,9 +1,10 @@
-//! KV-event feeds: what engines say about their caches, turned into index operations.
+//! KV-event feeds: KV events of engines in, index operations out.
 //!
-//! Owns one [`Feed`] task per rank, all on the control plane's thread. The path of a message is
-//! `socket → rank → decode → blocks → ring`; everything between the socket and the
-//! ring is sans-IO. Limits: one message of 64 MiB and its operations per feed, and `entries_max`
-//! blocks per rank. Must never block the thread, drop an operation, or trust a length it reads.
+//! Owns a [`Feed`] task per rank, all on the control plane's thread. The path of a message is
+//! `socket → rank → decode → blocks → ring`; everything between the socket and the ring is sans-IO.
+//! Limits: per feed, a message of at most [`MESSAGE_BYTES_MAX`](forebay_zmq::zmtp) with its
+//! operations; per rank, `entries_max` blocks. Must never block the thread, drop an operation, or
+//! trust a length of a message.
 
 mod applying;
 mod blocks;

@@ -40,8 +40,8 @@ pub const VERSION: u16 = 2;
 const VERSION_OF_EVENTS: u16 = 1;
 /// Most sources of one recording.
 pub(super) const SOURCES_MAX: usize = 1_024;
-/// Largest message, frames together: what the feeds take from a socket.
-pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Largest message, frames together: the limit of the sockets that feeds read.
+pub const MESSAGE_BYTES_MAX: usize = forebay_zmq::zmtp::MESSAGE_BYTES_MAX;
 /// Most plain bytes of a chunk: one message of the largest size, or many small ones.
 pub(super) const PLAIN_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 64 * 1024;
 
