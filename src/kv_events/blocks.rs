@@ -1,32 +1,31 @@
-//! What one rank holds, and how the engine's events change the index. Sans-IO and single-threaded:
-//! one [`RankBlocks`] per KV-event stream, events in, index operations out.
+//! The blocks of a rank, and how the engine's events change the index. Sans-IO and single-threaded:
+//! a [`RankBlocks`] per KV-event stream, events in, index operations out.
 //!
-//! Engine hashes are opaque here: they name parents and removals, nothing else. The block's own key
-//! comes from the bytes of its tokens. Two levels are counted: engines store and remove the same
-//! hash several times (a prompt that is an exact multiple of the block size stores its last block
-//! again each time; tiers store copies), and different hashes can have the same bytes (two
-//! tokenizations of one text, several attention groups). A tree of the index sees a key appear once
-//! and disappear once.
+//! Engine hashes only name blocks, parents and removals; the key of a block comes from the bytes of
+//! its tokens. Two levels are counted. Engines store and remove the same hash several times: a
+//! prompt that is an exact multiple of the block size stores its last block again each time, and
+//! tiers store copies. Different hashes can have the same bytes: two tokenizations of a text, or
+//! several attention groups. A tree of the index sees a key appear once and disappear once.
 //!
 //! # Tiers
-//! A block is in tree `t` while the tier `t` or a nearer one holds it, see [`super::tier`]. A tier
-//! gets its tree with its first event: what was stored before joins it when it is stored again, so
-//! that ranks without lower tiers pay nothing.
+//! A block is in tree `t` while the tier `t` or a nearer tier holds it, see [`super::tier`]. A tier
+//! gets its tree with its first event, so that ranks without lower tiers pay nothing. Blocks from
+//! before that event join the tree when they are stored again.
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
-use super::copies::{GROUPS_MAX, Groups};
-use super::fit::{Evidence, TextFit};
-use super::held::{HeldBlocks, HeldEntry, HeldState};
-use super::holding::{FeedHolding, OrphansGone};
+use super::feed_size::{FeedSize, OrphanOutcomes};
+use super::ledger::{EntryState, Ledger, LedgerEntry};
 use super::naming::{BlockText, Naming};
-use super::opaque::Opaque;
+use super::opaque::OpaqueBlocks;
 use super::orphans::{Orphan, Orphans};
 use super::outcome::BatchOutcome;
-use super::recent::Recent;
+use super::rank_copy::{GROUPS_MAX, Groups};
+use super::recent_links::RecentLinks;
 use super::slice_ops::SliceOps;
+use super::text_fit::{Evidence, TextFit};
 use super::tier::{LowerTiers, Tier};
-use super::windows::HeldWindows;
+use super::windows::RankWindows;
 use forebay_base::ShardIndex;
 use forebay_base::limits::INNER_BLOCK;
 use forebay_index::{BlockKey, RootName};
@@ -38,54 +37,53 @@ use forebay_snapshot::Link;
 pub struct RankBlocks<T> {
     naming: Naming<T>,
     entries_max: usize,
-    /// What may get a tree.
+    /// Tiers that may get a tree.
     lower_tiers: LowerTiers,
     /// Trees in use, one bit each.
     trees: u8,
-    held: HeldBlocks,
+    ledger: Ledger,
     orphans: Orphans,
-    orphans_gone: OrphansGone,
-    opaque: Opaque,
+    orphan_outcomes: OrphanOutcomes,
+    opaque: OpaqueBlocks,
     evidence: Evidence,
     groups: Groups,
-    windows: HeldWindows,
-    recent: Recent,
+    windows: RankWindows,
+    recent: RecentLinks,
     /// Tokens per block on the device, 0 before the first.
     device_block_tokens: u32,
     block_bytes: Vec<u8>,
-    /// Blocks that are new, whose orphans are to be looked for.
+    /// New blocks of this event, whose orphans are adopted at its end.
     arrived: Vec<u64>,
-    /// Blocks that cannot be what the engine said before, since all was forgotten last.
+    /// Blocks since the last clear that contradict earlier events.
     contradictions: usize,
-    /// So many of them are no reason to forget all. Doubles each time that they were, which bounds
-    /// how often.
+    /// Contradictions up to this number do not clear the rank. Doubles with each such clear, which
+    /// bounds their number.
     tolerated: usize,
 }
 
-/// Where a chain continues.
+/// Last block of a chain, behind which the next block goes.
 #[derive(Clone, Copy)]
 struct Tip {
     key: BlockKey,
-    /// `None` before the first block, which decides it.
+    /// `None` before the first block, which determines the slice.
     slice: Option<ShardIndex>,
 }
 
-/// What the engine calls a block.
+/// The name of a block in the engine's events.
 #[derive(Clone, Copy)]
 struct BlockName {
-    /// Hash and group, mixed.
+    /// Hash and group, see [`RankBlocks::id`].
     id: u64,
     hash: u64,
 }
 
-/// Group of events that name none.
+/// Group of events without a group.
 const NO_GROUP: u32 = u32::MAX;
-/// Contradictions that are never a reason to forget a rank: some engines have hashes that are not
-/// chained.
+/// So many contradictions never clear a rank: some engines have hashes that are not chained.
 const CONTRADICTIONS_MIN: usize = 1_024;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// Holds nothing yet; lower tiers do not count.
+    /// No blocks yet; lower tiers do not count.
     #[must_use]
     pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
         Self {
@@ -93,14 +91,14 @@ impl<T: BlockText> RankBlocks<T> {
             entries_max,
             lower_tiers: LowerTiers::default(),
             trees: Tier::Device.bit(),
-            held: HeldBlocks::default(),
+            ledger: Ledger::default(),
             orphans: Orphans::default(),
-            orphans_gone: OrphansGone::default(),
-            opaque: Opaque::default(),
+            orphan_outcomes: OrphanOutcomes::default(),
+            opaque: OpaqueBlocks::default(),
             evidence: Evidence::default(),
             groups: Groups::default(),
-            windows: HeldWindows::default(),
-            recent: Recent::default(),
+            windows: RankWindows::default(),
+            recent: RecentLinks::default(),
             device_block_tokens: 0,
             block_bytes: Vec::new(),
             arrived: Vec::new(),
@@ -109,17 +107,17 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// The engine has said more that cannot be than what is held: all of it is to be forgotten.
+    /// True when more events contradict each other than there are blocks: the rank must be cleared.
     #[must_use]
     pub fn contradicts_itself(&self) -> bool {
-        self.held.is_spoilt() || self.contradictions > self.tolerated.max(self.held.len())
+        self.ledger.is_spoilt() || self.contradictions > self.tolerated.max(self.ledger.len())
     }
 
-    /// Which lower tiers count from now on. Only while nothing is held.
+    /// Sets the lower tiers that count. Only while there are no blocks.
     pub fn set_lower_tiers(&mut self, lower_tiers: LowerTiers) {
         debug_assert!(self.is_empty(), "blocks may be in trees that end");
         self.lower_tiers = lower_tiers;
-        self.held = HeldBlocks::expiring(lower_tiers.ttl);
+        self.ledger = Ledger::expiring(lower_tiers.ttl);
         let allowed = |tier: &Tier| match tier {
             Tier::Device => true,
             Tier::Host => lower_tiers.host,
@@ -128,7 +126,7 @@ impl<T: BlockText> RankBlocks<T> {
         self.trees &= Tier::ALL.iter().filter(|tier| allowed(tier)).fold(0, |all, t| all | t.bit());
     }
 
-    /// Gives every tier that counts its tree at once, for engines that are known to use them.
+    /// Gives every tier that counts its tree at once, for engines that use lower tiers for sure.
     pub fn expect_lower_tiers(&mut self) {
         for (tier, counts) in
             [(Tier::Host, self.lower_tiers.host), (Tier::Disk, self.lower_tiers.disk)]
@@ -137,39 +135,39 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// True once that tier has a tree.
+    /// True once the tier has a tree.
     #[must_use]
     pub fn has_tree(&self, tier: Tier) -> bool {
         self.trees & tier.bit() != 0
     }
 
-    /// Blocks known by the engine's hash.
+    /// Blocks by engine hash and group.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.ledger.len()
     }
 
-    /// True if nothing is held.
+    /// True if there are no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.len() == 0
+        self.ledger.len() == 0
     }
 
-    /// Do the blocks fit the tokenizer? `None` before any has shown it.
+    /// Whether blocks and tokenizer fit; `None` before the first evidence.
     #[must_use]
     pub fn text_fit(&self) -> Option<TextFit> {
         let without = Some(TextFit::NoTokenizer);
         self.naming.text.as_ref().map_or(without, |_| self.evidence.verdict())
     }
 
-    /// How much it is.
+    /// Counts and memory, for gauges.
     #[must_use]
-    pub fn holding(&self) -> FeedHolding {
-        FeedHolding {
-            blocks: self.held.len(),
-            tier_blocks: self.held.tier_counts(),
+    pub fn size(&self) -> FeedSize {
+        FeedSize {
+            blocks: self.ledger.len(),
+            tier_blocks: self.ledger.tier_counts(),
             orphans: self.orphans.len(),
-            bytes: self.held.bytes()
+            bytes: self.ledger.bytes()
                 + self.orphans.bytes()
                 + self.opaque.bytes()
                 + self.windows.bytes()
@@ -177,12 +175,12 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// Orphans that ceased to wait since this was asked last.
-    pub fn take_orphans_gone(&mut self) -> OrphansGone {
-        std::mem::take(&mut self.orphans_gone)
+    /// Outcomes of orphans since the last call.
+    pub fn take_orphan_outcomes(&mut self) -> OrphanOutcomes {
+        std::mem::take(&mut self.orphan_outcomes)
     }
 
-    /// Applies a store. Blocks before a fault stay stored: they are true.
+    /// Applies a store. Blocks before a faulty block stay stored, because they are valid.
     pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> BatchOutcome {
         let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
         let Some(tier) = tier else {
@@ -221,7 +219,7 @@ impl<T: BlockText> RankBlocks<T> {
             return BatchOutcome::Elsewhere;
         };
         if !event.hashes.is_empty() {
-            self.held.trust(tier);
+            self.ledger.trust(tier);
         }
         let group = event.group.unwrap_or(NO_GROUP);
         if tier == Tier::Device && self.windows.has(group) {
@@ -230,11 +228,11 @@ impl<T: BlockText> RankBlocks<T> {
         }
         for &hash in event.hashes {
             let id = self.id(hash, group);
-            match self.held.take(id, tier) {
+            match self.ledger.take(id, tier) {
                 Some((before, trees)) => self.lose(before, trees, ops),
                 None if !self.orphans.is_empty() => {
                     let was_there = self.orphans.remove(id, tier);
-                    self.orphans_gone.removed += usize::from(was_there);
+                    self.orphan_outcomes.removed += usize::from(was_there);
                 }
                 None => {}
             }
@@ -242,19 +240,19 @@ impl<T: BlockText> RankBlocks<T> {
         BatchOutcome::Applied
     }
 
-    /// Forgets everything: the engine said so, restarted, or went silent with events lost.
+    /// Removes all blocks: the engine cleared its cache or restarted, or events were lost.
     pub fn clear(&mut self, ops: &mut SliceOps) {
         if self.contradicts_itself() {
             self.tolerated = self.tolerated.saturating_mul(2);
         }
         self.contradictions = 0;
-        let windows = self.windows.told();
-        self.held.clear(|key, state| {
+        let windows = self.windows.posted();
+        self.ledger.clear(|key, state| {
             ops.release(windows, state.slice(), key);
             ops.remove(state.trees(), state.slice(), key);
         });
         self.windows.clear();
-        self.orphans_gone.dropped += self.orphans.clear();
+        self.orphan_outcomes.dropped += self.orphans.clear();
         self.recent.clear();
         self.opaque.clear();
     }
@@ -273,7 +271,7 @@ impl<T: BlockText> RankBlocks<T> {
         };
         let mut parent = event.parent.map(|parent| self.id(parent, group));
         if tip.is_none() && parent.is_some_and(|parent| self.opaque.contains(parent)) {
-            self.note_opaque(event, 0, group);
+            self.mark_opaque(event, 0, group);
             return BatchOutcome::NotText;
         }
         let mut outcome = BatchOutcome::Applied;
@@ -285,15 +283,15 @@ impl<T: BlockText> RankBlocks<T> {
             let images = images.next_block();
             let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
             if let Err(outcome) = read {
-                self.note_opaque(event, position, group);
+                self.mark_opaque(event, position, group);
                 return outcome;
             }
             self.evidence.readable();
             let id = self.id(hash, group);
             if let Some(parent) = parent.filter(|_| tip.is_none()) {
-                match self.held.get(id) {
-                    // Known from elsewhere: the chain goes on behind it.
-                    Some(known) => self.held.add(id, tier, known.state.trees()),
+                match self.ledger.get(id) {
+                    // Known from another chain: this chain continues behind the block.
+                    Some(known) => self.ledger.add(id, tier, known.state.trees()),
                     None if parent == id => return BatchOutcome::Conflict,
                     None => {
                         let bytes = self.block_bytes.as_slice().into();
@@ -307,7 +305,7 @@ impl<T: BlockText> RankBlocks<T> {
                     Ok(next) => tip = Some(next),
                     Err(outcome) => {
                         if self.contradictions > before {
-                            // What follows rests on it.
+                            // The blocks behind it contradict as well.
                             self.contradictions += event.hashes.len() - position - 1;
                         }
                         return outcome;
@@ -319,10 +317,10 @@ impl<T: BlockText> RankBlocks<T> {
         outcome
     }
 
-    /// The event is not text from there on. What continues it cannot be text either: it must not
-    /// wait for a parent that never comes.
-    fn note_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
-        // Without a tokenizer nothing is text, and nothing waits.
+    /// Marks the blocks of an event from `from` on as no text. Their children cannot be text either
+    /// and must not wait for a parent that never comes.
+    fn mark_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
+        // Without a tokenizer no block is text, and no block waits.
         if self.naming.text.is_none() {
             return;
         }
@@ -330,7 +328,7 @@ impl<T: BlockText> RankBlocks<T> {
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate().skip(from) {
             let id = self.id(hash, group);
-            self.opaque.note(id);
+            self.opaque.add(id);
             let is_opaque = event.is_opaque(position);
             let naming = &self.naming;
             let images = ImagesOfBlock::default();
@@ -343,11 +341,11 @@ impl<T: BlockText> RankBlocks<T> {
 
     fn orphan(&mut self, orphan: Orphan) -> BatchOutcome {
         let dropped = self.orphans.hold(orphan);
-        self.orphans_gone.dropped += dropped.unwrap_or(1);
+        self.orphan_outcomes.dropped += dropped.unwrap_or(1);
         if dropped.is_some() { BatchOutcome::Orphaned } else { BatchOutcome::ParentUnknown }
     }
 
-    /// Applies the orphans of what is new, and theirs.
+    /// Applies the orphans of new blocks, and the orphans of these orphans.
     fn adopt(&mut self, ops: &mut SliceOps) {
         while let Some(parent) = self.arrived.pop() {
             if self.orphans.is_empty() {
@@ -359,15 +357,15 @@ impl<T: BlockText> RankBlocks<T> {
                 self.block_bytes.extend_from_slice(&orphan.bytes);
                 let name = BlockName { id: orphan.id, hash: orphan.hash };
                 match self.extend(tip, name, orphan.tier, ops) {
-                    Ok(_) => self.orphans_gone.applied += 1,
-                    Err(_) => self.orphans_gone.dropped += 1,
+                    Ok(_) => self.orphan_outcomes.applied += 1,
+                    Err(_) => self.orphan_outcomes.dropped += 1,
                 }
             }
         }
     }
 
-    /// Where sequences of the event start. Lower tiers may keep larger blocks than the device;
-    /// prompts are looked for under the device's root, whatever the length of what follows.
+    /// Root of the sequences of an event. Lower tiers may have larger blocks than the device, but
+    /// prompts are looked up under the device's root, so all tiers share that root.
     fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
         let lower = tier != Tier::Device;
         let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;
@@ -388,11 +386,11 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     fn tip(&self, id: u64) -> Option<Tip> {
-        let entry = self.held.get(id)?;
+        let entry = self.ledger.get(id)?;
         Some(Tip { key: entry.key, slice: Some(entry.state.slice()) })
     }
 
-    /// Stores the block of that name, whose text is in `block_bytes`, behind a path.
+    /// Stores the block of that name, with its text in `block_bytes`, behind `parent`.
     fn extend(
         &mut self,
         parent: Tip,
@@ -409,21 +407,21 @@ impl<T: BlockText> RankBlocks<T> {
         let first = || (self.naming.slice_of)(key, self.naming.shard_count);
         let slice = parent.slice.unwrap_or_else(first);
         let trees = self.trees & tier.trees();
-        let before = match self.held.get(id) {
+        let before = match self.ledger.get(id) {
             Some(known) if known.key == key => {
                 let before = known.state.trees();
-                self.held.add(id, tier, before | trees);
+                self.ledger.add(id, tier, before | trees);
                 before
             }
             Some(_) => {
                 self.contradictions += 1;
                 return Err(BatchOutcome::Conflict);
             }
-            None if self.held.len() >= self.entries_max => return Err(BatchOutcome::Full),
+            None if self.ledger.len() >= self.entries_max => return Err(BatchOutcome::Full),
             None => {
-                let added = HeldEntry { id, key, state: HeldState::new(slice, trees) };
-                if !self.held.insert(added, tier) {
-                    // One text under ever more hashes.
+                let added = LedgerEntry { id, key, state: EntryState::new(slice, trees) };
+                if !self.ledger.insert(added, tier) {
+                    // Too many hashes share this text.
                     self.contradictions += 1;
                     return Err(BatchOutcome::Full);
                 }
@@ -436,7 +434,7 @@ impl<T: BlockText> RankBlocks<T> {
         ops.store(gained, slice, parent.key, (key, block_bytes));
         if gained != 0 {
             let link = Link { parent: parent.key, key, block_bytes, slice };
-            self.recent.note(link, self.held.len());
+            self.recent.push(link, self.ledger.len());
         }
         if tier == Tier::Device && !self.windows.is_unused() {
             ops.hold(self.windows.of(hash), slice, key);
@@ -444,9 +442,9 @@ impl<T: BlockText> RankBlocks<T> {
         Ok(Tip { key, slice: Some(slice) })
     }
 
-    /// Trees that other entries with the key are in. Looked for only if some trees are in question.
+    /// Trees that other entries with the key are in; looked up only if `asked` has trees.
     fn trees_of_others(&self, key: BlockKey, id: u64, asked: u8) -> u8 {
-        if asked == 0 { 0 } else { self.held.trees_of_others(key, id) }
+        if asked == 0 { 0 } else { self.ledger.trees_of_others(key, id) }
     }
 }
 
@@ -468,8 +466,8 @@ mod by_name;
 #[path = "blocks_pool.rs"]
 mod pool;
 
-#[path = "blocks_kept.rs"]
-mod kept;
+#[path = "blocks_copy.rs"]
+mod copy;
 
 #[path = "blocks_ids.rs"]
 mod ids;

@@ -1,21 +1,21 @@
-//! [`RankBlocks`](super::RankBlocks) of tiers that announce no removals: entries that were stored
-//! too long ago leave as if the engine had removed them.
+//! [`RankBlocks`](super::RankBlocks) of tiers without removal events: an entry expires some time
+//! after its last store, as if the engine had removed it.
 
-use super::super::holding::Expired;
+use super::super::feed_size::ExpiryTurn;
 use super::super::naming::BlockText;
 use super::super::slice_ops::SliceOps;
 use super::super::tier::Tier;
-use super::{HeldEntry, RankBlocks};
+use super::{LedgerEntry, RankBlocks};
 use tokio::time::Instant;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// Takes out what is too old, looking at no more than `most` entries. To be called before each
-    /// message too: it tells the time of the stores to come.
-    pub fn expire(&mut self, now: Instant, most: usize, ops: &mut SliceOps) -> Expired {
-        let mut expired = Expired::default();
+    /// Takes out at most `most` expired entries. Call it before each message too, because `now`
+    /// dates the stores that follow.
+    pub fn expire(&mut self, now: Instant, most: usize, ops: &mut SliceOps) -> ExpiryTurn {
+        let mut expired = ExpiryTurn::default();
         let mut left = most;
         for (tier, blocks) in Tier::ALL.into_iter().zip(&mut expired.tier_blocks) {
-            let old = self.held.take_old(tier, now, left);
+            let old = self.ledger.take_old(tier, now, left);
             left -= old.len();
             *blocks += self.lose_all(&old, tier, ops);
         }
@@ -23,17 +23,17 @@ impl<T: BlockText> RankBlocks<T> {
         expired
     }
 
-    /// When something may be too old next.
+    /// Earliest time at which an entry may expire.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.held.next_expiry()
+        self.ledger.next_expiry()
     }
 
-    /// A tier has lost those entries; how many it had.
+    /// Takes entries out of a tier; returns how many the tier had.
     pub(super) fn lose_all(&mut self, ids: &[u64], tier: Tier, ops: &mut SliceOps) -> u64 {
         let mut count = 0;
         for id in ids {
-            if let Some((before, trees)) = self.held.take_all(*id, tier) {
+            if let Some((before, trees)) = self.ledger.take_all(*id, tier) {
                 self.lose(before, trees, ops);
                 count += 1;
             }
@@ -41,8 +41,8 @@ impl<T: BlockText> RankBlocks<T> {
         count
     }
 
-    /// An entry has lost a store of one tier: `trees` still rest on it.
-    pub(super) fn lose(&self, before: HeldEntry, trees: u8, ops: &mut SliceOps) {
+    /// Posts that an entry has left all its trees but `trees`.
+    pub(super) fn lose(&self, before: LedgerEntry, trees: u8, ops: &mut SliceOps) {
         let lost = before.state.trees() & !trees;
         if lost & Tier::Device.bit() != 0 {
             self.left_device(before, ops);
@@ -64,7 +64,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(100);
     const AGEING: LowerTiers = LowerTiers { host: true, disk: true, ttl: TTL };
 
-    /// A rank with a device and a host, what the index knows of it, and a clock.
+    /// A rank with a device and a host, its part of the index, and a clock.
     struct Rig {
         blocks: RankBlocks<Letters>,
         ops: SliceOps,
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!((rig.expired(99), rig.held()), ([0, 0], [1, 2, 2]));
         assert_eq!(rig.blocks.next_expiry(), Some(rig.start + TTL));
         assert_eq!((rig.expired(100), rig.held()), ([2, 0], [1, 1, 1]));
-        assert_eq!((rig.blocks.len(), rig.blocks.holding().tier_blocks), (1, [1, 0, 0]));
+        assert_eq!((rig.blocks.len(), rig.blocks.size().tier_blocks), (1, [1, 0, 0]));
         assert_eq!((rig.expired(10_000), rig.blocks.next_expiry()), ([0, 0], None));
         assert_eq!(rig.index.keys(), keys_of(&["ab"]));
     }
@@ -161,7 +161,7 @@ mod tests {
         rig.expired(0);
         rig.blocks.clear(&mut rig.ops);
         rig.index.take(&mut rig.ops);
-        assert_eq!((rig.blocks.next_expiry(), rig.blocks.holding().bytes), (None, 0));
+        assert_eq!((rig.blocks.next_expiry(), rig.blocks.size().bytes), (None, 0));
         assert_eq!(rig.expired(1_000), [0, 0]);
     }
 

@@ -4,8 +4,8 @@
 use super::restart_tests::restarted;
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
 use super::*;
-use crate::held::SAME_KEY_MAX;
-use crate::restoring::Left;
+use crate::ledger::SAME_KEY_MAX;
+use crate::restore_builder::Left;
 use crate::tier::TIERS;
 use forebay_kv_decode::Medium;
 use proptest::prelude::*;
@@ -288,12 +288,12 @@ fn agree(names: bool, steps: Vec<Step>, expected: bool) -> Result<(), TestCaseEr
                 prop_assert!(trees[tier - 1].is_subset(tree), "trees are nested");
             }
         }
-        let holding = blocks.holding();
-        prop_assert_eq!(holding.blocks, model.blocks.len());
-        prop_assert_eq!(holding.orphans, model.waiting.len());
+        let size = blocks.size();
+        prop_assert_eq!(size.blocks, model.blocks.len());
+        prop_assert_eq!(size.orphans, model.waiting.len());
         for tier in 0..TIERS {
             let there = model.blocks.values().filter(|block| block.counts[tier] > 0).count();
-            prop_assert_eq!(holding.tier_blocks[tier], there);
+            prop_assert_eq!(size.tier_blocks[tier], there);
         }
     }
     blocks.clear(&mut ops);

@@ -1,6 +1,6 @@
-//! [`RankBlocks`](super::RankBlocks) of a pool that ranks share: all in one tier, behind none.
+//! [`RankBlocks`](super::RankBlocks) of a pool that ranks share: all in the tier of disks.
 
-use super::super::held::HeldBlocks;
+use super::super::ledger::Ledger;
 use super::super::naming::{BlockText, Naming};
 use super::super::slice_ops::SliceOps;
 use super::super::tier::{LowerTiers, Tier};
@@ -8,19 +8,19 @@ use super::{NO_GROUP, RankBlocks};
 use forebay_kv_decode::{Attention, Stored};
 use std::time::Duration;
 
-/// Blocks that leave a full pool at a time, so that not each event looks for the oldest ones.
+/// Blocks that leave a full pool at a time, so that not each event looks for the oldest blocks.
 const SHED_AT_ONCE: usize = 1_024;
-/// But no larger part of it.
+/// At most this part of a pool's limit leaves at a time.
 const SHED_PART: usize = 64;
-/// An orphan waits for between one and two such parts of the time that blocks are believed.
+/// An orphan waits for 1 to 2 times the pool's time to live divided by this.
 const ORPHAN_PART: u32 = 8;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// Each block is there or not, whoever and however often stored it.
+    /// An empty pool. Stores of a block are not counted, so the first removal takes it out.
     pub(crate) fn of_pool(naming: Naming<T>, entries_max: usize, ttl: Duration) -> Self {
         Self {
             lower_tiers: LowerTiers { host: false, disk: true, ttl },
-            held: HeldBlocks::of_pool(ttl, entries_max),
+            ledger: Ledger::of_pool(ttl, entries_max),
             ..Self::new(naming, entries_max)
         }
     }
@@ -29,25 +29,25 @@ impl<T: BlockText> RankBlocks<T> {
         self.naming.text.as_ref()
     }
 
-    /// Sequences to come start under the root of blocks of that size, if it is known.
+    /// Later sequences start under the root of blocks of that size; 0 changes nothing.
     pub(crate) fn set_root_tokens(&mut self, block_size_tokens: u32) {
         if block_size_tokens > 0 {
             self.device_block_tokens = block_size_tokens;
         }
     }
 
-    /// Before a store comes to a full pool: the blocks that were stored longest ago go, those of
-    /// the event not among them.
+    /// Sheds the oldest stores of a full pool before it takes the event. Blocks that the event
+    /// stores again are renewed first, so they stay.
     pub(crate) fn make_room(&mut self, event: &Stored<'_>, ops: &mut SliceOps) {
-        let most = self.held.len() + event.hashes.len();
+        let most = self.ledger.len() + event.hashes.len();
         if most <= self.entries_max || event.attention != Attention::Whole {
             return;
         }
         let mut wanted = most - self.entries_max;
         for &hash in event.hashes {
             let id = self.id(hash, event.group.unwrap_or(NO_GROUP));
-            if self.held.get(id).is_some() {
-                self.held.renew(id, Tier::Disk);
+            if self.ledger.get(id).is_some() {
+                self.ledger.renew(id, Tier::Disk);
                 wanted = wanted.saturating_sub(1);
             }
         }
@@ -57,31 +57,31 @@ impl<T: BlockText> RankBlocks<T> {
         }
     }
 
-    /// Takes out the blocks that were stored longest ago, no more than `most`; how many it were.
+    /// Takes out at most `most` blocks, the oldest stores first; returns how many.
     pub(crate) fn shed(&mut self, most: usize, ops: &mut SliceOps) -> u64 {
-        let oldest = self.held.take_oldest(Tier::Disk, most);
+        let oldest = self.ledger.take_oldest(Tier::Disk, most);
         self.lose_all(&oldest, Tier::Disk, ops)
     }
 
-    /// The number of the orphan that comes next.
+    /// The number that the next orphan will have.
     pub(crate) fn next_orphan(&self) -> u64 {
         self.orphans.next_number()
     }
 
-    /// Drops the orphans before that number once they have waited for an eighth of the time that
-    /// blocks are believed: adopted, a block begins to age anew. True if so.
-    pub(crate) fn forgets_orphans(&mut self, waited: Duration, number: u64) -> bool {
+    /// Drops the orphans before that number if they have waited for an eighth of the time to live;
+    /// true if so. They must not wait longer, since the age of a block starts when it is adopted.
+    pub(crate) fn drop_waited_orphans(&mut self, waited: Duration, number: u64) -> bool {
         let ttl = self.lower_tiers.ttl;
         let is_due = !ttl.is_zero() && waited >= ttl / ORPHAN_PART;
         if is_due {
-            self.orphans_gone.dropped += self.orphans.forget_before(number);
+            self.orphan_outcomes.dropped += self.orphans.forget_before(number);
         }
         is_due
     }
 
-    /// Blocks leave so long after their last store from now on.
+    /// Blocks expire `ttl` after their last store from now on.
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.lower_tiers.ttl = ttl;
-        self.held.set_ttl(ttl);
+        self.ledger.set_ttl(ttl);
     }
 }

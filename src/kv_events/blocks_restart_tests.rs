@@ -2,8 +2,8 @@
 
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, keys_of, remove, slice_of, store};
 use super::*;
-use crate::copies::KeptBlocks;
-use crate::restoring::{Left, Restoring};
+use crate::rank_copy::KeptBlocks;
+use crate::restore_builder::{Left, Restoring};
 use forebay_kv_decode::Medium;
 use forebay_snapshot::{Link, Paths};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn restarted_with(
     lower_tiers: LowerTiers,
     entries_max: usize,
 ) -> (RankBlocks<Letters>, SliceOps, Left) {
-    let KeptBlocks { kept, trees, groups, .. } = before.kept();
+    let KeptBlocks { kept, trees, groups, .. } = before.copy();
     let mut restoring = Restoring::new(paths, shard_count, lower_tiers, trees, entries_max);
     restoring.groups(groups);
     restoring.add_all(kept.entries().collect());
@@ -114,9 +114,9 @@ fn what_came_last_brings_its_links() {
     blocks.stored(&store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]), &mut ops);
     index.take(&mut ops);
     let link = |text| index.seen[&key_of(text)];
-    assert_eq!(blocks.kept().recent, [link("abcd"), link("abcdef")]);
+    assert_eq!(blocks.copy().recent, [link("abcd"), link("abcdef")]);
     blocks.clear(&mut ops);
-    assert!(blocks.kept().recent.is_empty());
+    assert!(blocks.copy().recent.is_empty());
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn restoring_keeps_to_the_limit_and_tells_parents_first() {
 
     let paths = Paths::new(links(&index));
     let mut restoring = Restoring::new(&paths, SHARDS, NONE, 1, 100);
-    let entry = blocks.kept().kept.entries().next().unwrap();
+    let entry = blocks.copy().kept.entries().next().unwrap();
     restoring.add(&entry);
     restoring.add(&entry);
     assert_eq!(restoring.finish().2, Left { odd: 1, ..Left::default() });
@@ -168,7 +168,7 @@ fn tiers_and_counts_are_restored_as_far_as_they_count() {
     index.take(&mut ops);
 
     let (mut all, mut ops, left) = restarted(&blocks, links(&index), ALL, 100);
-    assert_eq!((left, all.holding().tier_blocks), (Left::default(), [2, 2, 1]));
+    assert_eq!((left, all.size().tier_blocks), (Left::default(), [2, 2, 1]));
     let mut again = Index::default();
     again.take(&mut ops);
     assert_eq!(again.trees()[..2], index.trees()[..2]);

@@ -302,10 +302,10 @@ fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
     assert_eq!(blocks.stored(&third, &mut ops), BatchOutcome::Orphaned);
     assert_eq!(blocks.stored(&store(Some(13), &[14], &[8, 9]), &mut ops), BatchOutcome::Orphaned);
     assert!(ops.is_empty() && blocks.is_empty());
-    assert_eq!(blocks.holding().orphans, 3);
-    assert!(blocks.holding().bytes > 0);
+    assert_eq!(blocks.size().orphans, 3);
+    assert!(blocks.size().bytes > 0);
     assert_eq!(blocks.stored(&store(None, &[10], &[0, 1]), &mut ops), BatchOutcome::Applied);
-    assert_eq!(blocks.holding().orphans, 3, "their parent is another one");
+    assert_eq!(blocks.size().orphans, 3, "their parent is another one");
     assert_eq!(blocks.stored(&store(Some(10), &[11], &[2, 3]), &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     assert_eq!(
@@ -313,8 +313,8 @@ fn orphans_are_applied_when_their_parent_comes_with_all_that_follows() {
         keys_of(&["ab", "abcd", "abcdef", "abcdefgh", "abcdefghij"]),
         "one by one and recursively"
     );
-    let gone = blocks.take_orphans_gone();
-    assert_eq!(gone, OrphansGone { applied: 3, ..OrphansGone::default() });
+    let gone = blocks.take_orphan_outcomes();
+    assert_eq!(gone, OrphanOutcomes { applied: 3, ..OrphanOutcomes::default() });
     blocks.clear(&mut ops);
     index.take(&mut ops);
     assert!(index.keys().is_empty());
@@ -327,13 +327,16 @@ fn orphans_that_the_engine_removes_or_clears_never_come() {
     let mut index = Index::default();
     blocks.stored(&store(Some(10), &[11, 12, 13], &[2, 3, 4, 5, 6, 7]), &mut ops);
     blocks.removed(&remove(&[13, 99]), &mut ops);
-    assert_eq!(blocks.take_orphans_gone().removed, 1);
+    assert_eq!(blocks.take_orphan_outcomes().removed, 1);
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
     index.take(&mut ops);
     assert_eq!(index.keys(), keys_of(&["ab", "abcd", "abcdef"]));
     blocks.stored(&store(Some(20), &[21], &[0, 1]), &mut ops);
     blocks.clear(&mut ops);
-    assert_eq!(blocks.take_orphans_gone(), OrphansGone { applied: 2, dropped: 1, removed: 0 });
+    assert_eq!(
+        blocks.take_orphan_outcomes(),
+        OrphanOutcomes { applied: 2, dropped: 1, removed: 0 }
+    );
     blocks.stored(&store(None, &[20], &[0, 1]), &mut ops);
     index.take(&mut ops);
     assert_eq!(index.keys(), keys_of(&["ab"]));
@@ -350,8 +353,8 @@ fn the_oldest_orphans_are_dropped_and_counted() {
         let text = [token % 26, token / 26 % 26];
         blocks.stored(&store(Some(1), &[number + 2], &text), &mut ops);
     }
-    assert_eq!(blocks.holding().orphans, ORPHAN_BLOCKS_MAX);
-    assert_eq!(blocks.take_orphans_gone().dropped, 5);
+    assert_eq!(blocks.size().orphans, ORPHAN_BLOCKS_MAX);
+    assert_eq!(blocks.take_orphan_outcomes().dropped, 5);
     blocks.stored(&store(None, &[1], &[0, 1]), &mut ops);
     assert_eq!(blocks.len(), ORPHAN_BLOCKS_MAX + 1);
 }
@@ -386,11 +389,11 @@ fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
         index.take(&mut ops);
         assert_eq!(of(&index), wanted, "step {position}");
     }
-    assert_eq!(blocks.holding().tier_blocks, [2, 1, 2]);
+    assert_eq!(blocks.size().tier_blocks, [2, 1, 2]);
     blocks.clear(&mut ops);
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 0, 0]);
-    assert_eq!(blocks.holding().tier_blocks, [0; 3]);
+    assert_eq!(blocks.size().tier_blocks, [0; 3]);
 }
 
 #[test]
@@ -484,7 +487,7 @@ fn nothing_behind_an_image_is_ever_stored() {
                 "does not wait either"
             );
         }
-        assert_eq!(blocks.holding().orphans, 0);
+        assert_eq!(blocks.size().orphans, 0);
         index.take(&mut ops);
         assert_eq!(index.keys(), keys_of(&["ab"]));
     }

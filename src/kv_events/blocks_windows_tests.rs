@@ -157,9 +157,9 @@ fn what_cannot_be_understood_leaves_an_upper_bound() {
         rig.store(1, WINDOW, 0..4);
         lie(&mut rig);
         assert_eq!(rig.blocks.resume(), Resume::Unknown, "{what}");
-        let bytes = rig.blocks.holding().bytes;
+        let bytes = rig.blocks.size().bytes;
         (0..1_000).for_each(|_| rig.store(1, WINDOW, 5..9));
-        assert_eq!(rig.blocks.holding().bytes, bytes, "{what}: nothing is kept any more");
+        assert_eq!(rig.blocks.size().bytes, bytes, "{what}: nothing is kept any more");
         rig.blocks.clear(&mut rig.ops);
         rig.index.take(&mut rig.ops);
         assert_eq!((rig.blocks.resume(), rig.held(0)), (Resume::Anywhere, vec![]));

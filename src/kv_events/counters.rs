@@ -1,7 +1,7 @@
 //! What the feeds count. One set for all feeds; they share the control plane's thread, so plain
 //! cells will do.
 
-use super::holding::{Expired, FeedHolding, OrphansGone};
+use super::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
 use super::outcome::BatchOutcome;
 use super::tier::{TIERS, Tier};
 use forebay_zmq::LossReason;
@@ -175,8 +175,8 @@ pub struct FeedCounters {
     replays: [Cell<u64>; ReplayResult::ALL.len()],
     losses: [Cell<u64>; LossReason::ALL.len()],
     missed: Cell<u64>,
-    holding: Cell<FeedHolding>,
-    orphans_gone: Cell<OrphansGone>,
+    size: Cell<FeedSize>,
+    orphan_outcomes: Cell<OrphanOutcomes>,
     expired: [Cell<u64>; TIERS],
     restored: Cell<u64>,
     dropped: [Cell<u64>; Dropped::ALL.len()],
@@ -243,8 +243,8 @@ impl FeedCounters {
     }
 
     /// Notes that a feed went from holding one amount to another.
-    pub fn holding_changed(&self, before: FeedHolding, after: FeedHolding) {
-        let all = self.holding.get();
+    pub fn size_changed(&self, before: FeedSize, after: FeedSize) {
+        let all = self.size.get();
         let moved =
             |all: usize, before: usize, after| all.saturating_add(after).saturating_sub(before);
         let mut tier_blocks = all.tier_blocks;
@@ -253,7 +253,7 @@ impl FeedCounters {
         {
             *all = moved(*all, before, after);
         }
-        self.holding.set(FeedHolding {
+        self.size.set(FeedSize {
             blocks: moved(all.blocks, before.blocks, after.blocks),
             tier_blocks,
             orphans: moved(all.orphans, before.orphans, after.orphans),
@@ -262,9 +262,9 @@ impl FeedCounters {
     }
 
     /// Counts blocks that do not wait for their parent any more.
-    pub fn orphans_gone(&self, gone: OrphansGone) {
-        let all = self.orphans_gone.get();
-        self.orphans_gone.set(OrphansGone {
+    pub fn orphan_outcomes(&self, gone: OrphanOutcomes) {
+        let all = self.orphan_outcomes.get();
+        self.orphan_outcomes.set(OrphanOutcomes {
             applied: all.applied.saturating_add(gone.applied),
             dropped: all.dropped.saturating_add(gone.dropped),
             removed: all.removed.saturating_add(gone.removed),
@@ -272,7 +272,7 @@ impl FeedCounters {
     }
 
     /// Counts blocks that were too old to be believed.
-    pub fn expired(&self, expired: &Expired) {
+    pub fn expired(&self, expired: &ExpiryTurn) {
         for (all, blocks) in self.expired.iter().zip(expired.tier_blocks) {
             all.set(all.get().saturating_add(blocks));
         }
@@ -336,31 +336,31 @@ impl FeedCounters {
     /// Blocks that the feeds know by the engines' hashes.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        self.holding.get().blocks
+        self.size.get().blocks
     }
 
     /// Blocks that a tier holds, among those.
     #[must_use]
     pub fn tier_block_count(&self, tier: Tier) -> usize {
-        self.holding.get().tier_blocks.get(tier.index()).copied().unwrap_or(0)
+        self.size.get().tier_blocks.get(tier.index()).copied().unwrap_or(0)
     }
 
     /// Blocks that wait for their parent.
     #[must_use]
     pub fn orphan_count(&self) -> usize {
-        self.holding.get().orphans
+        self.size.get().orphans
     }
 
     /// Memory of what the feeds know.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        self.holding.get().bytes
+        self.size.get().bytes
     }
 
     /// What became of blocks that waited for their parent.
     #[must_use]
-    pub fn orphans_gone_count(&self) -> OrphansGone {
-        self.orphans_gone.get()
+    pub fn orphans_gone_count(&self) -> OrphanOutcomes {
+        self.orphan_outcomes.get()
     }
 }
 

@@ -15,7 +15,7 @@ impl<P: KvPort> Feed<P> {
             let ops = &mut self.ops;
             let is_done = self.state.borrow_mut().expire(now, BLOCKS_PER_TURN, counters, ops);
             if !self.ops.is_empty() {
-                self.status.holds(self.state.borrow().block_count());
+                self.status.set_blocks(self.state.borrow().block_count());
                 self.post().await;
             }
             if is_done {

@@ -9,15 +9,15 @@
 //! and its operations.
 
 use super::counters::{FeedCounters, ResetReason};
-use super::fit::TextSource;
 use super::naming::Naming;
-use super::patience::Complaints;
+use super::patience::LogLimit;
 use super::port::{FeedNotice, KvPort};
-use super::rank::{KvMessage, RankFeed, TakenMessage};
+use super::rank::{KvMessage, MessageResult, RankFeed};
 use super::replays::{Audit, Replays};
 use super::shared_state::{SharedPool, SharedState};
 use super::slice_ops::SliceOps;
 use super::status::{FeedState, FeedStatus};
+use super::text_fit::TextSource;
 use super::tier::{LowerTiers, Tier, TierNumbers, Tree};
 use super::timers::FeedTimers;
 use super::windows::Resume;
@@ -94,7 +94,7 @@ pub struct Feed<P> {
     /// The numbers of the rank's windows, kept when these are unknown.
     windows: [Option<RankIndex>; WINDOWS_MAX],
     /// True once it was said that a tier or a window got no number.
-    refused: bool,
+    is_refusal_logged: bool,
     pub(super) ops: SliceOps,
     pub(super) verified_by: Instant,
     pub(super) port: P,
@@ -103,12 +103,12 @@ pub struct Feed<P> {
     pub(super) audit: Audit,
     pub(super) replays: Replays,
     pub(super) timers: FeedTimers,
-    complaints: Complaints,
+    warning_limit: LogLimit,
     /// Says that replays bring what the stream lost.
-    pub(super) replay_log: Complaints,
+    pub(super) replay_log: LogLimit,
     notices: mpsc::Sender<FeedNotice>,
     /// What the control plane was told last; nothing yet may be what a feed before told.
-    told: Option<FeedNotice>,
+    sent_notice: Option<FeedNotice>,
     /// Work since the thread's other tasks had their turn.
     taken_blocks: usize,
 }
@@ -144,7 +144,7 @@ impl<P: KvPort> Feed<P> {
             tier_numbers: spec.tier_numbers,
             tiers,
             windows: [None; WINDOWS_MAX],
-            refused: false,
+            is_refusal_logged: false,
             ops,
             verified_by: Instant::now(),
             port,
@@ -153,10 +153,10 @@ impl<P: KvPort> Feed<P> {
             audit: Audit::after(spec.timers.audit_after),
             replays: Replays::new(spec.timers),
             timers: spec.timers,
-            complaints: Complaints::default(),
-            replay_log: Complaints::default(),
+            warning_limit: LogLimit::default(),
+            replay_log: LogLimit::default(),
             notices,
-            told: None,
+            sent_notice: None,
             taken_blocks: 0,
         }
     }
@@ -171,9 +171,9 @@ impl<P: KvPort> Feed<P> {
     /// their turns.
     pub(super) async fn take_in_turns(&mut self, message: Option<KvMessage<'_>>) {
         let begun = self.state.borrow_mut().begin(message, &self.counters, &mut self.ops);
-        let mut taking = match begun {
-            Ok(taking) => taking,
-            Err(taken) => return self.note(taken),
+        let mut progress = match begun {
+            Ok(progress) => progress,
+            Err(taken) => return self.report(taken),
         };
         self.taken_blocks += MESSAGE_COST;
         loop {
@@ -184,10 +184,10 @@ impl<P: KvPort> Feed<P> {
             let left = BLOCKS_PER_TURN - self.taken_blocks;
             let counters = &self.counters;
             let ops = &mut self.ops;
-            let ended = self.state.borrow_mut().step(&mut taking, left, counters, ops);
-            self.taken_blocks += taking.take_work();
+            let ended = self.state.borrow_mut().step(&mut progress, left, counters, ops);
+            self.taken_blocks += progress.take_work();
             if let Some(taken) = ended {
-                self.note(taken);
+                self.report(taken);
                 return self.post().await;
             }
             self.post().await;
@@ -195,9 +195,9 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Keeps the books of a message and says what is special about it, once per incident.
-    pub(super) fn note(&mut self, taken: TakenMessage) {
+    pub(super) fn report(&mut self, taken: MessageResult) {
         let held = self.state.borrow().block_count();
-        self.status.heard(held);
+        self.status.record_batch(held);
         if self.status.judge(self.state.borrow().text_fit()) {
             self.text.warn(&self.worker, self.dp_rank);
         }
@@ -227,7 +227,7 @@ impl<P: KvPort> Feed<P> {
             }
             _ => "the engine's event stream began again: its blocks are forgotten",
         };
-        let Some(before) = self.complaints.say() else { return };
+        let Some(before) = self.warning_limit.admit() else { return };
         warn!(
             worker = &*self.worker,
             dp_rank = self.dp_rank.0,
@@ -294,7 +294,7 @@ impl<P: KvPort> Feed<P> {
                 continue;
             }
             *number = self.tier_numbers.number(self.rank, Tree::Tier(tier));
-            if number.is_none() && !std::mem::replace(&mut self.refused, true) {
+            if number.is_none() && !std::mem::replace(&mut self.is_refusal_logged, true) {
                 warn!(
                     worker = &*self.worker,
                     dp_rank = self.dp_rank.0,
@@ -312,7 +312,7 @@ impl<P: KvPort> Feed<P> {
         self.tiers.is_bound = resume != Resume::Anywhere;
         let Resume::Windows(needs) = resume else { return };
         for (place, (number, need)) in self.windows.iter_mut().zip(needs).enumerate() {
-            if need.is_some() && number.is_none() && !self.refused {
+            if need.is_some() && number.is_none() && !self.is_refusal_logged {
                 *number = self.tier_numbers.number(self.rank, Tree::Window(place));
             }
         }
@@ -327,7 +327,7 @@ impl<P: KvPort> Feed<P> {
             self.tiers.windows = windows;
             self.tiers.is_bound = false;
         }
-        if !is_whole && !std::mem::replace(&mut self.refused, true) {
+        if !is_whole && !std::mem::replace(&mut self.is_refusal_logged, true) {
             self.warn(
                 "the fleet is too large for this rank's windows: its overlap is an upper bound",
             );
@@ -345,8 +345,8 @@ impl<P: KvPort> Feed<P> {
         let live = state == FeedState::Live;
         let tiers = self.tiers;
         let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
-        if self.told != Some(notice) && self.notices.send(notice).await.is_ok() {
-            self.told = Some(notice);
+        if self.sent_notice != Some(notice) && self.notices.send(notice).await.is_ok() {
+            self.sent_notice = Some(notice);
         }
     }
 

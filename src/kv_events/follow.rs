@@ -4,9 +4,9 @@ use super::feed::Feed;
 use super::patience::Backoff;
 use super::port::KvPort;
 use super::rank::KvMessage;
-use super::replays::{Audit, Replays, Why};
-use super::restored::overdue;
-use super::sequence::Arrived;
+use super::replays::{Audit, ReplayCause, Replays};
+use super::restore::overdue;
+use super::sequence::Arrival;
 use super::status::FeedState;
 use forebay_base::count_broken_invariant;
 use forebay_zmq::{Connection, SocketError, ZmqSource};
@@ -103,7 +103,7 @@ impl<P: KvPort> Feed<P> {
         self.replays = Replays::new(self.timers);
         live.set_heartbeat(self.timers.heartbeat);
         let trees_before = self.trees();
-        self.recover(Why::Joined).await;
+        self.recover(ReplayCause::Joined).await;
         let is_continued = self.state.borrow().is_continued();
         if self.replay.is_some() && self.trees() != trees_before && !is_continued {
             // A tier showed up in the middle: what was stored before is in its tree only if it is
@@ -111,7 +111,7 @@ impl<P: KvPort> Feed<P> {
             self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
             self.state.borrow_mut().expect_repeats();
             self.post().await;
-            self.recover(Why::Joined).await;
+            self.recover(ReplayCause::Joined).await;
         }
         self.settle(FeedState::Live).await;
         self.audit = Audit::after(self.timers.audit_joined);
@@ -146,16 +146,17 @@ impl<P: KvPort> Feed<P> {
         let message = KvMessage::read(parts);
         let arrival = message.map(|message| self.state.borrow().arrival(&message));
         match arrival {
-            Some(Arrived::Repeated) => {
+            Some(Arrival::Repeated) => {
                 self.confirm();
                 self.settle(FeedState::Live).await;
                 return;
             }
-            Some(Arrived::Next | Arrived::First { missed: 0 }) => {
+            Some(Arrival::Next | Arrival::First { missed: 0 }) => {
                 self.state.borrow_mut().no_more_repeats();
             }
-            Some(Arrived::First { .. } | Arrived::Gap { .. } | Arrived::Restarted) => {
-                self.recover(Why::Behind(message.map_or(0, |message| message.number()))).await;
+            Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
+                self.recover(ReplayCause::Behind(message.map_or(0, |message| message.number())))
+                    .await;
                 self.settle(FeedState::Live).await;
             }
             None => {}
@@ -166,14 +167,14 @@ impl<P: KvPort> Feed<P> {
 
     async fn forget(&mut self) {
         self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
-        self.status.holds(0);
+        self.status.set_blocks(0);
         self.post().await;
         self.settle(FeedState::Connecting).await;
     }
 
     /// Says once per outage why there are no events.
     fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
-        if std::mem::replace(&mut backoff.silent, true) {
+        if std::mem::replace(&mut backoff.is_reported, true) {
             debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
             return;
         }

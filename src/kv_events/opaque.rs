@@ -7,17 +7,17 @@ use std::collections::{HashSet, VecDeque};
 
 /// Ids of such blocks of one rank.
 #[derive(Debug, Default)]
-pub(super) struct Opaque {
+pub(super) struct OpaqueBlocks {
     ids: HashSet<u64, ahash::RandomState>,
     order: VecDeque<u64>,
 }
 
-impl Opaque {
+impl OpaqueBlocks {
     pub(super) fn contains(&self, id: u64) -> bool {
         self.ids.contains(&id)
     }
 
-    pub(super) fn note(&mut self, id: u64) {
+    pub(super) fn add(&mut self, id: u64) {
         if !self.ids.insert(id) {
             return;
         }
@@ -45,11 +45,11 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut opaque = Opaque::default();
+        let mut opaque = OpaqueBlocks::default();
         let most = u64::try_from(OPAQUE_BLOCKS_MAX).unwrap();
         for id in 0..most + 1 {
-            opaque.note(id);
-            opaque.note(id);
+            opaque.add(id);
+            opaque.add(id);
         }
         assert!(!opaque.contains(0) && opaque.contains(1) && opaque.contains(most));
         opaque.clear();

@@ -5,19 +5,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Lost batches are reported so often per rank at most.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time between attempts to connect.
 pub(super) struct Backoff {
     pause: Duration,
     pause_max: Duration,
     /// The outage has been reported.
-    pub(super) silent: bool,
+    pub(super) is_reported: bool,
 }
 
 impl Backoff {
     pub(super) fn new(timers: &FeedTimers) -> Self {
-        Self { pause: timers.backoff, pause_max: timers.backoff_max(), silent: false }
+        Self { pause: timers.backoff, pause_max: timers.backoff_max(), is_reported: false }
     }
 
     pub(super) fn next_pause(&mut self) -> Duration {
@@ -29,19 +29,19 @@ impl Backoff {
 
 /// Keeps a stream that is broken again and again from filling the log.
 #[derive(Default)]
-pub(super) struct Complaints {
-    said_at: Option<Instant>,
-    unsaid: u64,
+pub(super) struct LogLimit {
+    logged_at: Option<Instant>,
+    suppressed: u64,
 }
 
-impl Complaints {
+impl LogLimit {
     /// `None`: not now. Else how often it was not said since the last time.
-    pub(super) fn say(&mut self) -> Option<u64> {
-        if self.said_at.is_some_and(|at| at.elapsed() < COMPLAINT_INTERVAL) {
-            self.unsaid += 1;
+    pub(super) fn admit(&mut self) -> Option<u64> {
+        if self.logged_at.is_some_and(|at| at.elapsed() < LOG_INTERVAL) {
+            self.suppressed += 1;
             return None;
         }
-        self.said_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.unsaid))
+        self.logged_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.suppressed))
     }
 }

@@ -1,17 +1,17 @@
-//! A pool that several ranks share (Mooncake store, HiCache L3, LMCache): what one of them stores
-//! there, all of them can load. One [`PoolBlocks`] per pool and model, shared by the feeds of its
-//! ranks, on the control plane's thread. In the index it is like a rank of its own.
+//! A pool that several ranks share (Mooncake store, HiCache L3, LMCache): each rank can load blocks
+//! that any of the ranks stored. A [`PoolBlocks`] per pool and model, shared by the feeds of its
+//! ranks, on the control plane's thread. The index treats a pool like a rank.
 //!
 //! | the event is about | the pool | the rank's own tiers |
 //! |---|---|---|
-//! | the pool: shared, `REMOTE`, or disks | stores and removes | nothing |
-//! | the host's memory | stores: engines write on to the pool | as ever |
-//! | the device, or all (cleared) | nothing | as ever |
+//! | the pool: shared, `REMOTE`, or disks | stores and removes | unchanged |
+//! | the host's memory | stores: engines write through to the pool | change as without a pool |
+//! | the device, or all (cleared) | unchanged | change as without a pool |
 //!
-//! A block is there or not, whoever and however often stored it. A block goes with one removal, and
-//! `kv.tier_ttl` after its last store in any case: pools evict without a word, and no rank hears
-//! what another one removed. So what a pool holds is an upper bound. At `entries_max` the blocks
-//! that were stored longest ago go first.
+//! Stores of a pool are not counted: the first removal takes a block out. A block also expires
+//! `kv.tier_ttl` after its last store, because pools evict without an event, and no rank reports
+//! removals by another rank. So the blocks counted here are an upper bound. At `entries_max` the
+//! blocks with the oldest stores make room.
 
 use super::blocks::RankBlocks;
 use super::naming::{BlockText, Naming};
@@ -25,41 +25,41 @@ use forebay_kv_decode::{Medium, Removed, Stored};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a pool holds of one model.
+/// The blocks of a model in a pool.
 #[derive(Debug)]
 pub struct PoolBlocks<T> {
     blocks: RankBlocks<T>,
     number: RankIndex,
-    /// A look at the time, and the number of the orphan that came next.
+    /// A time, and the number that the next orphan had then.
     orphans_seen: Option<(Instant, u64)>,
-    /// Operations of all its feeds that are not posted, in their order.
+    /// Operations of all feeds of the pool that are not posted yet, in their order.
     ops: SliceOps,
 }
 
-/// Whose an event is.
+/// Blocks that an event changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InPool {
-    /// It is the rank's alone.
-    No,
-    /// The rank's, and what it stores goes on to the pool.
-    Too,
-    /// It is the pool's alone.
-    Alone,
+pub(super) enum EventScope {
+    /// Only the blocks of the rank.
+    Rank,
+    /// The blocks of the rank; stores also change the pool.
+    RankAndPool,
+    /// Only the blocks of the pool.
+    Pool,
 }
 
-impl InPool {
-    /// By where the blocks lie.
+impl EventScope {
+    /// The scope of events about that medium.
     pub(super) const fn of(medium: Medium, remote: bool) -> Self {
         match (medium, remote) {
-            (Medium::Device | Medium::Unknown, _) => Self::No,
-            (Medium::Host, false) => Self::Too,
-            (Medium::Host, true) | (Medium::Disk | Medium::Shared, _) => Self::Alone,
+            (Medium::Device | Medium::Unknown, _) => Self::Rank,
+            (Medium::Host, false) => Self::RankAndPool,
+            (Medium::Host, true) | (Medium::Disk | Medium::Shared, _) => Self::Pool,
         }
     }
 }
 
 impl<T: BlockText> PoolBlocks<T> {
-    /// Holds nothing yet. In the index it has that number.
+    /// An empty pool, which the index knows by `number`.
     #[must_use]
     pub fn new(naming: Naming<T>, entries_max: usize, ttl: Duration, number: RankIndex) -> Self {
         let ops = SliceOps::new(naming.shard_count);
@@ -67,37 +67,37 @@ impl<T: BlockText> PoolBlocks<T> {
         Self { blocks, number, orphans_seen: None, ops }
     }
 
-    /// Believes stores so long from now on.
+    /// Blocks expire `ttl` after their last store from now on.
     pub fn set_ttl(&mut self, ttl: Duration) {
         self.blocks.set_ttl(ttl);
     }
 
-    /// What its blocks are read by.
+    /// Decoder of its token ids.
     #[must_use]
     pub fn text(&self) -> Option<&T> {
         self.blocks.text()
     }
 
-    /// Its number in the index.
+    /// The number of the pool in the index.
     #[must_use]
     pub const fn number(&self) -> RankIndex {
         self.number
     }
 
-    /// Blocks that it is believed to hold.
+    /// Blocks stored and neither removed nor expired.
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Memory of what is known of it.
+    /// Memory of the blocks and their orphans.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        self.blocks.holding().bytes
+        self.blocks.size().bytes
     }
 
-    /// Takes a store. Prompts are looked for under the root of the rank's blocks, which have
-    /// `block_size_tokens`; 0 if that is not known yet.
+    /// Applies a store. Prompts are looked up under the root of the rank's blocks, which have
+    /// `block_size_tokens`, or 0 while that size is unknown.
     pub fn stored(&mut self, event: &Stored<'_>, block_size_tokens: u32) -> BatchOutcome {
         self.blocks.set_root_tokens(block_size_tokens);
         let event = Stored { medium: Medium::Disk, remote: false, ..*event };
@@ -109,25 +109,23 @@ impl<T: BlockText> PoolBlocks<T> {
         outcome
     }
 
-    /// Takes a removal; unknown hashes are ignored.
+    /// Applies a removal; unknown hashes are ignored.
     pub fn removed(&mut self, event: &Removed<'_>) -> BatchOutcome {
         let event = Removed { medium: Medium::Disk, remote: false, ..*event };
         self.blocks.removed(&event, &mut self.ops)
     }
 
-    /// Takes out what is too old, looking at no more than `most` entries; false if there may be
-    /// more.
+    /// Takes out at most `most` expired blocks; false if there may be more.
     pub fn expire(&mut self, now: Instant, most: usize) -> bool {
         let next = self.blocks.next_orphan();
         let (since, first) = *self.orphans_seen.get_or_insert((now, next));
-        if self.blocks.forgets_orphans(now.saturating_duration_since(since), first) {
+        if self.blocks.drop_waited_orphans(now.saturating_duration_since(since), first) {
             self.orphans_seen = Some((now, next));
         }
         self.blocks.expire(now, most, &mut self.ops).is_done
     }
 
-    /// Takes out the blocks that were stored longest ago, no more than `most`; true once nothing
-    /// is left.
+    /// Takes out at most `most` blocks, the oldest stores first; true once the pool is empty.
     pub fn shed(&mut self, most: usize) -> bool {
         let is_done = self.blocks.shed(most, &mut self.ops) == 0;
         if is_done {
@@ -136,7 +134,7 @@ impl<T: BlockText> PoolBlocks<T> {
         is_done
     }
 
-    /// The operations to be posted next. They stay until they are [`Self::posted`].
+    /// The operations to post next, which stay until [`Self::posted`].
     #[must_use]
     pub fn next_batch(&self) -> Option<(ShardIndex, KvBatch)> {
         let (slice, ops) = self.ops.next_of(Tier::Disk)?;
@@ -144,7 +142,7 @@ impl<T: BlockText> PoolBlocks<T> {
         Some((slice, KvBatch { rank: self.number, ops }))
     }
 
-    /// So many of the operations for a slice have been posted.
+    /// Drops the first `count` operations of a slice, which have been posted.
     pub fn posted(&mut self, slice: ShardIndex, count: usize) {
         let of_slice = |(tree, of, _): &(Tree, ShardIndex, &mut _)| {
             *tree == Tree::Tier(Tier::Disk) && *of == slice

@@ -1,6 +1,6 @@
 //! [`PoolBlocks`] case by case: what several ranks store in one place.
 
-use super::super::pool::{InPool, PoolBlocks};
+use super::super::pool::{EventScope, PoolBlocks};
 use super::tests::{Letters, keys_of, naming, remove, store};
 use super::*;
 use forebay_base::RankIndex;
@@ -260,16 +260,16 @@ fn another_time_to_live_keeps_what_is_there() {
 #[test]
 fn events_belong_to_the_pool_by_where_the_blocks_lie() {
     for (medium, remote, wanted) in [
-        (Medium::Device, false, InPool::No),
-        (Medium::Device, true, InPool::No),
-        (Medium::Host, false, InPool::Too),
-        (Medium::Host, true, InPool::Alone),
-        (Medium::Disk, false, InPool::Alone),
-        (Medium::Disk, true, InPool::Alone),
-        (Medium::Shared, false, InPool::Alone),
-        (Medium::Unknown, false, InPool::No),
-        (Medium::Unknown, true, InPool::No),
+        (Medium::Device, false, EventScope::Rank),
+        (Medium::Device, true, EventScope::Rank),
+        (Medium::Host, false, EventScope::RankAndPool),
+        (Medium::Host, true, EventScope::Pool),
+        (Medium::Disk, false, EventScope::Pool),
+        (Medium::Disk, true, EventScope::Pool),
+        (Medium::Shared, false, EventScope::Pool),
+        (Medium::Unknown, false, EventScope::Rank),
+        (Medium::Unknown, true, EventScope::Rank),
     ] {
-        assert_eq!(InPool::of(medium, remote), wanted, "{medium:?} {remote}");
+        assert_eq!(EventScope::of(medium, remote), wanted, "{medium:?} {remote}");
     }
 }

@@ -1,16 +1,16 @@
 //! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that
 //! tests and the fuzzer run the very path that sockets feed.
 
-use super::applying::Applied;
 use super::blocks::RankBlocks;
-use super::copies::{KeptBlocks, RestoredBlocks};
 use super::counters::{BatchResult, FeedCounters, ResetReason};
-use super::fit::TextFit;
+use super::event_target::EventTarget;
 use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
 use super::pool::PoolBlocks;
-use super::sequence::{Arrived, Mark, Sequence};
+use super::rank_copy::{KeptBlocks, RestoredBlocks};
+use super::sequence::{Arrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
+use super::text_fit::TextFit;
 use super::tier::{LowerTiers, Tier};
 use super::windows::Resume;
 use forebay_kv_decode::{Batch, Decoder};
@@ -41,10 +41,10 @@ pub struct RankFeed<T> {
 
 /// A message that is being taken.
 #[derive(Debug)]
-pub struct Taking<'p> {
+pub struct MessageProgress<'p> {
     /// `None` if it cannot be read, or has been.
     batch: Option<Batch<'p>>,
-    done: TakenMessage,
+    done: MessageResult,
     is_sound: bool,
     /// What became of the event in hand.
     outcome: Option<BatchOutcome>,
@@ -75,7 +75,7 @@ pub struct RankState<B> {
 
 /// What one message was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenMessage {
+pub struct MessageResult {
     /// For the counters.
     pub result: BatchResult,
     /// Set when the rank was cleared: batches before this one were lost, the publisher restarted,
@@ -118,7 +118,7 @@ impl<T: BlockText> RankFeed<T> {
     pub fn state(&self) -> Option<RankState<KeptBlocks>> {
         let last = self.sequence.last_mark()?;
         (!self.blocks.is_empty() && !self.is_within).then(|| RankState {
-            blocks: self.blocks.kept(),
+            blocks: self.blocks.copy(),
             sequence: last.number,
             payload_hash: last.digest,
             block_size_tokens: self.block_size_tokens,
@@ -133,9 +133,9 @@ impl<T: BlockText> RankFeed<T> {
     /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so
     /// too.
     pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
-        let before = self.blocks.holding();
+        let before = self.blocks.size();
         self.blocks.restore(state.blocks, state.block_size_tokens);
-        counters.holding_changed(before, self.blocks.holding());
+        counters.size_changed(before, self.blocks.size());
         self.sequence =
             Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
         self.block_size_tokens = state.block_size_tokens;
@@ -202,7 +202,7 @@ impl<T: BlockText> RankFeed<T> {
 
     /// What a message is to those taken before. Changes nothing.
     #[must_use]
-    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrived {
+    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrival {
         self.sequence.judge(message.mark)
     }
 
@@ -233,13 +233,13 @@ impl<T: BlockText> RankFeed<T> {
         parts: &[&[u8]],
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> TakenMessage {
-        let mut taking = match self.begin(KvMessage::read(parts), counters, ops) {
-            Ok(taking) => taking,
+    ) -> MessageResult {
+        let mut progress = match self.begin(KvMessage::read(parts), counters, ops) {
+            Ok(progress) => progress,
             Err(taken) => return taken,
         };
         loop {
-            if let Some(taken) = self.step(&mut taking, usize::MAX, counters, ops) {
+            if let Some(taken) = self.step(&mut progress, usize::MAX, counters, ops) {
                 return taken;
             }
         }
@@ -255,22 +255,22 @@ impl<T: BlockText> RankFeed<T> {
         message: Option<KvMessage<'p>>,
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> Result<Taking<'p>, TakenMessage> {
+    ) -> Result<MessageProgress<'p>, MessageResult> {
         let Some(message) = message else {
             counters.batch(BatchResult::Refused);
-            return Err(TakenMessage { result: BatchResult::Refused, reset: None, missed: 0 });
+            return Err(MessageResult { result: BatchResult::Refused, reset: None, missed: 0 });
         };
-        if self.arrival(&message) == Arrived::Repeated {
+        if self.arrival(&message) == Arrival::Repeated {
             self.is_unverified = false;
-            return Err(TakenMessage { result: BatchResult::Applied, reset: None, missed: 0 });
+            return Err(MessageResult { result: BatchResult::Applied, reset: None, missed: 0 });
         }
         let KvMessage { mark, payload } = message;
-        let before = self.blocks.holding();
+        let before = self.blocks.size();
         let (mut reset, missed) = match self.sequence.take(mark) {
-            Arrived::Next | Arrived::Repeated => (None, 0),
-            Arrived::First { missed } => (None, missed),
-            Arrived::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Arrived::Restarted => (Some(ResetReason::Restart), 0),
+            Arrival::Next | Arrival::Repeated => (None, 0),
+            Arrival::First { missed } => (None, missed),
+            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
+            Arrival::Restarted => (Some(ResetReason::Restart), 0),
         };
         // The message before was given up half way.
         if std::mem::replace(&mut self.is_within, true) {
@@ -282,10 +282,10 @@ impl<T: BlockText> RankFeed<T> {
             self.blocks.clear(ops);
         }
         self.is_unverified = false;
-        counters.holding_changed(before, self.blocks.holding());
+        counters.size_changed(before, self.blocks.size());
         let batch = Batch::begin(payload).ok();
-        let done = TakenMessage { result: BatchResult::Applied, reset, missed };
-        Ok(Taking {
+        let done = MessageResult { result: BatchResult::Applied, reset, missed };
+        Ok(MessageProgress {
             batch,
             done,
             is_sound: true,
@@ -299,13 +299,13 @@ impl<T: BlockText> RankFeed<T> {
     /// over.
     pub fn step(
         &mut self,
-        taking: &mut Taking<'_>,
+        progress: &mut MessageProgress<'_>,
         blocks_max: usize,
         counters: &FeedCounters,
         ops: &mut SliceOps,
-    ) -> Option<TakenMessage> {
-        let before = self.blocks.holding();
-        let ended = self.events(taking, blocks_max, counters, ops);
+    ) -> Option<MessageResult> {
+        let before = self.blocks.size();
+        let ended = self.events(progress, blocks_max, counters, ops);
         let reset = match ended {
             // What it said is lost for good, and it may have been a removal.
             Some(false) => Some(ResetReason::Undecodable),
@@ -314,15 +314,15 @@ impl<T: BlockText> RankFeed<T> {
         };
         if reset.is_some() {
             self.blocks.clear(ops);
-            taking.done.reset = reset;
+            progress.done.reset = reset;
         }
-        counters.holding_changed(before, self.blocks.holding());
-        counters.orphans_gone(self.blocks.take_orphans_gone());
+        counters.size_changed(before, self.blocks.size());
+        counters.orphan_outcomes(self.blocks.take_orphan_outcomes());
         if ended.is_none() && reset.is_none() {
             return None;
         }
         self.is_within = false;
-        let taken = TakenMessage { result: taking.result(ended), ..taking.done };
+        let taken = MessageResult { result: progress.result(ended), ..progress.done };
         counters.batch(taken.result);
         if let Some(reason) = taken.reset {
             counters.reset(reason);
@@ -363,9 +363,9 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> bool {
-        let before = self.blocks.holding();
+        let before = self.blocks.size();
         let expired = self.blocks.expire(now, blocks_max, ops);
-        counters.holding_changed(before, self.blocks.holding());
+        counters.size_changed(before, self.blocks.size());
         counters.expired(&expired);
         expired.is_done
     }
@@ -378,10 +378,10 @@ impl<T: BlockText> RankFeed<T> {
 
     /// Forgets the stream, to take it from its start.
     pub fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        let before = self.blocks.holding();
+        let before = self.blocks.size();
         self.blocks.clear(ops);
-        counters.holding_changed(before, self.blocks.holding());
-        counters.orphans_gone(self.blocks.take_orphans_gone());
+        counters.size_changed(before, self.blocks.size());
+        counters.orphan_outcomes(self.blocks.take_orphan_outcomes());
         self.sequence = Sequence::default();
         self.is_unverified = false;
         self.is_continued = false;
@@ -391,7 +391,7 @@ impl<T: BlockText> RankFeed<T> {
     /// Takes events; at their end, whether all could be read.
     fn events(
         &mut self,
-        taking: &mut Taking<'_>,
+        progress: &mut MessageProgress<'_>,
         blocks_max: usize,
         counters: &FeedCounters,
         ops: &mut SliceOps,
@@ -399,8 +399,8 @@ impl<T: BlockText> RankFeed<T> {
         let Self { decoder, blocks, block_size_tokens, pool, .. } = self;
         let mut pool = pool.as_ref().map(|pool| pool.borrow_mut());
         let pool = pool.as_deref_mut();
-        let mut applied = Applied { blocks, pool, block_size_tokens, ops };
-        let Taking { batch: slot, is_sound, outcome: kept, counts, work, .. } = taking;
+        let mut target = EventTarget { blocks, pool, block_size_tokens, ops };
+        let MessageProgress { batch: slot, is_sound, outcome: kept, counts, work, .. } = progress;
         let Some(batch) = slot else { return Some(false) };
         let mut left = blocks_max;
         while left > 0 {
@@ -415,7 +415,7 @@ impl<T: BlockText> RankFeed<T> {
             left = left.saturating_sub(cost);
             *work += cost;
             let is_last = part.is_last;
-            let (kind, outcome) = applied.take(&part.event);
+            let (kind, outcome) = target.apply(&part.event);
             // The first part that was not applied says what became of the event.
             let outcome = kept.filter(|kept| *kept != BatchOutcome::Applied).unwrap_or(outcome);
             *kept = Some(outcome);
@@ -426,13 +426,13 @@ impl<T: BlockText> RankFeed<T> {
             *kept = None;
             *is_sound &= outcome != BatchOutcome::Malformed;
             counters.event(kind, outcome);
-            counts.note(outcome);
+            counts.count(outcome);
         }
         None
     }
 }
 
-impl Taking<'_> {
+impl MessageProgress<'_> {
     /// Blocks, roughly, that were taken since this was asked last.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
@@ -449,7 +449,7 @@ impl Taking<'_> {
 }
 
 impl MessageCounts {
-    fn note(&mut self, outcome: BatchOutcome) {
+    fn count(&mut self, outcome: BatchOutcome) {
         match outcome {
             BatchOutcome::Applied
             | BatchOutcome::Orphaned

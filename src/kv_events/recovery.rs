@@ -13,8 +13,8 @@ use super::counters::{ReplayResult, ResetReason};
 use super::feed::Feed;
 use super::port::KvPort;
 use super::rank::KvMessage;
-use super::replays::Why;
-use super::sequence::Arrived;
+use super::replays::ReplayCause;
+use super::sequence::Arrival;
 use super::status::FeedState;
 use forebay_zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
 use std::time::Duration;
@@ -41,7 +41,7 @@ enum ReplayEnd {
 
 /// What came of a recovery.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recovered {
+struct Recovery {
     batches: u64,
     /// Batches that the engine does not have any more, or did not give.
     incomplete: bool,
@@ -51,7 +51,7 @@ struct Recovered {
 
 impl<P: KvPort> Feed<P> {
     /// Asks the engine for what was missed and takes it. Returns the number of batches.
-    pub(super) async fn recover(&mut self, why: Why) -> u64 {
+    pub(super) async fn recover(&mut self, cause: ReplayCause) -> u64 {
         let Some(endpoint) = self.replay.clone() else { return 0 };
         if Instant::now() < self.replays.not_before {
             return 0;
@@ -60,7 +60,7 @@ impl<P: KvPort> Feed<P> {
         let before = (self.state.borrow().last_number(), self.status.resets());
         self.state.borrow_mut().expect_repeats();
         let recovery_max = self.timers.recovery_max;
-        let time_max = if why == Why::Joined { HISTORY_TIME_MAX } else { recovery_max };
+        let time_max = if cause == ReplayCause::Joined { HISTORY_TIME_MAX } else { recovery_max };
         let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
         let outcome = outcome.unwrap_or(Err(SocketError::TimedOut));
         let recovered = match outcome {
@@ -72,16 +72,18 @@ impl<P: KvPort> Feed<P> {
         };
         self.replays.worked();
         let mut recovered = recovered;
-        if let Why::Behind(number) = why {
+        if let ReplayCause::Behind(number) = cause {
             let reached = |last| number.saturating_sub(last) <= 1;
             recovered.incomplete |= !self.state.borrow().last_number().is_some_and(reached);
         }
         self.counters.replay(match (recovered.incomplete, recovered.batches) {
             (true, _) => ReplayResult::Incomplete,
-            (false, 0) if why == Why::Quiet => ReplayResult::Nothing,
+            (false, 0) if cause == ReplayCause::Quiet => ReplayResult::Nothing,
             _ => ReplayResult::Complete,
         });
-        if recovered.batches > 0 && (why == Why::Joined || self.replay_log.say().is_some()) {
+        if recovered.batches > 0
+            && (cause == ReplayCause::Joined || self.replay_log.admit().is_some())
+        {
             info!(
                 worker = &*self.worker,
                 dp_rank = self.dp_rank.0,
@@ -96,16 +98,16 @@ impl<P: KvPort> Feed<P> {
     /// After a replay that failed: tries again to have all that the engine remembers. What is known
     /// by now is given up for it only once the engine answers again.
     pub(super) async fn settle_debt(&mut self) {
-        if !self.replays.is_debt_due() {
+        if !self.replays.take_debt_try() {
             return;
         }
         let knew_some = self.state.borrow().last_number().is_some();
-        self.recover(Why::Quiet).await;
+        self.recover(ReplayCause::Quiet).await;
         // What a snapshot told goes back further than the engine may remember.
         let is_continued = self.state.borrow().is_continued();
         if !self.replays.owed && knew_some && !is_continued {
             self.begin_again(ResetReason::Replay).await;
-            self.recover(Why::Joined).await;
+            self.recover(ReplayCause::Joined).await;
         }
         self.settle(FeedState::Live).await;
     }
@@ -113,7 +115,7 @@ impl<P: KvPort> Feed<P> {
     /// The live stream was silent for a while: has the engine been?
     pub(super) async fn audit(&mut self) -> Result<(), SocketError> {
         self.settle_debt().await;
-        let batches = self.recover(Why::Quiet).await;
+        let batches = self.recover(ReplayCause::Quiet).await;
         self.settle(FeedState::Live).await;
         if batches > 0 && self.audit.found {
             // Twice in a row the engine had published what the live stream never brought.
@@ -160,8 +162,8 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Asks until an answer has come to its end, or nothing more is to be had.
-    async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovered, SocketError> {
-        let mut recovered = Recovered::default();
+    async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovery, SocketError> {
+        let mut recovered = Recovery::default();
         let mut fruitless = 0;
         loop {
             let (batches, end) = self.replay_once(endpoint, &mut recovered).await?;
@@ -169,7 +171,7 @@ impl<P: KvPort> Feed<P> {
             fruitless = if batches > 0 { 0 } else { fruitless + 1 };
             match end {
                 ReplayEnd::Reached => return Ok(recovered),
-                ReplayEnd::Foreign if self.replays.is_odd() => {
+                ReplayEnd::Foreign if self.replays.mark_foreign() => {
                     self.begin_again(ResetReason::Restart).await;
                     return Err(ZmtpError::Framing.into());
                 }
@@ -198,7 +200,7 @@ impl<P: KvPort> Feed<P> {
     async fn replay_once(
         &mut self,
         endpoint: &ZmqEndpoint,
-        recovered: &mut Recovered,
+        recovered: &mut Recovery,
     ) -> Result<(u64, ReplayEnd), SocketError> {
         let from = self.state.borrow().last_number();
         let mut joined = from.is_none();
@@ -226,31 +228,31 @@ impl<P: KvPort> Feed<P> {
             };
             let arrival = self.state.borrow().arrival(&message);
             match arrival {
-                Arrived::Repeated => {
+                Arrival::Repeated => {
                     joined = true;
                     self.confirm();
                 }
-                Arrived::Restarted if joined => return Err(ZmtpError::Framing.into()),
-                Arrived::Restarted if Some(u64::from_be_bytes(number)) == from => {
+                Arrival::Restarted if joined => return Err(ZmtpError::Framing.into()),
+                Arrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
                     return Ok((batches, ReplayEnd::Foreign));
                 }
                 // Older than what was asked for.
-                Arrived::Restarted => {}
-                Arrived::First { missed } => {
+                Arrival::Restarted => {}
+                Arrival::First { missed } => {
                     recovered.incomplete |= missed > 0;
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrived::Gap { .. } if recovered.past_holes => {
+                Arrival::Gap { .. } if recovered.past_holes => {
                     self.take_in_turns(Some(message)).await;
                     joined = true;
                     batches += 1;
                 }
-                Arrived::Next if joined => {
+                Arrival::Next if joined => {
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrived::Next | Arrived::Gap { .. } => {
+                Arrival::Next | Arrival::Gap { .. } => {
                     return Ok((batches, ReplayEnd::Hole));
                 }
             }

@@ -13,7 +13,7 @@ const DEBT_TRIES_MAX: u32 = 5;
 
 /// When a replay is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum ReplayCause {
     /// After connecting.
     Joined,
     /// The live stream is at this number, and something before it is missing.
@@ -70,14 +70,14 @@ impl Replays {
     }
 
     /// Counts the try that it allows.
-    pub(super) fn is_debt_due(&mut self) -> bool {
+    pub(super) fn take_debt_try(&mut self) -> bool {
         let due = self.owed && self.tries < DEBT_TRIES_MAX && Instant::now() >= self.not_before;
         self.tries += u32::from(due);
         due
     }
 
     /// An engine restarts once. One that is always another one is the wrong one.
-    pub(super) fn is_odd(&mut self) -> bool {
+    pub(super) fn mark_foreign(&mut self) -> bool {
         let before = self.foreign_at.replace(Instant::now());
         before.is_some_and(|at| at.elapsed() < RESTART_INTERVAL_MIN)
     }

@@ -34,7 +34,7 @@ fn chained(time: u8, number: u8) -> Vec<u8> {
     payload
 }
 
-fn take(feed: &mut RankFeed<Arc<forebay_text::Vocabulary>>, time: u8, number: u8) -> TakenMessage {
+fn take(feed: &mut RankFeed<Arc<forebay_text::Vocabulary>>, time: u8, number: u8) -> MessageResult {
     let parts = (u64::from(number).to_be_bytes(), chained(time, number));
     let mut ops = SliceOps::new(1);
     feed.message(&[b"", &parts.0, &parts.1], &FeedCounters::new(), &mut ops)
@@ -85,10 +85,10 @@ fn only_the_very_same_batch_is_the_one_before() {
     let counters = FeedCounters::new();
     let feed = restored(&counters);
     for (number, payload, arrival) in [
-        (5, chained(1, 5), Arrived::Repeated),
-        (5, chained(2, 5), Arrived::Restarted),
-        (7, chained(1, 6), Arrived::Gap { missed: 1 }),
-        (3, chained(1, 3), Arrived::Restarted),
+        (5, chained(1, 5), Arrival::Repeated),
+        (5, chained(2, 5), Arrival::Restarted),
+        (7, chained(1, 6), Arrival::Gap { missed: 1 }),
+        (3, chained(1, 3), Arrival::Restarted),
     ] {
         let number = u64::to_be_bytes(number);
         let message = KvMessage::read(&[b"", &number, &payload]).unwrap();

@@ -40,7 +40,7 @@ pub(super) struct Sequence {
 
 /// What a batch is to those taken before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrived {
+pub enum Arrival {
     /// The first batch seen.
     First {
         /// Batches published before it.
@@ -77,28 +77,28 @@ impl Sequence {
     }
 
     /// Says what a batch is; changes nothing.
-    pub(super) fn judge(&self, mark: Mark) -> Arrived {
-        let Some(last) = self.last else { return Arrived::First { missed: mark.number } };
+    pub(super) fn judge(&self, mark: Mark) -> Arrival {
+        let Some(last) = self.last else { return Arrival::First { missed: mark.number } };
         match mark.number.checked_sub(last) {
             None | Some(0) => {
                 let back = usize::try_from(last - mark.number).unwrap_or(usize::MAX);
                 let at = self.digests.len().checked_sub(back.saturating_add(1));
                 let digest = at.and_then(|at| self.digests.get(at));
                 let is_same = digest == Some(&mark.digest);
-                if is_same { Arrived::Repeated } else { Arrived::Restarted }
+                if is_same { Arrival::Repeated } else { Arrival::Restarted }
             }
-            Some(1) => Arrived::Next,
-            Some(ahead) => Arrived::Gap { missed: ahead - 1 },
+            Some(1) => Arrival::Next,
+            Some(ahead) => Arrival::Gap { missed: ahead - 1 },
         }
     }
 
     /// Takes the batch, whatever it is.
-    pub(super) fn take(&mut self, mark: Mark) -> Arrived {
+    pub(super) fn take(&mut self, mark: Mark) -> Arrival {
         let arrival = self.judge(mark);
         match arrival {
-            Arrived::Repeated => return arrival,
-            Arrived::Next => {}
-            Arrived::First { .. } | Arrived::Gap { .. } | Arrived::Restarted => {
+            Arrival::Repeated => return arrival,
+            Arrival::Next => {}
+            Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted => {
                 self.digests.clear();
             }
         }
@@ -149,18 +149,18 @@ mod tests {
     #[test]
     fn tells_gaps_from_restarts() {
         let mut sequence = Sequence::default();
-        let steps: Vec<Arrived> =
+        let steps: Vec<Arrival> =
             [5, 6, 9, 10, 0, 1, u64::MAX].map(|number| sequence.take(mark(number))).into();
         assert_eq!(
             steps,
             [
-                Arrived::First { missed: 5 },
-                Arrived::Next,
-                Arrived::Gap { missed: 2 },
-                Arrived::Next,
-                Arrived::Restarted,
-                Arrived::Next,
-                Arrived::Gap { missed: u64::MAX - 2 },
+                Arrival::First { missed: 5 },
+                Arrival::Next,
+                Arrival::Gap { missed: 2 },
+                Arrival::Next,
+                Arrival::Restarted,
+                Arrival::Next,
+                Arrival::Gap { missed: u64::MAX - 2 },
             ]
         );
     }
@@ -169,10 +169,10 @@ mod tests {
     fn the_same_batch_twice_is_no_restart() {
         let mut sequence = Sequence::default();
         sequence.take(mark(7));
-        assert_eq!(sequence.take(mark(7)), Arrived::Repeated);
-        assert_eq!(sequence.judge(other(7)), Arrived::Restarted, "same number, other bytes");
+        assert_eq!(sequence.take(mark(7)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), Arrival::Restarted, "same number, other bytes");
         sequence.take(mark(8));
-        assert_eq!(sequence.judge(mark(7)), Arrived::Restarted, "not remembered");
+        assert_eq!(sequence.judge(mark(7)), Arrival::Restarted, "not remembered");
     }
 
     #[test]
@@ -182,9 +182,9 @@ mod tests {
         before.take(mark(7));
         let sequence = Sequence::after(before.last_mark().unwrap());
         assert_eq!((sequence.last(), sequence.last_mark()), (Some(7), Some(mark(7))));
-        assert_eq!(sequence.judge(mark(7)), Arrived::Repeated);
-        assert_eq!(sequence.judge(other(7)), Arrived::Restarted);
-        assert_eq!(sequence.judge(mark(8)), Arrived::Next);
+        assert_eq!(sequence.judge(mark(7)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(8)), Arrival::Next);
     }
 
     #[test]
@@ -194,14 +194,14 @@ mod tests {
         for number in 0..10 {
             sequence.take(mark(number));
         }
-        assert_eq!(sequence.judge(mark(0)), Arrived::Repeated);
-        assert_eq!(sequence.judge(mark(9)), Arrived::Repeated);
-        assert_eq!(sequence.judge(other(0)), Arrived::Restarted);
-        assert_eq!(sequence.take(mark(10)), Arrived::Next);
+        assert_eq!(sequence.judge(mark(0)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), Arrival::Repeated);
+        assert_eq!(sequence.judge(other(0)), Arrival::Restarted);
+        assert_eq!(sequence.take(mark(10)), Arrival::Next);
         sequence.no_more_repeats();
         assert_eq!(sequence.digests.len(), 1);
-        assert_eq!(sequence.judge(mark(10)), Arrived::Repeated);
-        assert_eq!(sequence.judge(mark(9)), Arrived::Restarted);
+        assert_eq!(sequence.judge(mark(10)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), Arrival::Restarted);
     }
 
     #[test]
@@ -212,11 +212,11 @@ mod tests {
             sequence.take(mark(number));
         }
         assert_eq!(sequence.digests.len(), DIGESTS_MAX);
-        assert_eq!(sequence.judge(mark(0)), Arrived::Restarted);
-        assert_eq!(sequence.judge(mark(1)), Arrived::Repeated);
+        assert_eq!(sequence.judge(mark(0)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(1)), Arrival::Repeated);
         sequence.rest();
         assert_eq!(sequence.digests.len(), DIGESTS_AT_REST);
-        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), Arrived::Repeated);
+        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), Arrival::Repeated);
         // A gap forgets what is before it.
         sequence.take(mark(DIGESTS_MAX as u64 + 5));
         assert_eq!(sequence.digests.len(), 1);

@@ -1,7 +1,7 @@
 //! What one feed is doing, for `/workers` and the metrics. Written by the feed, read by the control
 //! plane's loop, both on its thread.
 
-use super::fit::TextFit;
+use super::text_fit::TextFit;
 use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ impl FeedState {
 #[derive(Debug, Default)]
 pub struct FeedStatus {
     state: Cell<FeedState>,
-    heard_at: Cell<Option<Instant>>,
+    batch_at: Cell<Option<Instant>>,
     blocks: Cell<usize>,
     resets: Cell<u64>,
     losses: Cell<u64>,
@@ -58,12 +58,12 @@ impl FeedStatus {
     /// Time since the last batch, live or replayed; `None` before the first.
     #[must_use]
     pub fn quiet(&self) -> Option<Duration> {
-        self.heard_at.get().map(|at| at.elapsed())
+        self.batch_at.get().map(|at| at.elapsed())
     }
 
     /// A batch came, after which so many blocks are held.
-    pub(super) fn heard(&self, blocks: usize) {
-        self.heard_at.set(Some(Instant::now()));
+    pub(super) fn record_batch(&self, blocks: usize) {
+        self.batch_at.set(Some(Instant::now()));
         self.blocks.set(blocks);
     }
 
@@ -106,7 +106,7 @@ impl FeedStatus {
         text == Some(TextFit::Mismatch) && before != text
     }
 
-    pub(super) fn holds(&self, blocks: usize) {
+    pub(super) fn set_blocks(&self, blocks: usize) {
         self.blocks.set(blocks);
     }
 }

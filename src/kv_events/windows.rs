@@ -10,7 +10,7 @@
 //! nothing is known of the windows until all is cleared: what the index tells is then the most that
 //! the rank could resume at.
 
-use super::copies::GROUPS_MAX;
+use super::rank_copy::GROUPS_MAX;
 use forebay_index::WINDOWS_MAX;
 use forebay_kv_decode::Attention;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ pub enum Resume {
 
 /// The windows of one rank.
 #[derive(Debug, Default)]
-pub(super) struct HeldWindows {
+pub(super) struct RankWindows {
     /// A bit of a hash stands for each, the lowest for the first.
     groups: Vec<Group>,
     /// Blocks in a row that each window takes.
@@ -39,7 +39,7 @@ pub(super) struct HeldWindows {
     /// Stores of one hash by one group, beyond the first.
     more: HashMap<(u64, u16), u32, ahash::RandomState>,
     /// Windows that the index was ever told of, one bit each.
-    told: u8,
+    posted: u8,
     is_lost: bool,
 }
 
@@ -59,15 +59,15 @@ const _: () = assert!(GROUPS_MAX <= u16::BITS as usize && WINDOWS_MAX <= u8::BIT
 /// Hashes that are looked through when a window gets another group.
 const HELD_BEFORE_GROUPS_MAX: usize = 16 * 1_024;
 
-impl HeldWindows {
+impl RankWindows {
     /// True while the rank has shown no window.
     pub(super) fn is_unused(&self) -> bool {
         self.groups.is_empty() && !self.is_lost
     }
 
     /// Windows that the index was ever told of, one bit each.
-    pub(super) fn told(&self) -> u8 {
-        self.told
+    pub(super) fn posted(&self) -> u8 {
+        self.posted
     }
 
     /// Where the rank can resume, if its whole prefixes come in blocks of that size.
@@ -84,8 +84,8 @@ impl HeldWindows {
 
     /// Nothing is known from now on until all is cleared.
     pub(super) fn lose(&mut self) {
-        let told = self.told;
-        *self = Self { told, is_lost: true, ..Self::default() };
+        let posted = self.posted;
+        *self = Self { posted, is_lost: true, ..Self::default() };
     }
 
     /// Forgets everything, groups too: the engine may come back with others.
@@ -171,7 +171,7 @@ impl HeldWindows {
         }
         let is_whole = before & groups != groups && *held & groups == groups;
         let windows = u8::from(is_whole) << window;
-        self.told |= windows;
+        self.posted |= windows;
         windows
     }
 

@@ -1,7 +1,7 @@
-//! A copy of what a rank holds, made in one go and read by another thread.
+//! A copy of a ledger, made in one go and read by another thread.
 
-use super::ordered::{Ordered, OrderedEntry};
-use super::state::HeldState;
+use super::sorted_table::{SortedEntry, SortedTable};
+use super::state::EntryState;
 use super::{TIERS, Tier};
 use forebay_index::BlockKey;
 use forebay_snapshot::SnapshotEntry;
@@ -9,28 +9,26 @@ use std::collections::HashMap;
 
 const _: () = assert!(TIERS == forebay_snapshot::TIERS);
 
-/// All entries, without the ways to find them by key.
+/// All entries of a ledger, without the key index.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
-    table: Ordered,
+pub struct LedgerCopy {
+    table: SortedTable,
     more: HashMap<(u64, Tier), u32, ahash::RandomState>,
 }
 
-impl Kept {
+impl LedgerCopy {
     pub(super) fn new(
-        table: &Ordered,
+        table: &SortedTable,
         more: &HashMap<(u64, Tier), u32, ahash::RandomState>,
     ) -> Self {
         Self { table: table.clone(), more: more.clone() }
     }
 
-    /// Entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
@@ -38,9 +36,9 @@ impl Kept {
 
     /// The entries, ascending by id.
     pub fn entries(&self) -> impl Iterator<Item = SnapshotEntry> + '_ {
-        self.table.iter().filter_map(|OrderedEntry { id, word, state: bits }| {
+        self.table.iter().filter_map(|SortedEntry { id, word, state: bits }| {
             let key = BlockKey::from_word(word)?;
-            let state = HeldState::from_bits(bits);
+            let state = EntryState::from_bits(bits);
             let stores = Tier::ALL.map(|tier| {
                 let more = self.more.get(&(id, tier)).copied().unwrap_or(0);
                 u32::from(state.count(tier)).saturating_add(more)

@@ -1,30 +1,29 @@
-//! One event of a rank: what it changes of the rank's own blocks, and of the pool that the rank
-//! shares.
+//! Applies an event of a rank to the rank's own blocks and to the pool that the rank shares.
 
 use super::blocks::RankBlocks;
 use super::counters::EventKind;
 use super::naming::BlockText;
 use super::outcome::BatchOutcome;
-use super::pool::{InPool, PoolBlocks};
+use super::pool::{EventScope, PoolBlocks};
 use super::slice_ops::SliceOps;
 use forebay_kv_decode::{KvEvent, Medium, Removed, Stored};
 
-/// Where a rank's events go.
-pub(super) struct Applied<'a, T> {
+/// Blocks that the events of a rank change.
+pub(super) struct EventTarget<'a, T> {
     pub(super) blocks: &'a mut RankBlocks<T>,
     pub(super) pool: Option<&'a mut PoolBlocks<T>>,
-    /// Tokens of a block on the device, as events tell.
+    /// Tokens of a block on the device, as reported in events.
     pub(super) block_size_tokens: &'a mut u32,
     pub(super) ops: &'a mut SliceOps,
 }
 
-impl<T: BlockText> Applied<'_, T> {
-    pub(super) fn take(&mut self, event: &KvEvent<'_>) -> (EventKind, BatchOutcome) {
+impl<T: BlockText> EventTarget<'_, T> {
+    pub(super) fn apply(&mut self, event: &KvEvent<'_>) -> (EventKind, BatchOutcome) {
         match event {
             KvEvent::Stored(stored) => (EventKind::Stored, self.stored(stored)),
             KvEvent::Removed(removed) => (EventKind::Removed, self.removed(removed)),
             KvEvent::Cleared => {
-                // What the rank has in the pool is the pool's.
+                // The pool keeps blocks that the rank stored there.
                 self.blocks.clear(self.ops);
                 (EventKind::Cleared, BatchOutcome::Applied)
             }
@@ -35,10 +34,10 @@ impl<T: BlockText> Applied<'_, T> {
 
     fn stored(&mut self, stored: &Stored<'_>) -> BatchOutcome {
         if let Some(pool) = self.pool.as_deref_mut() {
-            let in_pool = InPool::of(stored.medium, stored.remote);
-            if in_pool != InPool::No {
+            let scope = EventScope::of(stored.medium, stored.remote);
+            if scope != EventScope::Rank {
                 let outcome = pool.stored(stored, *self.block_size_tokens);
-                if in_pool == InPool::Alone {
+                if scope == EventScope::Pool {
                     return outcome;
                 }
             }
@@ -53,16 +52,16 @@ impl<T: BlockText> Applied<'_, T> {
     }
 
     fn removed(&mut self, removed: &Removed<'_>) -> BatchOutcome {
-        let in_pool = InPool::of(removed.medium, removed.remote);
-        match self.pool.as_deref_mut().filter(|_| in_pool == InPool::Alone) {
+        let scope = EventScope::of(removed.medium, removed.remote);
+        match self.pool.as_deref_mut().filter(|_| scope == EventScope::Pool) {
             Some(pool) => pool.removed(removed),
             None => self.blocks.removed(removed, self.ops),
         }
     }
 }
 
-/// Some engines also announce part blocks in a finer size; those say nothing about the size of
-/// whole ones.
+/// Some engines also report part blocks in a finer size, from which the size of whole blocks does
+/// not follow.
 fn is_finer(stored: &Stored<'_>, block_size_tokens: u32) -> bool {
     stored.group.is_some() && stored.block_size_tokens < block_size_tokens
 }

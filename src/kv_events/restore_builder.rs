@@ -4,8 +4,8 @@
 //! An entry whose block is not among the links (it was under change when the snapshot was taken) is
 //! left out, a miss. Its children stay, without what leads to them.
 
-use super::copies::{Groups, RestoredBlocks};
-use super::held::{HeldBlocks, HeldEntry, HeldState};
+use super::ledger::{EntryState, Ledger, LedgerEntry};
+use super::rank_copy::{Groups, RestoredBlocks};
 use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, TIERS, Tier};
 use forebay_snapshot::{Link, Paths, SnapshotEntry};
@@ -17,7 +17,7 @@ pub struct Restoring<'a> {
     blocks: RestoredBlocks,
     /// Trees that hold the block at each place of the paths and of which the index has not been
     /// told.
-    untold: Vec<u8>,
+    unposted: Vec<u8>,
     /// Places of the rank's blocks.
     places: Vec<u32>,
     lower_tiers: LowerTiers,
@@ -62,10 +62,10 @@ impl<'a> Restoring<'a> {
             paths,
             blocks: RestoredBlocks {
                 trees,
-                held: HeldBlocks::expiring(lower_tiers.ttl),
+                ledger: Ledger::expiring(lower_tiers.ttl),
                 ..RestoredBlocks::default()
             },
-            untold: vec![0; paths.len()],
+            unposted: vec![0; paths.len()],
             places: Vec::new(),
             lower_tiers,
             entries_max,
@@ -110,16 +110,17 @@ impl<'a> Restoring<'a> {
             return;
         };
         let trees = lowest.trees() & self.blocks.trees;
-        let state = HeldState::new(link.slice, trees);
-        if !self.blocks.held.restore(HeldEntry { id: entry.id, key: entry.key, state }, stores) {
+        let state = EntryState::new(link.slice, trees);
+        if !self.blocks.ledger.restore(LedgerEntry { id: entry.id, key: entry.key, state }, stores)
+        {
             self.left.odd += 1;
             return;
         }
-        if let (Some(untold), Ok(at)) = (self.untold.get_mut(at), u32::try_from(at)) {
-            if *untold == 0 {
+        if let (Some(unposted), Ok(at)) = (self.unposted.get_mut(at), u32::try_from(at)) {
+            if *unposted == 0 {
                 self.places.push(at);
             }
-            *untold |= trees;
+            *unposted |= trees;
         }
     }
 
@@ -131,7 +132,7 @@ impl<'a> Restoring<'a> {
         for place in std::mem::take(&mut self.places) {
             let mut next = usize::try_from(place).ok();
             while let Some(at) = next {
-                let trees = self.untold.get_mut(at).map_or(0, std::mem::take);
+                let trees = self.unposted.get_mut(at).map_or(0, std::mem::take);
                 let Some(link) = self.paths.link(at).filter(|_| trees != 0) else { break };
                 path.push((link, trees));
                 next = self.paths.before(at);

@@ -1,5 +1,5 @@
-//! A pool beside the feeds that share it: what has changed goes to the slices, what is too old
-//! leaves, whether or not a feed is connected, and a pool that no rank shares any more ends.
+//! The task of a pool: posts changes to the slices and takes out expired blocks, whether or not a
+//! feed is connected. Ends once no rank shares the pool any more.
 
 use super::counters::FeedCounters;
 use super::feed::{BATCHES_PER_TURN, BLOCKS_PER_TURN, Feed, RING_FULL_PAUSE};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// How often a pool is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two checks of a pool for expired blocks.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<P: KvPort> Feed<P> {
     pub(super) async fn post_pool(&mut self) {
@@ -22,13 +22,13 @@ impl<P: KvPort> Feed<P> {
     }
 }
 
-/// Follows a pool for as long as ranks share it. Once the last one has left, everything is taken
-/// out of the index, a piece at a time. To be started with the pool, which lives no longer.
+/// Runs a pool for as long as ranks share it. After the last rank has left, the task takes all
+/// blocks out of the index, in turns. Start it with the pool, which ends with it.
 pub async fn keep_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCounters>) {
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(EXPIRY_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let now = looks.tick().await;
+        let now = ticks.tick().await;
         loop {
             let is_shared = Rc::strong_count(&pool) > 1;
             let is_done = if is_shared {
@@ -37,7 +37,7 @@ pub async fn keep_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCo
                 pool.borrow_mut().shed(BLOCKS_PER_TURN)
             };
             post(&pool, &port, &counters).await;
-            // Meanwhile a rank may have come.
+            // A rank may have joined during the post.
             if is_done && !is_shared && Rc::strong_count(&pool) == 1 {
                 return;
             }
@@ -49,8 +49,8 @@ pub async fn keep_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCo
     }
 }
 
-/// Posts what the pool has, whichever feed it is from. A batch is taken, posted and struck off
-/// without a pause, so that the order stays while several post.
+/// Posts operations of the pool, from any feed. Taking, posting and dropping a batch has no await
+/// in between, so that the order stays while several tasks post.
 async fn post<P: KvPort>(pool: &SharedPool, port: &P, counters: &FeedCounters) {
     let mut posted_count = 0_u32;
     loop {

@@ -1,80 +1,78 @@
-//! What one rank holds, in some 25 bytes a block: for each engine hash and attention group the key
-//! of its path, how often each tier stored it, and the trees of the index that rest on it. Entries
-//! are found by id (hash and group, mixed) and by key.
+//! The blocks of a rank, in some 25 bytes a block: for each engine hash and attention group the key
+//! of its path, the number of stores by each tier, and the trees of the index that contain it.
+//! Entries are found by id (hash and group in a word) and by key.
 
 mod ages;
-mod by_key;
-mod kept;
-mod ordered;
+mod key_index;
+mod copy;
+mod sorted_table;
 mod state;
 
-pub use kept::Kept;
-pub(super) use state::HeldState;
+pub use copy::LedgerCopy;
+pub(super) use state::EntryState;
 
 use super::tier::{TIERS, Tier};
 use ages::Ages;
-use by_key::{ByKey, is_candidate};
 use forebay_index::BlockKey;
-use ordered::{Ordered, OrderedEntry};
+use key_index::{KeyIndex, is_candidate};
+use sorted_table::{SortedEntry, SortedTable};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Memory of one block when a table has grown to its full size, rounded up: what budgets count
-/// with.
+/// Memory of a block in a table of full size, rounded up, for memory budgets.
 pub const TRACKED_BLOCK_BYTES: usize = 28;
 const _: () =
-    assert!(TRACKED_BLOCK_BYTES >= Ordered::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
+    assert!(TRACKED_BLOCK_BYTES >= SortedTable::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
 
-/// More stores by one tier than a state counts.
+/// More stores by a tier than an [`EntryState`] counts.
 const STATE_STORES_MAX: u32 = 8;
-/// Most entries of one key: attention groups that see whole prompts times the ways to cut one text
-/// into tokens. The way back from a key would get long, and with more of them no table could hold
-/// some keys that stand side by side.
+/// Most entries of a key: attention groups that keep whole prompts times the tokenizations of a
+/// text. More would make look-ups by key slow, and a [`KeyIndex`] could not hold some neighbouring
+/// keys.
 pub(super) const SAME_KEY_MAX: usize = 8;
 
 /// Entries by id and by key.
 #[derive(Debug, Default)]
-pub(super) struct HeldBlocks {
-    table: Ordered,
-    by_key: ByKey,
-    /// Stores beyond what a state counts; of few entries, see [`HeldState`].
+pub(super) struct Ledger {
+    table: SortedTable,
+    key_index: KeyIndex,
+    /// Stores beyond the counts of [`EntryState`]; few entries have any.
     more: HashMap<(u64, Tier), u32, ahash::RandomState>,
-    /// Entries by tier.
     tier_counts: [usize; TIERS],
-    /// How long an entry of a tier without removals is believed; 0 for ever.
+    /// Time to live of an entry in a tier without removal events; 0 is without end.
     ttl: Duration,
-    /// What may leave by its age; the device's stays empty.
+    /// Entries of each tier that may expire; always empty for the device.
     ages: [Ages; TIERS],
-    /// Some entries are not found by their keys: nothing is to be done but to clear.
+    /// Some entries cannot be found by their keys, so that the ledger must be cleared.
     is_spoilt: bool,
-    /// Of a pool, where an entry is there or not: entries at most.
+    /// Most entries of a pool, where stores are not counted; `None` for a rank.
     pool_max: Option<usize>,
 }
 
-/// One engine hash of one attention group.
+/// An engine hash of an attention group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldEntry {
+pub(super) struct LedgerEntry {
     pub(super) id: u64,
     pub(super) key: BlockKey,
-    pub(super) state: HeldState,
+    pub(super) state: EntryState,
 }
 
-impl HeldBlocks {
-    /// Holds nothing; entries of lower tiers leave so long after their last store, as long as
-    /// their tier announces no removal. 0: never.
+impl Ledger {
+    /// An empty ledger. Entries of lower tiers expire `ttl` after their last store, as long as their
+    /// tier has sent no removal. A `ttl` of 0 turns expiry off.
     pub(super) fn expiring(ttl: Duration) -> Self {
         Self { ttl, ..Self::default() }
     }
 
-    /// The same for a pool that many write to, of so many entries at most. Removals do not end the
-    /// rule.
+    /// An empty ledger of a pool that several ranks write to. Entries also expire after the pool
+    /// has sent removals.
     pub(super) fn of_pool(ttl: Duration, entries_max: usize) -> Self {
         let ages = std::array::from_fn(|_| Ages::of_pool(entries_max));
         Self { pool_max: Some(entries_max), ages, ..Self::expiring(ttl) }
     }
 
-    /// Entries leave so long after their last store from now on.
+    /// Entries expire `ttl` after their last store from now on.
     pub(super) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = ttl;
     }
@@ -83,45 +81,43 @@ impl HeldBlocks {
         self.table.len()
     }
 
-    /// True when it can only be cleared.
+    /// True when only [`Self::clear`] is left.
     pub(super) fn is_spoilt(&self) -> bool {
         self.is_spoilt
     }
 
-    /// Entries that a tier holds.
+    /// Entries of each tier.
     pub(super) fn tier_counts(&self) -> [usize; TIERS] {
         self.tier_counts
     }
 
-    /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         let more = self.more.capacity() * size_of::<((u64, Tier), u32)>();
         let ages = self.ages.iter().map(Ages::bytes).sum::<usize>();
-        self.table.bytes() + self.by_key.bytes() + more + ages
+        self.table.bytes() + self.key_index.bytes() + more + ages
     }
 
-    /// The entry of an id.
-    pub(super) fn get(&self, id: u64) -> Option<HeldEntry> {
+    pub(super) fn get(&self, id: u64) -> Option<LedgerEntry> {
         entry(self.table.at(self.table.find(id)?)?)
     }
 
-    /// Trees that rest on other entries with the same key.
+    /// Trees that other entries with the same key are in.
     pub(super) fn trees_of_others(&self, key: BlockKey, id: u64) -> u8 {
         self.same_key(key)
             .filter(|entry| entry.id != id)
-            .fold(0, |all, one| all | one.state.trees())
+            .fold(0, |all, entry| all | entry.state.trees())
     }
 
-    /// Adds an entry whose id is not there, stored once by a tier. False when its key has too many
-    /// entries already.
-    pub(super) fn insert(&mut self, added: HeldEntry, tier: Tier) -> bool {
-        if self.is_spoilt || self.by_key.candidates(added.key).nth(SAME_KEY_MAX - 1).is_some() {
+    /// Adds an entry with a new id, stored once by a tier. False when its key has too many entries
+    /// already.
+    pub(super) fn insert(&mut self, added: LedgerEntry, tier: Tier) -> bool {
+        if self.is_spoilt || self.key_index.candidates(added.key).nth(SAME_KEY_MAX - 1).is_some() {
             return false;
         }
         let (state, _) = added.state.with_one_more(tier);
         self.table.insert(added.id, added.key.to_word(), state.to_bits());
-        if !self.by_key.insert(added.id, added.key) {
-            self.make_by_key();
+        if !self.key_index.insert(added.id, added.key) {
+            self.rebuild_key_index();
         }
         self.count(tier, 1);
         if let Some(ages) = self.ages_of(tier) {
@@ -131,13 +127,13 @@ impl HeldBlocks {
     }
 
     /// A copy for another thread.
-    pub(super) fn kept(&self) -> Kept {
-        Kept::new(&self.table, &self.more)
+    pub(super) fn copy(&self) -> LedgerCopy {
+        LedgerCopy::new(&self.table, &self.more)
     }
 
-    /// Adds an entry that was stored so often by each tier, at least once by one. False if its id
-    /// is there already, or its key has too many entries.
-    pub(super) fn restore(&mut self, entry: HeldEntry, stores: [u32; TIERS]) -> bool {
+    /// Adds an entry with its number of stores by each tier. False without a store, for an id that
+    /// is there already, and for a key with too many entries.
+    pub(super) fn restore(&mut self, entry: LedgerEntry, stores: [u32; TIERS]) -> bool {
         let stored_by = |tier: &Tier| stores.get(tier.index()).is_some_and(|stores| *stores > 0);
         let Some(first) = Tier::ALL.into_iter().find(stored_by) else { return false };
         if self.table.find(entry.id).is_some() {
@@ -150,7 +146,7 @@ impl HeldBlocks {
         }
         for (tier, stores) in Tier::ALL.into_iter().zip(stores) {
             let left = stores.saturating_sub(u32::from(tier == first));
-            // So many fill the state, whatever the tier; the rest is counted apart.
+            // `STATE_STORES_MAX` fills the state of any tier; `more` counts the rest.
             let added = left.min(STATE_STORES_MAX);
             for _ in 0..added {
                 self.add(id, tier, trees);
@@ -162,7 +158,7 @@ impl HeldBlocks {
         true
     }
 
-    /// Notes one more store of an entry, and the trees that rest on it from now on.
+    /// Counts a further store of an entry, which is in `trees` from now on.
     pub(super) fn add(&mut self, id: u64, tier: Tier, trees: u8) {
         let Some((place, before)) = self.place(id) else { return };
         if self.pool_max.is_some() && before.count(tier) > 0 {
@@ -178,41 +174,41 @@ impl HeldBlocks {
         self.renew(id, tier);
     }
 
-    /// The entry is as young as one that was stored now.
+    /// Restarts the time to live of an entry, as a store does.
     pub(super) fn renew(&mut self, id: u64, tier: Tier) {
         if let Some(ages) = self.ages_of(tier) {
             ages.renew(id);
         }
     }
 
-    /// The tier has announced a removal: until all is cleared, no entry of it leaves by its age.
-    /// Entries of pools do.
+    /// Ends expiry for a tier that has sent a removal, until the next clear. Entries of pools still
+    /// expire.
     pub(super) fn trust(&mut self, tier: Tier) {
         if let Some(ages) = self.ages.get_mut(tier.index()) {
             ages.trust();
         }
     }
 
-    /// When something may be too old next.
+    /// Earliest time at which an entry may expire.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let ages = self.ages.iter().filter(|_| !self.ttl.is_zero());
         ages.filter_map(|ages| ages.due(self.ttl)).min()
     }
 
-    /// Ids of a tier that are too old, no more than `most`, for [`HeldBlocks::take_all`].
+    /// At most `most` expired ids of a tier, for [`Ledger::take_all`].
     pub(super) fn take_old(&mut self, tier: Tier, now: Instant, most: usize) -> Vec<u64> {
         let ttl = self.ttl;
         let ages = self.ages.get_mut(tier.index()).filter(|_| !ttl.is_zero());
         ages.map(|ages| ages.take_old(now, ttl, most)).unwrap_or_default()
     }
 
-    /// The same for those of a pool that were stored longest ago.
+    /// At most `most` ids of a pool's tier, the oldest stores first, for [`Ledger::take_all`].
     pub(super) fn take_oldest(&mut self, tier: Tier, most: usize) -> Vec<u64> {
         self.ages_of(tier).map(|ages| ages.take_oldest(most)).unwrap_or_default()
     }
 
-    /// Takes all stores of one tier back, see [`HeldBlocks::take`].
-    pub(super) fn take_all(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
+    /// Takes all stores of a tier back, see [`Ledger::take`].
+    pub(super) fn take_all(&mut self, id: u64, tier: Tier) -> Option<(LedgerEntry, u8)> {
         let (place, mut state) = self.place(id)?;
         self.more.remove(&(id, tier));
         while state.count(tier) > 1 {
@@ -222,15 +218,15 @@ impl HeldBlocks {
         self.take(id, tier)
     }
 
-    /// Where the ages of a tier's entries are kept, if they are.
+    /// Ages of a tier's entries; `None` where entries do not expire.
     fn ages_of(&mut self, tier: Tier) -> Option<&mut Ages> {
-        let are_kept = tier != Tier::Device && (self.pool_max.is_some() || !self.ttl.is_zero());
-        self.ages.get_mut(tier.index()).filter(|_| are_kept)
+        let expires = tier != Tier::Device && (self.pool_max.is_some() || !self.ttl.is_zero());
+        self.ages.get_mut(tier.index()).filter(|_| expires)
     }
 
-    /// Takes one store back; the entry goes with its last one. What it was before, and the trees
-    /// that still rest on it; `None` if the tier has not stored it.
-    pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(HeldEntry, u8)> {
+    /// Takes a store back; the entry goes with its last store. Returns the entry as it was, and the
+    /// trees that it is still in; `None` if the tier has not stored it.
+    pub(super) fn take(&mut self, id: u64, tier: Tier) -> Option<(LedgerEntry, u8)> {
         let (place, before) = self.place(id)?;
         let found = entry(self.table.at(place)?)?;
         if before.count(tier) == 0 {
@@ -265,35 +261,35 @@ impl HeldBlocks {
                     ages.forget(id);
                 }
                 if !self.is_spoilt {
-                    self.by_key.remove(id, found.key);
+                    self.key_index.remove(id, found.key);
                 }
                 Some((found, 0))
             }
         }
     }
 
-    /// Forgets everything; `each` gets every key once, with the trees that rest on it.
-    pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, HeldState)) {
-        for one in self.table.iter().filter_map(entry) {
-            let mut same = self.same_key(one.key);
-            if same.any(|other| other.id < one.id) {
+    /// Removes all entries; `each` gets every key once, with the trees that the key was in.
+    pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, EntryState)) {
+        for LedgerEntry { id, key, state } in self.table.iter().filter_map(entry) {
+            let mut same = self.same_key(key);
+            if same.any(|other| other.id < id) {
                 continue;
             }
-            let trees = one.state.trees() | self.trees_of_others(one.key, one.id);
-            each(one.key, one.state.with_trees(trees));
+            let trees = state.trees() | self.trees_of_others(key, id);
+            each(key, state.with_trees(trees));
         }
         let ttl = self.ttl;
         *self = self.pool_max.map_or_else(|| Self::expiring(ttl), |max| Self::of_pool(ttl, max));
     }
 
-    /// Makes the way from keys to entries anew, a twelfth larger than it has to be; larger where
-    /// many share a key.
-    fn make_by_key(&mut self) {
+    /// Rebuilds the key index, a twelfth larger than needed, or larger where many entries share a
+    /// key.
+    fn rebuild_key_index(&mut self) {
         let mut room_for = self.table.len() + self.table.len() / 12;
         for _ in 0..2 {
             let entries = self.table.iter().filter_map(entry).map(|entry| (entry.id, entry.key));
-            if let Some(by_key) = ByKey::of(room_for, entries) {
-                self.by_key = by_key;
+            if let Some(key_index) = KeyIndex::of(room_for, entries) {
+                self.key_index = key_index;
                 return;
             }
             room_for = room_for.saturating_mul(4);
@@ -301,15 +297,15 @@ impl HeldBlocks {
         self.is_spoilt = true;
     }
 
-    fn place(&self, id: u64) -> Option<(usize, HeldState)> {
+    fn place(&self, id: u64) -> Option<(usize, EntryState)> {
         let place = self.table.find(id)?;
         let bits = self.table.at(place)?.state;
-        Some((place, HeldState::from_bits(bits)))
+        Some((place, EntryState::from_bits(bits)))
     }
 
-    /// Entries with that key; one may come more than once.
-    pub(super) fn same_key(&self, key: BlockKey) -> impl Iterator<Item = HeldEntry> + '_ {
-        self.by_key.candidates(key).flat_map(move |least| {
+    /// Entries with that key; an entry may come more than once.
+    pub(super) fn same_key(&self, key: BlockKey) -> impl Iterator<Item = LedgerEntry> + '_ {
+        self.key_index.candidates(key).flat_map(move |least| {
             let near = self.table.from(least).take_while(move |(id, _)| is_candidate(least, *id));
             let same = near.filter(move |(_, word)| *word == key.to_word());
             same.filter_map(|(id, _)| self.get(id))
@@ -323,9 +319,9 @@ impl HeldBlocks {
     }
 }
 
-fn entry(found: OrderedEntry) -> Option<HeldEntry> {
-    let OrderedEntry { id, word, state } = found;
-    Some(HeldEntry { id, key: BlockKey::from_word(word)?, state: HeldState::from_bits(state) })
+fn entry(found: SortedEntry) -> Option<LedgerEntry> {
+    let SortedEntry { id, word, state } = found;
+    Some(LedgerEntry { id, key: BlockKey::from_word(word)?, state: EntryState::from_bits(state) })
 }
 
 #[cfg(test)]
@@ -345,51 +341,55 @@ mod tests {
 
     #[test]
     fn a_full_table_stays_below_what_budgets_count_with() {
-        let mut held = HeldBlocks::default();
+        let mut ledger = Ledger::default();
         let mut most = 0;
         for number in 1..150_000_u64 {
-            let state = HeldState::new(ShardIndex(1), 1);
+            let state = EntryState::new(ShardIndex(1), 1);
             let id = spread(number.wrapping_mul(3));
-            assert!(held.insert(HeldEntry { id, key: key(spread(number)), state }, Tier::Device));
+            assert!(
+                ledger.insert(LedgerEntry { id, key: key(spread(number)), state }, Tier::Device)
+            );
             if number > 20_000 && number % 1_000 == 0 {
-                most = most.max(held.bytes() * 10 / held.len());
+                most = most.max(ledger.bytes() * 10 / ledger.len());
             }
         }
         assert!(most <= TRACKED_BLOCK_BYTES * 10, "{most} tenths of a byte a block");
-        // As many go as come: the memory stays.
-        let before = held.bytes();
+        // As many entries go as come: the memory stays.
+        let before = ledger.bytes();
         for number in 1..120_000_u64 {
-            assert!(held.take(spread(number.wrapping_mul(3)), Tier::Device).is_some());
+            assert!(ledger.take(spread(number.wrapping_mul(3)), Tier::Device).is_some());
             let number = number + 150_000;
-            let state = HeldState::new(ShardIndex(1), 1);
+            let state = EntryState::new(ShardIndex(1), 1);
             let id = spread(number.wrapping_mul(3));
-            assert!(held.insert(HeldEntry { id, key: key(spread(number)), state }, Tier::Device));
+            assert!(
+                ledger.insert(LedgerEntry { id, key: key(spread(number)), state }, Tier::Device)
+            );
         }
-        assert!(held.bytes() <= before * 11 / 10, "{} after {before}", held.bytes());
+        assert!(ledger.bytes() <= before * 11 / 10, "{} after {before}", ledger.bytes());
     }
 
     #[test]
     fn a_key_has_only_so_many_entries() {
-        let mut held = HeldBlocks::default();
+        let mut ledger = Ledger::default();
         let mut add = |number: u64| {
-            let state = HeldState::new(ShardIndex(1), 1);
-            let entry = HeldEntry { id: spread(number), key: key(7), state };
-            held.insert(entry, Tier::Device)
+            let state = EntryState::new(ShardIndex(1), 1);
+            let entry = LedgerEntry { id: spread(number), key: key(7), state };
+            ledger.insert(entry, Tier::Device)
         };
         let added = (0..1_000).filter(|number| add(*number)).count();
         assert_eq!(added, SAME_KEY_MAX);
-        assert!(held.take(spread(3), Tier::Device).is_some());
-        assert_eq!(held.trees_of_others(key(7), spread(3)), 1);
+        assert!(ledger.take(spread(3), Tier::Device).is_some());
+        assert_eq!(ledger.trees_of_others(key(7), spread(3)), 1);
     }
 
     proptest! {
-        /// Few ids and keys, so that entries share both halves of what they are found by.
+        /// Few ids and keys, so that entries share both.
         #[test]
         fn agrees_with_a_plain_map(
             steps in proptest::collection::vec((0_u8..6, 0_u64..40, 0_usize..3), 0..400),
         ) {
             let tiers = [Tier::Device, Tier::Host, Tier::Disk];
-            let mut held = HeldBlocks::default();
+            let mut ledger = Ledger::default();
             let mut model: BTreeMap<u64, (u64, [u32; TIERS])> = BTreeMap::new();
             for (step, number, tier_index) in steps {
                 let id = spread(number % 8) | number << 20;
@@ -398,11 +398,11 @@ mod tests {
                 let key_of = key(spread(number % 8 + 1));
                 match (step, model.get_mut(&id)) {
                     (0..4, None) => {
-                        let _ = held.insert(
-                            HeldEntry {
+                        let _ = ledger.insert(
+                            LedgerEntry {
                                 id,
                                 key: key_of,
-                                state: HeldState::new(ShardIndex(3), tier.trees()),
+                                state: EntryState::new(ShardIndex(3), tier.trees()),
                             },
                             tier,
                         );
@@ -411,14 +411,14 @@ mod tests {
                         model.insert(id, (key_of.to_word(), counts));
                     }
                     (0..4, Some((_, counts))) => {
-                        let trees = held.get(id).unwrap().state.trees() | tier.trees();
-                        held.add(id, tier, trees);
+                        let trees = ledger.get(id).unwrap().state.trees() | tier.trees();
+                        ledger.add(id, tier, trees);
                         counts[tier_index] += 1;
                     }
                     (_, found) => {
                         let stored =
                             found.as_ref().is_some_and(|(_, counts)| counts[tier_index] > 0);
-                        prop_assert_eq!(held.take(id, tier).is_some(), stored);
+                        prop_assert_eq!(ledger.take(id, tier).is_some(), stored);
                         if let Some((_, counts)) = found.filter(|_| stored) {
                             counts[tier_index] -= 1;
                             if *counts == [0; TIERS] {
@@ -427,10 +427,10 @@ mod tests {
                         }
                     }
                 }
-                prop_assert_eq!(held.len(), model.len());
+                prop_assert_eq!(ledger.len(), model.len());
                 let in_tier =
                     |at: usize| model.values().filter(|(_, counts)| counts[at] > 0).count();
-                prop_assert_eq!(held.tier_counts(), [in_tier(0), in_tier(1), in_tier(2)]);
+                prop_assert_eq!(ledger.tier_counts(), [in_tier(0), in_tier(1), in_tier(2)]);
                 let others = model
                     .iter()
                     .filter(|(other, (word, _))| **other != id && *word == key_of.to_word());
@@ -440,16 +440,16 @@ mod tests {
                         .filter(|tier| counts[tier.index()] > 0)
                         .fold(0, |one, tier| one | tier.trees())
                 });
-                prop_assert_eq!(held.trees_of_others(key_of, id), trees);
+                prop_assert_eq!(ledger.trees_of_others(key_of, id), trees);
             }
             let mut cleared = Vec::new();
-            held.clear(|key, _| cleared.push(key.to_word()));
+            ledger.clear(|key, _| cleared.push(key.to_word()));
             cleared.sort_unstable();
             let mut keys: Vec<u64> = model.values().map(|(word, _)| *word).collect();
             keys.sort_unstable();
             keys.dedup();
             prop_assert_eq!(cleared, keys);
-            prop_assert_eq!(held.len(), 0);
+            prop_assert_eq!(ledger.len(), 0);
         }
     }
 }

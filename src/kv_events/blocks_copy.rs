@@ -1,35 +1,35 @@
 //! [`RankBlocks`](super::RankBlocks) on their way into a snapshot and out of one.
 
-use super::super::copies::{KeptBlocks, RestoredBlocks};
 use super::super::naming::BlockText;
+use super::super::rank_copy::{KeptBlocks, RestoredBlocks};
 use super::RankBlocks;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// A copy of everything but orphans, to be looked at elsewhere while this goes on.
+    /// A copy of everything but orphans, for another thread to read while the feed continues.
     #[must_use]
-    pub fn kept(&self) -> KeptBlocks {
+    pub fn copy(&self) -> KeptBlocks {
         KeptBlocks {
-            kept: self.held.kept(),
+            kept: self.ledger.copy(),
             trees: self.trees,
             groups: self.groups.clone(),
             recent: self.recent.links(),
         }
     }
 
-    /// From now on copies tell where the blocks belong that came last.
+    /// From now on copies contain the links of the blocks stored last.
     pub fn keep_recent(&mut self) {
-        self.recent.keep();
+        self.recent.enable();
     }
 
-    /// Holds what was held before a restart, when the device's blocks were of that size.
+    /// Takes over the blocks from before a restart, when blocks of the device had that size.
     pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
         self.device_block_tokens = block_size_tokens;
         debug_assert!(self.is_empty(), "restored over something");
         self.trees |= restored.trees;
-        self.held = restored.held;
+        self.ledger = restored.ledger;
         self.groups = restored.groups;
         if !self.groups.forgetful.is_empty() {
-            // A snapshot has nothing of windows.
+            // A snapshot does not contain windows.
             self.windows.lose();
         }
     }

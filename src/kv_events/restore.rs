@@ -1,11 +1,11 @@
 //! Feeds that go on from a snapshot: what that told is posted at once, and then confirmed by the
 //! engine's stream or forgotten, at the latest when its time is over.
 
-use super::copies::RestoredBlocks;
 use super::counters::ResetReason;
 use super::feed::Feed;
 use super::port::KvPort;
 use super::rank::RankState;
+use super::rank_copy::RestoredBlocks;
 use super::shared_state::SharedState;
 use super::slice_ops::SliceOps;
 use super::status::FeedState;
@@ -38,7 +38,7 @@ impl<P: KvPort> Feed<P> {
         let Restored { state, ops, verified_by } = restored;
         let blocks = state.blocks.len();
         self.counters.restored(blocks);
-        self.status.holds(blocks);
+        self.status.set_blocks(blocks);
         self.state.borrow_mut().restore(state, &self.counters);
         self.ops = ops;
         self.verified_by = verified_by;

@@ -1,7 +1,7 @@
-//! A map in three flat arrays: ids ascending with gaps between them, so that an id is found near
-//! the place that its value as a fraction of all ids gives. Costs 18 bytes a slot, and four fifths
-//! of the slots or more are in use while it grows; a search and a removal touch one run of
-//! neighbours, an insertion moves part of one.
+//! A map in three flat arrays: ids ascending with gaps between them. The home of an id is its value
+//! as a fraction of all ids, and the id is near its home. Costs 18 bytes a slot, and at least four
+//! fifths of the slots are in use while the table grows. A search and a removal touch a run of
+//! neighbours, an insertion moves part of a run.
 
 /// Slots of the smallest table.
 const HOMES_MIN: usize = 64;
@@ -10,72 +10,70 @@ const TAIL_SLOTS: usize = 64;
 
 /// Ids to a word and a half-word; a word of 0 marks a free slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ordered {
+pub(super) struct SortedTable {
     ids: Vec<u64>,
     words: Vec<u64>,
     states: Vec<u16>,
-    /// Slots that are some id's home.
+    /// Slots that may be the home of an id.
     home_count: usize,
     len: usize,
 }
 
-/// One id with what it stands for.
+/// An id with its word and state.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OrderedEntry {
+pub(super) struct SortedEntry {
     pub(super) id: u64,
     pub(super) word: u64,
     pub(super) state: u16,
 }
 
-impl Ordered {
-    /// Bytes of one slot.
+impl SortedTable {
+    /// Bytes of a slot in the three arrays.
     pub(super) const SLOT_BYTES: usize = size_of::<u64>() * 2 + size_of::<u16>();
 
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         (self.ids.capacity() + self.words.capacity()) * size_of::<u64>()
             + self.states.capacity() * size_of::<u16>()
     }
 
-    /// Where an id stands, if it is there.
+    /// The place of an id.
     pub(super) fn find(&self, id: u64) -> Option<usize> {
         let place = self.lower_bound(id);
         (self.id(place) == Some(id)).then_some(place)
     }
 
     /// The entry at a place; `None` for a free slot.
-    pub(super) fn at(&self, place: usize) -> Option<OrderedEntry> {
+    pub(super) fn at(&self, place: usize) -> Option<SortedEntry> {
         let id = self.id(place)?;
         let word = self.words.get(place).copied()?;
         let state = self.states.get(place).copied()?;
-        Some(OrderedEntry { id, word, state })
+        Some(SortedEntry { id, word, state })
     }
 
-    /// Changes the state at a place.
     pub(super) fn set_state(&mut self, place: usize, state: u16) {
         if let Some(slot) = self.states.get_mut(place) {
             *slot = state;
         }
     }
 
-    /// Entries from the first whose id is at least `id`.
+    /// Ids and words of entries with at least the id `id`, ascending.
     pub(super) fn from(&self, id: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let slots = self.ids.iter().zip(&self.words).skip(self.lower_bound(id));
         slots.filter(|(_, word)| **word != 0).map(|(id, word)| (*id, *word))
     }
 
     /// All entries, ascending by id.
-    pub(super) fn iter(&self) -> impl Iterator<Item = OrderedEntry> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = SortedEntry> + '_ {
         let slots = self.ids.iter().zip(&self.words).zip(&self.states);
-        let held = slots.filter(|((_, word), _)| **word != 0);
-        held.map(|((id, word), state)| OrderedEntry { id: *id, word: *word, state: *state })
+        let used = slots.filter(|((_, word), _)| **word != 0);
+        used.map(|((id, word), state)| SortedEntry { id: *id, word: *word, state: *state })
     }
 
-    /// Adds an id that is not there; `word` is not 0.
+    /// Adds a new id; `word` must not be 0.
     pub(super) fn insert(&mut self, id: u64, word: u64, state: u16) {
         debug_assert!(word != 0 && self.find(id).is_none());
         // Nine tenths: beyond it the runs, and with them every operation, grow fast.
@@ -97,7 +95,7 @@ impl Ordered {
         self.len += 1;
     }
 
-    /// Takes out what stands at a place. Followers that were pushed away from their home move back.
+    /// Takes out the entry at a place. Followers that are not at home move up.
     pub(super) fn remove(&mut self, place: usize) {
         if self.id(place).is_none() {
             return;
@@ -146,7 +144,7 @@ impl Ordered {
 
     fn push_free(&mut self, count: usize) {
         let slots = self.ids.len() + count;
-        // Exactly: growing by half, as vectors do, is what this table is there to avoid.
+        // Exactly: a vector would double its capacity, and this table exists to save that memory.
         self.ids.reserve_exact(count);
         self.words.reserve_exact(count);
         self.states.reserve_exact(count);
@@ -159,7 +157,7 @@ impl Ordered {
         let mut wider = Self { home_count, ..Self::default() };
         wider.push_free(home_count + TAIL_SLOTS);
         let mut next = 0;
-        for OrderedEntry { id, word, state } in self.iter() {
+        for SortedEntry { id, word, state } in self.iter() {
             let place = wider.home(id).max(next);
             if place >= wider.ids.len() {
                 wider.push_free(TAIL_SLOTS);
@@ -184,7 +182,7 @@ mod tests {
         fn agrees_with_a_tree(
             steps in proptest::collection::vec((any::<bool>(), 0_u64..300, 0_u64..4), 0..1_500),
         ) {
-            let mut table = Ordered::default();
+            let mut table = SortedTable::default();
             let mut model = BTreeMap::new();
             for (adds, low, high) in steps {
                 let id =
@@ -202,9 +200,9 @@ mod tests {
                 }
                 prop_assert_eq!(table.len(), model.len());
             }
-            let held: Vec<(u64, u64)> = table.iter().map(|one| (one.id, one.word)).collect();
+            let entries: Vec<_> = table.iter().map(|entry| (entry.id, entry.word)).collect();
             prop_assert_eq!(
-                &held,
+                &entries,
                 &model.iter().map(|(id, word)| (*id, *word)).collect::<Vec<_>>()
             );
             for id in model.keys() {

@@ -1,11 +1,11 @@
-//! Entries of a tier by the time of their last store. Some publishers tell what they store and
-//! never what they evict: such an entry is believed for a while, then leaves. One [`Ages`] per rank
-//! and tier. Ids stand in generations of a quarter of that while, each in the generation of its
-//! last store, so an entry leaves between three quarters of the while and all of it.
+//! Entries of a tier by the time of their last store. Some publishers report stores but never
+//! evictions, so their entries expire. One [`Ages`] per rank and tier. Ids are in generations that
+//! each cover a quarter of the time to live. A store moves an id into the present generation, so an
+//! entry expires after three quarters to four quarters of the time to live.
 //!
 //! | | a tier of a rank | a pool |
 //! |---|---|---|
-//! | the first removal | ends the rule until all is cleared | ends nothing: others evict unheard |
+//! | the first removal | ends expiry until the next clear | changes nothing: other ranks may not report |
 //! | a generation ends by | its time | its time or its size |
 //! | no room | new entries are refused | the oldest generation makes room |
 
@@ -13,40 +13,39 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Generations that a time to live is cut into. More of them are more exact, and take longer to
-/// look through.
+/// Generations in a time to live. More are more exact, and slower to search.
 const GENERATIONS: u32 = 4;
-/// Generations that a full pool is cut into. With as many there, none ends by its size.
+/// Generations of a full pool. With so many closed generations, size ends no further generation.
 const GENERATIONS_OF_POOL: usize = 8;
 
 type Ids = HashSet<u64, ahash::RandomState>;
 
-/// Ids by age; empty for ever once the tier is trusted.
+/// Ids by age; stays empty once the tier is trusted.
 #[derive(Debug, Default)]
 pub(super) struct Ages {
     is_trusted: bool,
-    /// Of a pool: entries that it holds at most.
+    /// Most entries of a pool; `None` for a rank.
     pool_max: Option<usize>,
     fresh: Generation,
     /// Earlier generations, oldest first.
     closed: VecDeque<Generation>,
 }
 
-/// Ids that were stored last at about one time.
+/// Ids with a last store at about the same time.
 #[derive(Debug, Default)]
 struct Generation {
-    /// Its start: the first look at the time with something in it.
+    /// The first known time at which the generation had ids.
     since: Option<Instant>,
     ids: Ids,
 }
 
 impl Ages {
-    /// Those of a pool of so many entries at most.
+    /// Ages of a pool with at most `entries_max` entries.
     pub(super) fn of_pool(entries_max: usize) -> Self {
         Self { pool_max: Some(entries_max), ..Self::default() }
     }
 
-    /// The tier has stored an entry that is in no generation.
+    /// Adds an id that is in no generation.
     pub(super) fn add(&mut self, id: u64) {
         if self.is_trusted {
             return;
@@ -61,7 +60,7 @@ impl Ages {
         }
     }
 
-    /// The tier has stored the entry, maybe again.
+    /// Moves an id into the present generation, or adds it.
     pub(super) fn renew(&mut self, id: u64) {
         if !self.fresh.ids.contains(&id) {
             self.forget(id);
@@ -69,28 +68,28 @@ impl Ages {
         }
     }
 
-    /// The entry is gone.
+    /// Removes the id of an entry that is gone.
     pub(super) fn forget(&mut self, id: u64) {
         let mut all = self.closed.iter_mut().chain([&mut self.fresh]);
         all.any(|generation| generation.ids.remove(&id));
     }
 
-    /// The tier announces removals: nothing leaves by itself from now on. A pool is never trusted:
-    /// no gap, restart or clear of one of its ranks tells what others removed unheard.
+    /// Ends expiry, because the tier reports removals. A pool is never trusted: a gap, restart or
+    /// clear of one rank does not show unreported removals by the other ranks.
     pub(super) fn trust(&mut self) {
         if self.pool_max.is_none() {
             *self = Self { is_trusted: true, ..Self::default() };
         }
     }
 
-    /// When a generation is too old, as far as that is known.
+    /// Time at which the oldest generation expires, if its start is known.
     pub(super) fn due(&self, ttl: Duration) -> Option<Instant> {
         let mut all = self.closed.iter().chain([&self.fresh]);
         let oldest = all.find(|generation| !generation.ids.is_empty())?;
         oldest.since?.checked_add(ttl)
     }
 
-    /// Takes ids that are too old, no more than `most`.
+    /// Takes at most `most` expired ids.
     pub(super) fn take_old(&mut self, now: Instant, ttl: Duration, most: usize) -> Vec<u64> {
         for generation in &mut self.closed {
             generation.since.get_or_insert(now);
@@ -105,7 +104,7 @@ impl Ages {
         self.take(most, |since| since.is_some_and(is_old))
     }
 
-    /// Takes the oldest ids, no more than `most`, however old they are.
+    /// Takes at most `most` ids, the oldest stores first, expired or not.
     pub(super) fn take_oldest(&mut self, most: usize) -> Vec<u64> {
         if self.closed.iter().all(|generation| generation.ids.is_empty()) {
             self.close();
@@ -134,7 +133,7 @@ impl Ages {
     pub(super) fn bytes(&self) -> usize {
         let all = self.closed.iter().chain([&self.fresh]);
         let slots = all.map(|generation| generation.ids.capacity()).sum::<usize>();
-        // A byte of the table beside each id, and an eighth of the slots stays free.
+        // A hash table has a control byte beside each id, and an eighth of its slots stays free.
         slots * (size_of::<u64>() + 1) * 8 / 7
     }
 

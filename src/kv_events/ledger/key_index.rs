@@ -1,36 +1,35 @@
-//! Which entries have a key: for each of them a word with some bits of its id and of the key, near
-//! the place that the key gives. The entry is then found by its id and its key compared, so that a
-//! look-up never errs; most that would fail fail by the word alone. Robin Hood hashing: words stand
-//! in the order of their homes and say how far from home they are, so nothing is left behind where
-//! one goes. Costs 4 bytes a slot, at most seven eighths of which are in use.
+//! Finds entries by key. Each entry has a word with some bits of its id and of its key, near the
+//! home that the key determines. A look-up finds the entry by its id and compares the key, so that
+//! its result is exact; the word alone rules most other entries out. Robin Hood hashing: words are
+//! in the order of their homes and contain their distance from home, so that a removal leaves no
+//! tombstone. Costs 4 bytes a slot, and at most seven eighths of the slots are in use.
 
 use forebay_index::BlockKey;
 
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 64;
-/// Low bits: one more than the distance from home, 0 in a free slot.
+/// Low bits: the distance from home plus 1; 0 in a free slot.
 const DISTANCE_BITS: u32 = 6;
 const DISTANCE_MASK: u32 = (1 << DISTANCE_BITS) - 1;
-/// Then bits of the key.
+/// The next bits, which come from the key.
 const TAG_BITS: u32 = 6;
-/// The rest: the highest bits of the id.
+/// The other bits: the highest bits of the id.
 const PREFIX_SHIFT: u32 = u64::BITS - (u32::BITS - DISTANCE_BITS - TAG_BITS);
 
-/// The words.
+/// Words of all entries.
 #[derive(Debug, Default)]
-pub(super) struct ByKey {
+pub(super) struct KeyIndex {
     slots: Vec<u32>,
     len: usize,
 }
 
-impl ByKey {
-    /// Bytes allocated.
+impl KeyIndex {
     pub(super) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// Makes a table for entries of that number. `None` when some would be too far from home: try
-    /// with a larger number.
+    /// An index with room for `room_for` entries. `None` when a word would be too far from home:
+    /// try a larger number.
     pub(super) fn of(
         room_for: usize,
         entries: impl Iterator<Item = (u64, BlockKey)>,
@@ -45,8 +44,8 @@ impl ByKey {
         Some(table)
     }
 
-    /// Adds an entry. False when there is no room or some entry would be too far from home: then
-    /// the table is spoilt and has to be made anew.
+    /// Adds an entry. False when there is no room, or a word would be too far from home: then the
+    /// index lacks an entry and must be rebuilt.
     pub(super) fn insert(&mut self, id: u64, key: BlockKey) -> bool {
         if (self.len + 1).saturating_mul(8) > self.slots.len().saturating_mul(7) {
             return false;
@@ -71,7 +70,7 @@ impl ByKey {
         }
     }
 
-    /// Takes an entry out; those behind it that are not at home move up.
+    /// Takes an entry out. Followers that are not at home move up.
     pub(super) fn remove(&mut self, id: u64, key: BlockKey) {
         let wanted = word(id, key);
         let found = self.run(key).find(|(_, slot)| slot & !DISTANCE_MASK == wanted);
@@ -95,8 +94,8 @@ impl ByKey {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Ids that entries with that key begin like, see [`is_candidate`]; each is the least of its
-    /// kind.
+    /// Prefixes of the ids that may have the key, each as the least id with that prefix, see
+    /// [`is_candidate`].
     pub(super) fn candidates(&self, key: BlockKey) -> impl Iterator<Item = u64> + '_ {
         let wanted = tag(key);
         let same = self.run(key).map(|(_, slot)| slot >> DISTANCE_BITS);
@@ -104,7 +103,7 @@ impl ByKey {
             .map(|slot| u64::from(slot >> TAG_BITS) << PREFIX_SHIFT)
     }
 
-    /// Slots of entries that have the key's home, with their places.
+    /// Words with the same home as the key, with their places.
     fn run(&self, key: BlockKey) -> impl Iterator<Item = (usize, u32)> + '_ {
         let mut place = self.home(key);
         let mut away = 0;
@@ -128,7 +127,7 @@ impl ByKey {
     }
 }
 
-/// True for ids that begin as the candidate `least` does.
+/// True for ids with the prefix of the candidate `least`.
 pub(super) fn is_candidate(least: u64, id: u64) -> bool {
     id >> PREFIX_SHIFT == least >> PREFIX_SHIFT
 }
@@ -139,7 +138,7 @@ fn word(id: u64, key: BlockKey) -> u32 {
     (prefix << TAG_BITS | tag(key)) << DISTANCE_BITS
 }
 
-/// Bits of the key that do not choose its home.
+/// Bits of the key that do not determine its home.
 fn tag(key: BlockKey) -> u32 {
     u32::try_from(key.to_word() & ((1 << TAG_BITS) - 1)).unwrap_or(0)
 }

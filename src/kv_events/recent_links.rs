@@ -14,20 +14,20 @@ const RECENT_MAX: usize = 8_192;
 
 /// Oldest first; nothing unless it is to be kept.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
-    is_kept: bool,
+pub(super) struct RecentLinks {
+    is_enabled: bool,
     links: VecDeque<Link>,
 }
 
-impl Recent {
+impl RecentLinks {
     /// From now on.
-    pub(super) fn keep(&mut self) {
-        self.is_kept = true;
+    pub(super) fn enable(&mut self) {
+        self.is_enabled = true;
     }
 
     /// A block was stored by a rank that holds so many.
-    pub(super) fn note(&mut self, link: Link, held: usize) {
-        if !self.is_kept {
+    pub(super) fn push(&mut self, link: Link, held: usize) {
+        if !self.is_enabled {
             return;
         }
         let most = (held / HELD_PER_RECENT).clamp(RECENT_MIN, RECENT_MAX);
@@ -67,13 +67,13 @@ mod tests {
             block_bytes: 3,
             slice: ShardIndex(0),
         };
-        let mut recent = Recent::default();
-        recent.note(link(1), 1);
+        let mut recent = RecentLinks::default();
+        recent.push(link(1), 1);
         assert_eq!((recent.links().len(), recent.bytes()), (0, 0));
-        recent.keep();
-        (1..=10_000).for_each(|word| recent.note(link(word), 0));
+        recent.enable();
+        (1..=10_000).for_each(|word| recent.push(link(word), 0));
         assert_eq!((recent.links().len(), recent.links()[255]), (RECENT_MIN, link(10_000)));
-        (1..=10_000).for_each(|word| recent.note(link(word), 1 << 30));
+        (1..=10_000).for_each(|word| recent.push(link(word), 1 << 30));
         assert_eq!(recent.links().len(), RECENT_MAX);
         recent.clear();
         assert!(recent.links().is_empty());

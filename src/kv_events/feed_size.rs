@@ -4,7 +4,7 @@ use super::tier::TIERS;
 
 /// How much a rank's state is, for gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FeedHolding {
+pub struct FeedSize {
     /// Blocks known by the engine's hash.
     pub blocks: usize,
     /// Those of each tier; a block may be in several.
@@ -17,7 +17,7 @@ pub struct FeedHolding {
 
 /// Blocks that left tiers without removals by their age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpiryTurn {
     /// By tier.
     pub tier_blocks: [u64; TIERS],
     /// False if there may be more.
@@ -26,7 +26,7 @@ pub struct Expired {
 
 /// Orphans that ceased to wait, since the counts were taken last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrphansGone {
+pub struct OrphanOutcomes {
     /// Their parent came.
     pub applied: usize,
     /// There was no room, or their time was over with the stream's.
