@@ -32,14 +32,14 @@ use forebay_index::{BlockKey, RootName};
 use forebay_kv_decode::{Attention, ImagesOfBlock, Removed, Stored};
 use forebay_snapshot::Link;
 
-/// The blocks of one rank.
+/// The blocks of a rank, or of a pool that ranks share.
 #[derive(Debug)]
 pub struct RankBlocks<T> {
     naming: Naming<T>,
     entries_max: usize,
     /// Tiers that may get a tree.
     lower_tiers: LowerTiers,
-    /// Trees in use, one bit each.
+    /// Trees in use, a bit each.
     trees: u8,
     ledger: Ledger,
     orphans: Orphans,
@@ -52,7 +52,7 @@ pub struct RankBlocks<T> {
     /// Tokens per block on the device, 0 before the first.
     device_block_tokens: u32,
     block_bytes: Vec<u8>,
-    /// New blocks of this event, whose orphans are adopted at its end.
+    /// New blocks of this event; their orphans are adopted at the end of it.
     arrived: Vec<u64>,
     /// Blocks since the last clear that contradict earlier events.
     contradictions: usize,

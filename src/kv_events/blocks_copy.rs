@@ -1,4 +1,4 @@
-//! [`RankBlocks`](super::RankBlocks) on their way into a snapshot and out of one.
+//! [`RankBlocks`](super::RankBlocks) on their way into a snapshot and out of it.
 
 use super::super::naming::BlockText;
 use super::super::rank_copy::{KeptBlocks, RestoredBlocks};

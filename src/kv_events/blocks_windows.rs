@@ -1,4 +1,4 @@
-//! [`RankBlocks`](super::RankBlocks) of hybrid models: posts to the index which blocks windows hold.
+//! [`RankBlocks`](super::RankBlocks) of hybrid models: operations for the blocks of windows.
 
 use super::super::naming::BlockText;
 use super::super::slice_ops::SliceOps;

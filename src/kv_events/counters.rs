@@ -1,5 +1,4 @@
-//! What the feeds count. One set for all feeds; they share the control plane's thread, so plain
-//! cells will do.
+//! Counters of all feeds. The feeds share the control plane's thread, so plain cells suffice.
 
 use super::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
 use super::outcome::BatchOutcome;
@@ -7,24 +6,23 @@ use super::tier::{TIERS, Tier};
 use forebay_zmq::LossReason;
 use std::cell::Cell;
 
-/// What became of a whole batch; the words are the metrics label `result`.
+/// Outcome of a whole batch, the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchResult {
-    /// Every event was taken, waits for its parent, or concerned another tier or group.
+    /// Every event was applied, waits for its parent, or concerned another tier or group.
     Applied,
-    /// Some events were not taken.
+    /// Some events were not applied.
     Partly,
-    /// None was.
+    /// No event was applied.
     Refused,
 }
 
 impl BatchResult {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 3] =
         [(Self::Applied, "applied"), (Self::Partly, "partly"), (Self::Refused, "refused")];
 }
 
-/// Kinds of events; the words are the metrics label `kind`.
+/// Kinds of events, the metrics label `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// `BlockStored`.
@@ -33,12 +31,11 @@ pub enum EventKind {
     Removed,
     /// `AllBlocksCleared`.
     Cleared,
-    /// Any other, or none at all.
+    /// Another event type, or bytes that are no event.
     Other,
 }
 
 impl EventKind {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Stored, "stored"),
         (Self::Removed, "removed"),
@@ -47,27 +44,26 @@ impl EventKind {
     ];
 }
 
-/// Why a rank's blocks were forgotten without the engine saying so.
+/// Why a rank's blocks were removed without a clear event of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetReason {
     /// Batches were lost.
     Gap,
-    /// The publisher began again.
+    /// The publisher restarted.
     Restart,
     /// The connection ended.
     Disconnect,
-    /// A replay ended half way: what it had brought is history.
+    /// A replay ended early, so its blocks are out of date.
     Replay,
-    /// A batch could not be read.
+    /// A batch could not be decoded.
     Undecodable,
-    /// Restored from a snapshot, and nothing has confirmed it in time.
+    /// The stream did not confirm blocks of a snapshot in time.
     Unverified,
-    /// The publisher said more that cannot be than it said that can.
+    /// More events of the publisher contradict each other than there are blocks.
     Contradiction,
 }
 
 impl ResetReason {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
@@ -79,39 +75,37 @@ impl ResetReason {
     ];
 }
 
-/// Why blocks of a snapshot are not held, or not any more; the words are the metrics label
-/// `reason`.
+/// Why blocks of a snapshot were dropped, the metrics label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// The engine went on without us, further than it can replay.
+    /// The engine published more batches since the snapshot than it can replay.
     Gap,
-    /// The engine began again.
+    /// The engine restarted.
     Restart,
-    /// A replay ended half way.
+    /// A replay ended early.
     Replay,
-    /// Nothing has confirmed them in time.
+    /// The stream did not confirm the blocks in time.
     Unverified,
-    /// The worker, its stream or its model changed after they were restored.
+    /// The worker, its stream or its model changed after the restore.
     Replaced,
-    /// Tokens become other bytes now.
+    /// The tokenizer has changed: tokens become other bytes.
     Tokenizer,
-    /// The engine has another block size now.
+    /// The block size of the engine has changed.
     BlockSize,
-    /// Their tier does not count any more.
+    /// The tier of the blocks does not count any more.
     Tier,
-    /// The rank may not track so many.
+    /// The rank is at its limit of tracked blocks.
     Limit,
-    /// They changed while the snapshot was taken; or their path does not reach its first block, and
-    /// the number of shards is another now.
+    /// The blocks changed while the snapshot was taken; or their path does not reach its first
+    /// block, and the number of shards has changed.
     Orphan,
     /// No rank of the fleet has that stream.
     Unclaimed,
-    /// The snapshot says what cannot be.
+    /// Entries of the snapshot contradict each other.
     Odd,
 }
 
 impl Dropped {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 12] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
@@ -142,19 +136,18 @@ impl From<ResetReason> for Dropped {
     }
 }
 
-/// What a replay brought; the words are the metrics label `result`.
+/// Outcome of a replay, the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayResult {
-    /// Everything that was missing.
+    /// The answer had every missing batch.
     Complete,
-    /// Less than was missing, or nothing at all.
+    /// The answer lacked missing batches, or failed.
     Incomplete,
-    /// Asked in a quiet moment, and nothing was missing.
+    /// The stream was silent, and no batch was missing.
     Nothing,
 }
 
 impl ReplayResult {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Complete, "complete"),
         (Self::Incomplete, "incomplete"),
@@ -165,7 +158,7 @@ impl ReplayResult {
 const KINDS: usize = EventKind::ALL.len();
 const OUTCOMES: usize = BatchOutcome::ALL.len();
 
-/// Counts since start.
+/// Counts since the start of the process.
 #[derive(Debug, Default)]
 pub struct FeedCounters {
     batches: [Cell<u64>; BatchResult::ALL.len()],
@@ -183,66 +176,59 @@ pub struct FeedCounters {
 }
 
 impl FeedCounters {
-    /// All zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts one batch.
     pub fn batch(&self, result: BatchResult) {
         bump(self.batches.get(result as usize));
     }
 
-    /// Counts one event.
     pub fn event(&self, kind: EventKind, outcome: BatchOutcome) {
         bump(self.events.get(kind as usize).and_then(|row| row.get(outcome as usize)));
     }
 
-    /// Counts one reset of a rank.
+    /// Counts a reset of a rank.
     pub fn reset(&self, reason: ResetReason) {
         bump(self.resets.get(reason as usize));
     }
 
-    /// Counts one wait for a shard whose ring was full.
+    /// Counts a wait for a full ring of a shard.
     pub fn stall(&self) {
         bump(Some(&self.stalls));
     }
 
-    /// Counts one replay.
     pub fn replay(&self, result: ReplayResult) {
         bump(self.replays.get(result as usize));
     }
 
-    /// Replays with that result.
     #[must_use]
     pub fn replay_count(&self, result: ReplayResult) -> u64 {
         self.replays.get(result as usize).map_or(0, Cell::get)
     }
 
-    /// Counts one connection that had followed events and ended.
+    /// Counts the end of a connection that had followed events.
     pub fn loss(&self, reason: LossReason) {
         bump(self.losses.get(reason as usize));
     }
 
-    /// Connections that ended for that reason.
     #[must_use]
     pub fn loss_count(&self, reason: LossReason) -> u64 {
         self.losses.get(reason as usize).map_or(0, Cell::get)
     }
 
-    /// Counts batches that were lost between two others and could not be had again.
+    /// Counts batches that a gap lost and no replay recovered.
     pub fn missed(&self, count: u64) {
         self.missed.set(self.missed.get().saturating_add(count));
     }
 
-    /// Batches lost for good.
     #[must_use]
     pub fn missed_count(&self) -> u64 {
         self.missed.get()
     }
 
-    /// Notes that a feed went from holding one amount to another.
+    /// Replaces the size of a feed in the totals.
     pub fn size_changed(&self, before: FeedSize, after: FeedSize) {
         let all = self.size.get();
         let moved =
@@ -261,7 +247,7 @@ impl FeedCounters {
         });
     }
 
-    /// Counts blocks that do not wait for their parent any more.
+    /// Counts orphans that do not wait any more.
     pub fn orphan_outcomes(&self, gone: OrphanOutcomes) {
         let all = self.orphan_outcomes.get();
         self.orphan_outcomes.set(OrphanOutcomes {
@@ -271,93 +257,85 @@ impl FeedCounters {
         });
     }
 
-    /// Counts blocks that were too old to be believed.
     pub fn expired(&self, expired: &ExpiryTurn) {
         for (all, blocks) in self.expired.iter().zip(expired.tier_blocks) {
             all.set(all.get().saturating_add(blocks));
         }
     }
 
-    /// Blocks of a tier that were too old to be believed.
     #[must_use]
     pub fn expired_count(&self, tier: Tier) -> u64 {
         self.expired.get(tier.index()).map_or(0, Cell::get)
     }
 
-    /// Counts blocks that came from a snapshot.
+    /// Counts blocks restored from a snapshot.
     pub fn restored(&self, blocks: usize) {
         self.restored.set(self.restored.get().saturating_add(blocks as u64));
     }
 
-    /// Counts blocks of a snapshot that are not held, or not any more.
+    /// Counts blocks of a snapshot that were dropped.
     pub fn dropped(&self, reason: Dropped, blocks: u64) {
         if let Some(cell) = self.dropped.get(reason as usize) {
             cell.set(cell.get().saturating_add(blocks));
         }
     }
 
-    /// Blocks that came from a snapshot.
+    /// Blocks restored from a snapshot.
     #[must_use]
     pub fn restored_count(&self) -> u64 {
         self.restored.get()
     }
 
-    /// Blocks of a snapshot that are not held, or not any more, for that reason.
     #[must_use]
     pub fn dropped_count(&self, reason: Dropped) -> u64 {
         self.dropped.get(reason as usize).map_or(0, Cell::get)
     }
 
-    /// Batches with that result.
     #[must_use]
     pub fn batch_count(&self, result: BatchResult) -> u64 {
         self.batches.get(result as usize).map_or(0, Cell::get)
     }
 
-    /// Events of that kind with that outcome.
     #[must_use]
     pub fn event_count(&self, kind: EventKind, outcome: BatchOutcome) -> u64 {
         let row = self.events.get(kind as usize);
         row.and_then(|row| row.get(outcome as usize)).map_or(0, Cell::get)
     }
 
-    /// Resets for that reason.
     #[must_use]
     pub fn reset_count(&self, reason: ResetReason) -> u64 {
         self.resets.get(reason as usize).map_or(0, Cell::get)
     }
 
-    /// Waits for full rings.
     #[must_use]
     pub fn stall_count(&self) -> u64 {
         self.stalls.get()
     }
 
-    /// Blocks that the feeds know by the engines' hashes.
+    /// Blocks of all feeds, by engine hash and group.
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.size.get().blocks
     }
 
-    /// Blocks that a tier holds, among those.
+    /// Blocks of all feeds in a tier.
     #[must_use]
     pub fn tier_block_count(&self, tier: Tier) -> usize {
         self.size.get().tier_blocks.get(tier.index()).copied().unwrap_or(0)
     }
 
-    /// Blocks that wait for their parent.
     #[must_use]
     pub fn orphan_count(&self) -> usize {
         self.size.get().orphans
     }
 
-    /// Memory of what the feeds know.
+    /// Memory of the blocks of all feeds.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         self.size.get().bytes
     }
 
-    /// What became of blocks that waited for their parent.
+    /// Outcomes of blocks that waited for their parent.
     #[must_use]
     pub fn orphans_gone_count(&self) -> OrphanOutcomes {
         self.orphan_outcomes.get()

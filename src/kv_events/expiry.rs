@@ -1,5 +1,5 @@
-//! Feeds of ranks with tiers that announce no removals: what was stored too long ago is taken out
-//! of the index, in turns, between two messages.
+//! Feeds of ranks with tiers without removal events: expired blocks are taken out of the index, in
+//! turns, between two messages.
 
 use super::feed::{BLOCKS_PER_TURN, Feed};
 use super::port::KvPort;
@@ -7,7 +7,7 @@ use tokio::task::yield_now;
 use tokio::time::Instant;
 
 impl<P: KvPort> Feed<P> {
-    /// Takes out what is too old by now; returns when more may be.
+    /// Takes out expired blocks; returns the time at which more may expire.
     pub(super) async fn expire(&mut self) -> Option<Instant> {
         loop {
             let now = Instant::now();

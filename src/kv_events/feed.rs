@@ -1,10 +1,10 @@
-//! One task per rank: follows its KV events for as long as the rank is part of the fleet, and posts
-//! what they change to the shards that own the slices. What was missed, before the connection or in
-//! a gap, is asked for first where the engine can replay ([`super::recovery`]); else the rank's
-//! blocks are forgotten. A feed may go on from a snapshot: what that told is posted at once and
-//! confirmed or forgotten by the engine's stream. Runs on the control plane's thread.
+//! A task per rank: follows the rank's KV events for as long as the rank is part of the fleet, and
+//! posts index operations to the shards that own the slices. Batches missed before the connection
+//! or in a gap are requested where the engine can replay ([`super::recovery`]); else the rank's
+//! blocks are removed. A feed may continue from a snapshot: the restored blocks are posted at once,
+//! and the engine's stream confirms or removes them. Runs on the control plane's thread.
 //!
-//! When a shard's ring is full the feed waits and does not read its socket meanwhile; the engine
+//! When a shard's ring is full, the feed waits and does not read its socket meanwhile. The engine
 //! then drops events at its own limit, which shows as a gap. Must never hold more than one message
 //! and its operations.
 
@@ -39,47 +39,44 @@ use tracing::{info, warn};
 
 /// Pause when a shard's ring is full: a shard applies some thousand operations in it.
 pub(super) const RING_FULL_PAUSE: Duration = Duration::from_millis(1);
-/// Blocks that one feed takes before the thread's other tasks get their turn: some 2 ms.
+/// Blocks that a feed applies before the thread's other tasks get their turn: some 2 ms.
 pub(super) const BLOCKS_PER_TURN: usize = 1_024;
-/// What a message costs beside its blocks, in blocks.
+/// Cost of a message beside its blocks, in blocks.
 const MESSAGE_COST: usize = 32;
-/// Batches of operations that one feed posts before the thread's other tasks get their turn.
+/// Batches of operations that a feed posts before the thread's other tasks get their turn.
 pub(super) const BATCHES_PER_TURN: u32 = 32;
 
-/// Everything a feed needs to know about its rank.
+/// Settings of a feed.
 #[derive(Debug)]
 pub struct FeedSpec {
-    /// The rank.
     pub rank: RankIndex,
-    /// Its number inside the worker, for logs.
+    /// Number of the rank inside the worker, for logs.
     pub dp_rank: DpRank,
-    /// Its worker's name, for logs.
+    /// Name of the worker, for logs.
     pub worker: Arc<str>,
-    /// Where its events come from.
+    /// Publisher of the events.
     pub endpoint: ZmqEndpoint,
-    /// Where missed batches can be asked for.
+    /// Replay socket of the engine, for missed batches.
     pub replay: Option<ZmqEndpoint>,
-    /// Prefix of the topics that are wanted.
+    /// Prefix of the topics to subscribe to.
     pub topic: String,
-    /// How blocks become keys.
     pub naming: Naming<Arc<Vocabulary>>,
-    /// Where the tokenizer was loaded from, for logs.
+    /// Folder of the tokenizer, for logs.
     pub text_dir: Option<Arc<Path>>,
     /// Most blocks that are tracked.
     pub entries_max: usize,
     /// Tiers that count beside the device.
     pub lower_tiers: LowerTiers,
-    /// True when the engine is known to use them.
+    /// True when the engine is known to use lower tiers.
     pub expects_tiers: bool,
-    /// Where their numbers come from.
+    /// Source of the numbers of tiers and windows.
     pub tier_numbers: Rc<dyn TierNumbers>,
-    /// What its rank shares with others.
+    /// Pool that the rank shares with other ranks.
     pub pool: Option<SharedPool>,
-    /// How long it waits for what.
     pub timers: FeedTimers,
 }
 
-/// A running feed.
+/// The feed of a rank.
 pub struct Feed<P> {
     rank: RankIndex,
     pub(super) dp_rank: DpRank,
@@ -91,9 +88,9 @@ pub struct Feed<P> {
     pub(super) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
-    /// The numbers of the rank's windows, kept when these are unknown.
+    /// The numbers of the rank's windows, which stay while the windows are unknown.
     windows: [Option<RankIndex>; WINDOWS_MAX],
-    /// True once it was said that a tier or a window got no number.
+    /// True once a warning was logged that a tier or a window got no number.
     is_refusal_logged: bool,
     pub(super) ops: SliceOps,
     pub(super) verified_by: Instant,
@@ -104,12 +101,13 @@ pub struct Feed<P> {
     pub(super) replays: Replays,
     pub(super) timers: FeedTimers,
     warning_limit: LogLimit,
-    /// Says that replays bring what the stream lost.
+    /// Limits log lines about replays of lost batches.
     pub(super) replay_log: LogLimit,
     notices: mpsc::Sender<FeedNotice>,
-    /// What the control plane was told last; nothing yet may be what a feed before told.
+    /// The last notice to the control plane; `None` before this feed's first, though an earlier
+    /// feed of the rank may have sent notices.
     sent_notice: Option<FeedNotice>,
-    /// Work since the thread's other tasks had their turn.
+    /// Cost of work since the thread's other tasks had their turn, in blocks.
     taken_blocks: usize,
 }
 
@@ -161,14 +159,14 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// What it is doing, to be shown.
+    /// Status for `/workers` and the metrics.
     #[must_use]
     pub fn status(&self) -> Rc<FeedStatus> {
         Rc::clone(&self.status)
     }
 
-    /// Takes a message and posts what it changes; however long it is, the thread's other tasks get
-    /// their turns.
+    /// Applies a message and posts its operations, in turns, so that a long message does not block
+    /// the thread.
     pub(super) async fn take_in_turns(&mut self, message: Option<KvMessage<'_>>) {
         let begun = self.state.borrow_mut().begin(message, &self.counters, &mut self.ops);
         let mut progress = match begun {
@@ -194,7 +192,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Keeps the books of a message and says what is special about it, once per incident.
+    /// Updates the status after a message, and logs losses at a limited rate.
     pub(super) fn report(&mut self, taken: MessageResult) {
         let held = self.state.borrow().block_count();
         self.status.record_batch(held);
@@ -237,8 +235,8 @@ impl<P: KvPort> Feed<P> {
         );
     }
 
-    /// Posts everything, waiting for room. Cancel-safe: operations leave the list only once they
-    /// are posted.
+    /// Posts all operations, and waits for room in the rings. Cancel-safe: operations leave the
+    /// list only once they are posted.
     pub(super) async fn post(&mut self) {
         self.number_tiers();
         self.number_windows();
@@ -282,7 +280,7 @@ impl<P: KvPort> Feed<P> {
         [self.state.borrow().has_tree(Tier::Host), self.state.borrow().has_tree(Tier::Disk)]
     }
 
-    /// Asks for the numbers of tiers that have got a tree.
+    /// Requests numbers of tiers that have got a tree.
     fn number_tiers(&mut self) {
         let [host, disk] = self.trees();
         for (tier, is_used) in [(Tier::Host, host), (Tier::Disk, disk)] {
@@ -305,7 +303,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Asks for the numbers of windows that the rank has shown, and notes what shards go by.
+    /// Requests numbers of the rank's windows, and updates the windows that shards match against.
     fn number_windows(&mut self) {
         let resume = self.state.borrow().resume();
         self.tiers.windows = [None; WINDOWS_MAX];
@@ -334,7 +332,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Enters a state and tells the control plane what of it concerns routing.
+    /// Enters a state, and sends the control plane a notice if routing is concerned.
     pub(super) async fn settle(&mut self, state: FeedState) {
         let state = match state {
             FeedState::Live if self.state.borrow().is_unverified() => FeedState::Unverified,

@@ -1,36 +1,34 @@
-//! How much feeds hold, for gauges and counters.
+//! Sizes of feeds and outcomes of their blocks, for gauges and counters.
 
 use super::tier::TIERS;
 
-/// How much a rank's state is, for gauges.
+/// Counts and memory of a rank's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedSize {
-    /// Blocks known by the engine's hash.
+    /// Blocks by engine hash and group.
     pub blocks: usize,
-    /// Those of each tier; a block may be in several.
+    /// Blocks of each tier; a block may be in several.
     pub tier_blocks: [usize; TIERS],
     /// Blocks that wait for their parent.
     pub orphans: usize,
-    /// Memory of all this.
     pub bytes: usize,
 }
 
-/// Blocks that left tiers without removals by their age.
+/// Blocks that expired in a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpiryTurn {
-    /// By tier.
     pub tier_blocks: [u64; TIERS],
-    /// False if there may be more.
+    /// False if more blocks may be expired.
     pub is_done: bool,
 }
 
-/// Orphans that ceased to wait, since the counts were taken last.
+/// Orphans that have ceased to wait, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrphanOutcomes {
-    /// Their parent came.
+    /// The parent was stored.
     pub applied: usize,
-    /// There was no room, or their time was over with the stream's.
+    /// There was no room, the rank was cleared, or the orphan waited too long.
     pub dropped: usize,
-    /// The engine removed them.
+    /// The engine removed the orphan.
     pub removed: usize,
 }

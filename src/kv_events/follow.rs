@@ -1,4 +1,4 @@
-//! The loop of a feed: connect, ask for what was missed, follow the live stream, and begin again.
+//! The loop of a feed: connect, request missed batches, follow the live stream, and reconnect.
 
 use super::feed::Feed;
 use super::patience::Backoff;
@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
 
-/// A connection that held so long was a good one: the next attempt comes soon, the next loss is
-/// worth a word.
+/// After a connection that lasted this long, the next attempt comes soon and the next loss is
+/// logged.
 const SESSION_SOUND: Duration = Duration::from_secs(5);
 
 impl<P: KvPort> Feed<P> {
-    /// Follows the rank until told to stop, then takes its blocks out of the index.
+    /// Follows the rank until `stop`, then takes its blocks out of the index.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
             let overdue = overdue(self.state(), self.verified_by);
@@ -31,8 +31,7 @@ impl<P: KvPort> Feed<P> {
                 _ = &mut stop => break,
                 () = overdue => self.give_up_restored(),
                 ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
-                    // It never ends by itself. What it held is taken out of the index, then it
-                    // starts anew.
+                    // `follow` ends by a panic only: remove the blocks from the index, then restart.
                     if ended.is_err() {
                         count_broken_invariant();
                         self.warn("following KV events failed: a bug, please report; trying on");
@@ -48,7 +47,7 @@ impl<P: KvPort> Feed<P> {
 
     async fn follow(&mut self) -> Infallible {
         let mut backoff = Backoff::new(&self.timers);
-        // What was not told before it was interrupted.
+        // Operations left over from an interrupted call.
         self.post().await;
         self.settle(FeedState::Connecting).await;
         loop {
@@ -61,8 +60,8 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Follows connections of one source: until the first error where we connect, for ever where we
-    /// listen, because the listening socket has to stay.
+    /// Follows connections of a source: until the first error where the feed connects, without end
+    /// where the feed listens, because the listening socket must stay open.
     async fn follow_from(&mut self, source: &ZmqSource, backoff: &mut Backoff) -> SocketError {
         loop {
             let error = match source.subscribe(&self.topic).await {
@@ -71,7 +70,7 @@ impl<P: KvPort> Feed<P> {
                     let error = self.session(subscriber).await;
                     self.counters.loss(error.reason());
                     self.status.lost();
-                    // What was restored and has met no event yet is as true as before.
+                    // Restored blocks that no event has touched yet are as valid as before.
                     if self.state.borrow().is_unverified() {
                         self.settle(FeedState::Connecting).await;
                     } else {
@@ -92,7 +91,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// One connection from its first message to its end.
+    /// Follows a connection from its first message to its end.
     async fn session(&mut self, mut live: Connection) -> SocketError {
         debug!(
             worker = &*self.worker,
@@ -106,8 +105,8 @@ impl<P: KvPort> Feed<P> {
         self.recover(ReplayCause::Joined).await;
         let is_continued = self.state.borrow().is_continued();
         if self.replay.is_some() && self.trees() != trees_before && !is_continued {
-            // A tier showed up in the middle: what was stored before is in its tree only if it is
-            // taken again.
+            // A tier got its tree in the middle of the replay. Replay again, so that earlier blocks
+            // join the tree.
             self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
             self.state.borrow_mut().expect_repeats();
             self.post().await;
@@ -139,7 +138,7 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// Takes a message of the live stream; what is missing before it is asked for first.
+    /// Applies a message of the live stream, after the batches missing before it.
     async fn take(&mut self, parts: &[&[u8]]) {
         self.audit = Audit::after(self.timers.audit_after);
         self.settle_debt().await;
@@ -172,7 +171,7 @@ impl<P: KvPort> Feed<P> {
         self.settle(FeedState::Connecting).await;
     }
 
-    /// Says once per outage why there are no events.
+    /// Logs once per outage why there are no events.
     fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
         if std::mem::replace(&mut backoff.is_reported, true) {
             debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");

@@ -1,4 +1,4 @@
-//! How a rank's tokens become the bytes, keys and slices of the index.
+//! Turns a rank's tokens into bytes, keys and slices of the index.
 
 use super::outcome::BatchOutcome;
 use forebay_base::ShardIndex;
@@ -7,19 +7,19 @@ use forebay_index::{BlockKey, KeySeed};
 use forebay_kv_decode::ImagesOfBlock;
 use std::sync::Arc;
 
-/// Token ids to the bytes that prompts are matched by.
+/// Decodes token ids to the bytes that prompts are matched by.
 pub trait BlockText {
-    /// Appends the bytes of the tokens; false for an id that it does not know.
+    /// Appends the bytes of the tokens; false for an unknown id.
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool;
 
-    /// True if one of the tokens stands for an image, sound or the like: equal tokens then do not
+    /// True if a token is a placeholder for an image, sound or the like: equal tokens then do not
     /// mean equal content.
     fn has_media(&self, _token_ids: &[u32]) -> bool {
         false
     }
 
-    /// The same as `decode_into` for a block with these images; false if one of them cannot be
-    /// followed.
+    /// The same as `decode_into` for a block with these images; false if an image does not fit the
+    /// tokens.
     fn decode_images(
         &self,
         _token_ids: &[u32],
@@ -30,7 +30,7 @@ pub trait BlockText {
     }
 }
 
-/// Images in a block, by name and by where they begin, counted from its first token.
+/// Images in a block: name and first token, counted from the block's first token.
 pub type NamedImages<'i, 'a> = &'i mut (dyn Iterator<Item = (&'a str, i32)> + 'i);
 
 impl BlockText for forebay_text::Vocabulary {
@@ -71,24 +71,22 @@ impl<T: BlockText> BlockText for Arc<T> {
     }
 }
 
-/// What turns a rank's blocks into keys and slices.
+/// Inputs to the keys and slices of a rank's blocks.
 #[derive(Debug)]
 pub struct Naming<T> {
-    /// Secret of the process.
     pub seed: KeySeed,
-    /// The name under which the rank's blocks are rooted.
+    /// Model name in the root of the rank's blocks.
     pub model: Arc<str>,
-    /// How tokens become bytes; `None` leaves every block unmatched.
+    /// Decoder of token ids; `None` leaves every block unmatched.
     pub text: Option<T>,
-    /// Which slice owns paths that start with a block.
+    /// Slice that owns paths with that first block.
     pub slice_of: fn(BlockKey, usize) -> ShardIndex,
-    /// Slices, one per shard.
+    /// Number of shards, each of which owns a slice.
     pub shard_count: usize,
 }
 
 impl<T: BlockText> Naming<T> {
-    /// Puts a block's text into `out`, in place of what was there. Empty for a block inside of an
-    /// image.
+    /// Replaces `out` by a block's text, which is empty for a block inside of an image.
     pub(super) fn read(
         &self,
         token_ids: &[u32],

@@ -1,11 +1,11 @@
-//! Blocks that cannot be compared as text, such as those of images: what continues them cannot be
-//! either. Without this list it would wait for a parent that never comes. Bounded; the oldest are
-//! forgotten first.
+//! Blocks without text to match, such as blocks of images. Their children have none either, and
+//! without this list they would wait for a parent that never comes. Bounded; the oldest blocks are
+//! dropped first.
 
 use forebay_base::limits::OPAQUE_BLOCKS_MAX;
 use std::collections::{HashSet, VecDeque};
 
-/// Ids of such blocks of one rank.
+/// Ids of a rank's blocks without text.
 #[derive(Debug, Default)]
 pub(super) struct OpaqueBlocks {
     ids: HashSet<u64, ahash::RandomState>,
@@ -33,7 +33,7 @@ impl OpaqueBlocks {
         *self = Self::default();
     }
 
-    /// Bytes, roughly.
+    /// Approximate bytes of both collections.
     pub(super) fn bytes(&self) -> usize {
         (self.ids.capacity() + self.order.capacity()) * size_of::<u64>()
     }

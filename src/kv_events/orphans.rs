@@ -1,38 +1,37 @@
-//! Blocks whose parent was never seen, kept until it is: a start-up out of order, a replay that
-//! overlaps, batches that were cut oddly. Each waits by itself, with its text. Bounded in blocks
-//! and in bytes; the oldest go first. Lives with one rank's blocks, on the control plane's thread.
+//! Blocks that wait for an unknown parent: a start-up out of order, a replay that overlaps, batches
+//! that were cut oddly. Each block waits by itself, with its text. Bounded in blocks and in bytes;
+//! the oldest blocks are dropped first. Part of a rank's blocks, on the control plane's thread.
 
 use super::tier::Tier;
 use forebay_base::limits::{ORPHAN_BLOCKS_MAX, ORPHAN_BYTES_MAX};
 use std::collections::{HashMap, VecDeque};
 
-/// One block that waits.
+/// A block that waits for its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Orphan {
-    /// Its own id.
     pub(super) id: u64,
-    /// The engine's hash of it.
+    /// The hash in the engine's events.
     pub(super) hash: u64,
-    /// The id that it waits for.
+    /// Id of the parent.
     pub(super) parent: u64,
-    /// Who stored it.
+    /// The tier that stored the block.
     pub(super) tier: Tier,
-    /// Its text.
+    /// Text of the block.
     pub(super) bytes: Box<[u8]>,
 }
 
-/// What one orphan takes beside its text: its places in the maps, with their spare room.
+/// Memory of an orphan beside its text: places in the maps, with spare room.
 pub(super) const ORPHAN_OVERHEAD_BYTES: usize = 256;
 
-/// The orphans of one rank.
+/// The orphans of a rank, with their limits.
 #[derive(Debug)]
 pub(super) struct Orphans {
     blocks_max: usize,
     bytes_max: usize,
     bytes: usize,
-    /// By number, in the order of their arrival.
+    /// Orphans by number, in the order of their arrival.
     waiting: HashMap<u64, Orphan, ahash::RandomState>,
-    /// Numbers from the oldest; those that are not waiting any more are passed over.
+    /// Numbers, the oldest first; may contain numbers that do not wait any more.
     order: VecDeque<u64>,
     by_parent: HashMap<u64, Vec<u64>, ahash::RandomState>,
     by_id: HashMap<u64, Vec<u64>, ahash::RandomState>,
@@ -67,13 +66,13 @@ impl Orphans {
         self.waiting.is_empty()
     }
 
-    /// Bytes of text, and roughly of what holds it.
+    /// Bytes of text, with an estimate of the maps.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.waiting.len() * ORPHAN_OVERHEAD_BYTES
     }
 
-    /// Keeps one; returns how many had to go for it. `None` when it is too large for the limits by
-    /// itself.
+    /// Adds an orphan; returns how many older orphans were dropped for it. `None` when it alone
+    /// exceeds the limits.
     pub(super) fn hold(&mut self, orphan: Orphan) -> Option<usize> {
         if orphan.bytes.len() > self.bytes_max || self.blocks_max == 0 {
             return None;
@@ -98,14 +97,14 @@ impl Orphans {
         Some(dropped)
     }
 
-    /// Takes out those that wait for that id, the oldest first.
+    /// Takes out the orphans of a parent, the oldest first.
     pub(super) fn children(&mut self, parent: u64) -> Vec<Orphan> {
         let numbers = self.by_parent.get(&parent).cloned().unwrap_or_default();
         numbers.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
-    /// The engine let go of a block that waits: takes out the oldest of that id and tier, false if
-    /// there is none.
+    /// Takes out the oldest orphan with that id and tier, which the engine has removed; false
+    /// without such an orphan.
     pub(super) fn remove(&mut self, id: u64, tier: Tier) -> bool {
         let numbers = self.by_id.get(&id).map(Vec::as_slice).unwrap_or_default();
         let of_tier =
@@ -114,12 +113,12 @@ impl Orphans {
         self.take(number).is_some()
     }
 
-    /// The number of the next one.
+    /// The number that the next orphan will have.
     pub(super) fn next_number(&self) -> u64 {
         self.next
     }
 
-    /// Forgets those that came before the one of that number; returns how many.
+    /// Drops the orphans before that number; returns how many.
     pub(super) fn forget_before(&mut self, number: u64) -> usize {
         let mut count = 0;
         while let Some(oldest) = self.order.front().copied().filter(|oldest| *oldest < number) {
@@ -129,7 +128,7 @@ impl Orphans {
         count
     }
 
-    /// Forgets all; returns how many.
+    /// Drops all orphans; returns how many.
     pub(super) fn clear(&mut self) -> usize {
         let count = self.waiting.len();
         *self = Self::with_limits(self.blocks_max, self.bytes_max);

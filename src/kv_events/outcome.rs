@@ -1,41 +1,40 @@
-//! What became of an event.
+//! Outcomes of events.
 
-/// The words are the metrics label `result`.
+/// Outcome of an event, the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchOutcome {
-    /// All of it is in the index, or nothing of it concerned the index anew.
+    /// The event is in the index as a whole, or changes nothing there.
     Applied,
-    /// Lies in a medium that does not count, or with another process.
+    /// The medium does not count, or belongs to another process.
     Elsewhere,
-    /// Belongs to an attention group that forgets.
+    /// The attention group does not keep whole prefixes.
     OtherGroup,
-    /// Its parent was never seen: kept until it is.
+    /// The parent is unknown, and the blocks wait for it.
     Orphaned,
-    /// Its parent was never seen, and there is no room to wait for it.
+    /// The parent is unknown, and there is no room to wait for it.
     ParentUnknown,
-    /// A hash without tokens that nothing is known of.
+    /// An unknown hash without tokens.
     HashUnknown,
     /// Tokens and hashes do not match in number.
     Unpaired,
-    /// Holds an image, embeddings or other things that are not text.
+    /// The block contains an image, embeddings or other content that is not text.
     NotText,
-    /// No tokenizer, or a token that it does not know.
+    /// There is no tokenizer, or the tokenizer lacks a token.
     NoText,
-    /// A block without bytes, or longer than the index knows.
+    /// A block without bytes, or longer than the limit of the index.
     BlockLength,
-    /// A hash that stands for other bytes already: an engine whose hashes are not chained, or a
-    /// loop.
+    /// The hash already has other bytes: the engine does not chain its hashes, or there is a loop.
     Conflict,
-    /// The rank's entries have reached their limit, or those of one text have.
+    /// The rank is at its limit of entries, or a text is.
     Full,
-    /// An event type that this version does not know.
+    /// An event type that this version does not support.
     UnknownType,
     /// Bytes that are no event.
     Malformed,
 }
 
 impl BatchOutcome {
-    /// May further parts of a long event be taken after this one?
+    /// True if further parts of a long event may be applied after this outcome.
     pub(super) fn continues(self) -> bool {
         !matches!(
             self,
@@ -48,7 +47,6 @@ impl BatchOutcome {
         )
     }
 
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 14] = [
         (Self::Applied, "applied"),
         (Self::Elsewhere, "elsewhere"),

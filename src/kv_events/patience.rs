@@ -1,17 +1,17 @@
-//! How often a feed tries again, and how often it complains.
+//! Rates of reconnections and of log lines of a feed.
 
 use super::timers::FeedTimers;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Lost batches are reported so often per rank at most.
+/// Shortest time between two log lines of a [`LogLimit`].
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time between attempts to connect.
 pub(super) struct Backoff {
     pause: Duration,
     pause_max: Duration,
-    /// The outage has been reported.
+    /// The outage has been logged.
     pub(super) is_reported: bool,
 }
 
@@ -27,7 +27,7 @@ impl Backoff {
     }
 }
 
-/// Keeps a stream that is broken again and again from filling the log.
+/// Keeps a stream that breaks again and again from filling the log.
 #[derive(Default)]
 pub(super) struct LogLimit {
     logged_at: Option<Instant>,
@@ -35,7 +35,8 @@ pub(super) struct LogLimit {
 }
 
 impl LogLimit {
-    /// `None`: not now. Else how often it was not said since the last time.
+    /// Admits a log line, and returns the number of lines suppressed before it; `None` suppresses
+    /// the line.
     pub(super) fn admit(&mut self) -> Option<u64> {
         if self.logged_at.is_some_and(|at| at.elapsed() < LOG_INTERVAL) {
             self.suppressed += 1;

@@ -1,13 +1,13 @@
-//! What feeds hand on: operations to the owner of a slice, notices to the control plane.
+//! Output of feeds: operations for the owner of a slice, notices for the control plane.
 
 use forebay_base::{RankIndex, ShardIndex};
 use forebay_fleet::worker::TierRanks;
 use forebay_index::KvBatch;
 use std::rc::Rc;
 
-/// Where operations go: the rings of the shards, or a test.
+/// Sink of operations: the rings of the shards, or a test.
 pub trait KvPort {
-    /// Hands a batch to the shard that owns the slice; gives it back when the ring is full.
+    /// Sends a batch to the shard that owns the slice; returns it when the ring is full.
     fn post(&self, slice: ShardIndex, batch: KvBatch) -> Result<(), KvBatch>;
 }
 
@@ -17,15 +17,14 @@ impl<P: KvPort> KvPort for Rc<P> {
     }
 }
 
-/// What a feed tells the control plane.
+/// A change of a feed that concerns routing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedNotice {
-    /// Which rank.
     pub rank: RankIndex,
-    /// True while events are followed.
+    /// True while the feed follows events.
     pub live: bool,
-    /// Tokens per block as seen in events, 0 before the first.
+    /// Tokens per block as reported in events, 0 before the first.
     pub block_size_tokens: u32,
-    /// Where the index has what its lower tiers hold.
+    /// Numbers of the rank's lower tiers and windows in the index.
     pub tiers: TierRanks,
 }

@@ -19,7 +19,7 @@ pub struct Groups {
 #[derive(Clone, Debug)]
 pub struct KeptBlocks {
     pub kept: LedgerCopy,
-    /// Trees in use, one bit each.
+    /// Trees in use, a bit each.
     pub trees: u8,
     pub groups: Groups,
     /// Links of the blocks stored last, which the index may not have received yet.

@@ -1,5 +1,5 @@
-//! Does the tokenizer here fit what an engine caches? Stored blocks tell: with another tokenizer,
-//! nearly all of them hold ids that the vocabulary here lacks.
+//! Detects a tokenizer that does not fit the engine. Nearly all stored blocks then contain ids that
+//! the vocabulary of this router lacks.
 
 use forebay_base::DpRank;
 use std::path::Path;
@@ -8,26 +8,26 @@ use tracing::warn;
 
 /// Blocks with unknown ids before a verdict.
 const UNKNOWN_MIN: u32 = 32;
-/// A mismatch: fewer than one readable block to so many with unknown ids.
+/// A mismatch has more blocks with unknown ids than this for each readable block.
 const UNKNOWN_PER_READABLE: u32 = 32;
-/// Counts are halved here, so that the verdict follows what comes now.
+/// Counts are halved here, so that the verdict follows recent blocks.
 const COUNTED_MAX: u32 = 1_024;
-/// No vocabulary has ids from here on: SGLang writes hashes of images as such ids.
+/// No vocabulary has ids from here on; SGLang writes hashes of images as such ids.
 const IMAGE_IDS_FROM: u32 = 1_000_000;
 
-/// The words are what `/workers` shows.
+/// Whether blocks of a rank and the tokenizer fit; `/workers` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextFit {
-    /// Blocks of the rank can be read.
+    /// The tokenizer decodes blocks of the rank.
     Ok,
-    /// Nearly all blocks hold tokens that the tokenizer does not know.
+    /// Nearly all blocks contain tokens that the tokenizer lacks.
     Mismatch,
     /// There is no tokenizer for the model.
     NoTokenizer,
 }
 
 impl TextFit {
-    /// Its word.
+    /// The word in `/workers`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl TextFit {
     }
 }
 
-/// What the blocks of one rank show. Images show nothing, nor does readable text behind them.
+/// Counts of readable and unreadable blocks. Neither images nor readable text behind them count.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     readable: u32,
@@ -47,13 +47,13 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// A block became text.
+    /// Counts a block that the tokenizer decoded.
     pub(super) fn readable(&mut self) {
         self.readable += 1;
         self.judge();
     }
 
-    /// A block without media has an id that the vocabulary lacks.
+    /// Counts a block without media that has an id that the vocabulary lacks.
     pub(super) fn unknown(&mut self, token_ids: &[u32]) {
         if token_ids.iter().any(|id| *id >= IMAGE_IDS_FROM) {
             return;
@@ -62,7 +62,7 @@ impl Evidence {
         self.judge();
     }
 
-    /// `None` before the first sign.
+    /// `None` before the first evidence.
     pub(super) fn verdict(&self) -> Option<TextFit> {
         match (self.is_mismatch, self.readable) {
             (true, _) => Some(TextFit::Mismatch),
@@ -71,7 +71,8 @@ impl Evidence {
         }
     }
 
-    /// The way out of a mismatch is wider than the way in: a mix at the limit is reported once.
+    /// Updates the verdict. A mismatch ends at a higher share of readable blocks than it begins at,
+    /// so that a mix near the limit is reported once.
     fn judge(&mut self) {
         self.is_mismatch = if self.is_mismatch {
             self.readable < self.unknown
@@ -79,14 +80,14 @@ impl Evidence {
             self.unknown >= UNKNOWN_MIN && self.readable * UNKNOWN_PER_READABLE < self.unknown
         };
         if self.readable + self.unknown >= COUNTED_MAX {
-            // One readable block must not round to none.
+            // Round up, so that a single readable block does not become 0.
             self.readable = self.readable.div_ceil(2);
             self.unknown /= 2;
         }
     }
 }
 
-/// Where a feed's tokenizer comes from, for the log.
+/// Source of a feed's tokenizer, for the log.
 #[derive(Clone, Debug)]
 pub(super) struct TextSource {
     pub(super) model: Arc<str>,
@@ -94,7 +95,7 @@ pub(super) struct TextSource {
 }
 
 impl TextSource {
-    /// Says what to do about a mismatch.
+    /// Logs a mismatch and its remedy.
     pub(super) fn warn(&self, worker: &str, dp_rank: DpRank) {
         warn!(
             model = &*self.model,

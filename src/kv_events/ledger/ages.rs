@@ -1,11 +1,11 @@
 //! Entries of a tier by the time of their last store. Some publishers report stores but never
-//! evictions, so their entries expire. One [`Ages`] per rank and tier. Ids are in generations that
+//! evictions, so their entries expire. An [`Ages`] per rank and tier. Ids are in generations that
 //! each cover a quarter of the time to live. A store moves an id into the present generation, so an
 //! entry expires after three quarters to four quarters of the time to live.
 //!
 //! | | a tier of a rank | a pool |
 //! |---|---|---|
-//! | the first removal | ends expiry until the next clear | changes nothing: other ranks may not report |
+//! | the first removal | ends expiry until the next clear | changes nothing |
 //! | a generation ends by | its time | its time or its size |
 //! | no room | new entries are refused | the oldest generation makes room |
 
@@ -75,7 +75,7 @@ impl Ages {
     }
 
     /// Ends expiry, because the tier reports removals. A pool is never trusted: a gap, restart or
-    /// clear of one rank does not show unreported removals by the other ranks.
+    /// clear of a rank does not show unreported removals by the other ranks.
     pub(super) fn trust(&mut self) {
         if self.pool_max.is_none() {
             *self = Self { is_trusted: true, ..Self::default() };

@@ -1,4 +1,4 @@
-//! A copy of a ledger, made in one go and read by another thread.
+//! A copy of a ledger, made at once and read by another thread.
 
 use super::sorted_table::{SortedEntry, SortedTable};
 use super::state::EntryState;

@@ -59,8 +59,8 @@ pub(super) struct LedgerEntry {
 }
 
 impl Ledger {
-    /// An empty ledger. Entries of lower tiers expire `ttl` after their last store, as long as their
-    /// tier has sent no removal. A `ttl` of 0 turns expiry off.
+    /// An empty ledger. Entries of lower tiers expire `ttl` after their last store, until their tier
+    /// sends a removal. A `ttl` of 0 turns expiry off.
     pub(super) fn expiring(ttl: Duration) -> Self {
         Self { ttl, ..Self::default() }
     }
