@@ -25,11 +25,8 @@ impl BatchResult {
 /// Kinds of events, the metrics label `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// `BlockStored`.
     Stored,
-    /// `BlockRemoved`.
     Removed,
-    /// `AllBlocksCleared`.
     Cleared,
     /// Another event type, or bytes that are no event.
     Other,
@@ -47,11 +44,11 @@ impl EventKind {
 /// Why a rank's blocks were removed without a clear event of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetReason {
-    /// Batches were lost.
+    /// Batches of the stream were lost.
     Gap,
-    /// The publisher restarted.
+    /// The publisher is another process.
     Restart,
-    /// The connection ended.
+    /// The connection to the publisher ended.
     Disconnect,
     /// A replay ended early, so its blocks are out of date.
     Replay,
@@ -80,7 +77,7 @@ impl ResetReason {
 pub enum Dropped {
     /// The engine published more batches since the snapshot than it can replay.
     Gap,
-    /// The engine restarted.
+    /// The engine is another process.
     Restart,
     /// A replay ended early.
     Replay,

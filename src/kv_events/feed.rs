@@ -5,7 +5,7 @@
 //! and the engine's stream confirms or removes them. Runs on the control plane's thread.
 //!
 //! When a shard's ring is full, the feed waits and does not read its socket meanwhile. The engine
-//! then drops events at its own limit, which shows as a gap. Must never hold more than one message
+//! then drops events at its own limit, which shows as a gap. Must never hold more than a message
 //! and its operations.
 
 use super::counters::{FeedCounters, ResetReason};
@@ -129,7 +129,7 @@ impl<P: KvPort> Feed<P> {
             state.share(pool);
         }
         let status = FeedStatus::default();
-        status.judge(state.text_fit());
+        status.set_text(state.text_fit());
         Self {
             rank: spec.rank,
             dp_rank: spec.dp_rank,
@@ -196,7 +196,7 @@ impl<P: KvPort> Feed<P> {
     pub(super) fn report(&mut self, taken: MessageResult) {
         let held = self.state.borrow().block_count();
         self.status.record_batch(held);
-        if self.status.judge(self.state.borrow().text_fit()) {
+        if self.status.set_text(self.state.borrow().text_fit()) {
             self.text.warn(&self.worker, self.dp_rank);
         }
         let Some(reason) = taken.reset else {

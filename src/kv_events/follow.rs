@@ -31,7 +31,7 @@ impl<P: KvPort> Feed<P> {
                 _ = &mut stop => break,
                 () = overdue => self.give_up_restored(),
                 ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
-                    // `follow` ends by a panic only: remove the blocks from the index, then restart.
+                    // Only a panic ends `follow`: remove the blocks from the index, then restart.
                     if ended.is_err() {
                         count_broken_invariant();
                         self.warn("following KV events failed: a bug, please report; trying on");

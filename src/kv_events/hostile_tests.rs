@@ -1,5 +1,4 @@
-//! Publishers that lie, or say very much at once: what they cost, and what becomes of what they
-//! said.
+//! Publishers with contradictory or very large messages: their cost, and the state after them.
 
 use super::rank::KvMessage;
 use super::tests::{Digits, Shard, frames, naming, next_live, spec, until};

@@ -1,4 +1,4 @@
-//! Outcomes of events.
+//! Outcomes of events, for counters.
 
 /// Outcome of an event, the metrics label `result`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! One rank's stream without its socket: messages in, operations and counts out. Sans-IO, so that
-//! tests and the fuzzer run the very path that sockets feed.
+//! The KV-event stream of a rank without its socket: messages in, operations and counts out.
+//! Sans-IO, so that tests and the fuzzer run the code that sockets feed.
 
 use super::blocks::RankBlocks;
 use super::counters::{BatchResult, FeedCounters, ResetReason};
@@ -18,75 +18,71 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::time::Instant;
 
-/// What an event costs beside its blocks, in blocks.
+/// Cost of an event beside its blocks, in blocks.
 const EVENT_COST: usize = 1;
 
-/// State of one stream.
+/// State of the KV-event stream of a rank.
 #[derive(Debug)]
 pub struct RankFeed<T> {
     decoder: Decoder,
     blocks: RankBlocks<T>,
     sequence: Sequence,
     block_size_tokens: u32,
-    /// What is held came from a snapshot, and nothing has shown yet that the engine still is where
-    /// it was then.
+    /// The blocks came from a snapshot, and the stream has not confirmed them yet.
     is_unverified: bool,
-    /// What is held goes back to before a snapshot: the engine may not remember all of it.
+    /// The blocks go back to before a snapshot, so the engine may not be able to replay all.
     is_continued: bool,
-    /// Between two parts of a message.
+    /// A message has been applied in part.
     is_within: bool,
-    /// What its rank shares with others.
+    /// Pool that the rank shares with other ranks.
     pool: Option<Rc<RefCell<PoolBlocks<T>>>>,
 }
 
-/// A message that is being taken.
+/// A message that is being applied, in parts.
 #[derive(Debug)]
 pub struct MessageProgress<'p> {
-    /// `None` if it cannot be read, or has been.
+    /// `None` for a batch that cannot be decoded, and after its end.
     batch: Option<Batch<'p>>,
     done: MessageResult,
     is_sound: bool,
-    /// What became of the event in hand.
+    /// Outcome of the present event so far.
     outcome: Option<BatchOutcome>,
     counts: MessageCounts,
-    /// Blocks since this was asked last.
+    /// Cost since the last [`Self::take_work`], in blocks.
     work: usize,
 }
 
-/// Events of a message.
+/// Events of a message by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageCounts {
     taken: usize,
     failed: usize,
 }
 
-/// A place in a stream that a snapshot takes and brings back, with what was held there.
+/// A place in a stream with the blocks there, for a snapshot or from a snapshot.
 #[derive(Clone, Debug)]
 pub struct RankState<B> {
-    /// The blocks.
     pub blocks: B,
-    /// Number of the last batch taken.
+    /// Number of the last batch applied.
     pub sequence: u64,
     /// XXH3-64 of that batch's payload.
     pub payload_hash: u64,
-    /// Tokens per block as seen in events; 0 if none has told.
+    /// Tokens per block as reported in events, 0 before the first.
     pub block_size_tokens: u32,
 }
 
-/// What one message was.
+/// Result of an applied message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageResult {
-    /// For the counters.
     pub result: BatchResult,
-    /// Set when the rank was cleared: batches before this one were lost, the publisher restarted,
-    /// or this one could not be read.
+    /// Set when the message cleared the rank: batches before it were lost, the publisher restarted,
+    /// or the batch could not be decoded.
     pub reset: Option<ResetReason>,
-    /// Batches missing before this one.
+    /// Batches missing before this batch.
     pub missed: u64,
 }
 
 impl<T: BlockText> RankFeed<T> {
-    /// Nothing seen yet.
     #[must_use]
     pub fn new(naming: Naming<T>, entries_max: usize) -> Self {
         Self {
@@ -101,19 +97,19 @@ impl<T: BlockText> RankFeed<T> {
         }
     }
 
-    /// The rank shares that pool from now on.
+    /// Sets the pool that the rank shares.
     pub fn share(&mut self, pool: Rc<RefCell<PoolBlocks<T>>>) {
         self.pool = Some(pool);
     }
 
-    /// What the rank shares with others. Never borrowed across an await, nor while a message is
-    /// taken.
+    /// The pool that the rank shares. Never borrowed across an await, nor while a message is
+    /// applied.
     #[must_use]
     pub fn pool(&self) -> Option<&Rc<RefCell<PoolBlocks<T>>>> {
         self.pool.as_ref()
     }
 
-    /// A copy for a snapshot; `None` where there is nothing worth one, and within a message.
+    /// A copy for a snapshot; `None` without blocks, and within a message.
     #[must_use]
     pub fn state(&self) -> Option<RankState<KeptBlocks>> {
         let last = self.sequence.last_mark()?;
@@ -125,13 +121,13 @@ impl<T: BlockText> RankFeed<T> {
         })
     }
 
-    /// From now on copies are to be taken.
+    /// From now on copies contain the links of the blocks stored last.
     pub fn keep_recent(&mut self) {
         self.blocks.keep_recent();
     }
 
-    /// Goes on where a snapshot was taken; unverified until the stream shows that the engine did so
-    /// too.
+    /// Continues from a snapshot. The blocks are unverified until the stream shows that the engine
+    /// continued from there too.
     pub fn restore(&mut self, state: RankState<RestoredBlocks>, counters: &FeedCounters) {
         let before = self.blocks.size();
         self.blocks.restore(state.blocks, state.block_size_tokens);
@@ -143,38 +139,38 @@ impl<T: BlockText> RankFeed<T> {
         self.is_continued = true;
     }
 
-    /// Where the rank can resume a prompt that it holds.
+    /// Blocks behind which the rank can resume a cached prompt.
     #[must_use]
     pub fn resume(&self) -> Resume {
         self.blocks.resume()
     }
 
-    /// True while something is held that was restored, confirmed or not.
+    /// True while there are restored blocks, confirmed or not.
     #[must_use]
     pub fn is_continued(&self) -> bool {
         self.is_continued
     }
 
-    /// True while nothing has confirmed what was restored.
+    /// True while the stream has not confirmed the restored blocks.
     #[must_use]
     pub fn is_unverified(&self) -> bool {
         self.is_unverified
     }
 
-    /// The engine has the batch that was the last one before the snapshot. True if that was not
-    /// known.
+    /// Confirms the restored blocks, because the engine has the last batch before the snapshot.
+    /// True if they were unverified.
     pub fn confirm(&mut self) -> bool {
         std::mem::take(&mut self.is_unverified)
     }
 
-    /// Tokens per block as seen in the events of this connection; 0 before the first.
+    /// Tokens per block as reported in events of this connection; 0 before the first.
     #[must_use]
     pub fn block_size_tokens(&self) -> u32 {
         self.block_size_tokens
     }
 
-    /// Which tiers beside the device count; `expected` are those of an engine that is known to use
-    /// them. Before the first message.
+    /// Sets the tiers that count beside the device; `expected` if the engine is known to use them.
+    /// Only before the first message.
     pub fn set_lower_tiers(&mut self, counted: LowerTiers, expected: bool) {
         self.blocks.set_lower_tiers(counted);
         if expected {
@@ -182,52 +178,52 @@ impl<T: BlockText> RankFeed<T> {
         }
     }
 
-    /// True once the index has a tree for that tier.
+    /// True once the tier has a tree in the index.
     #[must_use]
     pub fn has_tree(&self, tier: Tier) -> bool {
         self.blocks.has_tree(tier)
     }
 
-    /// Blocks known by the engine's hash.
+    /// Blocks by engine hash and group.
     #[must_use]
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Do the blocks fit the tokenizer? `None` before any has shown it.
+    /// Whether blocks and tokenizer fit; `None` before the first evidence.
     #[must_use]
     pub fn text_fit(&self) -> Option<TextFit> {
         self.blocks.text_fit()
     }
 
-    /// What a message is to those taken before. Changes nothing.
+    /// Compares a message with the messages applied before. Changes nothing.
     #[must_use]
     pub fn arrival(&self, message: &KvMessage<'_>) -> Arrival {
         self.sequence.judge(message.mark)
     }
 
-    /// Number of the last batch taken.
+    /// Number of the last batch applied.
     #[must_use]
     pub fn last_number(&self) -> Option<u64> {
         self.sequence.last()
     }
 
-    /// A replay begins: the live stream may bring the same batches again.
+    /// Remembers batches from now on, because the live stream may repeat batches of a replay.
     pub fn expect_repeats(&mut self) {
         self.sequence.expect_repeats();
     }
 
-    /// The stream has been quiet for a while.
+    /// Frees memory of a stream that has been silent for a while.
     pub fn rest(&mut self) {
         self.sequence.rest();
     }
 
-    /// The live stream is past what a replay brought.
+    /// Stops remembering batches, because the live stream is past the replay.
     pub fn no_more_repeats(&mut self) {
         self.sequence.no_more_repeats();
     }
 
-    /// Takes one message, `[topic, sequence, payload]`, in one go.
+    /// Applies a message, `[topic, sequence, payload]`, at once.
     pub fn message(
         &mut self,
         parts: &[&[u8]],
@@ -245,11 +241,10 @@ impl<T: BlockText> RankFeed<T> {
         }
     }
 
-    /// Begins to take a message, `None` if it was malformed; [`RankFeed::step`] goes on. The error
-    /// is a message that is done.
+    /// Begins to apply a message, `None` if it was malformed; [`RankFeed::step`] continues.
     ///
     /// # Errors
-    /// It was taken before, or was malformed.
+    /// The result of a message that was applied before, or is malformed.
     pub fn begin<'p>(
         &mut self,
         message: Option<KvMessage<'p>>,
@@ -272,7 +267,7 @@ impl<T: BlockText> RankFeed<T> {
             Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
             Arrival::Restarted => (Some(ResetReason::Restart), 0),
         };
-        // The message before was given up half way.
+        // The message before was applied in part and then abandoned.
         if std::mem::replace(&mut self.is_within, true) {
             reset = reset.or(Some(ResetReason::Gap));
         }
@@ -295,8 +290,8 @@ impl<T: BlockText> RankFeed<T> {
         })
     }
 
-    /// Takes events until about `blocks_max` blocks are done. What the message was, once it is
-    /// over.
+    /// Applies events until about `blocks_max` blocks are done. Returns the result at the end of
+    /// the message.
     pub fn step(
         &mut self,
         progress: &mut MessageProgress<'_>,
@@ -307,7 +302,7 @@ impl<T: BlockText> RankFeed<T> {
         let before = self.blocks.size();
         let ended = self.events(progress, blocks_max, counters, ops);
         let reset = match ended {
-            // What it said is lost for good, and it may have been a removal.
+            // The lost events may contain removals.
             Some(false) => Some(ResetReason::Undecodable),
             _ if self.blocks.contradicts_itself() => Some(ResetReason::Contradiction),
             _ => None,
@@ -330,7 +325,7 @@ impl<T: BlockText> RankFeed<T> {
         Some(taken)
     }
 
-    /// The connection ended: what happens now is lost, so nothing that is held can be trusted.
+    /// Removes all blocks at the end of a connection, because later removals are not received.
     pub fn disconnected(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
         if self.blocks.is_empty() {
             self.begin_again(counters, ops);
@@ -340,22 +335,21 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens = 0;
     }
 
-    /// What is held cannot be trusted for another reason: forgets everything, also which batches
-    /// came.
+    /// Removes all blocks for another reason, and forgets the batches applied so far.
     pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
         counters.reset(reason);
         self.count_dropped(reason, counters);
         self.begin_again(counters, ops);
     }
 
-    /// What is held goes; counts it if it came from a snapshot and was never confirmed.
+    /// Counts the blocks as dropped if the stream never confirmed them; the caller removes them.
     fn count_dropped(&mut self, reason: ResetReason, counters: &FeedCounters) {
         if std::mem::take(&mut self.is_unverified) {
             counters.dropped(reason.into(), self.blocks.len() as u64);
         }
     }
 
-    /// Takes out what is too old; false if there may be more. See [`RankBlocks::expire`].
+    /// Takes out expired blocks; false if there may be more. See [`RankBlocks::expire`].
     pub fn expire(
         &mut self,
         now: Instant,
@@ -370,13 +364,13 @@ impl<T: BlockText> RankFeed<T> {
         expired.is_done
     }
 
-    /// When something may be too old next.
+    /// Earliest time at which a block may expire.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Instant> {
         self.blocks.next_expiry()
     }
 
-    /// Forgets the stream, to take it from its start.
+    /// Removes all blocks and forgets the stream, to follow it from its start.
     pub fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
         let before = self.blocks.size();
         self.blocks.clear(ops);
@@ -388,7 +382,7 @@ impl<T: BlockText> RankFeed<T> {
         self.is_within = false;
     }
 
-    /// Takes events; at their end, whether all could be read.
+    /// Applies events; at their end, returns whether all could be decoded.
     fn events(
         &mut self,
         progress: &mut MessageProgress<'_>,
@@ -400,7 +394,7 @@ impl<T: BlockText> RankFeed<T> {
         let mut pool = pool.as_ref().map(|pool| pool.borrow_mut());
         let pool = pool.as_deref_mut();
         let mut target = EventTarget { blocks, pool, block_size_tokens, ops };
-        let MessageProgress { batch: slot, is_sound, outcome: kept, counts, work, .. } = progress;
+        let MessageProgress { batch: slot, is_sound, outcome: so_far, counts, work, .. } = progress;
         let Some(batch) = slot else { return Some(false) };
         let mut left = blocks_max;
         while left > 0 {
@@ -416,14 +410,15 @@ impl<T: BlockText> RankFeed<T> {
             *work += cost;
             let is_last = part.is_last;
             let (kind, outcome) = target.apply(&part.event);
-            // The first part that was not applied says what became of the event.
-            let outcome = kept.filter(|kept| *kept != BatchOutcome::Applied).unwrap_or(outcome);
-            *kept = Some(outcome);
+            // The first part that was not applied determines the outcome of the event.
+            let failed = so_far.filter(|so_far| *so_far != BatchOutcome::Applied);
+            let outcome = failed.unwrap_or(outcome);
+            *so_far = Some(outcome);
             if !is_last && outcome.continues() {
                 continue;
             }
             batch.skip_event();
-            *kept = None;
+            *so_far = None;
             *is_sound &= outcome != BatchOutcome::Malformed;
             counters.event(kind, outcome);
             counts.count(outcome);
@@ -433,7 +428,7 @@ impl<T: BlockText> RankFeed<T> {
 }
 
 impl MessageProgress<'_> {
-    /// Blocks, roughly, that were taken since this was asked last.
+    /// Cost since the last call, about the number of blocks.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }
@@ -462,8 +457,8 @@ impl MessageCounts {
     }
 }
 
-/// A message of an engine, `[topic, sequence, payload]`. Its payload may be megabytes: it is hashed
-/// here, once.
+/// A message of an engine, `[topic, sequence, payload]`. The payload may be megabytes, so it is
+/// hashed once, here.
 #[derive(Clone, Copy, Debug)]
 pub struct KvMessage<'p> {
     mark: Mark,
@@ -471,7 +466,7 @@ pub struct KvMessage<'p> {
 }
 
 impl<'p> KvMessage<'p> {
-    /// `None` if it is malformed.
+    /// `None` for a malformed message.
     #[must_use]
     pub fn read(parts: &[&'p [u8]]) -> Option<Self> {
         let &[_, number, payload] = parts else { return None };
@@ -479,7 +474,7 @@ impl<'p> KvMessage<'p> {
         Some(Self { mark: Mark::new(number, payload), payload })
     }
 
-    /// The publisher's number of it.
+    /// Sequence number of the publisher.
     pub(super) const fn number(&self) -> u64 {
         self.mark.number
     }

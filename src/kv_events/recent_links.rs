@@ -1,18 +1,18 @@
-//! The blocks that a rank stored last, with what they follow: a snapshot reads that from the index,
-//! which may not have been told yet. At most a small part of what is held, so that it costs some 2
-//! bytes a block.
+//! The blocks that a rank stored last, with their parents. A snapshot reads links from the index,
+//! which may not have received these yet. At most a small part of the rank's blocks, some 2 bytes a
+//! block.
 
 use forebay_snapshot::Link;
 use std::collections::VecDeque;
 
-/// One block in so many that are held is remembered here.
-const HELD_PER_RECENT: usize = 16;
-/// Fewest and most that are remembered: a long prompt, and what a shard applies in some
+/// A link is remembered for each so many blocks of the rank.
+const BLOCKS_PER_LINK: usize = 16;
+/// Fewest and most links: a long prompt, and the operations that a shard applies in some
 /// milliseconds.
 const RECENT_MIN: usize = 256;
 const RECENT_MAX: usize = 8_192;
 
-/// Oldest first; nothing unless it is to be kept.
+/// Links, oldest first; empty until enabled.
 #[derive(Debug, Default)]
 pub(super) struct RecentLinks {
     is_enabled: bool,
@@ -20,17 +20,16 @@ pub(super) struct RecentLinks {
 }
 
 impl RecentLinks {
-    /// From now on.
     pub(super) fn enable(&mut self) {
         self.is_enabled = true;
     }
 
-    /// A block was stored by a rank that holds so many.
-    pub(super) fn push(&mut self, link: Link, held: usize) {
+    /// Adds the link of a block stored by a rank with `block_count` blocks.
+    pub(super) fn push(&mut self, link: Link, block_count: usize) {
         if !self.is_enabled {
             return;
         }
-        let most = (held / HELD_PER_RECENT).clamp(RECENT_MIN, RECENT_MAX);
+        let most = (block_count / BLOCKS_PER_LINK).clamp(RECENT_MIN, RECENT_MAX);
         while self.links.len() >= most {
             self.links.pop_front();
         }
@@ -41,12 +40,10 @@ impl RecentLinks {
         self.links = VecDeque::new();
     }
 
-    /// A copy.
     pub(super) fn links(&self) -> Vec<Link> {
         self.links.iter().copied().collect()
     }
 
-    /// Bytes allocated.
     pub(super) fn bytes(&self) -> usize {
         self.links.capacity() * size_of::<Link>()
     }

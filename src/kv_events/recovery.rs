@@ -1,13 +1,12 @@
-//! What was missed is asked for from the engine's replay socket: after connecting, in a gap, and in
-//! quiet moments, when a lost last batch, or a connection that is dead without having been closed,
-//! would otherwise go unnoticed.
+//! Requests missed batches from the engine's replay socket: after connecting, in a gap, and during
+//! silence, when a lost last batch or a dead connection would otherwise go unnoticed.
 //!
-//! Every request starts at the last batch taken, not after it. Only if the answer begins with the
-//! very same bytes do the new batches belong behind it: an engine that was restarted and has
-//! counted past that number cannot pass for the old one. An answer with a hole is asked for again
-//! from before the hole, as long as that brings anything new. Until an answer has come to its end
-//! what it brought is history, so a replay that fails half way leaves nothing behind. Limits: time
-//! per request and altogether, one request at a time, growing pauses after a failure.
+//! Every request starts at the last batch applied, not behind it. Only if the answer begins with
+//! the same bytes do its batches continue the stream: a restarted engine that has counted past that
+//! number cannot pass for the old process. After a hole in an answer, the feed sends a request from
+//! before the hole again, as long as answers bring new batches. Blocks of an incomplete answer are
+//! out of date, so a replay that fails early leaves none. Limits: time per request and in total, a
+//! single request at a time, growing pauses after failures.
 
 use super::counters::{ReplayResult, ResetReason};
 use super::feed::Feed;
@@ -21,36 +20,36 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-/// Longest recovery of a rank of which nothing was held.
+/// Longest recovery of a rank without blocks.
 const HISTORY_TIME_MAX: Duration = Duration::from_secs(60);
-/// Requests in a row that bring nothing new, before what is missing counts as gone.
+/// Requests in a row without a new batch, after which the missing batches count as lost.
 const FRUITLESS_MAX: u32 = 3;
 /// Sequence number of the message that ends a replay.
 const REPLAY_END: [u8; 8] = [0xff; 8];
 
-/// How one answer ended.
+/// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayEnd {
-    /// As it should.
+    /// The answer is complete.
     Reached,
-    /// Something is missing in it, or it broke off.
+    /// Batches are missing in the answer, or it broke off.
     Hole,
-    /// It is another process that answers.
+    /// Another process than the publisher answered.
     Foreign,
 }
 
-/// What came of a recovery.
+/// Result of a recovery.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     batches: u64,
-    /// Batches that the engine does not have any more, or did not give.
+    /// The engine did not send all missing batches.
     incomplete: bool,
-    /// Holes are there to stay.
+    /// The engine cannot fill the holes any more.
     past_holes: bool,
 }
 
 impl<P: KvPort> Feed<P> {
-    /// Asks the engine for what was missed and takes it. Returns the number of batches.
+    /// Requests missed batches and applies them. Returns the number of batches.
     pub(super) async fn recover(&mut self, cause: ReplayCause) -> u64 {
         let Some(endpoint) = self.replay.clone() else { return 0 };
         if Instant::now() < self.replays.not_before {
@@ -95,15 +94,15 @@ impl<P: KvPort> Feed<P> {
         recovered.batches
     }
 
-    /// After a replay that failed: tries again to have all that the engine remembers. What is known
-    /// by now is given up for it only once the engine answers again.
+    /// After a failed replay, tries again to get the engine's whole history. The present blocks are
+    /// given up for it only once the engine answers again.
     pub(super) async fn settle_debt(&mut self) {
         if !self.replays.take_debt_try() {
             return;
         }
         let knew_some = self.state.borrow().last_number().is_some();
         self.recover(ReplayCause::Quiet).await;
-        // What a snapshot told goes back further than the engine may remember.
+        // Blocks of a snapshot may go back further than the engine's history.
         let is_continued = self.state.borrow().is_continued();
         if !self.replays.owed && knew_some && !is_continued {
             self.begin_again(ResetReason::Replay).await;
@@ -112,13 +111,13 @@ impl<P: KvPort> Feed<P> {
         self.settle(FeedState::Live).await;
     }
 
-    /// The live stream was silent for a while: has the engine been?
+    /// Checks after a silence of the live stream whether the engine has published batches.
     pub(super) async fn audit(&mut self) -> Result<(), SocketError> {
         self.settle_debt().await;
         let batches = self.recover(ReplayCause::Quiet).await;
         self.settle(FeedState::Live).await;
         if batches > 0 && self.audit.found {
-            // Twice in a row the engine had published what the live stream never brought.
+            // Twice in a row the live stream lacked batches that the engine had published.
             return Err(SocketError::Silent);
         }
         self.audit.found = batches > 0;
@@ -132,7 +131,7 @@ impl<P: KvPort> Feed<P> {
         Ok(())
     }
 
-    /// `before`: the last number, and how often the rank had been reset, when the replay began.
+    /// `before`: the last number and the number of resets when the replay began.
     async fn give_up(
         &mut self,
         endpoint: &ZmqEndpoint,
@@ -161,7 +160,7 @@ impl<P: KvPort> Feed<P> {
         self.post().await;
     }
 
-    /// Asks until an answer has come to its end, or nothing more is to be had.
+    /// Sends requests until an answer is complete, or the engine has no more batches.
     async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovery, SocketError> {
         let mut recovered = Recovery::default();
         let mut fruitless = 0;
@@ -186,7 +185,7 @@ impl<P: KvPort> Feed<P> {
                 ReplayEnd::Hole if fruitless < FRUITLESS_MAX => {}
                 ReplayEnd::Hole if recovered.past_holes => return Ok(recovered),
                 ReplayEnd::Hole => {
-                    // Not in its memory any more: begin with what is.
+                    // The engine lacks the batches: start with the batches that it has.
                     recovered.incomplete = true;
                     recovered.past_holes = true;
                     self.begin_again(ResetReason::Gap).await;
@@ -195,8 +194,8 @@ impl<P: KvPort> Feed<P> {
         }
     }
 
-    /// One request and its answer, up to the first hole; past the holes once it is known that
-    /// something is missing.
+    /// Sends a request and applies its answer up to the first hole, or past holes once the engine
+    /// is known to lack batches.
     async fn replay_once(
         &mut self,
         endpoint: &ZmqEndpoint,
@@ -236,7 +235,7 @@ impl<P: KvPort> Feed<P> {
                 Arrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
                     return Ok((batches, ReplayEnd::Foreign));
                 }
-                // Older than what was asked for.
+                // Older than the request.
                 Arrival::Restarted => {}
                 Arrival::First { missed } => {
                     recovered.incomplete |= missed > 0;
@@ -261,8 +260,8 @@ impl<P: KvPort> Feed<P> {
     }
 }
 
-/// Number and payload of an answer. Since vLLM 0.26 and SGLang 0.5.22 with the topic, before
-/// without; the delimiter is always there.
+/// Number and payload of an answer. Answers start with a delimiter, and contain the topic since
+/// vLLM 0.26 and SGLang 0.5.22.
 fn answered<'a>(parts: &[&'a [u8]]) -> Option<([u8; 8], &'a [u8])> {
     let (&[_, number, payload] | &[_, _, number, payload]) = parts else { return None };
     Some((number.try_into().ok()?, payload))

@@ -1,54 +1,54 @@
-//! When an engine is asked for batches again: silence of the live stream, pauses after failures.
+//! Times of replay requests: silence of the live stream, pauses after failures.
 
 use super::timers::FeedTimers;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Restarts of an engine behind one connection that come faster are none.
+/// An engine does not restart more often than this behind a connection.
 const RESTART_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// Tries on one connection to have the whole history after all; each that fails half way costs what
-/// was known.
+/// Tries on a connection to get the whole history after a failure. Each try that fails early costs
+/// the present blocks.
 const DEBT_TRIES_MAX: u32 = 5;
 
-/// When a replay is asked for.
+/// Why a replay is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayCause {
-    /// After connecting.
+    /// The feed has just connected.
     Joined,
-    /// The live stream is at this number, and something before it is missing.
+    /// The live stream is at this number, and batches before it are missing.
     Behind(u64),
     /// The live stream is silent.
     Quiet,
 }
 
-/// Watches for silence of the live stream.
+/// Watches for silence in the live stream.
 #[derive(Debug)]
 pub(super) struct Audit {
     pub(super) due: Instant,
     pub(super) after: Duration,
-    /// The last audit found batches that the live stream had not brought.
+    /// The last audit found batches that the live stream lacked.
     pub(super) found: bool,
 }
 
 impl Audit {
-    /// Due after so much silence.
+    /// An audit that is due after so much silence.
     pub(super) fn after(after: Duration) -> Self {
         Self { due: Instant::now() + after, after, found: false }
     }
 }
 
-/// When the replay socket is worth asking.
+/// Times and failures of replay requests.
 #[derive(Debug)]
 pub(super) struct Replays {
     timers: FeedTimers,
     pub(super) not_before: Instant,
     pub(super) pause: Duration,
-    /// When another process than the one that publishes answered.
+    /// Last answer from another process than the publisher.
     foreign_at: Option<Instant>,
-    /// What the engine remembers was not had: worth another try.
+    /// The feed lacks part of the engine's history and should try again.
     pub(super) owed: bool,
-    /// Such tries on this connection.
+    /// Tries for the whole history on this connection.
     tries: u32,
 }
 
@@ -69,14 +69,15 @@ impl Replays {
         self.owed = false;
     }
 
-    /// Counts the try that it allows.
+    /// True if a try for the whole history is due; counts the try.
     pub(super) fn take_debt_try(&mut self) -> bool {
         let due = self.owed && self.tries < DEBT_TRIES_MAX && Instant::now() >= self.not_before;
         self.tries += u32::from(due);
         due
     }
 
-    /// An engine restarts once. One that is always another one is the wrong one.
+    /// Records an answer from another process. True if these come too fast for restarts: then the
+    /// replay endpoint belongs to another engine.
     pub(super) fn mark_foreign(&mut self) -> bool {
         let before = self.foreign_at.replace(Instant::now());
         before.is_some_and(|at| at.elapsed() < RESTART_INTERVAL_MIN)

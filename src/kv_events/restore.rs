@@ -1,5 +1,5 @@
-//! Feeds that go on from a snapshot: what that told is posted at once, and then confirmed by the
-//! engine's stream or forgotten, at the latest when its time is over.
+//! Feeds that continue from a snapshot. The blocks are posted at once. Then the engine's stream
+//! confirms or removes them; unconfirmed blocks are removed when their time is over.
 
 use super::counters::ResetReason;
 use super::feed::Feed;
@@ -13,27 +13,26 @@ use std::rc::Rc;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
-/// What a snapshot tells of a rank, ready to go on with.
+/// State of a rank from a snapshot, for [`Feed::restore`].
 #[derive(Debug)]
 pub struct Restored {
     /// Blocks and place in the stream.
     pub state: RankState<RestoredBlocks>,
-    /// What tells the index of the blocks.
+    /// Operations that store the blocks in the index.
     pub ops: SliceOps,
-    /// Forgotten if nothing has confirmed it by then.
+    /// Time at which unconfirmed blocks are removed.
     pub verified_by: Instant,
 }
 
 impl<P: KvPort> Feed<P> {
-    /// What snapshots are taken of.
+    /// State that snapshots copy.
     #[must_use]
     pub fn state(&self) -> SharedState {
         Rc::clone(&self.state)
     }
 
-    /// Goes on from a snapshot. The shards are told, and the blocks count, at once: a wrong one
-    /// costs a miss. To be awaited before [`Feed::run`]; when dropped half-way, `run` does the
-    /// rest.
+    /// Continues from a snapshot. The blocks are posted and count at once, because a wrong block
+    /// only costs a miss. Await it before [`Feed::run`]; when dropped early, `run` posts the rest.
     pub async fn restore(&mut self, restored: Restored) {
         let Restored { state, ops, verified_by } = restored;
         let blocks = state.blocks.len();
@@ -47,7 +46,7 @@ impl<P: KvPort> Feed<P> {
         self.settle(FeedState::Connecting).await;
     }
 
-    /// Nothing has confirmed what was restored.
+    /// Removes restored blocks that the stream did not confirm.
     pub(super) fn give_up_restored(&mut self) {
         let reason = ResetReason::Unverified;
         self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
@@ -59,7 +58,7 @@ impl<P: KvPort> Feed<P> {
         );
     }
 
-    /// The engine is where the snapshot says.
+    /// Confirms restored blocks, because the engine's stream contains the snapshot's last batch.
     pub(super) fn confirm(&self) {
         if self.state.borrow_mut().confirm() {
             info!(
@@ -72,7 +71,7 @@ impl<P: KvPort> Feed<P> {
     }
 }
 
-/// Ends when what was restored is unverified at that time; never otherwise.
+/// Ends at that time if restored blocks are unverified then; never otherwise.
 pub(super) async fn overdue(state: SharedState, at: Instant) {
     let is_unverified = || state.borrow().is_unverified();
     if is_unverified() {

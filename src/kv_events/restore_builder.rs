@@ -1,8 +1,8 @@
-//! Puts together what a rank held before a restart: its entries from the snapshot, each with its
-//! block from the snapshot's links. Runs on the thread that reads the snapshot.
+//! Rebuilds the blocks of a rank after a restart from the entries and the links of a snapshot. Runs
+//! on the thread that reads the snapshot.
 //!
-//! An entry whose block is not among the links (it was under change when the snapshot was taken) is
-//! left out, a miss. Its children stay, without what leads to them.
+//! An entry without a link (the block changed while the snapshot was taken) is left out, which
+//! costs a miss. Children of that block stay, without the path to them.
 
 use super::ledger::{EntryState, Ledger, LedgerEntry};
 use super::rank_copy::{Groups, RestoredBlocks};
@@ -10,15 +10,14 @@ use super::slice_ops::SliceOps;
 use super::tier::{LowerTiers, TIERS, Tier};
 use forebay_snapshot::{Link, Paths, SnapshotEntry};
 
-/// Makes one rank's blocks again, entry by entry.
+/// Rebuilds a rank's blocks, entry by entry.
 #[derive(Debug)]
 pub struct Restoring<'a> {
     paths: &'a Paths,
     blocks: RestoredBlocks,
-    /// Trees that hold the block at each place of the paths and of which the index has not been
-    /// told.
+    /// For each place of the paths, trees that contain the block and have no operation yet.
     unposted: Vec<u8>,
-    /// Places of the rank's blocks.
+    /// Places of the rank's blocks in the paths.
     places: Vec<u32>,
     lower_tiers: LowerTiers,
     entries_max: usize,
@@ -29,20 +28,20 @@ pub struct Restoring<'a> {
 /// Entries that were left out, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// The rank may not track so many.
+    /// The rank is at its limit of tracked blocks.
     pub over_limit: usize,
-    /// Their block is not in the snapshot, or their path does not reach its first block and the
-    /// index has another number of slices now.
+    /// The snapshot lacks the block; or the path does not reach its first block, and the number of
+    /// slices has changed.
     pub orphans: usize,
-    /// No tier that counts has them.
+    /// No tier that counts has stored the entry.
     pub tiers: usize,
-    /// Said twice, or too many of one key.
+    /// The entry appears twice, or its key has too many entries.
     pub odd: usize,
 }
 
 impl<'a> Restoring<'a> {
-    /// Nothing yet. `trees` are those in use when the snapshot was taken, as far as their tiers
-    /// still count.
+    /// A builder without entries. `trees` are the trees of the snapshot; trees of tiers that do not
+    /// count any more are left out.
     #[must_use]
     pub fn new(
         paths: &'a Paths,
@@ -74,12 +73,12 @@ impl<'a> Restoring<'a> {
         }
     }
 
-    /// The rank's attention groups.
+    /// Sets the rank's attention groups.
     pub fn groups(&mut self, groups: Groups) {
         self.blocks.groups = groups;
     }
 
-    /// Takes all entries. If they are more than the rank may track, those near the roots come
+    /// Adds all entries. If there are more than the rank may track, entries near the roots go
     /// first.
     pub fn add_all(&mut self, mut entries: Vec<SnapshotEntry>) {
         if entries.len() > self.entries_max {
@@ -91,7 +90,7 @@ impl<'a> Restoring<'a> {
         entries.iter().for_each(|entry| self.add(entry));
     }
 
-    /// Takes the next entry.
+    /// Adds an entry, or counts why not.
     pub fn add(&mut self, entry: &SnapshotEntry) {
         let stores = self.counted(entry.stores);
         let Some(lowest) = lowest(stores) else {
@@ -124,7 +123,8 @@ impl<'a> Restoring<'a> {
         }
     }
 
-    /// All blocks, what tells the index of them (a parent before its children), and what was left.
+    /// The blocks, the operations that store them in the index (a parent before its children), and
+    /// the counts of entries left out.
     #[must_use]
     pub fn finish(mut self) -> (RestoredBlocks, SliceOps, Left) {
         let mut ops = SliceOps::new(self.shard_count);
@@ -144,7 +144,7 @@ impl<'a> Restoring<'a> {
         (self.blocks, ops, self.left)
     }
 
-    /// What tiers that count have stored.
+    /// The stores of tiers that count.
     fn counted(&self, stores: [u32; TIERS]) -> [u32; TIERS] {
         let [device, host, disk] = stores;
         let of = |counts: bool, stores| if counts { stores } else { 0 };
@@ -152,7 +152,7 @@ impl<'a> Restoring<'a> {
     }
 }
 
-/// The tier nearest to the device that stored it.
+/// The tier nearest to the device with a store.
 fn lowest(stores: [u32; TIERS]) -> Option<Tier> {
     let mut tiers = Tier::ALL.into_iter().zip(stores);
     tiers.find(|(_, stores)| *stores > 0).map(|(tier, _)| tier)

@@ -1,22 +1,21 @@
-//! Which batches of one publisher have been taken: is anything missing, did it come before, is it
-//! the same publisher still? Pure state.
+//! Sequence of the batches of a publisher: detects gaps, repeated batches and restarts. Pure state.
 //!
-//! A number alone does not tell one engine process from the next, so a digest of the last batch's
-//! bytes is kept; they hold the time of publication. While repeats are expected, after a replay,
-//! the digests of what it brought are kept too.
+//! A restarted engine may reach the same number, so the sequence has a digest of the last batch's
+//! payload, which contains the time of publication. While repeats are expected, during and after a
+//! replay, the digests of replayed batches stay too.
 
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most digests kept: what a publisher may hold back for a reader that replays (its default limit
-/// is 100,000).
+/// Most digests: batches that a publisher may queue for a reader that replays (its default limit is
+/// 100,000).
 const DIGESTS_MAX: usize = 131_072;
 
-/// Digests that stay once the stream has been quiet for a while: a rank that rests should not cost
-/// much.
+/// Digests that stay once the stream has been silent for a while, so that an idle rank costs little
+/// memory.
 const DIGESTS_AT_REST: usize = 1_024;
 
-/// A batch as it came: its number and a digest of its payload.
+/// Identity of a batch: its number and a digest of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) number: u64,
@@ -29,54 +28,51 @@ impl Mark {
     }
 }
 
-/// The batches taken so far.
+/// The batches applied so far.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     last: Option<u64>,
-    /// Of the last batch, at the back, and of those right before it.
+    /// Digest of the last batch, at the back, and of batches right before it.
     digests: VecDeque<u64>,
     repeats_expected: bool,
 }
 
-/// What a batch is to those taken before.
+/// Relation of a batch to the batches applied before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The first batch seen.
+    /// The first batch of the stream.
     First {
-        /// Batches published before it.
+        /// Batches published before the first.
         missed: u64,
     },
-    /// The next one.
+    /// The batch follows the last batch.
     Next,
-    /// Taken already.
+    /// The batch was applied already.
     Repeated,
-    /// Batches before it were lost.
-    Gap {
-        /// How many.
-        missed: u64,
-    },
-    /// The publisher began again: another process, with an empty cache.
+    /// Batches before this batch were lost.
+    Gap { missed: u64 },
+    /// The publisher restarted: another process, with an empty cache.
     Restarted,
 }
 
 impl Sequence {
-    /// Goes on after a batch that was taken in another life.
+    /// A sequence that continues after a batch from before a restart of this router.
     pub(super) fn after(mark: Mark) -> Self {
         let Mark { number, digest } = mark;
         Self { last: Some(number), digests: [digest].into(), repeats_expected: false }
     }
 
-    /// The last batch taken.
+    /// The last batch applied.
     pub(super) fn last_mark(&self) -> Option<Mark> {
         Some(Mark { number: self.last?, digest: *self.digests.back()? })
     }
 
-    /// The last number taken.
+    /// Number of the last batch.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }
 
-    /// Says what a batch is; changes nothing.
+    /// Compares a batch with the sequence; changes nothing.
     pub(super) fn judge(&self, mark: Mark) -> Arrival {
         let Some(last) = self.last else { return Arrival::First { missed: mark.number } };
         match mark.number.checked_sub(last) {
@@ -92,7 +88,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the batch, whatever it is.
+    /// Adds a batch to the sequence, whatever its arrival.
     pub(super) fn take(&mut self, mark: Mark) -> Arrival {
         let arrival = self.judge(mark);
         match arrival {
@@ -103,21 +99,20 @@ impl Sequence {
             }
         }
         self.last = Some(mark.number);
-        let kept_max = if self.repeats_expected { DIGESTS_MAX } else { 1 };
-        while self.digests.len() >= kept_max {
+        let digests_max = if self.repeats_expected { DIGESTS_MAX } else { 1 };
+        while self.digests.len() >= digests_max {
             self.digests.pop_front();
         }
         self.digests.push_back(mark.digest);
         arrival
     }
 
-    /// From here on batches are remembered: a replay begins, and the live stream may bring the same
-    /// again.
+    /// Remembers batches from now on, because the live stream may repeat batches of a replay.
     pub(super) fn expect_repeats(&mut self) {
         self.repeats_expected = true;
     }
 
-    /// The stream is quiet: repeats of long ago are not to be expected any more.
+    /// Drops old digests of a silent stream, which will not repeat old batches any more.
     pub(super) fn rest(&mut self) {
         if self.digests.len() > DIGESTS_AT_REST {
             self.digests.drain(..self.digests.len() - DIGESTS_AT_REST);
@@ -125,7 +120,7 @@ impl Sequence {
         }
     }
 
-    /// The live stream has brought something new: nothing comes twice any more.
+    /// Drops all digests but the last, because the live stream is past the replay.
     pub(super) fn no_more_repeats(&mut self) {
         if std::mem::take(&mut self.repeats_expected) {
             let last = self.digests.back().copied();

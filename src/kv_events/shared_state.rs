@@ -1,4 +1,4 @@
-//! The state of a feed, which a snapshot reads too.
+//! State that feeds share with snapshots, and with other feeds.
 
 use super::pool::PoolBlocks;
 use super::rank::RankFeed;
@@ -7,9 +7,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A feed's state, which a snapshot is taken of between two messages. Never borrowed across an
-/// await.
+/// A feed's state, which a snapshot copies between two messages. Never borrowed across an await.
 pub type SharedState = Rc<RefCell<RankFeed<Arc<Vocabulary>>>>;
 
-/// A pool, which the feeds of its ranks share. Never borrowed across an await.
+/// A pool of several ranks, shared by their feeds. Never borrowed across an await.
 pub type SharedPool = Rc<RefCell<PoolBlocks<Arc<Vocabulary>>>>;

@@ -1,12 +1,12 @@
-//! Operations under way from one rank's events to the slices of the index.
+//! Operations on their way from a rank's events to the slices of the index.
 
 use super::tier::{TIERS, Tier, Tree};
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, KvOp, WINDOWS_MAX};
 use std::collections::VecDeque;
 
-/// By tree and slice, in the engine's order within each. Queues: what a snapshot told is long and
-/// leaves in pieces.
+/// Operations by tree and slice, in the engine's order within each. Queues, because the operations
+/// of a snapshot are many and leave in pieces.
 #[derive(Debug)]
 pub struct SliceOps {
     trees: [Vec<VecDeque<KvOp>>; TIERS],
@@ -15,7 +15,7 @@ pub struct SliceOps {
 }
 
 impl SliceOps {
-    /// Empty, for that many slices.
+    /// No operations, for that many slices.
     #[must_use]
     pub fn new(shard_count: usize) -> Self {
         Self {
@@ -30,13 +30,13 @@ impl SliceOps {
         self.trees.iter().chain(&self.windows).flatten().all(VecDeque::is_empty)
     }
 
-    /// Gives memory back that nothing is in.
+    /// Frees unused memory of the queues.
     pub(super) fn shrink(&mut self) {
         let trees = self.trees.iter_mut().chain(&mut self.windows);
         trees.flatten().for_each(VecDeque::shrink_to_fit);
     }
 
-    /// The operations of every slice for what the device holds. Enough where lower tiers and
+    /// The operations of every slice for the tree of the device. Enough where lower tiers and
     /// windows do not count.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = (ShardIndex, &mut VecDeque<KvOp>)> {
         self.trees_mut()
@@ -44,7 +44,7 @@ impl SliceOps {
             .map(|(_, slice, ops)| (slice, ops))
     }
 
-    /// The operations of every tree and slice, the device's first: windows hold blocks that are in
+    /// The operations of every tree and slice. The device is first, because windows hold blocks of
     /// its tree.
     pub fn trees_mut(&mut self) -> impl Iterator<Item = (Tree, ShardIndex, &mut VecDeque<KvOp>)> {
         let tiers = Tier::ALL.into_iter().map(Tree::Tier).zip(&mut self.trees);
@@ -57,14 +57,14 @@ impl SliceOps {
         })
     }
 
-    /// The operations of a tier's tree for one slice that has some.
+    /// The first slice with operations of a tier's tree, and the operations.
     pub(super) fn next_of(&self, tier: Tier) -> Option<(ShardIndex, &VecDeque<KvOp>)> {
         let mut slices = self.trees.get(tier.index())?.iter().enumerate();
         let (index, ops) = slices.find(|(_, ops)| !ops.is_empty())?;
         Some((ShardIndex::try_from_index(index)?, ops))
     }
 
-    /// The rank now holds the block in those trees.
+    /// Adds a block to trees, given as bits.
     pub(super) fn store(
         &mut self,
         trees: u8,
@@ -76,17 +76,17 @@ impl SliceOps {
         self.push(trees, slice, KvOp::Store { parent, key, block_bytes });
     }
 
-    /// The rank no longer holds the block in those trees.
+    /// Removes a block from trees, given as bits.
     pub(super) fn remove(&mut self, trees: u8, slice: ShardIndex, key: BlockKey) {
         self.push(trees, slice, KvOp::Remove { key });
     }
 
-    /// Those windows, one bit each, now hold a block of the device.
+    /// Adds a block of the device to windows, given as bits.
     pub(super) fn hold(&mut self, windows: u8, slice: ShardIndex, key: BlockKey) {
         self.push_window(windows, slice, KvOp::Hold { key });
     }
 
-    /// Those windows no longer hold it.
+    /// Removes a block from windows, given as bits.
     pub(super) fn release(&mut self, windows: u8, slice: ShardIndex, key: BlockKey) {
         self.push_window(windows, slice, KvOp::Remove { key });
     }

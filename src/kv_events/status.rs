@@ -1,27 +1,27 @@
-//! What one feed is doing, for `/workers` and the metrics. Written by the feed, read by the control
-//! plane's loop, both on its thread.
+//! Status of a feed, for `/workers` and the metrics. Written by the feed, read by the control
+//! plane's loop, both on the control plane's thread.
 
 use super::text_fit::TextFit;
 use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Where a feed is; the words are what `/workers` shows.
+/// State of a feed; `/workers` shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeedState {
-    /// Not connected: nothing is known of the rank.
+    /// Not connected; the rank has no blocks, or unverified blocks of a snapshot.
     #[default]
     Connecting,
-    /// Connected and asking for what was missed.
+    /// Connected, and requesting missed batches.
     Replaying,
-    /// Following, but what a snapshot told is not confirmed yet.
+    /// Following events; blocks of a snapshot are not confirmed yet.
     Unverified,
-    /// Following.
+    /// Following events, with no unverified blocks.
     Live,
 }
 
 impl FeedState {
-    /// Its word.
+    /// The word in `/workers`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl FeedState {
     }
 }
 
-/// Figures of one feed since it was started.
+/// Figures of a feed since its start.
 #[derive(Debug, Default)]
 pub struct FeedStatus {
     state: Cell<FeedState>,
@@ -45,7 +45,6 @@ pub struct FeedStatus {
 }
 
 impl FeedStatus {
-    /// Where it is.
     #[must_use]
     pub fn state(&self) -> FeedState {
         self.state.get()
@@ -61,19 +60,19 @@ impl FeedStatus {
         self.batch_at.get().map(|at| at.elapsed())
     }
 
-    /// A batch came, after which so many blocks are held.
+    /// Records the arrival of a batch, and the number of blocks after it.
     pub(super) fn record_batch(&self, blocks: usize) {
         self.batch_at.set(Some(Instant::now()));
         self.blocks.set(blocks);
     }
 
-    /// Blocks held.
+    /// Blocks of the rank, by engine hash and group.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks.get()
     }
 
-    /// Times its blocks were forgotten because the stream was not whole.
+    /// Number of times that a broken stream cleared the rank's blocks.
     #[must_use]
     pub fn resets(&self) -> u64 {
         self.resets.get()
@@ -84,7 +83,6 @@ impl FeedStatus {
         self.blocks.set(blocks);
     }
 
-    /// Connections lost.
     #[must_use]
     pub fn losses(&self) -> u64 {
         self.losses.get()
@@ -94,14 +92,14 @@ impl FeedStatus {
         self.losses.set(self.losses.get().saturating_add(1));
     }
 
-    /// Do its blocks fit the tokenizer? `None` before any has shown it.
+    /// Whether blocks and tokenizer fit; `None` before the first evidence.
     #[must_use]
     pub fn text(&self) -> Option<TextFit> {
         self.text.get()
     }
 
-    /// True when a mismatch begins.
-    pub(super) fn judge(&self, text: Option<TextFit>) -> bool {
+    /// Sets the fit of blocks and tokenizer; true when a mismatch begins.
+    pub(super) fn set_text(&self, text: Option<TextFit>) -> bool {
         let before = self.text.replace(text);
         text == Some(TextFit::Mismatch) && before != text
     }

@@ -1,4 +1,4 @@
-//! What tests of feeds share, here and in the control plane.
+//! Helpers for tests of feeds, here and in the control plane.
 #![allow(clippy::unwrap_used, reason = "a test that cannot begin must stop")]
 
 use forebay_text::Vocabulary;

@@ -1,63 +1,63 @@
-//! Storage tiers of a rank, nearest to the accelerator first, and the trees of the index that stand
-//! for them: the first has what the device holds, the second what the device or the host holds, the
-//! third what any of the three holds.
+//! Storage tiers of a rank, nearest to the accelerator first, and their trees in the index. The
+//! first tree has the blocks of the device, the second the blocks of the device or the host, the
+//! third the blocks of any tier.
 
 use forebay_base::RankIndex;
 use forebay_kv_decode::Medium;
 use std::time::Duration;
 
-/// Tiers that are told apart.
+/// Number of tiers, and of their trees.
 pub(super) const TIERS: usize = 3;
-/// One bit for each tree.
+/// All trees, a bit each.
 pub(super) const ALL_TREES: u8 = (1 << TIERS) - 1;
 
-/// Gives ranks the numbers under which the index knows what their lower tiers and windows hold.
+/// Assigns the numbers by which the index knows the lower tiers and windows of ranks.
 pub trait TierNumbers: std::fmt::Debug {
-    /// The number; the same for the same rank and tree. `None` when there is no room for one more.
+    /// The number, always the same for a rank and tree. `None` when there is no room for another.
     fn number(&self, rank: RankIndex, tree: Tree) -> Option<RankIndex>;
 }
 
-/// A tree of the index that one rank has.
+/// A tree of a rank in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tree {
-    /// What a tier or a nearer one holds.
+    /// Blocks of a tier or a nearer tier.
     Tier(Tier),
-    /// What a window holds, by its place among the rank's windows.
+    /// Blocks of a window, by its place among the rank's windows.
     Window(usize),
 }
 
-/// Where a block lies.
+/// A storage tier of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tier {
-    /// The accelerator's memory.
+    /// The memory of the accelerator.
     Device,
-    /// Memory of the host.
+    /// The memory of the host.
     Host,
     /// Disks and stores of files or objects.
     Disk,
 }
 
 impl Tier {
-    /// All, with the tree of the same index: what this tier or a nearer one holds.
+    /// All tiers, nearest to the accelerator first.
     pub const ALL: [Self; TIERS] = [Self::Device, Self::Host, Self::Disk];
 
-    /// Position in [`Tier::ALL`].
+    /// Position in [`Tier::ALL`], and of the tier's tree.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Trees that have what this tier holds, one bit each: its own and those behind it.
+    /// Trees that contain the blocks of this tier, a bit each: its own tree and later trees.
     pub(super) const fn trees(self) -> u8 {
         ALL_TREES & (u8::MAX << self as u32)
     }
 
-    /// The bit of its own tree.
+    /// The bit of the tier's own tree.
     pub(super) const fn bit(self) -> u8 {
         1 << self as u32
     }
 
-    /// The word for metrics.
+    /// Label value in metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -71,16 +71,14 @@ impl Tier {
 /// Tiers that count beside the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowerTiers {
-    /// The host's memory.
     pub host: bool,
-    /// Disks.
     pub disk: bool,
-    /// How long a block counts in one of them that announces no removals; 0 means for ever.
+    /// Time to live of a block in a lower tier without removal events; 0 is without end.
     pub ttl: Duration,
 }
 
 impl LowerTiers {
-    /// The tier that a medium is, if it counts. What is not known for sure counts for nothing.
+    /// The tier of a medium, if it counts. A medium of an uncertain kind does not count.
     pub(super) fn tier_of(self, medium: Medium) -> Option<Tier> {
         match medium {
             Medium::Device => Some(Tier::Device),

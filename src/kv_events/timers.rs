@@ -1,25 +1,26 @@
-//! How long a feed waits for what. The router runs on the defaults; tests hand in shorter times.
+//! Timeouts and intervals of a feed. The router runs on the defaults; tests set shorter times.
 
 use std::time::Duration;
 
-/// Times of a feed.
+/// Timeouts and intervals of a feed.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedTimers {
-    /// A publisher that was silent for so long is asked for a sign of life; after as long again it
-    /// counts as gone.
+    /// A publisher that was silent for this long gets a PING; after as long again the connection
+    /// ends.
     pub heartbeat: Duration,
-    /// Longest wait for the next batch of a replay; idle engines look at their replay socket ten
-    /// times a second.
+    /// Longest wait for the next batch of a replay; idle engines poll their replay socket ten times
+    /// a second.
     pub replay_silence_max: Duration,
-    /// Longest recovery of a rank that was followed before: until it is over, what is held is old.
+    /// Longest recovery of a rank that was followed before; until its end the blocks are out of
+    /// date.
     pub recovery_max: Duration,
     /// Pause after a failed replay; doubles up to 30 times as long.
     pub replay_pause: Duration,
-    /// Silence of the live stream after which the engine is asked whether it has published more;
-    /// doubles up to 12 times as long while nothing happens.
+    /// Silence of the live stream after which a replay request checks for missed batches; doubles
+    /// up to 12 times as long while the stream stays silent.
     pub audit_after: Duration,
-    /// The same right after joining: publishers take note of a subscriber in their own time, and
-    /// what they publish between the end of the replay and that moment is not sent to it.
+    /// The same right after joining: a publisher registers a subscriber with a delay, and does not
+    /// send it batches from between the end of the replay and the registration.
     pub audit_joined: Duration,
     /// Pause before the first reconnection; doubles up to 20 times as long.
     pub backoff: Duration,
@@ -40,7 +41,7 @@ impl Default for FeedTimers {
 }
 
 impl FeedTimers {
-    /// All times divided by `factor`.
+    /// The same timers, all divided by `factor`.
     #[must_use]
     pub fn faster(self, factor: u32) -> Self {
         Self {

@@ -1,62 +1,62 @@
-//! What the KV-cache groups of one rank hold that do not see whole prefixes: sliding windows, and
-//! states of mamba layers. Sans-IO; lives with the rank's blocks, on the control plane's thread.
+//! Blocks of KV-cache groups that do not keep whole prefixes: sliding windows, and states of Mamba
+//! layers. Sans-IO; part of a rank's blocks, on the control plane's thread.
 //!
-//! All groups of a rank name a block by one hash. A window holds a block when each of its groups
-//! does; groups that need as many blocks in a row are one window. The index is told of windows in
-//! trees of their own ([`Tree::Window`](super::tier::Tree)), and only of blocks that the rank holds
-//! whole prefixes of.
+//! All groups of a rank name a block by the same hash. Groups that need the same number of blocks
+//! in a row form a window, and a window holds a block when each of its groups does. Windows have
+//! trees of their own in the index ([`Tree::Window`](super::tier::Tree)), which contain a block only
+//! while the rank holds its whole prefix.
 //!
-//! Bounded by the entries that the rank may have. Past it, or when a group cannot be understood,
-//! nothing is known of the windows until all is cleared: what the index tells is then the most that
-//! the rank could resume at.
+//! Bounded by the entries that the rank may have. Past the bound, or after a group that cannot be
+//! interpreted, the windows are unknown until the next clear. The overlap from the index is then an
+//! upper bound of the point at which the rank can resume.
 
 use super::rank_copy::GROUPS_MAX;
 use forebay_index::WINDOWS_MAX;
 use forebay_kv_decode::Attention;
 use std::collections::HashMap;
 
-/// Where a rank can resume a prompt, as far as its events tell.
+/// Blocks behind which a rank can resume a prompt, as far as events show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resume {
-    /// Behind each block that it holds.
+    /// Behind each block of the rank.
     #[default]
     Anywhere,
-    /// Behind a block where its windows are whole; so many blocks in a row each.
+    /// Behind a block at which all windows are whole; the blocks in a row of each window.
     Windows([Option<u16>; WINDOWS_MAX]),
-    /// Only behind some of its blocks, and it is not known which.
+    /// Behind some blocks of the rank, and which is unknown.
     Unknown,
 }
 
-/// The windows of one rank.
+/// The windows of a rank.
 #[derive(Debug, Default)]
 pub(super) struct RankWindows {
-    /// A bit of a hash stands for each, the lowest for the first.
+    /// Groups in the order of their bits, the lowest bit first.
     groups: Vec<Group>,
     /// Blocks in a row that each window takes.
     needs: [Option<u16>; WINDOWS_MAX],
-    /// The groups that hold a hash.
+    /// Groups that hold a hash, a bit each.
     held: HashMap<u64, u16, ahash::RandomState>,
-    /// Stores of one hash by one group, beyond the first.
+    /// Stores of a hash by a group, beyond the first.
     more: HashMap<(u64, u16), u32, ahash::RandomState>,
-    /// Windows that the index was ever told of, one bit each.
+    /// Windows with blocks in the index since the last clear, a bit each.
     posted: u8,
     is_lost: bool,
 }
 
-/// One KV-cache group that forgets.
+/// A KV-cache group that does not keep whole prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
-    /// As the events have it.
+    /// Number of the group in events.
     name: u32,
     attention: Attention,
     block_tokens: u32,
-    /// Which window it is part of.
+    /// Place of the group's window.
     window: usize,
 }
 
 const _: () = assert!(GROUPS_MAX <= u16::BITS as usize && WINDOWS_MAX <= u8::BITS as usize);
 
-/// Hashes that are looked through when a window gets another group.
+/// Most hashes to search when a window gets a further group; with more, the windows are lost.
 const HELD_BEFORE_GROUPS_MAX: usize = 16 * 1_024;
 
 impl RankWindows {
@@ -65,12 +65,12 @@ impl RankWindows {
         self.groups.is_empty() && !self.is_lost
     }
 
-    /// Windows that the index was ever told of, one bit each.
+    /// Windows with blocks in the index since the last clear, a bit each.
     pub(super) fn posted(&self) -> u8 {
         self.posted
     }
 
-    /// Where the rank can resume, if its whole prefixes come in blocks of that size.
+    /// Blocks behind which the rank can resume, if its whole prefixes have blocks of that size.
     pub(super) fn resume(&self, block_tokens: u32) -> Resume {
         // Windows in blocks of another size are whole at other points.
         let fits = |group: &Group| group.block_tokens == block_tokens;
@@ -82,18 +82,18 @@ impl RankWindows {
         }
     }
 
-    /// Nothing is known from now on until all is cleared.
+    /// Makes the windows unknown until the next clear.
     pub(super) fn lose(&mut self) {
         let posted = self.posted;
         *self = Self { posted, is_lost: true, ..Self::default() };
     }
 
-    /// Forgets everything, groups too: the engine may come back with others.
+    /// Forgets blocks and groups, because a restarted engine may have other groups.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Bytes that both maps have, roughly.
+    /// Approximate bytes of both maps.
     pub(super) fn bytes(&self) -> usize {
         self.held.capacity() * size_of::<(u64, u16, u8)>()
             + self.more.capacity() * size_of::<((u64, u16), u32, u8)>()
@@ -104,13 +104,13 @@ impl RankWindows {
         self.held.len() + self.more.len()
     }
 
-    /// Is it a group that has shown a window?
+    /// True for a group that is part of a window.
     pub(super) fn has(&self, name: u32) -> bool {
         self.groups.iter().any(|group| group.name == name)
     }
 
-    /// Learns that a group exists. `shrunk` gets hashes that one of the windows, as bits, has
-    /// ceased to hold. False if nothing of the event counts.
+    /// Adds a group, unless known. `shrunk` gets hashes with the window, as a bit, that does not
+    /// hold them any more. False if the event does not count.
     pub(super) fn meet(
         &mut self,
         name: u32,
@@ -125,7 +125,7 @@ impl RankWindows {
         if let Some(group) = known {
             let is_same = group.attention == attention;
             if attention == Attention::State && is_same {
-                // vLLM also tells of states inside of a block. Nothing can resume there.
+                // vLLM also reports states inside of a block, at which a prompt cannot resume.
                 let is_part = block_tokens < group.block_tokens;
                 group.block_tokens = group.block_tokens.max(block_tokens);
                 return !is_part;
@@ -153,8 +153,8 @@ impl RankWindows {
         true
     }
 
-    /// A group has stored a hash. The windows, as bits, that hold the hash now and did not before;
-    /// nothing counts any more if there would be more than `entries_max`.
+    /// Applies a store of a hash by a group. Returns the windows, as bits, that hold the hash now
+    /// and did not before. Past `entries_max` the windows are lost.
     pub(super) fn store(&mut self, name: u32, hash: u64, entries_max: usize) -> u8 {
         let Some((bit, window)) = self.bit(name) else { return 0 };
         let groups = self.groups_of(window);
@@ -175,7 +175,8 @@ impl RankWindows {
         windows
     }
 
-    /// A group has removed a hash. The windows, as bits, that hold the hash no more.
+    /// Applies a removal of a hash by a group. Returns the windows, as bits, that do not hold the
+    /// hash any more.
     pub(super) fn remove(&mut self, name: u32, hash: u64) -> u8 {
         let Some((bit, window)) = self.bit(name) else { return 0 };
         let groups = self.groups_of(window);
@@ -207,7 +208,7 @@ impl RankWindows {
         (0..WINDOWS_MAX).filter(is_whole).fold(0, |all, window| all | 1 << window)
     }
 
-    /// The window of so many blocks in a row; `None` if there are too many.
+    /// The window of so many blocks in a row; `None` if the rank has too many windows.
     fn window(&mut self, need: u16) -> Option<usize> {
         let known = self.needs.iter().position(|other| *other == Some(need));
         let place = known.or_else(|| self.needs.iter().position(Option::is_none))?;
@@ -215,7 +216,7 @@ impl RankWindows {
         Some(place)
     }
 
-    /// The bit of a group, and its window.
+    /// The bit of a group, and the place of its window.
     fn bit(&self, name: u32) -> Option<(u16, usize)> {
         let place = self.groups.iter().position(|group| group.name == name)?;
         let bit = 1_u16.checked_shl(u32::try_from(place).ok()?)?;
@@ -229,8 +230,8 @@ impl RankWindows {
     }
 }
 
-/// Blocks in a row that it takes to resume: the token that is computed next is one of the window's
-/// own.
+/// Blocks in a row that resuming takes. The next token is itself part of its window, so the cache
+/// must hold a token less.
 fn need(attention: Attention, block_tokens: u32) -> Option<u16> {
     let blocks = match attention {
         Attention::Window(tokens) if block_tokens > 0 => {

@@ -129,7 +129,7 @@ impl Ages {
         taken
     }
 
-    /// Bytes allocated, roughly.
+    /// Approximate bytes of the sets.
     pub(super) fn bytes(&self) -> usize {
         let all = self.closed.iter().chain([&self.fresh]);
         let slots = all.map(|generation| generation.ids.capacity()).sum::<usize>();

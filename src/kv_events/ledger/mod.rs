@@ -59,7 +59,7 @@ pub(super) struct LedgerEntry {
 }
 
 impl Ledger {
-    /// An empty ledger. Entries of lower tiers expire `ttl` after their last store, until their tier
+    /// An empty ledger. Entries of a lower tier expire `ttl` after their last store, until the tier
     /// sends a removal. A `ttl` of 0 turns expiry off.
     pub(super) fn expiring(ttl: Duration) -> Self {
         Self { ttl, ..Self::default() }
