@@ -1,9 +1,9 @@
-//! KV-event payloads to events. Sans-IO: bytes in, one borrowed event at a time out. Understands
-//! both shapes that engines send: positional arrays (vLLM up to 0.23, SGLang up to 0.5.19) and maps
-//! with the key `type` (later ones); the batch around them is always an array
-//! `[ts, events, rank?, …]`. Unknown fields are skipped, unknown event types are reported as such,
-//! a malformed event does not hide the ones after it. Allocates at most what the payload can hold;
-//! never panics, never recurses.
+//! Decodes KV-event payloads. Sans-IO: bytes in, a borrowed event at a time out. Supports both wire
+//! forms of events: positional arrays (vLLM up to 0.23, SGLang up to 0.5.19) and maps with the key
+//! `type` (later versions). The batch around them is always an array `[ts, events, rank?, …]`.
+//! Unknown fields are skipped, unknown event types are reported as such, and the events after a
+//! malformed event are decoded. Allocates no more than the payload can fill; never panics, never
+//! recurses.
 
 use super::event::{Attention, KvEvent, Removed, Stored};
 use super::fields::{
@@ -12,43 +12,43 @@ use super::fields::{
 use super::msgpack::{MsgpackError, MsgpackReader, Value};
 use forebay_base::limits::BLOCK_BYTES_MAX;
 
-/// Tokens of a usual block: of larger ones fewer come at a time.
+/// Tokens of a usual block; a part has fewer blocks where blocks are larger.
 const USUAL_TOKENS: usize = 64;
 
-/// What a decoded batch says about itself.
+/// Fields of a batch around its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHead {
-    /// The publisher's data-parallel rank, where it is told.
+    /// The publisher's data-parallel rank, where the batch contains it.
     pub rank: Option<u32>,
 }
 
-/// Decodes payloads; keeps its scratch space between them.
+/// Decodes payloads; reuses its scratch space for the next payload.
 #[derive(Debug, Default)]
 pub struct Decoder {
     scratch: DecodeScratch,
 }
 
-/// A payload on its way to events, some blocks at a time.
+/// A payload that is being decoded, some blocks at a time.
 #[derive(Debug)]
 pub struct Batch<'p> {
     reader: MsgpackReader<'p>,
     elements: u32,
     events_left: u32,
-    long: Option<Long<'p>>,
+    pending: Option<PendingEvent<'p>>,
 }
 
-/// An event, or one part of it: the next parts continue behind its last block.
+/// An event, or a part of a long event: the next part continues behind its last block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EventPart<'a> {
-    /// The event; of a long one so many of its blocks.
+    /// The event, with the blocks of this part.
     pub event: KvEvent<'a>,
-    /// Nothing more of it follows.
+    /// No further part of the event follows.
     pub is_last: bool,
 }
 
-/// An event that names blocks, and what of it has been read.
+/// An event with blocks that is being read, and the position in it.
 #[derive(Debug)]
-struct Long<'p> {
+struct PendingEvent<'p> {
     fields: EventFields<'p>,
     is_store: bool,
     hashes: List<'p>,
@@ -56,7 +56,7 @@ struct Long<'p> {
     taken_count: usize,
 }
 
-/// Items of a list that have not been read.
+/// The unread items of a list.
 #[derive(Clone, Copy, Debug)]
 struct List<'p> {
     reader: MsgpackReader<'p>,
@@ -68,7 +68,7 @@ impl<'p> List<'p> {
         let Some(mut reader) = reader else {
             return Ok(Self { reader: MsgpackReader::new(&[]), left: 0 });
         };
-        // Each item takes at least a byte.
+        // Each item takes at least 1 byte.
         let left = usize::try_from(array(&mut reader)?).unwrap_or(usize::MAX);
         Ok(Self { reader, left: left.min(reader.remaining()) })
     }
@@ -81,13 +81,12 @@ struct DecodeScratch {
 }
 
 impl Decoder {
-    /// An empty one.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Decodes one payload. Events before a fault of the batch itself have been reported when it
+    /// Decodes a payload. Calls `on_event` for the events before a fault of the batch, and then
     /// returns the error.
     pub fn decode(
         &mut self,
@@ -101,51 +100,51 @@ impl Decoder {
         batch.head()
     }
 
-    /// The next event, or the next part of one with more than `blocks_max` blocks; `None` after the
-    /// last.
+    /// The next event, or the next part of an event with more than `blocks_max` blocks; `None`
+    /// after the last.
     pub fn next<'s, 'p: 's>(
         &'s mut self,
         batch: &mut Batch<'p>,
         blocks_max: usize,
     ) -> Result<Option<EventPart<'s>>, MsgpackError> {
-        let mut long = match batch.long.take() {
-            Some(long) => long,
+        let mut pending = match batch.pending.take() {
+            Some(pending) => pending,
             None => match batch.event()? {
                 None => return Ok(None),
-                Some(Ok(BegunEvent::Blocks(long))) => long,
-                Some(Ok(BegunEvent::Short(event))) => {
+                Some(Ok(EventHead::Blocks(pending))) => pending,
+                Some(Ok(EventHead::Short(event))) => {
                     return Ok(Some(EventPart { event, is_last: true }));
                 }
                 Some(Err(_)) => return Ok(Some(MALFORMED)),
             },
         };
         let Self { scratch } = self;
-        if scratch.read(&mut long, blocks_max.max(1)).is_err() {
+        if scratch.read(&mut pending, blocks_max.max(1)).is_err() {
             return Ok(Some(MALFORMED));
         }
-        let is_last = long.hashes.left == 0;
-        let event = scratch.part(&long);
+        let is_last = pending.hashes.left == 0;
+        let event = scratch.part(&pending);
         if !is_last {
-            long.fields.parent = scratch.hashes.last().copied();
-            long.taken_count += scratch.hashes.len();
-            long.fields.images.skip(scratch.hashes.len());
-            batch.long = Some(long);
+            pending.fields.parent = scratch.hashes.last().copied();
+            pending.taken_count += scratch.hashes.len();
+            pending.fields.images.skip(scratch.hashes.len());
+            batch.pending = Some(pending);
         }
         Ok(Some(EventPart { event, is_last }))
     }
 }
 
-/// Part of an event that cannot be read; it hides nothing that follows.
+/// Part of an event that cannot be read; later events are decoded.
 const MALFORMED: EventPart<'static> = EventPart { event: KvEvent::Malformed, is_last: true };
 
-/// An event whose head has been read.
-enum BegunEvent<'p> {
-    Blocks(Long<'p>),
+/// An event with its fields read, but not its lists.
+enum EventHead<'p> {
+    Blocks(PendingEvent<'p>),
     Short(KvEvent<'static>),
 }
 
 impl<'p> Batch<'p> {
-    /// At the first event.
+    /// Reads a payload up to its first event.
     pub fn begin(payload: &'p [u8]) -> Result<Self, MsgpackError> {
         let mut reader = MsgpackReader::new(payload);
         let elements = array(&mut reader)?;
@@ -154,15 +153,15 @@ impl<'p> Batch<'p> {
         }
         reader.skip()?;
         let events_left = array(&mut reader)?;
-        Ok(Self { reader, elements, events_left, long: None })
+        Ok(Self { reader, elements, events_left, pending: None })
     }
 
-    /// What is left of the event in hand is not wanted.
+    /// Skips the rest of the present event.
     pub fn skip_event(&mut self) {
-        self.long = None;
+        self.pending = None;
     }
 
-    /// What stands behind the events.
+    /// Reads the fields behind the events.
     fn head(mut self) -> Result<BatchHead, MsgpackError> {
         let mut rank = None;
         for position in 2..self.elements {
@@ -176,14 +175,14 @@ impl<'p> Batch<'p> {
         Ok(BatchHead { rank })
     }
 
-    /// True if what stands behind the events can be read.
+    /// True if the fields behind the events are well-formed.
     #[must_use]
     pub fn ends_well(self) -> bool {
         self.head().is_ok()
     }
 
-    /// Reads the head of the next event; the inner error is that event's own.
-    fn event(&mut self) -> Result<Option<Result<BegunEvent<'p>, MsgpackError>>, MsgpackError> {
+    /// Reads the fields of the next event; the inner error is of that event alone.
+    fn event(&mut self) -> Result<Option<Result<EventHead<'p>, MsgpackError>>, MsgpackError> {
         let Some(left) = self.events_left.checked_sub(1) else { return Ok(None) };
         self.events_left = left;
         let start = self.reader;
@@ -196,7 +195,7 @@ impl<'p> Batch<'p> {
     }
 }
 
-fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<BegunEvent<'p>, MsgpackError> {
+fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<EventHead<'p>, MsgpackError> {
     let mut fields = EventFields::default();
     let tag = match reader.value()? {
         Value::Array(length) => positional(reader, length, &mut fields)?,
@@ -206,31 +205,34 @@ fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<BegunEvent<'p>, Msg
     let is_store = match tag {
         "BlockStored" => true,
         "BlockRemoved" => false,
-        "AllBlocksCleared" => return Ok(BegunEvent::Short(KvEvent::Cleared)),
-        _ => return Ok(BegunEvent::Short(KvEvent::Unknown)),
+        "AllBlocksCleared" => return Ok(EventHead::Short(KvEvent::Cleared)),
+        _ => return Ok(EventHead::Short(KvEvent::Unknown)),
     };
     if fields.hashes.is_none() {
         return Err(MsgpackError::Type);
     }
     let hashes = List::of(fields.hashes)?;
-    // Groups that forget name blocks by their hashes alone, and often not all of those that the
-    // tokens are of.
+    // Groups without whole prefixes name blocks by hashes alone, and often fewer blocks than the
+    // tokens cover.
     let attention = Attention::from_word(fields.kind, fields.window_tokens);
     let has_tokens = is_store && attention == Attention::Whole;
     let token_ids = List::of(fields.token_ids.filter(|_| has_tokens))?;
     if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
         read_extra_keys(&mut keys, &mut fields)?;
     }
-    Ok(BegunEvent::Blocks(Long { fields, is_store, hashes, token_ids, taken_count: 0 }))
+    Ok(EventHead::Blocks(PendingEvent { fields, is_store, hashes, token_ids, taken_count: 0 }))
 }
 
 impl DecodeScratch {
-    /// Reads the next blocks of an event. One whose lists do not fit each other is never longer
-    /// than one part.
-    fn read(&mut self, long: &mut Long<'_>, blocks_max: usize) -> Result<(), MsgpackError> {
-        let hashes = long.hashes.left;
-        let token_ids = long.token_ids.left;
-        let block_tokens = usize::try_from(long.fields.block_size_tokens).unwrap_or(usize::MAX);
+    /// Reads the next blocks of an event. An event with lists that do not match has a single part.
+    fn read(
+        &mut self,
+        pending: &mut PendingEvent<'_>,
+        blocks_max: usize,
+    ) -> Result<(), MsgpackError> {
+        let hashes = pending.hashes.left;
+        let token_ids = pending.token_ids.left;
+        let block_tokens = usize::try_from(pending.fields.block_size_tokens).unwrap_or(usize::MAX);
         let blocks_max =
             blocks_max.min((blocks_max.saturating_mul(USUAL_TOKENS) / block_tokens.max(1)).max(1));
         let is_short =
@@ -245,18 +247,18 @@ impl DecodeScratch {
             let blocks = hashes.min(blocks_max);
             (blocks, blocks * block_tokens)
         } else {
-            // As many of either as tell that they do not match.
-            long.hashes.left = 0;
+            // The fewest items that show the mismatch to the caller.
+            pending.hashes.left = 0;
             (0, 1)
         };
-        self.read_hashes(&mut long.hashes, hashes)?;
-        self.read_tokens(&mut long.token_ids, token_ids)
+        self.read_hashes(&mut pending.hashes, hashes)?;
+        self.read_tokens(&mut pending.token_ids, token_ids)
     }
 
-    /// What was read last, as an event.
-    fn part<'s, 'p: 's>(&'s self, long: &Long<'p>) -> KvEvent<'s> {
-        let Long { fields, taken_count, .. } = long;
-        if !long.is_store {
+    /// The blocks that were read last, as an event.
+    fn part<'s, 'p: 's>(&'s self, pending: &PendingEvent<'p>) -> KvEvent<'s> {
+        let PendingEvent { fields, taken_count, .. } = pending;
+        if !pending.is_store {
             return KvEvent::Removed(Removed {
                 hashes: &self.hashes,
                 medium: fields.medium,
@@ -289,8 +291,8 @@ impl DecodeScratch {
         Ok(())
     }
 
-    /// Tokens, or the pairs that SGLang publishes with EAGLE: of `[a, b]` the block's own token is
-    /// `a`.
+    /// Reads tokens, or the pairs that SGLang publishes with EAGLE; in `[a, b]`, the block's token
+    /// is `a`.
     fn read_tokens(&mut self, list: &mut List<'_>, count: usize) -> Result<(), MsgpackError> {
         let reader = &mut list.reader;
         self.token_ids.clear();

@@ -1,24 +1,22 @@
-//! KV events as data, whichever engine and shape they came in.
+//! KV events as data, the same for all engines and wire forms.
 
 use super::images::BlockImages;
 
-/// One event of a batch; borrows the payload and the decoder's scratch space.
+/// An event of a batch; borrows the payload and the decoder's scratch space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvEvent<'a> {
-    /// `BlockStored`.
     Stored(Stored<'a>),
-    /// `BlockRemoved`.
     Removed(Removed<'a>),
     /// `AllBlocksCleared`: every medium and every group of the rank.
     Cleared,
-    /// A type that this version does not know.
+    /// An event type that this version does not support.
     Unknown,
     /// Bytes that are no event of a known type.
     Malformed,
 }
 
 impl KvEvent<'_> {
-    /// Blocks that it names.
+    /// Number of blocks in the event.
     #[must_use]
     pub fn block_count(&self) -> usize {
         match self {
@@ -36,65 +34,62 @@ pub struct Stored<'a> {
     pub hashes: &'a [u64],
     /// Id of the block before the first; `None` at the start of a sequence.
     pub parent: Option<u64>,
-    /// Tokens of all blocks, concatenated; none where the group does not see whole prefixes.
+    /// Tokens of all blocks, concatenated; empty where the group does not keep whole prefixes.
     pub token_ids: &'a [u32],
     /// Tokens per block of this event.
     pub block_size_tokens: u32,
-    /// Where they lie.
     pub medium: Medium,
-    /// LoRA adapter, empty for none.
+    /// LoRA adapter, empty without an adapter.
     pub lora_name: &'a str,
-    /// Cache salt, empty for none.
+    /// Cache salt, empty without a salt.
     pub cache_salt: &'a str,
-    /// Blocks from this one on depend on something that is not text and has no name (embeddings).
+    /// Blocks from this position on depend on input that is not text and has no name (embeddings).
     pub opaque_from: Option<usize>,
     /// The images in each block, by name.
     pub images: BlockImages<'a>,
     /// KV-cache group of a hybrid model (vLLM 0.20).
     pub group: Option<u32>,
-    /// How much of a prefix the group's layers see.
     pub attention: Attention,
-    /// Held by another process than the publisher (vLLM 0.26, `locality` REMOTE).
+    /// The blocks are in another process than the publisher (vLLM 0.26, `locality` REMOTE).
     pub remote: bool,
 }
 
 /// Blocks that the engine no longer holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Removed<'a> {
-    /// The engine's ids.
+    /// The engine's ids of the blocks, as in [`Stored::hashes`].
     pub hashes: &'a [u64],
-    /// Where they lay.
     pub medium: Medium,
-    /// KV-cache group.
+    /// KV-cache group, as in [`Stored::group`].
     pub group: Option<u32>,
-    /// See [`Stored::remote`].
+    /// The blocks were in another process, as in [`Stored::remote`].
     pub remote: bool,
 }
 
 impl Stored<'_> {
-    /// True if the block at that place depends on something that is not text.
+    /// True if the block at that position depends on input that is not text.
     #[must_use]
     pub fn is_opaque(&self, position: usize) -> bool {
         self.opaque_from.is_some_and(|opaque| position >= opaque)
     }
 }
 
-/// How much of a prefix the layers of a KV-cache group see (vLLM 0.22, `kv_cache_spec_kind`).
+/// Part of a prefix that the layers of a KV-cache group see (vLLM 0.22, `kv_cache_spec_kind`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attention {
-    /// All of it; also what events without the field mean.
+    /// The whole prefix; also the meaning of an absent field.
     #[default]
     Whole,
-    /// The last so many tokens, the present one included; at least 1.
+    /// The last tokens, with the present token; at least 1.
     Window(u32),
-    /// One state that stands for all of it (mamba, linear attention).
+    /// A single state of the whole prefix (Mamba, linear attention).
     State,
-    /// Part of it, by a rule that this version does not know.
+    /// Part of the prefix, by a rule that this version does not support.
     Other,
 }
 
 impl Attention {
-    /// From vLLM's words, and the tokens of a window.
+    /// Parses vLLM's word, with the tokens of a window.
     #[must_use]
     pub fn from_word(word: Option<&str>, window_tokens: Option<u32>) -> Self {
         let window = window_tokens.filter(|tokens| *tokens > 0);
@@ -112,23 +107,23 @@ impl Attention {
 /// Storage tier of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {
-    /// The accelerator's memory; also what events without the field mean.
+    /// The memory of the accelerator; also the meaning of an absent field.
     #[default]
     Device,
-    /// Memory of the host.
+    /// The memory of the host.
     Host,
     /// Disks, and stores of files or objects.
     Disk,
     /// A pool that several engines share.
     Shared,
-    /// A word that this version does not know: taken for none of the above.
+    /// A word that this version does not support.
     Unknown,
 }
 
 impl Medium {
-    /// From the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`,
-    /// `CPU_PINNED`, `DISK`, `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9. vLLM's
-    /// connector to a Mooncake store alone writes `cpu` (0.32).
+    /// Parses the engines' words: vLLM's `GPU`, `CPU`, `STORAGE`, `FS`, `OBJ`; SGLang's `GPU`,
+    /// `CPU_PINNED`, `DISK`, `EXTERNAL`. Absent before vLLM 0.10.2 and SGLang 0.5.9. Only vLLM's
+    /// connector to a Mooncake store writes `cpu` (0.32).
     #[must_use]
     pub fn from_word(word: Option<&str>) -> Self {
         match word {

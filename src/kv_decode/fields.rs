@@ -1,12 +1,12 @@
-//! The fields of one event, in either shape, and the values in them. Lists stay unread: they may be
-//! long.
+//! The fields of an event, in either wire form, and their values. Lists stay unread, because they
+//! may be long.
 
 use super::event::Medium;
 use super::images::{BlockImages, image};
 use super::msgpack::{MsgpackError, MsgpackReader, Value};
 use std::str::from_utf8;
 
-/// Fields of any event as they are met, in either shape.
+/// Fields of an event of any type, in either wire form.
 #[derive(Debug, Default)]
 pub(super) struct EventFields<'a> {
     pub(super) parent: Option<u64>,
@@ -86,15 +86,15 @@ fn field<'a>(
     name: &str,
     fields: &mut EventFields<'a>,
 ) -> Result<(), MsgpackError> {
-    let mut kept = |place: &mut Option<MsgpackReader<'a>>| {
+    let mut skip_list = |place: &mut Option<MsgpackReader<'a>>| {
         *place = Some(*reader);
         reader.skip()
     };
     match name {
-        // Lists may be long: they are read when their blocks are taken.
-        "block_hashes" => kept(&mut fields.hashes)?,
-        "token_ids" => kept(&mut fields.token_ids)?,
-        "extra_keys" => kept(&mut fields.extra_keys)?,
+        // Lists may be long: they are read when their blocks are decoded.
+        "block_hashes" => skip_list(&mut fields.hashes)?,
+        "token_ids" => skip_list(&mut fields.token_ids)?,
+        "extra_keys" => skip_list(&mut fields.extra_keys)?,
         "parent_block_hash" => fields.parent = optional(hash)(reader)?,
         "block_size" => fields.block_size_tokens = small(reader)?,
         "medium" => fields.medium = Medium::from_word(optional(text)(reader)?),
@@ -103,7 +103,7 @@ fn field<'a>(
         "group_idx" => fields.group = optional(small)(reader)?,
         "kv_cache_spec_kind" => fields.kind = optional(text)(reader)?,
         "kv_cache_spec_sliding_window" => {
-            // On a copy: what is no number is no length, and hides nothing else of the event.
+            // Read on a copy: a value that is no number is ignored, and the other fields count.
             let mut copy = *reader;
             reader.skip()?;
             fields.window_tokens = small(&mut copy).ok();
@@ -114,9 +114,9 @@ fn field<'a>(
     Ok(())
 }
 
-/// One entry per block, each nil or a list: the LoRA name, the cache salt (first block only), and
-/// items that are not text: images as `[name, offset]`, others as bytes. Names and salts are both
-/// bare strings (vLLM 0.17 to 0.33).
+/// Reads an entry per block, nil or a list: the LoRA name, the cache salt (first block only), and
+/// items that are not text: images as `[name, offset]`, other items as bytes. Names and salts are
+/// both bare strings (vLLM 0.17 to 0.33).
 pub(super) fn read_extra_keys<'a>(
     reader: &mut MsgpackReader<'a>,
     fields: &mut EventFields<'a>,
@@ -143,8 +143,8 @@ pub(super) fn read_extra_keys<'a>(
             }
             let known = match reader.value()? {
                 Value::Text(text) if text == fields.lora_name.as_bytes() => true,
-                // Behind a parent no block is the first of its sequence: there it is an image's
-                // name (vLLM 0.17 to 0.30).
+                // In an event with a parent no block is the first of its sequence, so the string
+                // is the name of an image (vLLM 0.17 to 0.30).
                 Value::Text(text)
                     if block == 0 && fields.parent.is_none() && fields.cache_salt.is_empty() =>
                 {
@@ -163,7 +163,7 @@ pub(super) fn read_extra_keys<'a>(
     Ok(())
 }
 
-/// SGLang 0.5.19 alone puts a map of metadata in the place of the LoRA name.
+/// Reads a LoRA name; only SGLang 0.5.19 has a map of metadata in its place.
 fn lora_name<'a>(
     reader: &mut MsgpackReader<'a>,
     fields: &mut EventFields<'a>,
@@ -208,8 +208,8 @@ pub(super) fn small(reader: &mut MsgpackReader<'_>) -> Result<u32, MsgpackError>
     }
 }
 
-/// Integers of either sign as their bits; digests as their last 8 bytes, which is what engines send
-/// as integer.
+/// Reads a hash: integers of either sign as their bits, digests as their last 8 bytes, because
+/// engines send these bytes as the integer.
 pub(super) fn hash(reader: &mut MsgpackReader<'_>) -> Result<u64, MsgpackError> {
     match reader.value()? {
         Value::Integer { bits, .. } => Ok(bits),
@@ -221,7 +221,7 @@ pub(super) fn hash(reader: &mut MsgpackReader<'_>) -> Result<u64, MsgpackError> 
     }
 }
 
-/// Nil as `None`.
+/// Reads nil as `None`.
 pub(super) fn optional<'a, T>(
     read: impl Fn(&mut MsgpackReader<'a>) -> Result<T, MsgpackError>,
 ) -> impl Fn(&mut MsgpackReader<'a>) -> Result<Option<T>, MsgpackError> {

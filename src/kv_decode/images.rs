@@ -1,21 +1,21 @@
-//! Images in the blocks of an event: vLLM names each image that lies in a block, and where it
-//! begins, counted from the block's first token, as `[name, offset]` among the block's keys.
+//! Images in the blocks of an event. The keys of a block contain each image of the block as
+//! `[name, offset]`; vLLM counts the offset from the block's first token.
 
 use super::msgpack::{MsgpackReader, Value};
 use forebay_base::limits::IMAGE_NAME_BYTES_MAX;
 use std::str::from_utf8;
 
-/// The images of blocks that follow each other; of none in events without.
+/// The images of successive blocks; empty in events without images.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockImages<'a> {
-    /// At the keys of the next block.
+    /// Reader at the keys of the next block.
     keys: Option<MsgpackReader<'a>>,
-    /// Blocks whose keys follow.
+    /// Number of blocks with keys to come.
     left: u32,
 }
 
-/// The images of one block in their order: name, and where it begins. That is before the block for
-/// an image that goes on in it.
+/// The images of a block in their order: name, and offset of the first token. The offset is
+/// negative for an image that began in an earlier block.
 #[derive(Clone, Debug, Default)]
 pub struct ImagesOfBlock<'a> {
     keys: Option<MsgpackReader<'a>>,
@@ -23,12 +23,12 @@ pub struct ImagesOfBlock<'a> {
 }
 
 impl<'a> BlockImages<'a> {
-    /// From the keys of so many blocks, which have been read once.
+    /// Images from the keys of so many blocks, which [`super::fields`] has checked.
     pub(super) const fn new(keys: MsgpackReader<'a>, blocks: u32) -> Self {
         Self { keys: Some(keys), left: blocks }
     }
 
-    /// Those of the next block.
+    /// The images of the next block.
     pub fn next_block(&mut self) -> ImagesOfBlock<'a> {
         let Some(reader) = self.keys.as_mut().filter(|_| self.left > 0) else {
             return ImagesOfBlock::default();
@@ -44,7 +44,7 @@ impl<'a> BlockImages<'a> {
         }
     }
 
-    /// Passes over so many blocks.
+    /// Skips so many blocks.
     pub(super) fn skip(&mut self, blocks: usize) {
         for _ in 0..blocks.min(usize::try_from(self.left).unwrap_or(0)) {
             self.next_block();
@@ -77,7 +77,7 @@ impl<'a> Iterator for ImagesOfBlock<'a> {
     }
 }
 
-/// The image that a key names, if it is one.
+/// The image in a key; `None` for other keys.
 pub(super) fn image<'a>(key: &mut MsgpackReader<'a>) -> Option<(&'a str, i32)> {
     let (Ok(Value::Array(2)), Ok(Value::Text(name)), Ok(Value::Integer { bits, .. })) =
         (key.value(), key.value(), key.value())

@@ -1,7 +1,7 @@
-//! decode: what an engine's message says of its caches, as events ([`KvEvent`]), and the
-//! MessagePack in which engines write. Sans-IO. The feeds, the recorder and the load reports call
-//! it on the control plane's thread. What is allocated fits the payload. Must never panic, recurse,
-//! or trust a length that it reads.
+//! Decodes KV-event messages of engines into events ([`KvEvent`]), and the MessagePack of these
+//! messages. Sans-IO. The feeds, the recorder and the load reports call the crate on the control
+//! plane's thread. Allocates no more than the payload can fill. Must never panic, recurse, or trust
+//! a length in a payload.
 
 mod decode;
 mod event;

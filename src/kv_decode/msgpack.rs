@@ -6,7 +6,7 @@ use rmp::Marker as M;
 use rmp::decode::{self, ValueReadError};
 use thiserror::Error;
 
-/// Why bytes are not the value that was expected. Always the engine's fault.
+/// Why bytes are not the expected value. Always the engine's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MsgpackError {
     /// The bytes end inside a value.
@@ -15,17 +15,16 @@ pub enum MsgpackError {
     /// A well-formed value of another type.
     #[error("a value has another type than expected")]
     Type,
-    /// The one byte that MessagePack never uses.
+    /// The byte that MessagePack never uses.
     #[error("the payload holds the reserved byte 0xc1")]
     Reserved,
 }
 
-/// One value; containers give only their length, their items follow.
+/// A value, or the length of a container with the items to follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// The value that stands for none.
     Nil,
-    /// True or false; no event says which.
+    /// True or false; events do not depend on which.
     Boolean,
     /// An integer of either sign as its two's complement bits.
     Integer {
@@ -38,24 +37,23 @@ pub enum Value<'a> {
     Float(f64),
     /// Text that need not be UTF-8.
     Text(&'a [u8]),
-    /// Bytes of any kind.
     Binary(&'a [u8]),
-    /// How many items follow.
+    /// Number of items to follow.
     Array(u32),
-    /// How many pairs follow.
+    /// Number of pairs to follow.
     Map(u32),
-    /// Of a type of its own, which is skipped.
+    /// An extension type, which is skipped.
     Extension,
 }
 
-/// A position in a payload.
+/// A reader at a position in a payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MsgpackReader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> MsgpackReader<'a> {
-    /// At the start of a payload.
+    /// A reader at the start of a payload.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -66,8 +64,8 @@ impl<'a> MsgpackReader<'a> {
         self.bytes.len()
     }
 
-    /// Reads an unsigned integer of up to 32 bits if one is next. Token ids are nearly all that
-    /// events hold: the general way takes several times as long.
+    /// Reads an unsigned integer of up to 32 bits, if that is next. Nearly all values of events are
+    /// token ids, and [`Self::value`] takes several times as long.
     #[inline]
     pub fn short_unsigned(&mut self) -> Option<u32> {
         let (value, rest) = match *self.bytes {
@@ -81,7 +79,7 @@ impl<'a> MsgpackReader<'a> {
         Some(value)
     }
 
-    /// Reads one value, or the header of one container.
+    /// Reads a value, or the header of a container.
     pub fn value(&mut self) -> Result<Value<'a>, MsgpackError> {
         if let Some(value) = self.short_unsigned() {
             return Ok(Value::Integer { bits: u64::from(value), negative: false });
@@ -114,7 +112,7 @@ impl<'a> MsgpackReader<'a> {
                 self.bytes = after;
                 if marker == M::Null { Value::Nil } else { Value::Boolean }
             }
-            // What is left are the eight forms of extensions.
+            // The other markers are the eight forms of extensions.
             _ => {
                 self.take(|bytes| Ok(decode::read_ext_meta(bytes)?.size))?;
                 Value::Extension
@@ -122,8 +120,8 @@ impl<'a> MsgpackReader<'a> {
         })
     }
 
-    /// Reads one value and everything inside it. Bounded by the payload: every step takes at least
-    /// a byte.
+    /// Reads a value with everything inside it. Bounded by the payload: every step takes at least a
+    /// byte.
     pub fn skip(&mut self) -> Result<(), MsgpackError> {
         let mut pending = 1_u64;
         while pending > 0 {
@@ -137,7 +135,7 @@ impl<'a> MsgpackReader<'a> {
         Ok(())
     }
 
-    /// Reads a length, then borrows so many bytes of the payload: `rmp` alone would copy them.
+    /// Reads a length, then borrows so many bytes of the payload, which `rmp` itself would copy.
     fn take(&mut self, length: ReadLength<'a>) -> Result<&'a [u8], MsgpackError> {
         let length = usize::try_from(length(&mut self.bytes).map_err(cut)?).map_err(cut)?;
         let (head, rest) = self.bytes.split_at_checked(length).ok_or(MsgpackError::Truncated)?;
@@ -148,8 +146,7 @@ impl<'a> MsgpackReader<'a> {
 
 type ReadLength<'a> = fn(&mut &'a [u8]) -> Result<u32, ValueReadError>;
 
-/// What is left of an error of `rmp` once the marker is known to fit: a slice can only end too
-/// early.
+/// Maps an error of `rmp` after a marker of the right type: the slice can only end too early.
 fn cut<E>(_: E) -> MsgpackError {
     MsgpackError::Truncated
 }
