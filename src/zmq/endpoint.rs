@@ -1,19 +1,17 @@
-//! ZMQ endpoints: as engines announce them, as people configure them, and one per rank.
+//! ZMQ endpoints: from the announcements of engines, from the configuration, and of each rank.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Where one rank's events come from.
+/// Address of a ZMQ socket, and the side that connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZmqEndpoint {
-    /// Who waits for whom.
     pub side: Side,
-    /// The address.
     pub place: ZmqAddress,
 }
 
-/// Who opens the connection.
+/// Whether the router connects or listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The engine listens; this side connects.
@@ -25,14 +23,13 @@ pub enum Side {
 /// A transport and an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZmqAddress {
-    /// `tcp://host:port`.
+    /// An address of the form `tcp://host:port`.
     Tcp {
-        /// Host name or address.
+        /// Host name or IP address.
         host: String,
-        /// Port.
         port: u16,
     },
-    /// `ipc:///path`.
+    /// A Unix socket, `ipc:///path`.
     Ipc(PathBuf),
 }
 
@@ -48,8 +45,8 @@ pub enum EndpointError {
 }
 
 impl ZmqEndpoint {
-    /// Reads an endpoint: `*`, `0.0.0.0` and `[::]` stand for the worker's host; a leading `bind:`
-    /// means that the engine connects to us.
+    /// Parses an endpoint. `*`, `0.0.0.0` and `[::]` mean the worker's host; with a leading `bind:`
+    /// the engine connects to the router.
     pub fn parse(text: &str, worker_host: &str) -> Result<Self, EndpointError> {
         let form = || EndpointError::Form(text.to_owned());
         let (side, address) = match text.strip_prefix("bind:") {
@@ -73,9 +70,9 @@ impl ZmqEndpoint {
         Ok(Self { side, place: ZmqAddress::Tcp { host: host.to_owned(), port } })
     }
 
-    /// Reads an endpoint as an engine announces its own: it listens where the host is a wildcard or
-    /// its own address, else it connects to somebody at that address (vLLM and SGLang decide by the
-    /// same rule).
+    /// Parses the endpoint that an engine announces. The engine listens if the host is a wildcard
+    /// or the engine's own address; else the engine connects to that address. vLLM and SGLang
+    /// decide by the same rule.
     pub fn announced(
         text: &str,
         worker_host: &str,
@@ -107,14 +104,14 @@ impl ZmqEndpoint {
         }
     }
 
-    /// The endpoint of a rank for the side that listens there. Port 0 asks for any port.
+    /// The endpoint of a rank for the side that listens there. Port 0 requests any port.
     pub fn listening(&self, dp_rank: u32) -> Result<Self, EndpointError> {
         let is_any_port = matches!(self.place, ZmqAddress::Tcp { port: 0, .. });
         let endpoint = if is_any_port { self.clone() } else { self.of_rank(dp_rank)? };
         Ok(Self { side: Side::Bind, ..endpoint })
     }
 
-    /// The same place with another port, seen from the side that connects.
+    /// The same address with another port, for the side that connects.
     #[must_use]
     pub fn with_port(mut self, new_port: u16) -> Self {
         if let ZmqAddress::Tcp { port, .. } = &mut self.place {

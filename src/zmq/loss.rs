@@ -1,21 +1,19 @@
-//! Why connections end, in the few words that metrics know.
+//! Why connections end, as a metrics label.
 
-/// Why a connection ended; the words are the metrics label `reason`.
+/// Why a connection ended, the metrics label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossReason {
-    /// The engine closed it.
+    /// The engine closed the connection.
     Closed,
-    /// The system reported an error.
+    /// The operating system reported an error.
     Io,
-    /// The other side broke the protocol.
+    /// The peer broke the protocol.
     Protocol,
-    /// Nothing came although something had to: no answer to a PING, or events that only a replay
-    /// knew of.
+    /// The peer sent no answer to a PING, or a replay contained events that the stream lacked.
     Silent,
 }
 
 impl LossReason {
-    /// All, with their metrics label.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Closed, "closed"),
         (Self::Io, "io"),

@@ -1,11 +1,11 @@
-//! A connection to an engine's publisher or replay socket, or to a subscriber of ours: ZMTP over
-//! TCP or a Unix socket, opened from either side. One peer at a time; when it goes away the
-//! connection ends and the feed opens the next one.
+//! A connection to an engine's publisher or replay socket, or to a subscriber of this process: ZMTP
+//! over TCP or a Unix socket, opened from either side. A connection has a single peer. When the
+//! peer goes away, the connection ends and the feed opens the next.
 //!
-//! Written by hand because the published client does not report a peer that closes in good order:
-//! the feed would wait on a dead socket for ever and keep routing to blocks that are gone. For the
-//! same reason a quiet publisher is asked for a sign of life (PING) where it speaks ZMTP 3.1, as
-//! libzmq does since 4.3.3.
+//! Written by hand because the published client does not report an orderly close by the peer: the
+//! feed would wait on a dead socket for ever, and the router would match blocks that are gone. For
+//! the same reason a silent publisher gets a PING if it supports ZMTP 3.1, as libzmq does since
+//! 4.3.3.
 
 use super::endpoint::{Side, ZmqAddress, ZmqEndpoint};
 use super::loss::LossReason;
@@ -23,37 +23,36 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// For the connection and its handshake.
+/// Timeout of the connection, and of its handshake.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
-/// Idle time after which the kernel asks whether the peer's machine is still there.
+/// Idle time after which the kernel sends TCP keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// A publisher that was silent for so long is asked for a sign of life; after as long again it
-/// counts as gone.
+/// A publisher that was silent for this long gets a PING; after as long again the connection ends.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 * 1024;
 
-/// Why there is no connection, or no more.
+/// Why a connection could not be opened, or ended.
 #[derive(Debug, Error)]
 pub enum SocketError {
-    /// The system's word.
+    /// The operating system reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The peer's fault.
+    /// The peer broke the protocol.
     #[error("{0}")]
     Zmtp(#[from] ZmtpError),
-    /// No answer.
+    /// The peer did not answer in time.
     #[error("no answer in time")]
     TimedOut,
-    /// Closed by the peer.
+    /// The peer closed the connection.
     #[error("the engine closed the connection")]
     Closed,
-    /// Nothing comes although something has to.
+    /// No data arrives on an open connection, although the peer must send some.
     #[error("the connection is dead: nothing comes through, and nobody closed it")]
     Silent,
 }
 
 impl SocketError {
-    /// The word for the metrics.
+    /// The reason for the metrics.
     #[must_use]
     pub fn reason(&self) -> LossReason {
         match self {
@@ -68,19 +67,19 @@ impl SocketError {
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// Where connections come from: accepts those that connect to us; nothing is open where we connect.
+/// Source of connections: a listening socket, or the address that this side connects to.
 #[derive(Debug)]
 pub enum ZmqSource {
-    /// Connects to a place.
+    /// This side connects to the address.
     Connect(ZmqAddress),
-    /// Listens on TCP.
+    /// The peer connects over TCP.
     Tcp(TcpListener),
-    /// Listens on a Unix socket.
+    /// The peer connects over a Unix socket.
     Ipc(UnixListener),
 }
 
 impl ZmqSource {
-    /// Prepares for an endpoint; opens the listening socket where there is one.
+    /// Opens the listening socket of an endpoint, if this side listens.
     ///
     /// # Errors
     /// When the address cannot be listened on.
@@ -94,7 +93,7 @@ impl ZmqSource {
         })
     }
 
-    /// The TCP port that is listened on, if one is.
+    /// The TCP port of the listening socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
@@ -106,7 +105,7 @@ impl ZmqSource {
     /// The next connection, subscribed and ready.
     ///
     /// # Errors
-    /// [`SocketError`] when there is none.
+    /// [`SocketError`] when the connection or its handshake fails.
     pub async fn subscribe(&self, topic: &str) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Subscriber, &subscription(topic)).await
     }
@@ -116,10 +115,10 @@ impl ZmqSource {
         self.open_with(SocketKind::Dealer, &message(parts)).await
     }
 
-    /// The next connection of a subscriber; what it asks for comes as messages.
+    /// The next connection of a subscriber, which sends its subscriptions as messages.
     ///
     /// # Errors
-    /// [`SocketError`] when there is none, or the peer is no subscriber.
+    /// [`SocketError`] when the connection fails, or the peer is no subscriber.
     pub async fn publish(&self) -> Result<Connection, SocketError> {
         self.open_with(SocketKind::Publisher, &[]).await
     }
@@ -151,8 +150,8 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Socke
     }
 }
 
-/// A socket file that nobody listens on any more was left by a process that was killed: it must not
-/// be in the way.
+/// Listens on a Unix socket. Replaces a socket file without a listener, which a killed process has
+/// left.
 async fn listen_on(path: &Path) -> io::Result<UnixListener> {
     let in_use = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => error,
@@ -169,7 +168,7 @@ async fn listen_on(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// A machine that vanished sends no FIN; the kernel's probes notice.
+/// Enables keepalive probes, because a machine that vanished sends no FIN.
 fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
     let probes = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
@@ -183,26 +182,26 @@ fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
 pub struct Connection {
     stream: Box<dyn Stream>,
     inbox: ZmtpInbox,
-    /// Where the peer is asked for signs of life.
+    /// PING timer, for peers that answer PING.
     pulse: Option<Pulse>,
 }
 
 struct Pulse {
-    /// When the silence is long enough to do something.
+    /// Time for a PING, or for the end of the connection after a PING.
     due: Instant,
-    /// A PING is under way.
-    asked: bool,
-    /// The silence that is long enough.
+    /// A PING is on its way.
+    is_ping_sent: bool,
+    /// Silence before a PING.
     after: Duration,
 }
 
 impl Pulse {
-    fn heard(after: Duration) -> Self {
-        Self { due: Instant::now() + after, asked: false, after }
+    fn restart(after: Duration) -> Self {
+        Self { due: Instant::now() + after, is_ping_sent: false, after }
     }
 }
 
-/// A message as it goes over the wire.
+/// The bytes of a message on the wire.
 #[must_use]
 pub fn encode_message(parts: &[&[u8]]) -> Vec<u8> {
     message(parts)
@@ -238,12 +237,13 @@ impl Connection {
         }
         self.stream.write_all(first).await?;
         if answers_ping && kind == SocketKind::Subscriber {
-            self.pulse = Some(Pulse::heard(HEARTBEAT));
+            self.pulse = Some(Pulse::restart(HEARTBEAT));
         }
         Ok(())
     }
 
-    /// Waits for the next message. Its parts stay readable until [`Connection::done`]. Cancel-safe.
+    /// Waits for the next message, with parts that stay readable until [`Connection::done`].
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`SocketError`] at the end of the connection.
@@ -263,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message as [`encode_message`] makes it.
+    /// Sends a message that [`encode_message`] has encoded.
     ///
     /// # Errors
     /// [`SocketError`] when the connection has ended.
@@ -271,35 +271,35 @@ impl Connection {
         Ok(self.stream.write_all(encoded).await?)
     }
 
-    /// Bytes of a part.
+    /// The bytes of a part.
     #[must_use]
     pub fn part(&self, range: &Range<usize>) -> &[u8] {
         self.inbox.slice(range)
     }
 
-    /// Asks a silent publisher after this time instead of [`HEARTBEAT`].
+    /// Sends a PING after this silence instead of [`HEARTBEAT`].
     pub fn set_heartbeat(&mut self, after: Duration) {
-        self.pulse = self.pulse.take().map(|_| Pulse::heard(after));
+        self.pulse = self.pulse.take().map(|_| Pulse::restart(after));
     }
 
-    /// Lets go of a message.
+    /// Frees the bytes of a message.
     pub fn done(&mut self, end: usize) {
         self.inbox.consume(end);
     }
 
-    /// Waits for more bytes; meanwhile asks a silent peer whether it is still there.
+    /// Waits for more bytes, and sends a PING to a silent peer.
     async fn fill(&mut self) -> Result<(), SocketError> {
         loop {
             let Some(pulse) = &mut self.pulse else { return self.read().await };
-            let Pulse { due, asked, after } = *pulse;
+            let Pulse { due, is_ping_sent, after } = *pulse;
             match timeout_at(due, self.read()).await {
                 Ok(read) => {
-                    self.pulse = Some(Pulse::heard(after));
+                    self.pulse = Some(Pulse::restart(after));
                     return read;
                 }
-                Err(_) if asked => return Err(SocketError::Silent),
+                Err(_) if is_ping_sent => return Err(SocketError::Silent),
                 Err(_) => {
-                    self.pulse = Some(Pulse { asked: true, ..Pulse::heard(after) });
+                    self.pulse = Some(Pulse { is_ping_sent: true, ..Pulse::restart(after) });
                     self.stream.write_all(&ping()).await?;
                 }
             }

@@ -1,34 +1,35 @@
-//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as feeds need it: NULL security, a SUB with one
-//! subscription, a DEALER, multipart messages. Sans-IO. A claimed length is compared with a limit
-//! before anything is reserved.
+//! ZMTP 3.0 (rfc.zeromq.org/spec/23) as far as feeds need it: NULL security, a SUB with a single
+//! subscription, a DEALER, a PUB, multipart messages. Sans-IO. A claimed length is compared with a
+//! limit before memory is reserved.
 
 use std::ops::Range;
 use thiserror::Error;
 
-/// Largest message taken; engines' batches are a few kilobytes, a replayed one some hundred.
+/// Largest message that is accepted. Engines send batches of a few kilobytes, and replayed batches
+/// of some hundred.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Most parts of one message; engines send three.
+/// Most parts of a message; engines send three.
 pub const PARTS_MAX: usize = 8;
-/// A buffer above this is given back once it is empty.
-const KEPT_BYTES_MAX: usize = 1024 * 1024;
+/// A larger buffer is freed once it is empty.
+const IDLE_BYTES_MAX: usize = 1024 * 1024;
 
 const FLAG_MORE: u8 = 1;
 const FLAG_LONG: u8 = 2;
 const FLAG_COMMAND: u8 = 4;
 
-/// Bytes of a greeting.
+/// Length of a greeting in bytes.
 pub const GREETING_BYTES: usize = 64;
 
-/// Why a peer cannot be listened to.
+/// Faults of a peer in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ZmtpError {
-    /// Something else than ZeroMQ answers there, or ZMTP before 3.0.
+    /// The peer does not support ZMTP, or a version before 3.0 only.
     #[error("the peer does not speak ZMTP 3")]
     Greeting,
-    /// CURVE or PLAIN.
+    /// The peer requires CURVE or PLAIN.
     #[error("the peer asks for ZeroMQ security, which is not supported")]
     Security,
-    /// Another socket type than belongs to ours.
+    /// The socket type of the peer does not match the type of this side.
     #[error("the peer is another kind of ZeroMQ socket than expected there")]
     SocketType,
     /// A frame or message past the limits.
@@ -41,7 +42,7 @@ pub enum ZmtpError {
     Framing,
 }
 
-/// What this side says first.
+/// The greeting of this side.
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     let head = [0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
@@ -52,8 +53,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Is this the greeting of a peer that can be talked to? Says whether it answers PING, which came
-/// with ZMTP 3.1.
+/// Checks the greeting of a peer. True if the peer answers PING, which came with ZMTP 3.1.
 pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<bool, ZmtpError> {
     let [0xff, _, _, _, _, _, _, _, _, signature, version, minor, rest @ ..] = bytes else {
         return Err(ZmtpError::Greeting);
@@ -68,14 +68,14 @@ pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<bool, ZmtpError> {
     Ok(*version > 3 || *minor > 0)
 }
 
-/// Which socket this side is.
+/// Socket type of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketKind {
-    /// Listens to a publisher.
+    /// Receives messages of a publisher.
     Subscriber,
-    /// Talks to a ROUTER.
+    /// Sends requests to a ROUTER.
     Dealer,
-    /// Is listened to, as engines are.
+    /// Sends messages to subscribers, as engines do.
     Publisher,
 }
 
@@ -88,7 +88,7 @@ impl SocketKind {
         }
     }
 
-    fn talks_to(self, peer: &[u8]) -> bool {
+    fn is_peer_of(self, peer: &[u8]) -> bool {
         match self {
             Self::Subscriber => peer == b"PUB" || peer == b"XPUB",
             Self::Dealer => peer == b"ROUTER",
@@ -116,19 +116,19 @@ pub fn message(parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The message that subscribes to all topics with that prefix.
+/// The subscription to all topics with a prefix.
 pub(super) fn subscription(prefix: &str) -> Vec<u8> {
     let mut body = vec![1];
     body.extend_from_slice(prefix.as_bytes());
     frame(0, &mut body)
 }
 
-/// Asks the peer for a sign of life. No time to live: it need not watch this side.
+/// A PING without a time to live, because the peer need not watch this side.
 pub(super) fn ping() -> Vec<u8> {
     frame(FLAG_COMMAND, &mut b"\x04PING\0\0".to_vec())
 }
 
-/// The answer to a command, where one is due (PING of ZMTP 3.1: its context comes back).
+/// The answer to a command, if the command needs it: the PONG to a PING of ZMTP 3.1, with its context.
 pub fn answer(command: &[u8]) -> Option<Vec<u8>> {
     let context = command.strip_prefix(b"\x04PING")?.get(2..)?;
     let mut body = b"\x04PONG".to_vec();
@@ -136,7 +136,7 @@ pub fn answer(command: &[u8]) -> Option<Vec<u8>> {
     Some(frame(FLAG_COMMAND, &mut body))
 }
 
-/// Is this the READY of a socket that this one can talk to?
+/// Checks the READY command of a peer. Its socket type must match `kind`.
 pub fn check_ready(command: &[u8], kind: SocketKind) -> Result<(), ZmtpError> {
     let mut rest = command.strip_prefix(b"\x05READY").ok_or(ZmtpError::Framing)?;
     while let Some((length, after)) = rest.split_first() {
@@ -146,7 +146,7 @@ pub fn check_ready(command: &[u8], kind: SocketKind) -> Result<(), ZmtpError> {
         let size = usize::try_from(u32::from_be_bytes(*size)).map_err(|_| ZmtpError::Framing)?;
         let (value, after) = after.split_at_checked(size).ok_or(ZmtpError::Framing)?;
         if name.eq_ignore_ascii_case(b"socket-type") {
-            return if kind.talks_to(value) { Ok(()) } else { Err(ZmtpError::SocketType) };
+            return if kind.is_peer_of(value) { Ok(()) } else { Err(ZmtpError::SocketType) };
         }
         rest = after;
     }
@@ -166,16 +166,16 @@ fn frame(flags: u8, body: &mut Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Something whole that has arrived; ranges are positions in the inbox until it is consumed.
+/// A whole command or message; ranges are positions in the inbox until it is consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// A command's body.
+    /// The body of a command.
     Command(Range<usize>),
     /// The parts of a message.
     Message(Vec<Range<usize>>),
 }
 
-/// Bytes that have arrived and are not consumed yet.
+/// Received bytes that are not consumed yet.
 #[derive(Debug, Default)]
 pub struct ZmtpInbox {
     bytes: Vec<u8>,
@@ -183,7 +183,7 @@ pub struct ZmtpInbox {
 }
 
 impl ZmtpInbox {
-    /// Where the socket writes what it reads.
+    /// Buffer that the socket appends received bytes to.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -193,7 +193,7 @@ impl ZmtpInbox {
         self.bytes.get(range.clone()).unwrap_or(&[])
     }
 
-    /// Takes the first bytes off, if that many are there.
+    /// Consumes the first `N` bytes, if that many are there.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let taken = *self.bytes.get(self.start..)?.first_chunk::<N>()?;
         self.start += N;
@@ -232,7 +232,7 @@ impl ZmtpInbox {
         if self.start == self.bytes.len() {
             self.start = 0;
             self.bytes.clear();
-            if self.bytes.capacity() > KEPT_BYTES_MAX {
+            if self.bytes.capacity() > IDLE_BYTES_MAX {
                 self.bytes = Vec::new();
             }
         } else if self.start > self.bytes.len() / 2 {
