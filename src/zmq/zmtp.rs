@@ -128,7 +128,7 @@ pub(super) fn ping() -> Vec<u8> {
     frame(FLAG_COMMAND, &mut b"\x04PING\0\0".to_vec())
 }
 
-/// The answer to a command, if the command needs it: the PONG to a PING of ZMTP 3.1, with its context.
+/// The answer to a command, if any: the PONG to a PING of ZMTP 3.1, with the context of the PING.
 pub fn answer(command: &[u8]) -> Option<Vec<u8>> {
     let context = command.strip_prefix(b"\x04PING")?.get(2..)?;
     let mut body = b"\x04PONG".to_vec();
