@@ -1,7 +1,7 @@
-//! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] makes
-//! bytes, [`RecordingDecoder`] takes them, in whatever pieces they come. Claimed sizes are compared
-//! with limits and with what DEFLATE can do, and memory grows with what is unpacked, not with what
-//! is claimed.
+//! Chunks: messages packed together, each chunk with its checksums. Sans-IO: [`ChunkWriter`] writes
+//! bytes, [`RecordingDecoder`] reads them in pieces of any size. Claimed sizes are compared with
+//! limits and with the ratio of DEFLATE, and memory grows with the unpacked bytes, not with the
+//! claimed size.
 
 use super::format::{PLAIN_BYTES_MAX, RecordingDamage, RecordingError, RecordingHeader};
 use super::message::RecordedMessage;
@@ -12,7 +12,7 @@ use forebay_snapshot::framing::{
 
 const CHUNK_MARK: [u8; 4] = *b"CHNK";
 const END_MARK: [u8; 4] = *b"DONE";
-/// Plain bytes after which a chunk is closed: enough to pack well, little to lose in a crash.
+/// Plain bytes after which a chunk is closed: enough to pack well, and few to lose in a crash.
 const CHUNK_BYTES_AIM: usize = 256 * 1024;
 
 /// Collects messages and closes chunks.
@@ -26,17 +26,17 @@ pub struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    /// For a recording of that many sources.
+    /// A writer for a recording of that many sources.
     #[must_use]
     pub fn new(source_count: usize) -> Self {
         Self { source_count, plain: Vec::new(), packed: Vec::new(), message_count: 0, last_ns: 0 }
     }
 
-    /// Adds a message. A time before that of the message before becomes that time. Appends a chunk
-    /// to `out` when one is full.
+    /// Adds a message. A time before the time of the previous message becomes that time. Appends a
+    /// full chunk to `out`.
     ///
     /// # Errors
-    /// [`RecordingError::Message`] if it names no source of the recording.
+    /// [`RecordingError::Message`] if the recording has no such source.
     pub fn push(
         &mut self,
         message: &RecordedMessage<'_>,
@@ -57,7 +57,7 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Appends what is collected as a chunk; nothing if nothing is.
+    /// Appends the collected messages as a chunk, if there are any.
     pub fn close_chunk(&mut self, out: &mut Vec<u8>) {
         if self.message_count == 0 {
             return;
@@ -69,64 +69,64 @@ impl ChunkWriter {
         self.plain.shrink_to(2 * CHUNK_BYTES_AIM);
     }
 
-    /// Appends what is collected and the end mark.
+    /// Appends the collected messages and the end mark.
     pub fn finish(mut self, out: &mut Vec<u8>) {
         self.close_chunk(out);
         put_chunk(END_MARK, &[], 0, 0, out);
     }
 }
 
-/// Appends a chunk of packed messages. [`ChunkWriter`] does this; tests do it with bytes that
-/// nobody would write.
+/// Appends a chunk of packed messages. [`ChunkWriter`] calls this; tests call it with invalid
+/// bytes.
 pub fn frame_chunk(packed: &[u8], plain_bytes: usize, message_count: u32, out: &mut Vec<u8>) {
     put_chunk(CHUNK_MARK, packed, plain_bytes, message_count, out);
 }
 
-/// What [`RecordingDecoder::step`] found.
+/// Result of a [`RecordingDecoder::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeStep {
-    /// Nothing whole yet: that many bytes are needed from the same place, counted from its start.
+    /// The part is incomplete: call again with more bytes from the same start.
     NeedMore {
-        /// At least this many, this time more than there were.
+        /// Least number of bytes from that start, more than there were.
         bytes: usize,
     },
-    /// The header, which stands in [`RecordingDecoder::header`] now.
+    /// The header, which is in [`RecordingDecoder::header`] now.
     Header {
-        /// Bytes to let go.
+        /// Bytes to consume before the next step.
         used_bytes: usize,
     },
-    /// A chunk, whose messages stand in [`RecordingDecoder::messages`] now.
+    /// A chunk with its messages in [`RecordingDecoder::messages`] now.
     Chunk {
-        /// Bytes to let go.
+        /// Bytes to consume before the next step.
         used_bytes: usize,
     },
-    /// The end mark.
+    /// The end mark of the recording.
     End {
-        /// Bytes to let go; none may follow.
+        /// Bytes to consume; no bytes may follow.
         used_bytes: usize,
     },
 }
 
-/// Reads a recording from front to back. After an error it is of no further use.
+/// Reads a recording from front to back. Must not be used after an error.
 #[derive(Debug, Default)]
 pub struct RecordingDecoder {
     header: Option<RecordingHeader>,
     plain: Vec<u8>,
     message_count: usize,
     last_ns: u64,
-    /// Offset in the file of what comes next.
+    /// Offset of the next part in the file.
     at: u64,
     ended: bool,
 }
 
 impl RecordingDecoder {
-    /// At the start of a recording.
+    /// A decoder at the start of a recording.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The header, once it was read.
+    /// The header; `None` before [`DecodeStep::Header`].
     #[must_use]
     pub fn header(&self) -> Option<&RecordingHeader> {
         self.header.as_ref()
@@ -138,7 +138,8 @@ impl RecordingDecoder {
         self.at
     }
 
-    /// Takes the next part off the front of `bytes`, which must go on where the part before ended.
+    /// Reads the next part from the front of `bytes`, which must start at the end of the part
+    /// before.
     ///
     /// # Errors
     /// [`RecordingError`] when the bytes are no recording or damaged.
@@ -156,7 +157,7 @@ impl RecordingDecoder {
         Ok(step)
     }
 
-    /// The messages of the chunk that the last step has found.
+    /// The messages of the last step's chunk.
     pub fn messages(&self) -> impl Iterator<Item = RecordedMessage<'_>> {
         let mut reader = NumberReader(&self.plain);
         let mut base_ns = 0;
@@ -202,7 +203,7 @@ impl RecordingDecoder {
         Ok(DecodeStep::Chunk { used_bytes })
     }
 
-    /// Unpacks a chunk and makes sure that every message in it can be read.
+    /// Unpacks a chunk and checks every message in it.
     fn unpack(&mut self, packed: &[u8], head: &ChunkHead) -> Result<(), RecordingError> {
         if !unpack(packed, head.plain_bytes, &mut self.plain) {
             return Err(self.damaged(RecordingDamage::Packing));

@@ -1,5 +1,5 @@
-//! Recordings on disk: the codec over files, one chunk in memory. Blocking; for commands, never for
-//! a router's threads.
+//! Recordings on disk: the codec over files, with a single chunk in memory. Blocking, so only for
+//! commands, never for a router's threads.
 
 use super::chunk::{ChunkWriter, DecodeStep, RecordingDecoder};
 use super::format::{RecordingEnd, RecordingError, RecordingHeader};
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Bytes of one read.
+/// Most bytes of a read.
 const READ_BYTES: u64 = 256 * 1024;
 
-/// Writes a recording.
+/// Writes a recording to a file.
 #[derive(Debug)]
 pub struct FileWriter {
     file: File,
@@ -21,10 +21,10 @@ pub struct FileWriter {
 }
 
 impl FileWriter {
-    /// Creates the file and writes the header. A file that exists is left alone.
+    /// Creates the file and writes the header. Never changes an existing file.
     ///
     /// # Errors
-    /// When it exists or cannot be written, or the header is too large.
+    /// When the file exists or cannot be written, or the header is too large.
     pub fn create(path: &Path, header: &RecordingHeader) -> io::Result<Self> {
         let mut out = Vec::new();
         header.encode(&mut out).map_err(invalid)?;
@@ -35,7 +35,7 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// Adds a message; full chunks go to the file.
+    /// Adds a message, and writes full chunks to the file.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -46,7 +46,7 @@ impl FileWriter {
         self.write_out()
     }
 
-    /// Puts what was added into the file, so that a crash does not lose it.
+    /// Writes all added messages to the file, so that a crash of the process does not lose them.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -94,7 +94,7 @@ impl FileReader {
     /// Opens a recording and reads its header.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// When the file cannot be read, or is no recording.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let decoder = RecordingDecoder::new();
@@ -108,17 +108,17 @@ impl FileReader {
         Ok(reader)
     }
 
-    /// What the recording says about itself.
+    /// The header of the recording.
     #[must_use]
     pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
-    /// Reads the next chunk, whose messages are then in [`FileReader::messages`]; `Some` says how
-    /// the recording ends, if it does so here.
+    /// Reads the next chunk into [`FileReader::messages`]. At the end of the recording, returns how
+    /// the recording ends.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged here.
+    /// When the file cannot be read, or is damaged here.
     pub fn next_chunk(&mut self) -> io::Result<Option<RecordingEnd>> {
         match self.step()? {
             Some(DecodeStep::End { .. }) => {
@@ -157,8 +157,8 @@ impl FileReader {
         }
     }
 
-    /// Reads until `wanted` bytes are there, in steps, so that a claimed size reserves nothing;
-    /// false at the end of the file.
+    /// Reads until there are `wanted` bytes, in steps, so that a claimed size does not reserve
+    /// memory; false at the end of the file.
     fn fill(&mut self, wanted: usize) -> io::Result<bool> {
         self.bytes.drain(..self.start);
         self.start = 0;
@@ -172,28 +172,25 @@ impl FileReader {
     }
 }
 
-/// A recording at a glance.
+/// Header and totals of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// What it says about itself.
     pub header: RecordingHeader,
-    /// Messages in it.
+    /// Number of messages, without ends of connections.
     pub messages: u64,
-    /// Notes that a connection ended.
+    /// Number of recorded ends of connections.
     pub disconnects: u64,
     /// Bytes of all frames.
     pub frame_bytes: u64,
     /// From the start of the recording to its last message, in nanoseconds.
     pub duration_ns: u64,
-    /// How it ends.
     pub end: RecordingEnd,
 }
 
-/// Reads a whole recording and checks all of it, so that nothing is done with half of a damaged
-/// one.
+/// Reads and checks a whole recording, so that a command does not use half of a damaged recording.
 ///
 /// # Errors
-/// When it cannot be read, is none, or is damaged anywhere.
+/// When the file cannot be read, is no recording, or is damaged anywhere.
 pub fn inspect(path: &Path) -> io::Result<Summary> {
     let mut reader = FileReader::open(path)?;
     let mut summary = Summary {

@@ -18,119 +18,117 @@
 //! u64 checksum of the five numbers above
 //! packed bytes: raw DEFLATE (RFC 1951) of the messages
 //! message  varint time                   ns since the start for the first of a chunk,
-//! since the one before for others
+//! since the message before for later messages
 //! varint source                 position in the source list
 //! varint frames                 0 to 8; 0: the connection to the source ended here
-//! frames times: varint bytes, bytes as they came
+//! frames times: varint bytes, the bytes of the frame
 //! end      a chunk header with the mark 'DONE', 0 packed and 0 plain bytes, 0 messages
 //! ```
 //!
-//! Nothing follows the end. Chunks stand alone, so a file that ends early (a crash, a full disk) is
-//! good up to its last whole chunk. Lengths have a checksum of their own, so that a damaged length
-//! is not taken for an early end.
+//! No bytes follow the end. Chunks do not depend on each other, so a file that ends early (a crash,
+//! a full disk) is valid up to its last whole chunk. Lengths have a checksum of their own, so that
+//! a damaged length does not look like an early end.
 
 use forebay_snapshot::framing::NumberReader;
 use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version that is written. Version 1 is read too.
+/// Version of new recordings. Version 1 can be read too.
 pub const VERSION: u16 = 2;
-/// Recordings of KV events alone, without kinds of sources.
+/// Version of recordings of KV events only, without kinds of sources.
 const VERSION_OF_EVENTS: u16 = 1;
-/// Most sources of one recording.
+/// Most sources of a recording.
 pub(super) const SOURCES_MAX: usize = 1_024;
 /// Largest message, frames together: the limit of the sockets that feeds read.
 pub const MESSAGE_BYTES_MAX: usize = forebay_zmq::zmtp::MESSAGE_BYTES_MAX;
-/// Most plain bytes of a chunk: one message of the largest size, or many small ones.
+/// Most plain bytes of a chunk: a message of the largest size, or many small messages.
 pub(super) const PLAIN_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 64 * 1024;
 
 const MAGIC: [u8; 8] = *b"\x89FKV\r\n\x1a\n";
 /// Magic, version, sources, bytes of the list, start.
 const FIXED_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
-/// Longest source list that is believed: every name of the largest size that is written.
+/// Longest source list that is accepted: the largest number of sources with the longest names.
 const LIST_BYTES_MAX: usize = SOURCES_MAX * (2 * (NAME_BYTES_MAX + 2) + 1);
 const NAME_BYTES_MAX: usize = 1_024;
 
-/// What a recording says before its first message.
+/// Header of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingHeader {
-    /// When it began, in nanoseconds since 1970.
+    /// Start of the recording, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// What was recorded; messages name sources by their position here.
+    /// Recorded streams; messages refer to a source by its position here.
     pub sources: Vec<SourceName>,
 }
 
-/// One recorded stream.
+/// A recorded stream, as named in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceName {
-    /// Where it was heard.
+    /// Endpoint of the publisher or the router.
     pub endpoint: String,
-    /// Prefix of the topics that were asked for.
+    /// Prefix of the topics subscribed to.
     pub topic: String,
-    /// What its messages are.
     pub kind: SourceKind,
 }
 
-/// What the messages of a source are.
+/// Kind of a source's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceKind {
-    /// KV events of one rank, as they came.
+    /// KV events of a rank, as received.
     #[default]
     Events,
-    /// Notes of requests, of one router.
+    /// Notes of requests by a router.
     Requests,
 }
 
-/// Why bytes are not a recording, or not one that can be used.
+/// Why bytes are not a usable recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordingError {
-    /// Another kind of file.
+    /// A file of another kind.
     #[error(
         "not a recording of KV events: it does not begin with the magic bytes 89 46 4b 56 0d 0a 1a 0a"
     )]
     Foreign,
-    /// Written by a later version.
+    /// A recording of a later version.
     #[error("a recording of version {0}; this program reads versions 1 to {VERSION}")]
     Version(u16),
-    /// Too short to have any message.
+    /// The file ends within its header.
     #[error("the recording ends within its header")]
     HeaderCut,
-    /// Bytes are not what was written.
+    /// The bytes have changed since they were written.
     #[error("damaged at byte {at}: {what}")]
     Damaged {
         /// Offset in the file.
         at: u64,
-        /// What does not hold.
         what: RecordingDamage,
     },
-    /// More than the format can hold, when writing.
+    /// Too many sources, or too long a name, when writing.
     #[error(
         "a recording has 1 to {SOURCES_MAX} sources with names of at most {NAME_BYTES_MAX} bytes"
     )]
     Sources,
-    /// A message past its limits, when writing.
+    /// A message past the limits, when writing.
     #[error(
         "a message is larger than {MESSAGE_BYTES_MAX} bytes, has more than 8 frames, or names no source"
     )]
     Message,
 }
 
-/// What does not hold in a damaged recording.
+/// The damaged part of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingDamage {
-    /// The header's checksum, or what it covers.
+    /// The header's checksum, or bytes under it.
     Header,
     /// A chunk header's checksum, mark or sizes.
     ChunkHeader,
     /// The checksum of a chunk's bytes.
     Checksum,
-    /// Bytes that are no DEFLATE, or of another size than was said.
+    /// Bytes that are no DEFLATE, or do not have the size in the chunk header.
     Packing,
     /// A message that does not follow the format.
     Message,
-    /// Bytes after the end.
+    /// There are bytes after the end mark.
     AfterEnd,
 }
 
@@ -150,33 +148,33 @@ impl fmt::Display for RecordingDamage {
 /// How a recording ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingEnd {
-    /// With its end mark.
+    /// The recording ends with its end mark.
     Complete,
-    /// Early; everything before this offset is good.
+    /// The recording ends early; all chunks before the offset are valid.
     Cut {
-        /// Offset of the first byte that is not used.
+        /// Offset of the first unused byte.
         at: u64,
     },
 }
 
 impl RecordingHeader {
-    /// Are the messages of that source KV events?
+    /// True if the messages of the source are KV events.
     #[must_use]
     pub fn has_events(&self, source: u16) -> bool {
         let source = self.sources.get(usize::from(source));
         source.is_some_and(|source| source.kind == SourceKind::Events)
     }
 
-    /// Streams of KV events. They stand before all other sources.
+    /// Number of KV-event streams, which are before all other sources.
     #[must_use]
     pub fn events_count(&self) -> usize {
         self.sources.iter().take_while(|source| source.kind == SourceKind::Events).count()
     }
 
-    /// Appends the header.
+    /// Appends the header to `out`.
     ///
     /// # Errors
-    /// [`RecordingError::Sources`] for none, too many, or too long a name.
+    /// [`RecordingError::Sources`] without a source, for too many, or for too long a name.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), RecordingError> {
         let mut list = Vec::new();
         for source in &self.sources {
@@ -206,7 +204,7 @@ impl RecordingHeader {
         Ok(())
     }
 
-    /// Reads the header and how many bytes it has; `None` if more bytes are needed.
+    /// Reads the header, and returns it with its size in bytes; `None` if more bytes are needed.
     ///
     /// # Errors
     /// As soon as the bytes cannot become a header of this version.

@@ -1,12 +1,12 @@
-//! Recordings of KV-event streams: what engines published, when, in a file; and the way back, into
-//! an index of this process or onto sockets that a router follows. A router's notes of requests may
-//! stand beside them; the ladder of hits is made from the notes.
+//! Recordings of KV-event streams: messages of engines with their times, in a file. A replay puts
+//! them into an index of this process, or onto sockets that a router follows. A recording may also
+//! contain a router's notes of requests, from which the hit ladder is computed.
 //!
 //! The codec ([`RecordingHeader`], [`ChunkWriter`], [`RecordingDecoder`]) is sans-IO and fuzzed;
-//! the layout stands in `format`. [`record`] and [`publish`] run on a `tokio` runtime of one thread
-//! that belongs to the command. Limits: one message of [`MESSAGE_BYTES_MAX`], one chunk in memory,
+//! `format` documents the layout. [`record`] and [`publish`] run on the single-threaded `tokio`
+//! runtime of the command. Limits: [`MESSAGE_BYTES_MAX`] a message, a single chunk in memory,
 //! `WAITING_MAX` messages between a socket and the file. Must never be on the path of requests, and
-//! never trust a length, a count or a checksum that it reads.
+//! never trust a length, a count or a checksum of a file.
 
 mod chunk;
 mod file;

@@ -1,24 +1,24 @@
-//! One recorded message and its place in a chunk. Sans-IO.
+//! A recorded message and its encoding in a chunk. Sans-IO.
 
 use super::format::{MESSAGE_BYTES_MAX, RecordingError};
 use forebay_snapshot::framing::{NumberReader, put_varint};
 
-/// Most frames of one message; engines send three.
+/// Most frames of a message; engines send three.
 pub const FRAMES_MAX: usize = 8;
 
-/// What came from one source at one time; borrows the chunk.
+/// A message of a source with its time; borrows the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedMessage<'a> {
-    /// Nanoseconds since the start of the recording; never less than that of the message before.
+    /// Nanoseconds since the start of the recording, ascending.
     pub at_ns: u64,
-    /// Position in [`super::RecordingHeader::sources`].
+    /// Position of the source in [`super::RecordingHeader::sources`].
     pub source: u16,
     frames: [&'a [u8]; FRAMES_MAX],
     frame_count: usize,
 }
 
 impl<'a> RecordedMessage<'a> {
-    /// A message of these frames; none says that the connection to the source ended.
+    /// A message of these frames; without frames, the end of the connection to the source.
     ///
     /// # Errors
     /// [`RecordingError::Message`] for more than [`FRAMES_MAX`] frames or [`MESSAGE_BYTES_MAX`].
@@ -35,24 +35,24 @@ impl<'a> RecordedMessage<'a> {
         Ok(message)
     }
 
-    /// Topic, sequence number and payload, as they came.
+    /// Topic, sequence number and payload, as received.
     #[must_use]
     pub fn frames(&self) -> &[&'a [u8]] {
         self.frames.get(..self.frame_count).unwrap_or_default()
     }
 
-    /// True for the note that the connection to the source ended here.
+    /// True if the connection to the source ended here.
     #[must_use]
     pub fn is_end_of_connection(&self) -> bool {
         self.frame_count == 0
     }
 
-    /// The same message at another time.
+    /// The message with another time.
     pub(super) fn at(self, at_ns: u64) -> Self {
         Self { at_ns, ..self }
     }
 
-    /// Appends the message; `base_ns` is the time of the one before in the chunk, or 0.
+    /// Appends the message; `base_ns` is the time of the message before in the chunk, or 0.
     pub(super) fn encode(&self, base_ns: u64, out: &mut Vec<u8>) {
         put_varint(self.at_ns.saturating_sub(base_ns), out);
         put_varint(u64::from(self.source), out);
@@ -63,7 +63,7 @@ impl<'a> RecordedMessage<'a> {
         }
     }
 
-    /// Takes the next message off; `None` if the bytes do not follow the format.
+    /// Reads the next message; `None` if the bytes do not follow the format.
     pub(super) fn decode(reader: &mut NumberReader<'a>, base_ns: u64) -> Option<Self> {
         let at_ns = base_ns.checked_add(reader.varint()?)?;
         let source = u16::try_from(reader.varint()?).ok()?;

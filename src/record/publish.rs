@@ -1,9 +1,9 @@
-//! Recorded messages onto sockets: one port per source, from the first one upwards, as
-//! data-parallel ranks have them. Any subscriber may connect. Unlike an engine it waits for slow
-//! subscribers, so at any speed nothing is lost on the way.
+//! Publishes recorded messages on sockets: a port per source, upwards from the first port, as
+//! data-parallel ranks do. Any subscriber may connect. Unlike an engine, the publisher waits for
+//! slow subscribers, so no message is lost at any speed.
 //!
-//! Where the recorder lost its connection, subscribers lose theirs, and the rest waits until they
-//! are back: a router then forgets what an engine's loss made it forget.
+//! Where the recorder lost its connection, the publisher closes its connections and waits for the
+//! subscribers to return. A router then removes blocks as it did after the recorded loss.
 
 use super::message::RecordedMessage;
 use forebay_base::{Clock, NanosSinceStart};
@@ -18,19 +18,19 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// Messages on their way to one subscriber. Full: the replay waits.
+/// Messages queued for a subscriber. When the queue is full, the replay waits.
 const QUEUED_MAX: usize = 64;
 /// Longest wait for subscribers to come back after a recorded loss.
 const RETURN_TIME_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for subscribers to read the rest before their connections are closed.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How fast a recording is replayed.
+/// Speed of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many times as fast as it was recorded.
+    /// A multiple of the recorded speed.
     Times(f64),
-    /// Without a pause.
+    /// No pauses between messages.
     Max,
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Speed {
 }
 
 impl Speed {
-    /// When a message is due, counted from the start of the replay; `None`: now.
+    /// Time from the start of the replay at which a message is due; `None` is now.
     #[must_use]
     pub fn due(self, at_ns: u64) -> Option<Duration> {
         match self {
@@ -61,7 +61,7 @@ impl Speed {
         }
     }
 
-    /// Sleeps until a message is due; `start` is that of the replay.
+    /// Sleeps until a message is due; `start` is the start of the replay.
     pub async fn wait_until_due(self, at_ns: u64, clock: Clock, start: NanosSinceStart) {
         let passed = Duration::from_nanos(clock.now().since(start));
         if let Some(left) = self.due(at_ns).and_then(|due| due.checked_sub(passed)) {
@@ -70,28 +70,23 @@ impl Speed {
     }
 }
 
-/// Why nothing is published.
+/// Why a recording cannot be published.
 #[derive(Debug, Error)]
 pub enum PublishError {
-    /// A port cannot be had.
+    /// A port cannot be listened on.
     #[error("cannot publish on {endpoint}: {cause}")]
-    Listen {
-        /// Which.
-        endpoint: String,
-        /// The system's word.
-        cause: SocketError,
-    },
-    /// No room for all sources.
+    Listen { endpoint: String, cause: SocketError },
+    /// There are not enough ports for all sources.
     #[error("{0}")]
     Endpoint(#[from] EndpointError),
 }
 
-/// What was published.
+/// Totals of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Messages that at least one subscriber was sent.
+    /// Messages sent to at least 1 subscriber.
     pub sent: u64,
-    /// Messages that nobody had asked for.
+    /// Messages with a topic that had no subscriber.
     pub unheard: u64,
 }
 
@@ -123,10 +118,10 @@ struct Subscriber {
 }
 
 impl Publisher {
-    /// Listens on one port per source; a base port of 0 takes any.
+    /// Listens on a port per source; with a base port of 0, the system chooses the ports.
     ///
     /// # Errors
-    /// [`PublishError`] when a port cannot be had.
+    /// [`PublishError`] when a port cannot be listened on.
     pub async fn bind(base: &ZmqEndpoint, source_count: usize) -> Result<Self, PublishError> {
         let mut outlets = Vec::new();
         for number in 0..source_count {
@@ -144,7 +139,7 @@ impl Publisher {
         Ok(Self { outlets, published: Published::default() })
     }
 
-    /// Where each source is published, to connect to.
+    /// Endpoints of the sources, for subscribers to connect to.
     pub fn endpoints(&self) -> impl Iterator<Item = &ZmqEndpoint> {
         self.outlets.iter().map(|outlet| &outlet.endpoint)
     }
@@ -156,7 +151,7 @@ impl Publisher {
         }
     }
 
-    /// Sends a message to those who asked for its topic; waits for the slowest.
+    /// Sends a message to the subscribers of its topic; waits for the slowest.
     pub async fn publish(&mut self, message: &RecordedMessage<'_>) {
         let Some(outlet) = self.outlets.get(usize::from(message.source)) else { return };
         if message.is_end_of_connection() {
@@ -164,21 +159,21 @@ impl Publisher {
             return;
         }
         let topic = message.frames().first().copied().unwrap_or_default();
-        let wanting = outlet.subscribers.wanting(topic);
+        let queues = outlet.subscribers.queues_of(topic);
         let encoded: Rc<[u8]> = encode_message(message.frames()).into();
-        let mut heard = false;
-        for queue in wanting {
-            heard |= queue.send(Rc::clone(&encoded)).await.is_ok();
+        let mut is_sent = false;
+        for queue in queues {
+            is_sent |= queue.send(Rc::clone(&encoded)).await.is_ok();
         }
-        if heard {
+        if is_sent {
             self.published.sent += 1;
         } else {
             self.published.unheard += 1;
         }
     }
 
-    /// Waits until everything has been written, but not for a subscriber that does not read, then
-    /// closes all connections.
+    /// Waits until subscribers have read all messages, for [`CLOSE_TIME_MAX`] at most, and closes
+    /// all connections.
     pub async fn close(self) -> Published {
         let hang_up = async {
             for outlet in &self.outlets {
@@ -202,7 +197,7 @@ impl Subscribers {
 
     async fn wait_for(&self, count: usize) {
         loop {
-            // Made before the look, so that a change between the two is not missed.
+            // Registered before the check, so that a change between the two is not missed.
             let changed = self.changed.notified();
             if self.count() >= count {
                 return;
@@ -211,14 +206,14 @@ impl Subscribers {
         }
     }
 
-    /// Queues of those who asked for the topic.
-    fn wanting(&self, topic: &[u8]) -> Vec<mpsc::Sender<Rc<[u8]>>> {
+    /// Queues of the subscribers of a topic.
+    fn queues_of(&self, topic: &[u8]) -> Vec<mpsc::Sender<Rc<[u8]>>> {
         let mut all = self.all.borrow_mut();
         all.retain(|subscriber| !subscriber.queue.is_closed());
-        let wants = |subscriber: &&Subscriber| {
+        let subscribes = |subscriber: &&Subscriber| {
             subscriber.topics.borrow().iter().any(|prefix| topic.starts_with(prefix))
         };
-        all.iter().filter(wants).map(|subscriber| subscriber.queue.clone()).collect()
+        all.iter().filter(subscribes).map(|subscriber| subscriber.queue.clone()).collect()
     }
 
     /// Ends all connections and waits until as many are back.
@@ -235,7 +230,7 @@ impl Subscribers {
         let all = self.all.take();
         for Subscriber { queue, task, .. } in all {
             drop(queue);
-            // Its result is the end of a connection, which is what was asked for.
+            // The result is the end of the connection, as intended.
             drop(task.await);
         }
     }
@@ -262,7 +257,7 @@ async fn accept(source: ZmqSource, subscribers: Rc<Subscribers>) {
     }
 }
 
-/// One subscriber, until it leaves or its queue is closed and empty.
+/// Serves a subscriber until the subscriber leaves, or its queue is closed and empty.
 async fn serve(
     mut connection: Connection,
     mut queued: mpsc::Receiver<Rc<[u8]>>,
@@ -275,10 +270,10 @@ async fn serve(
                 Some(message) => connection.send(&message).await?,
                 None => return Ok(()),
             },
-            asked = connection.message() => {
-                let (parts, end) = asked?;
+            received = connection.message() => {
+                let (parts, end) = received?;
                 if let [part] = parts.as_slice() {
-                    ask(connection.part(part), &mut topics.borrow_mut());
+                    update_topics(connection.part(part), &mut topics.borrow_mut());
                 }
                 connection.done(end);
                 subscribers.changed.notify_waiters();
@@ -287,8 +282,8 @@ async fn serve(
     }
 }
 
-/// `01` and a prefix subscribes, `00` and the same prefix takes it back.
-fn ask(message: &[u8], topics: &mut Vec<Vec<u8>>) {
+/// Applies a subscription (`01` and a prefix) or its cancellation (`00` and the same prefix).
+fn update_topics(message: &[u8], topics: &mut Vec<Vec<u8>>) {
     match message.split_first() {
         Some((1, prefix)) => topics.push(prefix.to_vec()),
         Some((0, prefix)) => {

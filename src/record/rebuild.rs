@@ -1,4 +1,4 @@
-//! A recording into an index of this process, by the very code that feeds run: each source is one
+//! Replays a recording into an index of this process, with the code of the feeds. Each source is a
 //! rank.
 
 use super::message::RecordedMessage;
@@ -15,15 +15,15 @@ use forebay_kv_events::{
 use forebay_text::Vocabulary;
 use std::sync::Arc;
 
-/// The name under which everything is rooted.
+/// Model name in the root of all prompts.
 const MODEL: &str = "recorded";
 
 /// How a recording's tokens become bytes.
 #[derive(Clone, Debug)]
 pub enum TokenText {
-    /// As the model's tokenizer has it: the index is the one that a router would have.
+    /// The text of the model's tokenizer, which gives the index of a router.
     Vocabulary(Arc<Vocabulary>),
-    /// Four bytes each: the same blocks and prefixes, but no text could be looked up in it.
+    /// 4 bytes a token, which gives the same blocks and prefixes, but no text can be looked up.
     Ids,
 }
 
@@ -58,7 +58,7 @@ impl BlockText for TokenText {
     }
 }
 
-/// The number of a window that has held a block: from the highest down, above those of ranks.
+/// The number of a window that has held a block, from the highest number down, above the ranks.
 fn window_number(
     windows: &mut Vec<(RankIndex, usize)>,
     rank_count: usize,
@@ -80,24 +80,24 @@ fn number_at(position: usize) -> Option<RankIndex> {
     RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(position)?)
 }
 
-/// Of a window that has held no block yet.
+/// Number of windows that have not held a block yet.
 const NO_RANK: RankIndex = RankIndex(u16::MAX - 1);
 
-/// An index made from messages.
+/// An index built from recorded messages.
 #[derive(Debug)]
 pub struct Rebuilt {
     seed: KeySeed,
     feeds: Vec<RankFeed<TokenText>>,
     counters: FeedCounters,
     ops: SliceOps,
-    /// Windows that have a number.
+    /// Windows with a number, by rank and place.
     windows: Vec<(RankIndex, usize)>,
     reader: IndexReader,
     writers: Vec<SliceWriter>,
 }
 
 impl Rebuilt {
-    /// Empty, for that many sources.
+    /// An empty index for that many sources.
     #[must_use]
     pub fn new(
         seed: KeySeed,
@@ -129,7 +129,7 @@ impl Rebuilt {
         }
     }
 
-    /// Takes the next message; returns how many operations on the index it became.
+    /// Applies the next message; returns the number of index operations.
     pub fn take(&mut self, message: &RecordedMessage<'_>) -> usize {
         let rank = RankIndex(message.source);
         let Some(feed) = self.feeds.get_mut(rank.index()) else { return 0 };
@@ -160,8 +160,8 @@ impl Rebuilt {
         op_count
     }
 
-    /// What each rank holds of a text, as far as it can resume there. `out` has room for
-    /// [`RANKS_MAX`] ranks.
+    /// The overlap of a text on each rank, up to the point at which the rank can resume. `out` has
+    /// room for [`RANKS_MAX`] ranks.
     pub fn overlap(&self, root: BlockKey, text: &[u8], out: &mut Overlaps) {
         let windowed: Vec<WindowedRank> = self.windowed().collect();
         self.reader.overlap_of_windows(root, text, &windowed, out);
@@ -171,7 +171,7 @@ impl Rebuilt {
         }
     }
 
-    /// The ranks that can resume only behind some of their blocks.
+    /// Ranks that can resume only behind some of their blocks.
     fn windowed(&self) -> impl Iterator<Item = WindowedRank> + '_ {
         self.feeds.iter().enumerate().filter_map(|(index, feed)| {
             let Resume::Windows(needs) = feed.resume() else { return None };
@@ -187,34 +187,33 @@ impl Rebuilt {
         })
     }
 
-    /// The index.
     #[must_use]
     pub fn index(&self) -> &IndexReader {
         &self.reader
     }
 
-    /// What was counted on the way.
+    /// Counters of all messages.
     #[must_use]
     pub fn counters(&self) -> &FeedCounters {
         &self.counters
     }
 
-    /// Where prompts start that ranks of that block size hold.
+    /// Root of prompts on ranks with that block size.
     #[must_use]
     pub fn root(&self, block_size_tokens: u32) -> BlockKey {
         let name = RootName { model: MODEL, block_size_tokens, ..RootName::default() };
         BlockKey::root(self.seed, &name)
     }
 
-    /// The same for what was computed with a LoRA adapter.
+    /// Root of prompts with a LoRA adapter.
     #[must_use]
     pub fn lora_root(&self, block_size_tokens: u32, lora: &str) -> BlockKey {
         let name = RootName { model: MODEL, block_size_tokens, lora, ..RootName::default() };
         BlockKey::root(self.seed, &name)
     }
 
-    /// Blocks that each rank holds, by the engines' hashes, and tokens per block, 0 if no event
-    /// said.
+    /// Number of blocks of each rank, by engine hash, and tokens per block, 0 if no event reported
+    /// them.
     pub fn ranks(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.feeds.iter().map(|feed| (feed.block_count(), feed.block_size_tokens()))
     }

@@ -1,6 +1,6 @@
-//! Follows publishers and writes what they say to a file. One task; each source reconnects by
-//! itself. Messages wait in one bounded queue between the sockets and the file: while the disk is
-//! slow the sockets are not read.
+//! Follows publishers and writes their messages to a file. A single task; each source reconnects by
+//! itself. Messages wait in a bounded queue between the sockets and the file: while the disk is
+//! slow, the sockets are not read.
 
 use super::file::FileWriter;
 use super::format::{RecordingHeader, SourceKind, SourceName};
@@ -18,54 +18,48 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, sleep};
 use tracing::{info, warn};
 
-/// Messages between the sockets and the file.
+/// Most messages between the sockets and the file.
 const WAITING_MAX: usize = 1_024;
-/// Most that a crash loses.
+/// Interval of flushes, and the longest time that a crash loses.
 const FLUSH_PERIOD: Duration = Duration::from_secs(1);
 /// Pause before the first reconnection; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A stream to record.
+/// A KV-event stream to record.
 #[derive(Clone, Debug)]
 pub struct RecordSource {
-    /// Where it is published.
     pub endpoint: ZmqEndpoint,
-    /// Prefix of the topics that are wanted.
+    /// Prefix of the topics to subscribe to.
     pub topic: String,
 }
 
-/// A router whose notes of requests are recorded too.
+/// A router with notes of requests to record.
 #[derive(Debug)]
 pub struct RequestSource {
-    /// Where the router was asked.
+    /// Address of the router.
     pub endpoint: String,
-    /// Notes as they come; an empty one says that the connection has ended.
+    /// Notes as received; an empty note is the end of the connection.
     pub notes: mpsc::Receiver<Vec<u8>>,
 }
 
-/// What was recorded.
+/// Totals of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Messages, by source; notes of requests come last.
+    /// Messages by source; notes of requests come last.
     pub messages: Vec<u64>,
     /// Bytes of all frames.
     pub frame_bytes: u64,
-    /// Size of the file.
+    /// Bytes of the file.
     pub file_bytes: u64,
 }
 
-/// Why recording ended before it was told to.
+/// Why recording ended before `stop`.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The file.
+    /// The file cannot be written.
     #[error("{path}: {cause}")]
-    File {
-        /// Which.
-        path: String,
-        /// The system's word.
-        cause: io::Error,
-    },
+    File { path: String, cause: io::Error },
 }
 
 struct RecordedBatch {
@@ -75,8 +69,7 @@ struct RecordedBatch {
     frames: Vec<Vec<u8>>,
 }
 
-/// Records until `stop` is done. Sources that cannot be reached are tried again for as long as that
-/// takes.
+/// Records until `stop` is done. Tries unreachable sources again until then.
 ///
 /// # Errors
 /// [`RecordError`] when the file exists already or cannot be written.
@@ -106,20 +99,21 @@ pub async fn record(
     let clock = Clock::start();
     let mut writer = FileWriter::create(path, &header).map_err(of_file)?;
     let mut recorded = Recorded { messages: vec![0; header.sources.len()], ..Recorded::default() };
-    let (sink, mut heard) = mpsc::channel(WAITING_MAX);
+    let (sink, mut received) = mpsc::channel(WAITING_MAX);
     let followers = (0_u16..).zip(sources).map(|(number, source)| {
         let follower = Follower { number, source: source.clone(), clock, sink: sink.clone() };
         follower.follow()
     });
-    let noting = note(requests, u16::try_from(sources.len()).unwrap_or(u16::MAX), clock, &sink);
+    let forwarding =
+        forward_notes(requests, u16::try_from(sources.len()).unwrap_or(u16::MAX), clock, &sink);
     tokio::select! {
         () = stop => {}
-        () = noting => {}
+        () = forwarding => {}
         // Followers never end, unless there are none.
         _ = join_all(followers), if !sources.is_empty() => {}
-        failed = write(&mut heard, &mut writer, &mut recorded) => failed.map_err(of_file)?,
+        failed = write(&mut received, &mut writer, &mut recorded) => failed.map_err(of_file)?,
     }
-    while let Ok(message) = heard.try_recv() {
+    while let Ok(message) = received.try_recv() {
         put(&message, &mut writer, &mut recorded).map_err(of_file)?;
     }
     recorded.file_bytes = writer.finish().map_err(of_file)?;
@@ -135,8 +129,8 @@ fn explained(cause: io::Error) -> io::Error {
     cause
 }
 
-/// Hands notes of requests on; never ends.
-async fn note(
+/// Forwards notes of requests to the queue; never ends.
+async fn forward_notes(
     requests: Option<RequestSource>,
     source: u16,
     clock: Clock,
@@ -145,35 +139,39 @@ async fn note(
     if let Some(mut requests) = requests {
         while let Some(note) = requests.notes.recv().await {
             let frames = if note.is_empty() { Vec::new() } else { vec![note] };
-            // The writer is gone only when the recording ends.
+            // The receiver is dropped only at the end of the recording.
             drop(sink.send(RecordedBatch { at: clock.now(), source, frames }).await);
         }
     }
     pending::<()>().await;
 }
 
-/// Writes what is heard; ends only with an error.
+/// Writes queued messages; ends only with an error.
 async fn write(
-    heard: &mut mpsc::Receiver<RecordedBatch>,
+    received: &mut mpsc::Receiver<RecordedBatch>,
     writer: &mut FileWriter,
     recorded: &mut Recorded,
 ) -> io::Result<()> {
     let mut flush = interval(FLUSH_PERIOD);
     loop {
         tokio::select! {
-            Some(message) = heard.recv() => put(&message, writer, recorded)?,
+            Some(message) = received.recv() => put(&message, writer, recorded)?,
             _ = flush.tick() => writer.flush()?,
         }
     }
 }
 
-fn put(heard: &RecordedBatch, writer: &mut FileWriter, recorded: &mut Recorded) -> io::Result<()> {
-    let frames: Vec<&[u8]> = heard.frames.iter().map(Vec::as_slice).collect();
+fn put(
+    received: &RecordedBatch,
+    writer: &mut FileWriter,
+    recorded: &mut Recorded,
+) -> io::Result<()> {
+    let frames: Vec<&[u8]> = received.frames.iter().map(Vec::as_slice).collect();
     let message =
-        RecordedMessage::new(heard.at.0, heard.source, &frames).map_err(io::Error::other)?;
+        RecordedMessage::new(received.at.0, received.source, &frames).map_err(io::Error::other)?;
     writer.push(&message)?;
     if !message.is_end_of_connection()
-        && let Some(count) = recorded.messages.get_mut(usize::from(heard.source))
+        && let Some(count) = recorded.messages.get_mut(usize::from(received.source))
     {
         *count += 1;
     }
@@ -192,13 +190,13 @@ struct Follower {
 impl Follower {
     async fn follow(self) -> Infallible {
         let mut pause = PAUSE_MIN;
-        let mut said = false;
+        let mut is_reported = false;
         loop {
-            let error = match self.session(&mut pause, &mut said).await {
+            let error = match self.session(&mut pause, &mut is_reported).await {
                 Ok(never) => match never {},
                 Err(error) => error,
             };
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut is_reported, true) {
                 warn!(endpoint = %self.source.endpoint, %error, "not connected; trying again");
             }
             sleep(pause).await;
@@ -209,20 +207,20 @@ impl Follower {
     async fn session(
         &self,
         pause: &mut Duration,
-        said: &mut bool,
+        is_reported: &mut bool,
     ) -> Result<Infallible, SocketError> {
         let source = ZmqSource::open(&self.source.endpoint).await?;
         let mut connection = source.subscribe(&self.source.topic).await?;
         info!(endpoint = %self.source.endpoint, "recording");
         *pause = PAUSE_MIN;
-        *said = false;
-        let error = self.listen(&mut connection).await;
-        self.hear(Vec::new()).await;
+        *is_reported = false;
+        let error = self.receive(&mut connection).await;
+        self.enqueue(Vec::new()).await;
         Err(error)
     }
 
-    /// Until the connection ends.
-    async fn listen(&self, connection: &mut Connection) -> SocketError {
+    /// Receives messages until the connection ends.
+    async fn receive(&self, connection: &mut Connection) -> SocketError {
         loop {
             let (parts, end) = match connection.message().await {
                 Ok(message) => message,
@@ -230,13 +228,13 @@ impl Follower {
             };
             let frames = parts.iter().map(|part| connection.part(part).to_vec()).collect();
             connection.done(end);
-            self.hear(frames).await;
+            self.enqueue(frames).await;
         }
     }
 
-    async fn hear(&self, frames: Vec<Vec<u8>>) {
-        let heard = RecordedBatch { at: self.clock.now(), source: self.number, frames };
-        // The writer is gone only when the recording ends.
-        drop(self.sink.send(heard).await);
+    async fn enqueue(&self, frames: Vec<Vec<u8>>) {
+        let received = RecordedBatch { at: self.clock.now(), source: self.number, frames };
+        // The receiver is dropped only at the end of the recording.
+        drop(self.sink.send(received).await);
     }
 }

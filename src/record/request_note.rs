@@ -1,19 +1,19 @@
-//! What a router notes of one request: a message of a requests source has one frame, and the frame
-//! is one note. Sans-IO. Prompts are named by keyed hashes of their beginnings; no note has text.
+//! Notes of a router about requests. A message of a requests source has a single frame, which is a
+//! note. Sans-IO. Notes identify prompts by keyed hashes of their beginnings and contain no text.
 //!
 //! ```text
 //! u8 kind
 //! 1 ranks   varint count; each: varint pool, varint KV tokens (0: unknown), varint bytes, name
 //! 2 sent    varint id, pool, rank, ns of the arrival on the router's clock, bytes of the prompt;
 //!           u64 keys
-//! 3 ended   varint id, rank; then varint tokens of the prompt, those from the cache, and those
-//!           of the answer, where the engine told them
-//! 4 lost    varint notes that found no room since the note before
+//! 3 ended   varint id, rank; then varint prompt tokens, cached tokens and output tokens, where
+//!           the engine reported them
+//! 4 lost    varint notes without room since the note before
 //! ```
 //!
-//! Ranks are named by their position in the newest list. The keys stand for the parts of
-//! [`NOTED_PART_BYTES`] bytes of the prompt: each key names its part with all parts before. Only
-//! whole parts have keys, and parts behind [`NOTED_PARTS_MAX`] have none.
+//! Notes refer to a rank by its position in the newest list. A prompt has parts of
+//! [`NOTED_PART_BYTES`] bytes, and the key of a part covers the part with all parts before. Only
+//! whole parts have keys, and at most [`NOTED_PARTS_MAX`] parts do.
 
 use forebay_base::limits::{NOTED_PARTS_MAX, RANKS_MAX};
 use forebay_snapshot::framing::{NumberReader, put_varint};
@@ -23,7 +23,7 @@ const SENT: u8 = 2;
 const ENDED: u8 = 3;
 const LOST: u8 = 4;
 const KEY_BYTES: usize = 8;
-/// Longest name of a rank; longer ones are cut when they are written.
+/// Longest name of a rank; writing cuts longer names.
 const NAME_BYTES_MAX: usize = 1_024;
 
 /// A rank that prompts can go to.
@@ -31,66 +31,64 @@ const NAME_BYTES_MAX: usize = 1_024;
 pub struct NotedRank {
     /// Ranks that serve the same models have the same pool.
     pub pool: u32,
-    /// Tokens that its cache holds; 0 where the engine does not tell.
+    /// Capacity of the rank's cache in tokens; 0 where the engine does not report it.
     pub kv_tokens: u64,
     /// Worker and number of the rank.
     pub name: String,
 }
 
-/// A request left for a rank.
+/// A request was sent to a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NotedRequest {
-    /// Links the note with the note of its end.
+    /// Id of the request, also in the note of its end.
     pub id: u64,
-    /// Pool of the model.
+    /// Pool of the request's model.
     pub pool: u32,
     /// Position of the rank that computes the prompt.
     pub rank: u32,
-    /// When the request had come, on the router's clock.
+    /// Arrival of the request, on the router's clock.
     pub arrived_ns: u64,
-    /// Length of the prompt.
     pub prompt_bytes: u64,
-    /// One for each whole part, from the beginning.
+    /// A key for each whole part, from the beginning.
     pub keys: Vec<u64>,
 }
 
 /// A request's answer has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotedEnd {
-    /// As when it was sent.
+    /// Id of the request, as in [`NotedRequest::id`].
     pub id: u64,
-    /// The rank that answered in the end.
+    /// The rank that answered after all attempts.
     pub rank: u32,
-    /// Tokens, where the engine told them.
+    /// Token counts, where the engine reported them.
     pub told: Option<NotedUsage>,
 }
 
-/// Tokens that an engine has told.
+/// Token counts that an engine has reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotedUsage {
-    /// Tokens of the prompt.
     pub prompt: u64,
-    /// Those of them that came from the cache.
+    /// Prompt tokens from the cache.
     pub cached: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub output: u64,
 }
 
-/// One note of a router.
+/// A note of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestNote {
     /// The fleet has these ranks from now on.
     Ranks(Vec<NotedRank>),
-    /// A request was sent.
+    /// A request was sent to a rank.
     Sent(NotedRequest),
-    /// A request has ended, however.
+    /// A request has ended, with success or not.
     Ended(NotedEnd),
     /// So many notes are missing here.
     Lost(u64),
 }
 
 impl RequestNote {
-    /// Appends the note.
+    /// Appends the note to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ranks(ranks) => {
@@ -131,7 +129,7 @@ impl RequestNote {
         }
     }
 
-    /// Reads a note that takes all of the bytes; `None` if the bytes are none.
+    /// Reads a note that takes all of the bytes; `None` for other bytes.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = NumberReader(bytes);

@@ -1,23 +1,23 @@
-//! A cache of prompt parts that drops what was used longest ago, and of one prompt the end first.
+//! An LRU cache of prompt parts; of a prompt, the last part is dropped first.
 
 use ahash::AHashMap;
 use std::collections::VecDeque;
 
-/// Keys of the parts that a cache holds. Memory grows with `capacity`, about 100 bytes a part.
+/// Keys of the parts in a cache. Memory grows with `capacity`, about 100 bytes a part.
 #[derive(Debug)]
 pub(super) struct PartCache {
     capacity: usize,
-    held: AHashMap<u64, u64>,
-    /// Uses, oldest first; a use that is not the last one of its key is void.
+    stamps: AHashMap<u64, u64>,
+    /// Uses, oldest first; only the last use of a key counts.
     uses: VecDeque<(u64, u64)>,
     stamp: u64,
-    /// Parts that had to go for lack of room.
+    /// Parts dropped for lack of room.
     dropped: u64,
 }
 
 impl PartCache {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, held: AHashMap::new(), uses: VecDeque::new(), stamp: 0, dropped: 0 }
+        Self { capacity, stamps: AHashMap::new(), uses: VecDeque::new(), stamp: 0, dropped: 0 }
     }
 
     pub(super) const fn dropped(&self) -> u64 {
@@ -25,31 +25,31 @@ impl PartCache {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.stamps.len()
     }
 
-    /// How many of these parts are held, from the first on.
+    /// Number of leading parts of `path` in the cache.
     pub(super) fn prefix(&self, path: &[u64]) -> usize {
-        path.iter().take_while(|key| self.held.contains_key(*key)).count()
+        path.iter().take_while(|key| self.stamps.contains_key(*key)).count()
     }
 
-    /// The prompt was computed here: its parts are held, as far as there is room.
+    /// Adds the parts of a prompt, as far as there is room.
     pub(super) fn take(&mut self, path: &[u64]) {
         for &key in path.iter().rev() {
             self.stamp += 1;
-            self.held.insert(key, self.stamp);
+            self.stamps.insert(key, self.stamp);
             self.uses.push_back((self.stamp, key));
         }
-        while self.held.len() > self.capacity {
+        while self.stamps.len() > self.capacity {
             let Some((stamp, key)) = self.uses.pop_front() else { break };
-            if self.held.get(&key) == Some(&stamp) {
-                self.held.remove(&key);
+            if self.stamps.get(&key) == Some(&stamp) {
+                self.stamps.remove(&key);
                 self.dropped += 1;
             }
         }
-        if self.uses.len() > 2 * self.held.len() + 1_024 {
-            let held = &self.held;
-            self.uses.retain(|(stamp, key)| held.get(key) == Some(stamp));
+        if self.uses.len() > 2 * self.stamps.len() + 1_024 {
+            let stamps = &self.stamps;
+            self.uses.retain(|(stamp, key)| stamps.get(key) == Some(stamp));
         }
     }
 }

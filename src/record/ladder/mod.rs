@@ -1,23 +1,24 @@
-//! The ladder of hits: of the prompt tokens of a recording, how many could have come from a cache,
-//! and where the difference to what did come from caches went. Each rung is a replay of the prompts
-//! in the order in which they were sent; a rung has one restriction more than the rung before.
+//! The hit ladder: how many prompt tokens of a recording could have come from a cache, and which
+//! restrictions cost the difference to the cached tokens that engines reported. Each rung replays
+//! the prompts in the order in which they were sent, and adds a restriction to the rung before.
 //!
-//! | rung | a prompt finds |
+//! | rung | cache that a prompt is matched against |
 //! |---|---|
-//! | possible | what any prompt before it had, one cache without a limit |
-//! | with this much cache | the same, one cache as large as those of all ranks |
-//! | with these ranks | one cache a rank, and the rank that holds most gets the prompt |
-//! | as chosen | one cache a rank, and the rank that the router chose |
-//! | reached | what the engine says that it found |
+//! | possible | a shared cache without a limit |
+//! | with this much cache | a shared cache with the capacity of all ranks |
+//! | with these ranks | a cache per rank; the rank with the longest match gets the prompt |
+//! | as chosen | a cache per rank; the rank that the router chose gets the prompt |
+//! | reached | no replay: cached tokens as reported by the engine |
 //!
-//! Engines keep answers too. A prompt that begins with all whole parts of an earlier prompt, which
-//! alone had brought the last of them, is its next turn: it finds as much more as the answer had.
+//! Engines cache responses too. A prompt is the next turn of an earlier prompt if it begins with
+//! all whole parts of that prompt, and no other prompt had the last of these parts first. A next
+//! turn also matches the parts of the earlier response.
 //!
-//! The difference of two rungs is a step, and the steps add up to the whole. A step may be below 0:
-//! the rungs drop what was used longest ago, which is not the best that could be dropped.
+//! The difference of two rungs is a step, and the steps add up to the whole. A step may be below 0,
+//! because the caches of the rungs are LRU, which is not the optimal policy.
 //!
 //! Limits: [`LADDER_PARTS_MAX`] parts in a cache, [`LADDER_PENDING_MAX`] requests without an end;
-//! what is beyond is counted. Reads nothing and draws nothing: a recording has one ladder.
+//! the excess is counted. No I/O and no randomness: a recording always has the same ladder.
 
 mod lru;
 #[cfg(test)]
@@ -29,12 +30,12 @@ use forebay_base::limits::{LADDER_PARTS_MAX, LADDER_PENDING_MAX, NOTED_PART_BYTE
 use lru::PartCache;
 use std::collections::BTreeMap;
 
-/// Rungs that a replay gives; the last rung is what engines say.
+/// Rungs from a replay; the last rung comes from engines.
 const REPLAYED: usize = 4;
-/// Where no answer of the recording tells.
+/// Bytes per token if the recording has no response with token counts.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What has to be known of a recording before its ladder: the first pass over it.
+/// The first pass over a recording: its bytes per token and its ranks.
 #[derive(Debug, Default)]
 pub struct LadderSurvey {
     sent_bytes: AHashMap<u64, u64>,
@@ -43,54 +44,55 @@ pub struct LadderSurvey {
     ranks: Vec<NotedRank>,
 }
 
-/// Prompt tokens, rung by rung, and what was left out.
+/// Prompt tokens, rung by rung, and the requests left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HitLadder {
-    /// Requests whose tokens are counted.
+    /// Requests in the ladder.
     pub requests: u64,
-    /// Tokens of their prompts.
+    /// Prompt tokens of these requests.
     pub prompt_tokens: u64,
-    /// From a cache without a limit, to what engines reached.
+    /// Matched tokens, from a cache without a limit to the engines' reports.
     pub rungs: [u64; REPLAYED + 1],
-    /// Requests whose engine told no tokens, or less than its prompt has.
+    /// Requests without token counts of the engine, or with more cached tokens than prompt tokens.
     pub untold: u64,
-    /// Requests that another rank answered in the end.
+    /// Requests that another rank than the first answered.
     pub moved: u64,
-    /// Requests whose end or beginning is not in the recording.
+    /// Requests without their start or end in the recording.
     pub cut: u64,
-    /// Notes that the router had no room for.
+    /// Notes that the router dropped for lack of room.
     pub lost: u64,
-    /// Parts that the cache without a limit had no room for.
+    /// Parts that the cache without a limit dropped for lack of room.
     pub forgotten: u64,
 }
 
-/// Names of the rungs, from the first on.
+/// Names of the rungs, in order.
 pub const RUNGS: [&str; REPLAYED + 1] =
     ["possible", "with this much cache", "with these ranks", "as chosen", "reached"];
 /// Names of the steps between them.
 pub const STEPS: [&str; REPLAYED] = ["capacity", "ranks", "choices", "engines"];
 
-/// A ladder as it is made: the second pass.
+/// The second pass over a recording, which computes the ladder.
 #[derive(Debug)]
 pub struct LadderMaker {
     bytes_per_kilotoken: u64,
-    /// Of a rank that does not tell.
+    /// Cache capacity of a rank that does not report its own.
     kv_tokens: u64,
     ranks: Vec<NotedRank>,
     unlimited: PartCache,
     pools: BTreeMap<u32, PoolCaches>,
     pending: AHashMap<u64, PendingHits>,
-    /// By the last part of a prompt that has brought it: bytes behind it, and who has them.
-    answers: AHashMap<u64, KeptAnswer>,
+    /// Responses in caches, by the last part of the prompt that first had this part.
+    answers: AHashMap<u64, CachedAnswer>,
     ladder: HitLadder,
 }
 
-/// The caches of one pool.
+/// The caches of a pool.
 #[derive(Debug)]
 struct PoolCaches {
     together: PartCache,
-    /// By rank: where the longest match gets the prompt, and where the router sent it.
+    /// Caches by rank, where the longest match gets the prompt.
     by_match: BTreeMap<u32, PartCache>,
+    /// Caches by rank, where the router's choice gets the prompt.
     as_chosen: BTreeMap<u32, PartCache>,
 }
 
@@ -100,19 +102,19 @@ struct PendingHits {
     rank: u32,
     prompt_bytes: u64,
     bytes: [u64; REPLAYED],
-    /// Its last whole part, if no prompt before had it.
-    brought: Option<u64>,
+    /// The last whole part of the prompt, if no prompt before had that part.
+    new_part: Option<u64>,
 }
 
-/// What follows the whole parts of a prompt in the cache of its rank.
+/// Bytes behind the whole parts of a prompt in the cache of its rank, mostly the response.
 #[derive(Clone, Copy, Debug)]
-struct KeptAnswer {
+struct CachedAnswer {
     rank: u32,
     bytes: u64,
 }
 
 impl LadderSurvey {
-    /// Takes the next note.
+    /// Adds the next note.
     pub fn take(&mut self, note: RequestNote) {
         match note {
             RequestNote::Ranks(ranks) => self.ranks = ranks,
@@ -129,13 +131,13 @@ impl LadderSurvey {
         }
     }
 
-    /// Ranks of the last list that do not tell how much their cache holds.
+    /// Ranks of the last list that do not report their cache capacity.
     #[must_use]
     pub fn untold_ranks(&self) -> usize {
         self.ranks.iter().filter(|rank| rank.kv_tokens == 0).count()
     }
 
-    /// Starts the second pass. `kv_tokens`: of ranks that do not tell.
+    /// Starts the second pass. `kv_tokens` is the capacity of ranks that do not report theirs.
     #[must_use]
     pub fn maker(self, kv_tokens: u64) -> LadderMaker {
         let per_kilotoken = self.bytes.saturating_mul(1_000).checked_div(self.tokens);
@@ -153,10 +155,10 @@ impl LadderSurvey {
 }
 
 impl LadderMaker {
-    /// Takes the next note.
+    /// Adds the next note.
     pub fn take(&mut self, note: &RequestNote) {
         match note {
-            // The last list of the recording is known: a rank has the same position in all lists.
+            // The survey has the last list, and a rank has the same position in all lists.
             RequestNote::Ranks(_) => {}
             RequestNote::Sent(sent) => self.sent(sent),
             RequestNote::Ended(ended) => self.ended(*ended),
@@ -164,7 +166,7 @@ impl LadderMaker {
         }
     }
 
-    /// The ladder; requests without an end are cut.
+    /// The ladder; requests without an end count as cut.
     #[must_use]
     pub fn finish(mut self) -> HitLadder {
         self.ladder.cut = self.ladder.cut.saturating_add(self.pending.len() as u64);
@@ -176,28 +178,30 @@ impl LadderMaker {
         let NotedRequest { id, pool, rank, prompt_bytes, ref keys, .. } = *sent;
         let all: Vec<u32> = self.ranks_of(pool, rank);
         let capacities: Vec<usize> = all.iter().map(|rank| self.capacity(*rank)).collect();
-        let answer = self.next_turn(keys);
+        let answer = self.take_next_turn(keys);
         let Self { unlimited, pools, .. } = self;
         let caches = pools.entry(pool).or_insert_with(|| {
-            PoolCaches::new(capacities.iter().fold(0_usize, |sum, one| sum.saturating_add(*one)))
+            PoolCaches::new(
+                capacities.iter().fold(0_usize, |sum, parts| sum.saturating_add(*parts)),
+            )
         });
         if let Some((before, made, rank)) = answer {
             unlimited.take(made);
             caches.take_answer(before, made, rank);
         }
-        let brought = keys.last().copied().filter(|_| unlimited.prefix(keys) < keys.len());
+        let new_part = keys.last().copied().filter(|_| unlimited.prefix(keys) < keys.len());
         let parts = [
             used(unlimited, keys),
             used(&mut caches.together, keys),
             caches.by_longest_match(&all, &capacities, keys),
             caches.as_chosen(rank, &all, &capacities, keys),
         ];
-        // The last token is always computed, and with it the part that it is in.
+        // Engines always compute the last token, and so the part that contains it.
         let most = prompt_bytes.saturating_sub(1) / NOTED_PART_BYTES as u64;
         let bytes = parts.map(|parts| most.min(parts as u64) * NOTED_PART_BYTES as u64);
         if self.pending.len() < LADDER_PENDING_MAX {
             let before =
-                self.pending.insert(id, PendingHits { rank, prompt_bytes, bytes, brought });
+                self.pending.insert(id, PendingHits { rank, prompt_bytes, bytes, new_part });
             self.ladder.cut += u64::from(before.is_some());
         } else {
             self.ladder.cut += 1;
@@ -229,28 +233,28 @@ impl LadderMaker {
         if let Some(reached) = ladder.rungs.last_mut() {
             *reached = reached.saturating_add(cached);
         }
-        if let Some(brought) = sent.brought.filter(|_| self.answers.len() < LADDER_PENDING_MAX) {
+        if let Some(new_part) = sent.new_part.filter(|_| self.answers.len() < LADDER_PENDING_MAX) {
             let behind = sent.prompt_bytes % NOTED_PART_BYTES as u64;
-            // The engine keeps no KV of the last token that it makes.
+            // The engine has no KV of the last token of the response.
             let made = u128::from(output.saturating_sub(1)) * u128::from(self.bytes_per_kilotoken);
             let made = u64::try_from(made / 1_000).unwrap_or(u64::MAX);
             let bytes = behind.saturating_add(made);
-            self.answers.insert(brought, KeptAnswer { rank: sent.rank, bytes });
+            self.answers.insert(new_part, CachedAnswer { rank: sent.rank, bytes });
         }
     }
 
-    /// Of a next turn: the last part of the turn before, the parts behind it that the answer had,
-    /// and the rank that made them.
-    fn next_turn<'a>(&mut self, keys: &'a [u64]) -> Option<(u64, &'a [u64], u32)> {
+    /// For a next turn, removes the response of the turn before. Returns the last part of that
+    /// turn's prompt, the parts of `keys` that its response covers, and the rank of the response.
+    fn take_next_turn<'a>(&mut self, keys: &'a [u64]) -> Option<(u64, &'a [u64], u32)> {
         let found = self.unlimited.prefix(keys);
         let before = *keys.get(found.checked_sub(1)?)?;
-        let KeptAnswer { rank, bytes } = self.answers.remove(&before)?;
+        let CachedAnswer { rank, bytes } = self.answers.remove(&before)?;
         let parts = usize::try_from(bytes / NOTED_PART_BYTES as u64).unwrap_or(usize::MAX);
         let rest = keys.get(found..)?;
         Some((before, rest.get(..parts.min(rest.len()))?, rank))
     }
 
-    /// The ranks of a pool, with one that no list has.
+    /// The ranks of a pool, and `chosen` if no list has that rank.
     fn ranks_of(&self, pool: u32, chosen: u32) -> Vec<u32> {
         let known = (0_u32..).zip(&self.ranks).filter(|(_, rank)| rank.pool == pool);
         let mut all: Vec<u32> = known.map(|(position, _)| position).collect();
@@ -260,18 +264,18 @@ impl LadderMaker {
         all
     }
 
-    /// Parts that the cache of a rank holds.
+    /// Capacity of a rank's cache in parts.
     fn capacity(&self, rank: u32) -> usize {
         let rank = usize::try_from(rank).ok().and_then(|rank| self.ranks.get(rank));
-        let told = rank.map_or(0, |rank| rank.kv_tokens);
-        let tokens = if told > 0 { told } else { self.kv_tokens };
+        let reported = rank.map_or(0, |rank| rank.kv_tokens);
+        let tokens = if reported > 0 { reported } else { self.kv_tokens };
         let bytes = u128::from(tokens) * u128::from(self.bytes_per_kilotoken) / 1_000;
         let parts = usize::try_from(bytes / NOTED_PART_BYTES as u128).unwrap_or(usize::MAX);
         parts.min(LADDER_PARTS_MAX)
     }
 }
 
-/// Looks a prompt up, and leaves it in the cache.
+/// Looks a prompt up, and adds it to the cache.
 fn used(cache: &mut PartCache, keys: &[u64]) -> usize {
     let found = cache.prefix(keys);
     cache.take(keys);
@@ -287,7 +291,7 @@ impl PoolCaches {
         }
     }
 
-    /// An answer is where its prompt is.
+    /// Adds the parts of a response to all caches that have its prompt.
     fn take_answer(&mut self, before: u64, made: &[u64], rank: u32) {
         let by_match = self.by_match.values_mut();
         let as_chosen = self.as_chosen.get_mut(&rank);
@@ -295,7 +299,7 @@ impl PoolCaches {
         caches.filter(|cache| cache.prefix(&[before]) > 0).for_each(|cache| cache.take(made));
     }
 
-    /// The rank that holds most of the prompt gets it; among equals the one that holds least.
+    /// Gives the prompt to the rank with the longest match; among equals, to the emptiest cache.
     fn by_longest_match(&mut self, all: &[u32], capacities: &[usize], keys: &[u64]) -> usize {
         for (&rank, &capacity) in all.iter().zip(capacities) {
             self.by_match.entry(rank).or_insert_with(|| PartCache::new(capacity));
@@ -313,7 +317,7 @@ impl PoolCaches {
 }
 
 impl HitLadder {
-    /// What each step loses, in tokens; below 0 where the rung after has more.
+    /// Tokens lost in each step; below 0 where the later rung has more.
     #[must_use]
     pub fn steps(&self) -> [i64; REPLAYED] {
         let mut steps = [0; REPLAYED];
