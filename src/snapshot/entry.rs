@@ -1,24 +1,24 @@
-//! What one rank holds, entry by entry, in a chunk. Sans-IO.
+//! The blocks of a rank, entry by entry, in a chunk. Sans-IO.
 
 use crate::framing::{NumberReader, put_varint};
 use forebay_index::BlockKey;
 
-/// Storage tiers that are counted.
+/// Number of storage tiers: device, host and disk.
 pub const TIERS: usize = 3;
 
-/// One engine hash that a rank holds.
+/// A block of a rank, by engine hash and attention group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
     /// Hash and attention group, mixed with the seed.
     pub id: u64,
     /// Key of the path with the block.
     pub key: BlockKey,
-    /// Times that each tier stored it and did not remove it; at least one is not 0.
+    /// Stores minus removals by each tier; at least 1 tier has some.
     pub stores: [u32; TIERS],
 }
 
 impl SnapshotEntry {
-    /// Appends the entry.
+    /// Appends the entry to `out`.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.key.to_word().to_le_bytes());

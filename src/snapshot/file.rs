@@ -1,4 +1,4 @@
-//! Snapshots on disk. Blocking.
+//! Snapshots on disk, with blocking I/O.
 
 use super::entry::SnapshotEntry;
 use super::format::{Header, SnapshotError};
@@ -14,15 +14,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Only the owner: the file holds the seed of the block keys.
+/// Only the owner may read the file, because it contains the seed of the block keys.
 const MODE: u32 = 0o600;
-/// A file beside the snapshot that nobody has written to for so long is nobody's.
+/// Without a write for this long, a temporary file beside the snapshot is a leftover of a crash.
 const LEFTOVER_AGE: Duration = Duration::from_secs(3_600);
-/// Bytes that are made before they go to the file.
+/// Bytes that are encoded before a write to the file.
 const WRITE_BYTES: usize = 256 * 1024;
 
-/// Writes a snapshot beside its place and puts it there when it is whole. Dropped before, it leaves
-/// nothing behind.
+/// Writes a snapshot to a temporary file, and moves the whole file into its place. When dropped
+/// before, it removes the temporary file.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     file: File,
@@ -34,14 +34,14 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Begins.
+    /// Creates the temporary file and encodes the header.
     ///
     /// # Errors
     /// When no file can be created beside the path.
     pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         remove_leftovers(path, &name);
-        // A name of its own: during an upgrade two processes may write at the same time.
+        // A random name, because two processes may write at the same time during an upgrade.
         let beside = path.with_file_name(format!("{name}.{:016x}.new", fastrand::u64(..)));
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
         let encoder = Encoder::new(header);
@@ -49,12 +49,12 @@ impl SnapshotWriter {
         Ok(Self { file, path, beside, encoder, written_bytes: 0, is_whole: false })
     }
 
-    /// Begins a rank; false if a name is too long, then the rank has to be left out.
+    /// Begins a rank; false if a name is too long, and the caller must leave the rank out.
     pub fn rank(&mut self, head: &RankHead) -> bool {
         self.encoder.rank(head)
     }
 
-    /// Adds what the rank holds.
+    /// Adds an entry of the rank.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -72,18 +72,18 @@ impl SnapshotWriter {
         self.write_some()
     }
 
-    /// Puts the whole snapshot in its place; returns its size in bytes.
+    /// Moves the whole snapshot into its place; returns its size in bytes.
     ///
     /// # Errors
-    /// When it cannot be written or moved there; what was there stays.
+    /// When the file cannot be written or moved; the snapshot before stays in its place.
     pub fn finish(mut self) -> io::Result<u64> {
         self.encoder.end();
         self.write_out()?;
         self.file.sync_all()?;
         fs::rename(&self.beside, &self.path)?;
         self.is_whole = true;
-        // Without this a crash of the machine may bring the last one back, which is no harm worth
-        // failing for.
+        // Without this sync a crash of the machine may restore the snapshot before, which is
+        // harmless. So an error here is ignored.
         let _ = File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all());
         Ok(self.written_bytes)
     }
@@ -114,7 +114,7 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Removes what writers of the same snapshot have left when they crashed.
+/// Removes temporary files of the same snapshot that crashed writers have left.
 fn remove_leftovers(path: &Path, name: &str) {
     let is_leftover = |entry: &fs::DirEntry| {
         let found = entry.file_name().to_string_lossy().into_owned();
@@ -129,27 +129,25 @@ fn remove_leftovers(path: &Path, name: &str) {
     }
 }
 
-/// A snapshot that was opened: its header is sound, the rest is not looked at yet.
+/// An open snapshot with a valid header; the other parts are not checked yet.
 #[derive(Debug)]
 pub struct SnapshotFile {
     file: File,
     header: Header,
 }
 
-/// Where a rank begins in a file.
+/// The head of a rank, and its offset in the file.
 #[derive(Clone, Debug)]
 pub struct RankPlace {
-    /// What is said of it.
     pub head: RankHead,
     at: u64,
 }
 
-/// Everything that a snapshot holds.
+/// Ranks and blocks of a snapshot.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// By whose it was.
     pub ranks: HashMap<RankName, RankPlace>,
-    /// The blocks that ranks may hold.
+    /// Links of all blocks that ranks may hold.
     pub paths: Paths,
 }
 
@@ -159,7 +157,7 @@ impl SnapshotFile {
     /// # Errors
     /// [`SnapshotError`] when it cannot be read or is no snapshot of this version.
     pub fn open(path: &Path) -> Result<Option<Self>, SnapshotError> {
-        // Looked at first: to open a pipe would wait for its other end.
+        // Check the type first, because opening a pipe would wait for its other end.
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {}
             Ok(_) => return Err(io::Error::other("not a regular file").into()),
@@ -169,23 +167,23 @@ impl SnapshotFile {
         Self::read(File::open(path)?).map(Some)
     }
 
-    /// The same, of a file that is open.
+    /// Reads the header of an open file.
     ///
     /// # Errors
-    /// The same.
+    /// [`SnapshotError`] when it cannot be read or is no snapshot of this version.
     pub fn read(mut file: File) -> Result<Self, SnapshotError> {
         file.seek(SeekFrom::Start(0))?;
         let (_, header) = SnapshotReader::open(&mut file)?;
         Ok(Self { file, header })
     }
 
-    /// What it says about itself.
+    /// The header of the snapshot.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Reads all of it and checks every byte; keeps the places of the ranks, and the links.
+    /// Reads the whole file and checks every byte; returns the places of the ranks, and the links.
     ///
     /// # Errors
     /// [`SnapshotError`] when it is damaged anywhere.
@@ -207,10 +205,10 @@ impl SnapshotFile {
         }
     }
 
-    /// Reads what one rank held.
+    /// Reads the entries of a rank.
     ///
     /// # Errors
-    /// [`SnapshotError`] when the file is not any more what it was when it was checked.
+    /// [`SnapshotError`] when the file has changed since the check.
     pub fn entries(
         &mut self,
         place: &RankPlace,

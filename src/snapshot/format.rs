@@ -1,5 +1,5 @@
-//! The layout of a snapshot, version 1, and its header. Chunks, checksums and `varint` are those of
-//! `framing`; numbers are little-endian.
+//! The layout of a snapshot, version 1, and its header. `framing` documents chunks, checksums and
+//! `varint`; numbers are little-endian.
 //!
 //! ```text
 //! header   89 'F' 'S' 'N' 0D 0A 1A 0A    magic; shows a transfer that rewrote line ends
@@ -8,24 +8,24 @@
 //!          u32 zero
 //!          u64 written                   nanoseconds since 1970
 //!          u64 seed                      of the block keys: the file is a secret
-//!          u64 key check                 a key made from that seed: if another value
-//!                                        comes out, keys are made in another way
+//!          u64 key check                 a key from that seed: another value shows that
+//!                                        keys are computed differently
 //!          u64 checksum of all the above
-//! rank     a chunk 'RANK' with one `RankHead`, then chunks 'HELD' with its entries:
+//! rank     a chunk 'RANK' with a `RankHead`, then chunks 'HELD' with its entries:
 //!          u64 id                        the engine's hash and group, mixed with the seed
 //!          u64 key                       of the path with the block
-//!          varint * 3                    times that device, host and disk stored it
-//! links    after all ranks chunks 'LINK', with every block that any of them may hold:
+//!          varint * 3                    stores by device, host and disk
+//! links    after all ranks chunks 'LINK', with every block that a rank may hold:
 //!          u64 parent                    key of the path before the block
 //!          u64 key                       of the path with the block
 //!          varint bytes                  of its text
 //!          varint slice                  that the path belongs to
-//! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before it; nothing follows
+//! end      a chunk 'DONE': u32 ranks, u64 digest of all chunk headers before; no bytes follow
 //! ```
 //!
-//! The digest is `d = XXH3-64(chunk header, seed d)` from the header's checksum on: chunks that are
-//! whole but lost, doubled or in another order are damage too. A file that ends early is refused:
-//! it was never put in its place by this program.
+//! The digest is `d = XXH3-64(chunk header, seed d)`, from the header's checksum on. It detects
+//! valid chunks that are lost, doubled or in another order. A file that ends early is refused,
+//! because this program only moves whole files into place.
 
 use crate::framing::NumberReader;
 use forebay_index::{BlockKey, KeySeed, RootName};
@@ -34,9 +34,9 @@ use std::io;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version that is written, and the only one that is read.
+/// Version that is written; other versions are not read.
 pub const VERSION: u16 = 1;
-/// Bytes of the header.
+/// Bytes of a snapshot's header.
 pub const HEADER_BYTES: usize = 48;
 /// Most plain bytes of a chunk.
 pub(super) const PLAIN_BYTES_MAX: usize = 1024 * 1024;
@@ -49,64 +49,63 @@ pub(super) const END_MARK: [u8; 4] = *b"DONE";
 const MAGIC: [u8; 8] = *b"\x89FSN\r\n\x1a\n";
 const CHECKSUM_BYTES: usize = 8;
 
-/// What a snapshot says before its first rank.
+/// Header of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// When it was written, in nanoseconds since 1970.
+    /// Time of the snapshot, in nanoseconds since 1970.
     pub written_unix_ns: u64,
-    /// What all keys in it were made with.
+    /// Seed of all keys in the snapshot.
     pub seed: KeySeed,
-    /// Slices of the index then.
+    /// Slices of the index at that time.
     pub slice_count: u16,
 }
 
-/// Why bytes are not a snapshot, or not one that can be used.
+/// Why bytes are not a usable snapshot.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// The system's word.
+    /// The operating system reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Another kind of file.
+    /// A file of another kind.
     #[error("not a snapshot: it does not begin with the magic bytes 89 46 53 4e 0d 0a 1a 0a")]
     Foreign,
-    /// Written by another version.
+    /// A snapshot of another version.
     #[error("a snapshot of version {0}; this program reads version {VERSION}")]
     Version(u16),
-    /// Keys were made in another way.
+    /// The writer computed keys differently.
     #[error("this program makes its keys in another way than the one that wrote the snapshot")]
     Keys,
-    /// The end is missing.
+    /// The file ends before its end mark.
     #[error("cut off at byte {at}")]
     Cut {
         /// Bytes of the file.
         at: u64,
     },
-    /// Bytes are not what was written.
+    /// The bytes have changed since they were written.
     #[error("damaged at byte {at}: {what}")]
     Damaged {
         /// Offset in the file.
         at: u64,
-        /// What does not hold.
         what: Damage,
     },
 }
 
-/// What does not hold in a damaged snapshot.
+/// The damaged part of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The header's checksum, or what it covers.
+    /// The header's checksum, or bytes under it.
     Header,
     /// A chunk header's checksum, mark or sizes.
     ChunkHeader,
     /// The checksum of a chunk's bytes.
     Checksum,
-    /// Bytes that are no DEFLATE, or of another size than was said.
+    /// Bytes that are no DEFLATE, or do not have the size in the chunk header.
     Packing,
     /// A rank, entry or link that does not follow the format.
     Content,
     /// Chunks that are missing, doubled or in another order.
     Order,
-    /// Bytes after the end.
+    /// There are bytes after the end.
     AfterEnd,
 }
 
@@ -125,7 +124,6 @@ impl fmt::Display for Damage {
 }
 
 impl Header {
-    /// The header in bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -179,7 +177,7 @@ impl Header {
     }
 }
 
-/// A key of every kind that is made: roots, salts and blocks.
+/// A key that depends on every step of the computation: root, salt and block.
 fn key_check(seed: KeySeed) -> u64 {
     let name = RootName { model: "model", block_size_tokens: 16, lora: "lora", cache_salt: "salt" };
     BlockKey::root(seed, &name).child(seed, b"text").to_word()

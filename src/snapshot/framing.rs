@@ -1,19 +1,20 @@
-//! Chunks in files: packed bytes behind a header with their sizes and checksums. What recordings
-//! and snapshots share. Sans-IO. Claimed sizes are compared with a limit and with what DEFLATE can
-//! do before anything is reserved, so memory grows with what is unpacked, not with what is claimed.
+//! Chunks in files, shared by recordings and snapshots: packed bytes behind a header with their
+//! sizes and checksums. Sans-IO. Claimed sizes are compared with a limit and with the ratio of
+//! DEFLATE before memory is reserved, so memory grows with the unpacked bytes, not with the claimed
+//! size.
 //!
 //! ```text
 //! chunk    u32 mark                      four letters
 //!          u32 packed bytes
 //!          u32 plain bytes
-//!          u32 count                     of what is in it
+//!          u32 count                     of items
 //!          u64 checksum of the packed bytes
 //!          u64 checksum of the five numbers above
 //!          packed bytes: raw DEFLATE (RFC 1951)
 //! ```
 //!
 //! Numbers are little-endian, checksums are XXH3-64 without a seed, `varint` is LEB128 of at most
-//! ten bytes. Lengths have a checksum of their own, so that a damaged length is not taken for an
+//! ten bytes. Lengths have a checksum of their own, so that a damaged length does not look like an
 //! early end.
 
 use flate2::Compression;
@@ -21,29 +22,29 @@ use flate2::read::{DeflateDecoder, DeflateEncoder};
 use std::io::Read;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a chunk header.
+/// Length of a chunk header in bytes.
 pub const CHUNK_HEADER_BYTES: usize = 32;
 /// DEFLATE shrinks at most by 1032; a chunk that claims more is damaged.
 const DEFLATE_RATIO_MAX: usize = 1_032;
 
-/// What stands before the packed bytes.
+/// Header of a chunk, before the packed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHead {
-    /// What kind of chunk it is.
+    /// Kind of the chunk.
     pub mark: [u8; 4],
-    /// Bytes that follow.
+    /// Number of packed bytes behind the header.
     pub packed_bytes: usize,
-    /// Bytes that they unpack to.
+    /// Number of bytes after unpacking.
     pub plain_bytes: usize,
-    /// Things in it.
+    /// Number of items in the chunk.
     pub count: usize,
-    /// Of the packed bytes.
+    /// XXH3-64 of the packed bytes.
     pub checksum: u64,
 }
 
 impl ChunkHead {
-    /// Reads a header. `None` if its checksum does not hold, or if it claims what cannot be with at
-    /// most `plain_bytes_max` bytes in a chunk.
+    /// Reads a header. `None` if the checksum or the sizes are wrong, or if the chunk would have
+    /// more than `plain_bytes_max` bytes.
     #[must_use]
     pub fn decode(bytes: &[u8; CHUNK_HEADER_BYTES], plain_bytes_max: usize) -> Option<Self> {
         let mut reader = NumberReader(bytes);
@@ -56,13 +57,13 @@ impl ChunkHead {
         let covered = bytes.first_chunk::<{ CHUNK_HEADER_BYTES - 8 }>()?;
         let possible = reader.u64()? == xxh3_64(covered)
             && plain_bytes <= plain_bytes_max
-            // What does not pack becomes longer by a few bytes.
+            // Bytes that do not pack become longer by a few bytes.
             && packed_bytes <= plain_bytes_max + plain_bytes_max / 100 + 64
             && plain_bytes <= packed_bytes.saturating_mul(DEFLATE_RATIO_MAX);
         possible.then_some(head)
     }
 
-    /// True if these are the bytes that belong to the header.
+    /// True if the packed bytes match the header.
     #[must_use]
     pub fn matches(&self, packed: &[u8]) -> bool {
         packed.len() == self.packed_bytes && xxh3_64(packed) == self.checksum
@@ -74,7 +75,7 @@ pub fn put_chunk(mark: [u8; 4], packed: &[u8], plain_bytes: usize, count: u32, o
     let start = out.len();
     out.extend_from_slice(&mark);
     for number in [packed.len(), plain_bytes] {
-        // Both are bounded by the writers' chunk sizes and DEFLATE's small overhead.
+        // The writers' chunk sizes and DEFLATE's small overhead bound both numbers.
         out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
     }
     out.extend_from_slice(&count.to_le_bytes());
@@ -84,7 +85,7 @@ pub fn put_chunk(mark: [u8; 4], packed: &[u8], plain_bytes: usize, count: u32, o
     out.extend_from_slice(packed);
 }
 
-/// Packs into an emptied `out`.
+/// Replaces `out` by the packed bytes.
 pub fn pack(plain: &[u8], level: Compression, out: &mut Vec<u8>) {
     out.clear();
     if DeflateEncoder::new(plain, level).read_to_end(out).is_err() {
@@ -93,8 +94,8 @@ pub fn pack(plain: &[u8], level: Compression, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what the packed bytes unpack to; false unless that is as many bytes as claimed and uses
-/// all of them.
+/// Appends the unpacked bytes. False unless these have the claimed size, and all packed bytes are
+/// used.
 pub fn unpack(packed: &[u8], plain_bytes: usize, out: &mut Vec<u8>) -> bool {
     let mut source = packed;
     let limit = plain_bytes as u64 + 1;
@@ -102,34 +103,31 @@ pub fn unpack(packed: &[u8], plain_bytes: usize, out: &mut Vec<u8>) -> bool {
     unpacked.ok() == Some(plain_bytes) && source.is_empty()
 }
 
-/// Takes numbers off the front.
+/// Reads numbers from the front of a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberReader<'a>(pub &'a [u8]);
 
 impl<'a> NumberReader<'a> {
-    /// The next bytes, a known number of them.
+    /// Reads the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*taken)
     }
 
-    /// Two bytes.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// LEB128; bits past 64 are a fault.
+    /// Reads LEB128; `None` for bits past 64.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -146,7 +144,7 @@ impl<'a> NumberReader<'a> {
         None
     }
 
-    /// The next bytes.
+    /// Reads the next `length` bytes.
     pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -154,7 +152,7 @@ impl<'a> NumberReader<'a> {
     }
 }
 
-/// Appends LEB128.
+/// Appends a number in LEB128.
 pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     loop {
         let bits = u8::try_from(value & 0x7f).unwrap_or(0);

@@ -1,12 +1,12 @@
-//! Things of one kind in a chunk. Sans-IO.
+//! The items of a chunk, all of the same type. Sans-IO.
 
 use super::{Link, SnapshotEntry};
 use crate::framing::NumberReader;
 use std::marker::PhantomData;
 
-/// What chunks are full of.
+/// An item of a chunk.
 pub trait Item: Sized {
-    /// Takes one off the front; `None` unless it follows the format.
+    /// Reads an item from the front; `None` unless it follows the format.
     fn take(reader: &mut NumberReader<'_>) -> Option<Self>;
 }
 
@@ -22,7 +22,7 @@ impl Item for Link {
     }
 }
 
-/// The items of one chunk, all of which follow the format.
+/// The items of a chunk, all of which follow the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Items<'a, T> {
     plain: NumberReader<'a>,
@@ -31,7 +31,7 @@ pub struct Items<'a, T> {
 }
 
 impl<'a, T: Item> Items<'a, T> {
-    /// `None` unless the bytes are exactly that many.
+    /// Checks the items; `None` unless the bytes are exactly `count` items.
     pub(super) fn check(plain: &'a [u8], count: usize) -> Option<Self> {
         let mut reader = NumberReader(plain);
         for _ in 0..count {

@@ -1,12 +1,12 @@
-//! Snapshots of what the fleet's caches hold: written while the router runs, read when it starts
-//! again, so that a restart does not forget. The layout stands in `format`.
+//! Snapshots of the blocks in the fleet's caches: written while the router runs, and read when it
+//! starts, so that a restart keeps the index. `format` documents the layout.
 //!
-//! The codec ([`Header`], [`RankHead`], [`SnapshotEntry`], [`Link`], [`SnapshotReader`]) knows
-//! readers and writers of bytes and nothing of threads; [`SnapshotWriter`] and [`SnapshotFile`] put
-//! it on disk. Blocking: for threads of their own, never for a shard or the control plane's loop.
-//! Limits: one chunk in memory, of a file that is read also its links ([`Paths`]),
+//! The codec ([`Header`], [`RankHead`], [`SnapshotEntry`], [`Link`], [`SnapshotReader`]) reads and
+//! writes bytes and has no threads; [`SnapshotWriter`] and [`SnapshotFile`] work on disk. Blocking:
+//! for separate threads, never for a shard or the control plane's loop. Limits: a single chunk in
+//! memory, with the links ([`Paths`]) of a file that is read, and
 //! [`RANKS_MAX`](forebay_base::limits::RANKS_MAX) ranks. Must never trust a length, a count or a
-//! checksum that it reads, and never leave half a file where the last whole one was.
+//! checksum of a file, and never replace a whole file by half a file.
 
 mod entry;
 mod file;

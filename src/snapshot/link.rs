@@ -1,14 +1,14 @@
-//! Blocks of the index and what they follow, in a chunk. Sans-IO.
+//! Blocks of the index with their parents, in a chunk. Sans-IO.
 
 use crate::framing::{NumberReader, put_varint};
 use forebay_base::ShardIndex;
 use forebay_base::limits::INNER_BLOCK;
 use forebay_index::BlockKey;
 
-/// One block, for all ranks that hold it.
+/// A block of the index, for all ranks that hold the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Key of the path before the block: another block's, or a root.
+    /// Key of the path before the block: of another block, or of a root.
     pub parent: BlockKey,
     /// Key of the path with the block.
     pub key: BlockKey,
@@ -19,7 +19,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Appends the link.
+    /// Appends the link to `out`.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.parent.to_word().to_le_bytes());
         out.extend_from_slice(&self.key.to_word().to_le_bytes());

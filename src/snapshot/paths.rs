@@ -1,13 +1,13 @@
-//! All links of a snapshot, to look a block up by its key and to go from it towards its root. 24
+//! All links of a snapshot: finds a block by its key, and the blocks between it and its root. 24
 //! bytes a block.
 
 use super::Link;
 use forebay_base::ShardIndex;
 use forebay_index::BlockKey;
 
-/// No place: the block before is a root, or unknown.
+/// The parent is a root, or unknown.
 const NO_PLACE: u32 = u32::MAX;
-/// A slice that is not known.
+/// The slice of the block is unknown.
 const NO_SLICE: u16 = u16::MAX;
 
 /// The links, ascending by key.
@@ -28,7 +28,7 @@ struct PathLink {
 const _: () = assert!(size_of::<PathLink>() == 24);
 
 impl Paths {
-    /// Sorts the links. Of several with one key the first counts.
+    /// Sorts the links. Of several links with the same key, the first counts.
     #[must_use]
     pub fn new(mut links: Vec<Link>) -> Self {
         links.sort_by_key(|link| link.key.to_word());
@@ -48,25 +48,23 @@ impl Paths {
         paths
     }
 
-    /// Blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Where the block with that key stands.
+    /// The place of the block with that key.
     #[must_use]
     pub fn find(&self, key: BlockKey) -> Option<usize> {
         self.places.binary_search_by_key(&key.to_word(), |place| place.key.to_word()).ok()
     }
 
-    /// The block at a place; `None` if its slice is not known.
+    /// The block at a place; `None` if its slice is unknown.
     #[must_use]
     pub fn link(&self, at: usize) -> Option<Link> {
         let &PathLink { key, parent, block_bytes, slice, .. } = self.places.get(at)?;
@@ -74,14 +72,14 @@ impl Paths {
         Some(Link { parent, key, block_bytes, slice })
     }
 
-    /// The place of the block before; `None` for the first of a path as far as is known.
+    /// The place of the parent; `None` for the first known block of a path.
     #[must_use]
     pub fn before(&self, at: usize) -> Option<usize> {
         let place = self.places.get(at)?;
         usize::try_from(place.parent_at).ok().filter(|_| place.parent_at != NO_PLACE)
     }
 
-    /// How many blocks lie before each.
+    /// Number of known blocks before each block of its path.
     #[must_use]
     pub fn depths(&self) -> Vec<u32> {
         let mut depths: Vec<Option<u32>> = vec![None; self.places.len()];
@@ -96,7 +94,7 @@ impl Paths {
                 }
                 path.push(at);
                 if let Some(depth) = depths.get_mut(at) {
-                    // So that a circle ends.
+                    // Ends a circle of keys.
                     *depth = Some(0);
                 }
                 next = self.before(at);
@@ -111,9 +109,9 @@ impl Paths {
         depths.into_iter().map(Option::unwrap_or_default).collect()
     }
 
-    /// Gives every block the slice of its path in an index of another number of slices. A path that
-    /// begins with a block which another slice would have owned before is not whole, and its new
-    /// slice not known.
+    /// Gives every block the slice of its path in an index with another number of slices. A path is
+    /// not whole if another slice would have owned its first known block before; then its new slice
+    /// is unknown.
     pub fn place_anew(
         &mut self,
         slice_of: fn(BlockKey, usize) -> ShardIndex,
@@ -127,8 +125,7 @@ impl Paths {
             let mut slice = None;
             while let Some(at) = next {
                 if done.get(at).copied().unwrap_or(true) {
-                    // Also for keys that follow from each other in a circle, which no hash has
-                    // made.
+                    // Also ends a circle of keys, which only a forged snapshot can contain.
                     slice = self.link(at).map(|link| link.slice);
                     break;
                 }
@@ -139,7 +136,7 @@ impl Paths {
                 next = self.before(at);
                 if next.is_none() {
                     let first = self.link(at);
-                    let whole = first.filter(|one| slice_of(one.key, count_before) == one.slice);
+                    let whole = first.filter(|link| slice_of(link.key, count_before) == link.slice);
                     slice = whole.map(|first| slice_of(first.key, count));
                 }
             }

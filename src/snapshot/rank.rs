@@ -1,53 +1,52 @@
-//! What a snapshot says of one rank before its entries. Sans-IO.
+//! The head of a rank in a snapshot, before its entries. Sans-IO.
 
 use crate::framing::{NumberReader, put_varint};
 
-/// Longest name that is written or believed.
+/// Longest name that is written or accepted.
 const NAME_BYTES_MAX: usize = 4_096;
-/// Most attention groups that are written or believed.
+/// Most attention groups that are written or accepted.
 const GROUPS_MAX: usize = 64;
 
-/// Whose stream it was. A rank is found again only if all of it is the same.
+/// Identity of a rank's KV-event stream. A restart restores a rank only if all fields are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RankName {
     /// The worker, as `host:port`.
     pub worker: String,
-    /// The rank's number inside the worker.
+    /// Number of the rank inside the worker.
     pub dp_rank: u32,
-    /// Where its events were published.
+    /// Publisher of the rank's events.
     pub endpoint: String,
-    /// Prefix of the topics that were asked for.
+    /// Prefix of the topics subscribed to.
     pub topic: String,
-    /// The name under which its blocks are rooted.
+    /// Model name in the root of the rank's blocks.
     pub model: String,
 }
 
-/// Everything but what it holds.
+/// All state of a rank but its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankHead {
-    /// Whose stream it was.
     pub name: RankName,
-    /// Of the vocabulary that turned its tokens into bytes.
+    /// Fingerprint of the vocabulary that decoded the rank's tokens.
     pub vocabulary: u64,
-    /// Tokens per block, 0 if no event has told.
+    /// Tokens per block as reported in events, 0 without an event.
     pub block_size_tokens: u32,
-    /// Sequence number of the last batch that was taken.
+    /// Sequence number of the last batch applied.
     pub sequence: u64,
     /// XXH3-64 of that batch's payload.
     pub payload_hash: u64,
-    /// Trees of the index that it had, one bit for each tier.
+    /// Trees of the rank in the index, a bit for each tier.
     pub trees: u8,
-    /// Attention groups that keep whole prefixes, as far as is known; `u32::MAX` for events that
-    /// name none.
+    /// Attention groups that keep whole prefixes, as far as known; `u32::MAX` for events without a
+    /// group.
     pub whole_groups: Vec<u32>,
-    /// Attention groups that forget.
+    /// Attention groups that keep a window or a state only.
     pub forgetful_groups: Vec<u32>,
-    /// Entries that follow.
+    /// Number of entries that follow.
     pub entry_count: u64,
 }
 
 impl RankHead {
-    /// Appends the head; false, and nothing is appended, if a name is too long or there are too
+    /// Appends the head. False, without a change of `out`, if a name is too long or there are too
     /// many groups.
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> bool {
         let name = &self.name;
@@ -74,7 +73,7 @@ impl RankHead {
         true
     }
 
-    /// Reads a head that is all of `bytes`; `None` if they do not follow the format.
+    /// Reads a head that is all of `bytes`; `None` unless the bytes follow the format.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = NumberReader(bytes);
         let mut text = || {

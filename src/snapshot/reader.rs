@@ -1,5 +1,5 @@
-//! Reads a snapshot from front to back, chunk by chunk, and checks everything that it says about
-//! itself.
+//! Reads a snapshot from front to back, chunk by chunk, and checks all checksums, counts and
+//! digests.
 
 use super::entry::SnapshotEntry;
 use super::format::{
@@ -14,28 +14,29 @@ use crate::framing::{CHUNK_HEADER_BYTES, ChunkHead, NumberReader, unpack};
 use forebay_base::limits::RANKS_MAX;
 use std::io::Read;
 
-/// What comes next in a snapshot.
+/// A part of a snapshot.
 #[derive(Debug)]
 pub enum Part<'a> {
-    /// A rank, whose entries follow.
+    /// The head of a rank; its entries follow.
     Rank(RankHead),
-    /// Entries of the rank before.
+    /// Entries of the last rank.
     Entries(Items<'a, SnapshotEntry>),
     /// Blocks that ranks may hold; no rank follows.
     Links(Items<'a, Link>),
-    /// The end; nothing follows.
+    /// The end mark; no part follows.
     End,
 }
 
-/// At most one chunk in memory. After an error or the end it is of no further use.
+/// Reads parts of a snapshot, with a single chunk in memory. Must not be used after an error or the
+/// end.
 #[derive(Debug)]
 pub struct SnapshotReader<R> {
     input: R,
-    /// Offset in the file of what comes next.
+    /// Offset of the next part in the file.
     at: u64,
     digest: u64,
     rank_count: u32,
-    /// Entries of the current rank that have not come.
+    /// Entries of the present rank that are still to come.
     entries_due: u64,
     has_links: bool,
     packed: Vec<u8>,
@@ -43,10 +44,10 @@ pub struct SnapshotReader<R> {
 }
 
 impl<R: Read> SnapshotReader<R> {
-    /// Reads the header.
+    /// Reads the header, and returns a reader of the parts.
     ///
     /// # Errors
-    /// [`SnapshotError`] when there is none of this version.
+    /// [`SnapshotError`] without a header of this version.
     pub fn open(mut input: R) -> Result<(Self, Header), SnapshotError> {
         let mut bytes = Vec::new();
         (&mut input).take(HEADER_BYTES as u64).read_to_end(&mut bytes)?;
@@ -54,23 +55,23 @@ impl<R: Read> SnapshotReader<R> {
         Ok((Self::resume(input, HEADER_BYTES as u64, header_digest(&bytes)), header))
     }
 
-    /// At a rank somewhere in a file whose digest does not matter any more.
+    /// A reader at a rank in the middle of a file, which ignores the digest of the file.
     pub(super) fn resume(input: R, at: u64, digest: u64) -> Self {
         let packed = Vec::new();
         let plain = Vec::new();
         Self { input, at, digest, rank_count: 0, entries_due: 0, has_links: false, packed, plain }
     }
 
-    /// Offset of what comes next.
+    /// Offset of the next part.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// The next part.
+    /// Reads the next part.
     ///
     /// # Errors
-    /// [`SnapshotError`] when it cannot be read or is not what was written.
+    /// [`SnapshotError`] when it cannot be read or is damaged.
     pub fn next_part(&mut self) -> Result<Part<'_>, SnapshotError> {
         let digest = self.digest;
         let start = self.at;
@@ -126,7 +127,7 @@ impl<R: Read> SnapshotReader<R> {
         }
     }
 
-    /// The next chunk's plain bytes.
+    /// Unpacks the next chunk into `plain`, and returns its header.
     fn chunk(&mut self) -> Result<ChunkHead, SnapshotError> {
         let damaged = |what| SnapshotError::Damaged { at: self.at, what };
         self.packed.clear();

@@ -1,5 +1,4 @@
-//! Ranks, entries and links to bytes. Sans-IO: bytes are appended to a buffer that the caller takes
-//! away.
+//! Encodes ranks, entries and links. Sans-IO: appends bytes to a buffer that the caller empties.
 
 use super::entry::SnapshotEntry;
 use super::format::{END_MARK, ENTRIES_MARK, Header, LINKS_MARK, RANK_MARK};
@@ -9,18 +8,17 @@ use crate::framing::{CHUNK_HEADER_BYTES, pack, put_chunk};
 use flate2::Compression;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Plain bytes after which a chunk is closed: enough to pack well, and small beside what it is made
-/// from.
+/// Plain bytes after which a chunk is closed: enough to pack well, and little memory.
 const CHUNK_BYTES_AIM: usize = 256 * 1024;
 
-/// Makes a snapshot: the header at once, then rank by rank, then the links, then the end.
+/// Encodes a snapshot: the header at once, then rank by rank, then the links, then the end.
 #[derive(Debug)]
 pub struct Encoder {
-    /// What is made and not yet taken away.
+    /// Encoded bytes that the caller has not taken yet.
     out: Vec<u8>,
     plain: Vec<u8>,
     packed: Vec<u8>,
-    /// What the open chunk is full of.
+    /// Kind of the open chunk.
     mark: [u8; 4],
     in_chunk: u32,
     rank_count: u32,
@@ -28,7 +26,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// With the header made.
+    /// An encoder with the header encoded.
     #[must_use]
     pub fn new(header: &Header) -> Self {
         let out = header.encode();
@@ -39,9 +37,9 @@ impl Encoder {
         Self { out, plain, packed, mark, in_chunk: 0, rank_count: 0, digest }
     }
 
-    /// Begins a rank, which ends with the next one, the links or the end. Exactly
-    /// `head.entry_count` entries have to follow. False if a name is too long: then the rank has to
-    /// be left out.
+    /// Begins a rank, which ends with the next rank, the links or the end. Exactly
+    /// `head.entry_count` entries must follow. False if a name is too long, and the caller must
+    /// leave the rank out.
     pub fn rank(&mut self, head: &RankHead) -> bool {
         self.close_chunk();
         if !head.encode(&mut self.plain) {
@@ -53,7 +51,7 @@ impl Encoder {
         true
     }
 
-    /// Adds what the rank holds.
+    /// Adds an entry of the rank.
     pub fn entry(&mut self, entry: &SnapshotEntry) {
         entry.encode(&mut self.plain);
         self.added(ENTRIES_MARK);
@@ -68,7 +66,7 @@ impl Encoder {
         self.added(LINKS_MARK);
     }
 
-    /// Makes the end.
+    /// Encodes the end mark.
     pub fn end(&mut self) {
         self.close_chunk();
         self.plain.extend_from_slice(&self.rank_count.to_le_bytes());
@@ -77,7 +75,7 @@ impl Encoder {
         self.close_chunk();
     }
 
-    /// What was made since the last call.
+    /// The encoded bytes, which the caller empties.
     pub fn made(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -94,7 +92,7 @@ impl Encoder {
         if self.in_chunk == 0 {
             return;
         }
-        // Keys and hashes do not pack; the rest does at any level.
+        // Keys and hashes do not pack, and the other bytes pack at any level.
         pack(&self.plain, Compression::fast(), &mut self.packed);
         let start = self.out.len();
         put_chunk(self.mark, &self.packed, self.plain.len(), self.in_chunk, &mut self.out);
@@ -110,7 +108,7 @@ pub(super) fn header_digest(header: &[u8]) -> u64 {
     xxh3_64(header)
 }
 
-/// The digest after one more chunk.
+/// The digest after a further chunk.
 pub(super) fn next_digest(digest: u64, chunk_header: &[u8]) -> u64 {
     xxh3_64_with_seed(chunk_header, digest)
 }
