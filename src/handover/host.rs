@@ -1,8 +1,8 @@
-//! The side of the running process: a thread that waits for a new one.
+//! The side of the running process: a thread that waits for a new process.
 
-use super::place::{BoundPlace, trusted};
-use super::taken::UPGRADE_MAX;
-use super::wire::{hear, say, send_files};
+use super::address::{BoundPlace, trusted};
+use super::takeover::UPGRADE_MAX;
+use super::wire::{read_line, send_files, write_line};
 use forebay_base::{Clock, NanosSinceStart};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
@@ -20,61 +20,59 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// For what a peer asks for, which it knows when it connects. Others wait meanwhile.
+/// Timeout of a peer's request. Short, because other peers wait meanwhile.
 const FIRST_LINE_MAX: Duration = Duration::from_secs(1);
-/// For what a peer says at once.
+/// Timeout of a line that a peer sends without work.
 const LINE_MAX: Duration = Duration::from_secs(5);
-/// In which the process writes its index. Shorter than the time in which it is waited for.
+/// Timeout for writing the index, shorter than the new process waits for it.
 const INDEX_MAX: Duration = Duration::from_secs(50);
-/// Between two looks at a process that was started.
+/// Interval between two checks of a started process.
 const CHILD_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What the process is asked.
+/// Calls from the handover thread to the control plane.
 #[derive(Debug)]
 pub enum HostCall {
-    /// For the models of its workers, in a file.
+    /// Requests the models of the workers, in a file.
     Models(SyncSender<Option<File>>),
-    /// For its index, in a file; `None` if there is none.
+    /// Requests the index, in a file; `None` without an index.
     Index(SyncSender<Option<File>>),
-    /// Whether it gives its sockets away. From an answer of true on, another process may accept
-    /// from them.
+    /// Requests permission to send the sockets. After an answer of true, another process may accept
+    /// connections from them.
     Sockets(SyncSender<bool>),
-    /// A process that got the sockets is gone without having served.
+    /// A process that received the sockets has ended before it served.
     Returned,
-    /// Another process serves: drain. True if that was done.
+    /// Another process serves: drain. The answer is true if the drain has begun.
     Serves(Pid, SyncSender<bool>),
 }
 
-/// How the process was started.
+/// Command line of the process.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The file, which may be another one by now.
+    /// The executable, which may have been replaced since the start.
     pub path: PathBuf,
-    /// What was said after its name.
+    /// Arguments after the name of the program.
     pub arguments: Vec<OsString>,
 }
 
-/// What a process hands over, and how it is asked.
+/// Settings of a [`HandoverHost`].
 pub struct HostSetup {
-    /// Everything that it listens on.
+    /// All listening sockets of the process.
     pub sockets: Arc<[OwnedFd]>,
-    /// How it was started.
     pub program: Program,
-    /// The clock of the process.
     pub clock: Clock,
-    /// Asks the process; false if it does not listen any more.
+    /// Calls the control plane; false if the control plane has stopped.
     pub call: Box<dyn Fn(HostCall) -> bool + Send>,
 }
 
-/// A process that can be taken over. Dropping it ends that.
+/// Accepts takeovers of this process until dropped.
 #[derive(Debug)]
 pub struct HandoverHost(Arc<UnixListener>);
 
 impl HandoverHost {
-    /// Waits for others from now on.
+    /// Starts the thread that waits for new processes.
     ///
     /// # Errors
-    /// When there is no thread.
+    /// When the thread cannot be started.
     pub fn start(place: BoundPlace, setup: HostSetup) -> io::Result<Self> {
         let listener = Arc::new(place.0);
         let waiting = HostThread { listener: Arc::clone(&listener), upgrade: None, setup };
@@ -85,20 +83,20 @@ impl HandoverHost {
 
 impl Drop for HandoverHost {
     fn drop(&mut self) {
-        // Wakes the thread, which sees that nobody can come any more.
+        // Wakes the thread, which then sees the hang-up and ends.
         let _ = shutdown(&*self.0, Shutdown::Both);
     }
 }
 
-/// Who asked for a new process, and the process.
+/// A started process, and the connection of the command that requested it.
 struct Upgrade {
-    asker: UnixStream,
+    requester: UnixStream,
     child: Child,
     until: NanosSinceStart,
 }
 
-/// The process that takes over.
-struct Taker {
+/// The new process that takes over.
+struct Successor {
     stream: UnixStream,
     pid: Pid,
 }
@@ -110,18 +108,18 @@ struct HostThread {
 }
 
 impl HostThread {
-    /// Until the process is taken over, or ends.
+    /// Runs until another process has taken over, or this process ends.
     fn run(mut self) {
         loop {
             let tick = self.upgrade.is_some().then_some(&CHILD_TICK);
-            let mut looked = [PollFd::new(&*self.listener, PollFlags::IN)];
-            let _ = poll(&mut looked, tick);
-            if looked.iter().any(|one| one.revents().contains(PollFlags::HUP)) {
+            let mut polled = [PollFd::new(&*self.listener, PollFlags::IN)];
+            let _ = poll(&mut polled, tick);
+            if polled.iter().any(|fd| fd.revents().contains(PollFlags::HUP)) {
                 return;
             }
             match self.listener.accept() {
                 Ok((stream, _)) => match self.serve(stream) {
-                    Ok(Some(taker)) => return self.taken_over(&taker),
+                    Ok(Some(successor)) => return self.taken_over(&successor),
                     Ok(None) => {}
                     Err(error) => info!(%error, "an upgrade was given up; this process goes on"),
                 },
@@ -129,16 +127,16 @@ impl HostThread {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
-            self.look_after_child();
+            self.check_child();
         }
     }
 
-    /// Hears one peer; returns the process that takes over.
-    fn serve(&mut self, stream: UnixStream) -> io::Result<Option<Taker>> {
+    /// Serves a request; returns the peer if it takes over.
+    fn serve(&mut self, stream: UnixStream) -> io::Result<Option<Successor>> {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(LINE_MAX))?;
         let Some(peer) = trusted(&stream)? else { return Ok(None) };
-        match hear(&stream, FIRST_LINE_MAX)?.as_str() {
+        match read_line(&stream, FIRST_LINE_MAX)?.as_str() {
             "sockets" => self.hand_over(stream, peer),
             "models" => self.send_models(&stream).map(|()| None),
             "upgrade" => self.begin_upgrade(stream).map(|()| None),
@@ -149,36 +147,36 @@ impl HostThread {
     fn send_models(&self, stream: &UnixStream) -> io::Result<()> {
         let models = self.ask(LINE_MAX, HostCall::Models).flatten();
         let models: Vec<_> = models.iter().map(AsFd::as_fd).collect();
-        say(stream, &models.len().to_string())?;
+        write_line(stream, &models.len().to_string())?;
         send_files(stream, &models)
     }
 
-    fn hand_over(&self, taker: UnixStream, peer: Pid) -> io::Result<Option<Taker>> {
+    fn hand_over(&self, successor: UnixStream, peer: Pid) -> io::Result<Option<Successor>> {
         if self.ask(LINE_MAX, HostCall::Sockets) != Some(true) {
-            return say(&taker, "drains").map(|()| None);
+            return write_line(&successor, "drains").map(|()| None);
         }
-        let given = self.give(taker, peer);
+        let given = self.give(successor, peer);
         if given.as_ref().is_err_and(is_gone) {
             (self.setup.call)(HostCall::Returned);
         }
         given
     }
 
-    fn give(&self, taker: UnixStream, peer: Pid) -> io::Result<Option<Taker>> {
-        let stream = &taker;
+    fn give(&self, successor: UnixStream, peer: Pid) -> io::Result<Option<Successor>> {
+        let stream = &successor;
         info!(process = peer.as_raw_nonzero().get(), "a new process takes over");
         let sockets: Vec<_> = self.setup.sockets.iter().map(AsFd::as_fd).collect();
-        say(stream, &sockets.len().to_string())?;
+        write_line(stream, &sockets.len().to_string())?;
         send_files(stream, &sockets)?;
         let index = self.ask(INDEX_MAX, HostCall::Index).flatten();
         let index: Vec<_> = index.iter().map(AsFd::as_fd).collect();
-        say(stream, &index.len().to_string())?;
+        write_line(stream, &index.len().to_string())?;
         send_files(stream, &index)?;
-        if hear(stream, UPGRADE_MAX)? != "serves" {
+        if read_line(stream, UPGRADE_MAX)? != "serves" {
             return Ok(None);
         }
         let drains = self.ask(LINE_MAX, |answer| HostCall::Serves(peer, answer));
-        Ok((drains == Some(true)).then_some(Taker { stream: taker, pid: peer }))
+        Ok((drains == Some(true)).then_some(Successor { stream: successor, pid: peer }))
     }
 
     fn ask<A>(&self, patience: Duration, call: impl Fn(SyncSender<A>) -> HostCall) -> Option<A> {
@@ -189,27 +187,28 @@ impl HostThread {
         answered.recv_timeout(patience).ok()
     }
 
-    /// Starts the program; one that is under way goes on.
-    fn begin_upgrade(&mut self, asker: UnixStream) -> io::Result<()> {
+    /// Starts the program, unless another upgrade is in progress.
+    fn begin_upgrade(&mut self, requester: UnixStream) -> io::Result<()> {
         if self.upgrade.is_some() {
-            return say(&asker, "failed another upgrade is under way");
+            return write_line(&requester, "failed another upgrade is under way");
         }
         let Program { path, arguments } = &self.setup.program;
         let started = Command::new(path).args(arguments).stdin(Stdio::null()).spawn();
         match started {
             Ok(child) => {
                 let until = self.setup.clock.now().plus(UPGRADE_MAX);
-                self.upgrade = Some(Upgrade { asker, child, until });
+                self.upgrade = Some(Upgrade { requester, child, until });
                 Ok(())
             }
-            Err(error) => {
-                say(&asker, &format!("failed {} cannot be started: {error}", path.display()))
-            }
+            Err(error) => write_line(
+                &requester,
+                &format!("failed {} cannot be started: {error}", path.display()),
+            ),
         }
     }
 
-    fn look_after_child(&mut self) {
-        let Some(Upgrade { asker, child, until }) = &mut self.upgrade else { return };
+    fn check_child(&mut self) {
+        let Some(Upgrade { requester, child, until }) = &mut self.upgrade else { return };
         let reason = match child.try_wait() {
             Ok(Some(status)) => format!("the new process ended ({status}); its log says why"),
             _ if self.setup.clock.now() >= *until => {
@@ -219,22 +218,23 @@ impl HostThread {
             _ => return,
         };
         warn!(reason, "not upgraded; this process goes on");
-        let _ = say(asker, &format!("failed {reason}"));
+        let _ = write_line(requester, &format!("failed {reason}"));
         self.upgrade = None;
     }
 
-    /// The place is free before the new process hears that it may wait there.
-    fn taken_over(self, taker: &Taker) {
+    /// Ends the handover. Closes the listener before "drains" is written, so that the new process
+    /// can bind the same name.
+    fn taken_over(self, successor: &Successor) {
         let Self { listener, upgrade, setup } = self;
         drop((listener, setup));
-        let _ = say(&taker.stream, "drains");
-        if let Some(Upgrade { asker, .. }) = upgrade {
-            let _ = say(&asker, &format!("serves {}", taker.pid.as_raw_nonzero()));
+        let _ = write_line(&successor.stream, "drains");
+        if let Some(Upgrade { requester, .. }) = upgrade {
+            let _ = write_line(&requester, &format!("serves {}", successor.pid.as_raw_nonzero()));
         }
     }
 }
 
-/// The peer has ended, or has closed all that it was given.
+/// True for errors after the peer has ended or closed the connection.
 fn is_gone(error: &io::Error) -> bool {
     let kind = error.kind();
     matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)

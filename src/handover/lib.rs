@@ -1,12 +1,12 @@
-//! An upgrade without loss: a new process takes over what the running one listens on, and its
-//! index; then the running one drains.
+//! An upgrade without loss: a new process takes over the listening sockets and the index of the
+//! running process, which then drains.
 //!
-//! The running process waits at a socket that is named after its address ([`HandoverHost`]). Only
-//! processes of its user, and of root, are heard. A new process asks for the models of the workers
-//! ([`take_models`]) and then, over another connection, for the sockets ([`take`]). It says when it
-//! serves ([`TakenProcess::serves`]). Another asks it to start a new process itself
-//! ([`upgrade`]). Whatever fails before the new process serves changes nothing: the running one
-//! goes on.
+//! The running process listens on a Unix socket named after its address ([`HandoverHost`]), and
+//! only serves processes of its user or of root. A new process requests the models of the workers
+//! ([`take_models`]) and then, over another connection, the sockets ([`take`]). The new process
+//! reports when it serves ([`TakenProcess::serves`]). A command can request that the running
+//! process starts the new process ([`upgrade`]). A failure before the new process serves changes
+//! nothing: the running process continues.
 //!
 //! ```text
 //! new                               running
@@ -14,23 +14,23 @@
 //!                        <-         "<0 or 1>\n", then that many: names of the workers' models
 //!
 //! "sockets\n"            ->
-//!                        <-         "<count>\n", then the descriptors; "drains\n" if it ends
-//!                        <-         "<0 or 1>\n", then that many: its index
+//!                        <-         "<count>\n", then descriptors; "drains\n" if it stops
+//!                        <-         "<0 or 1>\n", then that many: the index
 //! "serves\n"             ->
 //!                        <-         "drains\n"
 //! ```
 //!
-//! Input and output block, each with a deadline, on a thread of their own.
+//! I/O blocks, always with a deadline, on a separate thread.
 
 mod host;
-mod place;
-mod sharing;
-mod taken;
+mod address;
+mod previous_process;
+mod takeover;
 #[cfg(test)]
 mod tests;
 mod wire;
 
+pub use address::{BoundPlace, MeetingPlace};
 pub use host::{HandoverHost, HostCall, HostSetup, Program};
-pub use place::{BoundPlace, MeetingPlace};
-pub use sharing::ProcessBefore;
-pub use taken::{TakeError, TakenProcess, take, take_models, upgrade};
+pub use previous_process::ProcessBefore;
+pub use takeover::{TakeError, TakenProcess, take, take_models, upgrade};

@@ -215,8 +215,8 @@ fn who_speaks_otherwise_is_left_alone() {
         // It may have closed already.
         let _ = stream.write_all(said.as_bytes());
         stream.shutdown(std::net::Shutdown::Write).unwrap_or(());
-        let heard = io::copy(&mut stream, &mut io::sink());
-        assert!(heard.is_err() || heard.unwrap() == 0, "{said}");
+        let answer = io::copy(&mut stream, &mut io::sink());
+        assert!(answer.is_err() || answer.unwrap() == 0, "{said}");
     }
     drop(host);
     assert!(called.recv().is_err());

@@ -1,4 +1,4 @@
-//! What is said: lines, and after some of them descriptors.
+//! Messages between the two processes: lines, some followed by descriptors.
 
 use forebay_base::Clock;
 use rustix::net::{
@@ -13,18 +13,18 @@ use std::time::Duration;
 
 /// Longest line without its end.
 const LINE_BYTES_MAX: usize = 128;
-/// Descriptors that go with one byte; the kernel takes 253.
+/// Most descriptors in a message; the kernel accepts 253.
 const FILES_A_BYTE: usize = 64;
-/// The byte that descriptors go with.
+/// Payload of a message with descriptors.
 const MARK: u8 = b'.';
 
-pub(super) fn say(mut stream: &UnixStream, line: &str) -> io::Result<()> {
+pub(super) fn write_line(mut stream: &UnixStream, line: &str) -> io::Result<()> {
     stream.write_all(format!("{line}\n").as_bytes())
 }
 
-/// One line, which has come within that time. No byte after it is read: descriptors may come with
-/// that.
-pub(super) fn hear(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
+/// Reads a line within a time limit. Reads no byte after the line, because descriptors may come
+/// with that byte.
+pub(super) fn read_line(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
     let clock = Clock::start();
     let until = clock.now().plus(patience);
     let mut line = Vec::new();
@@ -37,8 +37,8 @@ pub(super) fn hear(mut stream: &UnixStream, patience: Duration) -> io::Result<St
         stream.set_read_timeout(Some(Duration::from_nanos(left)))?;
         stream.read_exact(&mut byte)?;
         match byte {
-            [b'\n'] => return String::from_utf8(line).map_err(|_| strange()),
-            _ if line.len() == LINE_BYTES_MAX => return Err(strange()),
+            [b'\n'] => return String::from_utf8(line).map_err(|_| protocol_error()),
+            _ if line.len() == LINE_BYTES_MAX => return Err(protocol_error()),
             [other] => line.push(other),
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn send_files(stream: &UnixStream, files: &[BorrowedFd<'_>]) -> io::R
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_A_BYTE))];
         let mut with = SendAncillaryBuffer::new(&mut space);
         if !with.push(SendAncillaryMessage::ScmRights(some)) {
-            return Err(strange());
+            return Err(protocol_error());
         }
         sendmsg(stream, &[IoSlice::new(&[MARK])], &mut with, SendFlags::NOSIGNAL)?;
     }
@@ -76,12 +76,12 @@ pub(super) fn receive_files(
             }
         }
         if mark != [MARK] || files.len() == before {
-            return Err(strange());
+            return Err(protocol_error());
         }
     }
     Ok(files)
 }
 
-pub(super) fn strange() -> io::Error {
+pub(super) fn protocol_error() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the other process speaks otherwise")
 }

@@ -1,7 +1,7 @@
-//! The side of the new process, and of whoever asks for one.
+//! The side of the new process, and of a command that requests an upgrade.
 
 use super::MeetingPlace;
-use super::wire::{hear, receive_files, say, strange};
+use super::wire::{protocol_error, read_line, receive_files, write_line};
 use rustix::process::Pid;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,81 +9,83 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// For answers that need no work.
+/// Timeout of answers that need no work.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// In which an index is written.
+/// Timeout of the index, which the running process must write first.
 const INDEX_MAX: Duration = Duration::from_secs(60);
-/// In which a new process serves, or has given up.
+/// Timeout until a new process serves.
 pub(super) const UPGRADE_MAX: Duration = Duration::from_secs(120);
 /// Most descriptors: listeners of many shards.
 const SOCKETS_MAX: usize = 4_096;
 
-/// What a running process hands over. Dropping it before it was told leaves everything as it is.
+/// Sockets and index of a running process. When dropped before [`Self::serves`], the running
+/// process continues.
 #[derive(Debug)]
 pub struct TakenProcess {
-    /// Everything that it listens on.
+    /// All listening sockets of the running process.
     pub sockets: Vec<OwnedFd>,
-    /// What it knows of the caches of its workers, if it could write that.
+    /// Index of the running process, if it could write it.
     pub index: Option<File>,
-    /// The process that hands over.
+    /// Id of the running process.
     pub from: Pid,
     stream: UnixStream,
 }
 
-/// Why a running process hands nothing over.
+/// Why a takeover failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
-    /// It ends without that already.
+    /// The running process is already stopping.
     #[error("the running process stops already")]
     Drains,
-    /// It could not be asked.
+    /// The request to the running process failed.
     #[error("the running process cannot be asked: {0}")]
     Io(#[from] io::Error),
-    /// Another process took over, or it ended, before it answered.
+    /// Another process took over, or the running process ended, before the answer.
     #[error(
         "the running process ended, or another upgrade was faster: see which process serves, and \
          call again if it is not the new one"
     )]
     TakenMeanwhile,
-    /// It could not start another process.
+    /// The running process could not start the new process.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Asks the process that waits at the place for its sockets; `None` if none waits there.
+/// Takes the sockets and the index of the process that listens at `place`; `None` without such a
+/// process.
 ///
 /// # Errors
-/// [`TakeError`]; the running process goes on then.
+/// [`TakeError`]; the running process continues.
 pub fn take(place: &MeetingPlace) -> Result<Option<TakenProcess>, TakeError> {
     let Some((stream, from)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
-    say(&stream, "sockets")?;
-    let count = match hear(&stream, ANSWER_MAX) {
+    write_line(&stream, "sockets")?;
+    let count = match read_line(&stream, ANSWER_MAX) {
         Err(error)
             if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) =>
         {
             return Ok(None);
         }
-        heard => number(&heard?, SOCKETS_MAX)?,
+        answer => number(&answer?, SOCKETS_MAX)?,
     };
     let sockets = receive_files(&stream, count, ANSWER_MAX)?;
-    let count = number(&hear(&stream, INDEX_MAX)?, 1)?;
+    let count = number(&read_line(&stream, INDEX_MAX)?, 1)?;
     let index = receive_files(&stream, count, ANSWER_MAX)?.pop().map(File::from);
     Ok(Some(TakenProcess { sockets, index, from, stream }))
 }
 
-/// Asks the process that waits at the place for the models of its workers; `None` if no process
-/// waits there, or an older one.
+/// Requests the models of the workers from the process at `place`; `None` without a process, and
+/// from an older version.
 ///
 /// # Errors
-/// [`TakeError`]; the running process goes on then.
+/// [`TakeError`]; the running process continues.
 pub fn take_models(place: &MeetingPlace) -> Result<Option<File>, TakeError> {
     let Some((stream, _)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
-    say(&stream, "models")?;
-    let count = match hear(&stream, ANSWER_MAX) {
+    write_line(&stream, "models")?;
+    let count = match read_line(&stream, ANSWER_MAX) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        heard => number(&heard?, 1)?,
+        answer => number(&answer?, 1)?,
     };
     Ok(receive_files(&stream, count, ANSWER_MAX)?.pop().map(File::from))
 }
@@ -93,41 +95,42 @@ fn number(line: &str, most: usize) -> Result<usize, TakeError> {
         return Err(TakeError::Drains);
     }
     let number = line.parse().ok().filter(|number| *number <= most);
-    number.ok_or_else(|| strange().into())
+    number.ok_or_else(|| protocol_error().into())
 }
 
 impl TakenProcess {
-    /// Says that this process serves. The other one drains when this returns.
+    /// Reports that this process serves. On success the running process drains.
     ///
     /// # Errors
-    /// [`TakeError`] when it did not hear; it may have ended.
+    /// [`TakeError`] when the running process does not answer; it may have ended.
     pub fn serves(&self) -> Result<(), TakeError> {
-        say(&self.stream, "serves")?;
-        match hear(&self.stream, ANSWER_MAX)?.as_str() {
+        write_line(&self.stream, "serves")?;
+        match read_line(&self.stream, ANSWER_MAX)?.as_str() {
             "drains" => Ok(()),
-            _ => Err(strange().into()),
+            _ => Err(protocol_error().into()),
         }
     }
 }
 
-/// Asks the process that waits at the place to start its program again, and waits until the new
-/// process serves; returns its number. `None` if no process waits there.
+/// Requests that the process at `place` starts its program again, and waits until the new process
+/// serves. Returns the id of the new process; `None` without a process at `place`.
 ///
 /// # Errors
-/// [`TakeError`]; the running process goes on then.
+/// [`TakeError`]; the running process continues.
 pub fn upgrade(place: &MeetingPlace) -> Result<Option<i32>, TakeError> {
     let Some((stream, _)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
-    let heard = say(&stream, "upgrade").and_then(|()| hear(&stream, UPGRADE_MAX + ANSWER_MAX));
-    let heard = heard.map_err(|error| match error.kind() {
+    let answer =
+        write_line(&stream, "upgrade").and_then(|()| read_line(&stream, UPGRADE_MAX + ANSWER_MAX));
+    let answer = answer.map_err(|error| match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
             TakeError::TakenMeanwhile
         }
         _ => error.into(),
     })?;
-    match heard.split_once(' ') {
-        Some(("serves", pid)) => pid.parse().map(Some).map_err(|_| strange().into()),
+    match answer.split_once(' ') {
+        Some(("serves", pid)) => pid.parse().map(Some).map_err(|_| protocol_error().into()),
         Some(("failed", reason)) => Err(TakeError::Failed(reason.to_owned())),
-        _ => Err(strange().into()),
+        _ => Err(protocol_error().into()),
     }
 }

@@ -1,6 +1,6 @@
-//! The name under which a process waits, and who may meet there.
+//! The name of a process's handover socket, and the check of peers' users.
 
-use super::wire::say;
+use super::wire::write_line;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, geteuid};
 use std::io;
@@ -8,38 +8,38 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener, UnixStream};
 
-/// Where a process that listens on an address can be met. The name is no file: it goes with the
-/// process, and belongs to the network namespace as the address does.
+/// Name of the handover socket of the process that listens on an address. An abstract name, not a
+/// file: it ends with the process, and belongs to the network namespace like the address.
 #[derive(Clone, Debug)]
 pub struct MeetingPlace(net::SocketAddr);
 
 impl MeetingPlace {
-    /// Of the process that listens there.
+    /// The name for the process that listens on `listen`.
     ///
     /// # Errors
-    /// What the system says of the name.
+    /// When the system refuses the name.
     pub fn of(listen: SocketAddr) -> io::Result<Self> {
         net::SocketAddr::from_abstract_name(format!("forebay/{listen}")).map(Self)
     }
 
-    /// Does a process of Forebay listen there?
+    /// True if a Forebay process listens there.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        // A word that means nothing to the host ends the talk there too, without a line in its log.
-        UnixStream::connect_addr(&self.0).is_ok_and(|stream| say(&stream, "look").is_ok())
+        // The host ignores an unknown request, and does not log it.
+        UnixStream::connect_addr(&self.0).is_ok_and(|stream| write_line(&stream, "look").is_ok())
     }
 
-    /// Takes the place, to wait there for others.
+    /// Listens on the name.
     ///
     /// # Errors
-    /// What the system says; another process may wait there.
+    /// When the system refuses, for example because another process listens there.
     pub fn bind(&self) -> io::Result<BoundPlace> {
         let listener = UnixListener::bind_addr(&self.0)?;
         listener.set_nonblocking(true)?;
         Ok(BoundPlace(listener))
     }
 
-    /// `None` where nobody waits, or somebody of another user.
+    /// Connects; `None` where no process listens, or a process of another user.
     pub(super) fn meet(&self) -> io::Result<Option<(UnixStream, Pid)>> {
         let stream = match UnixStream::connect_addr(&self.0) {
             Ok(stream) => stream,
@@ -51,11 +51,11 @@ impl MeetingPlace {
     }
 }
 
-/// A place that this process has.
+/// A listener on a handover socket.
 #[derive(Debug)]
 pub struct BoundPlace(pub(super) UnixListener);
 
-/// The process at the other end, if it is of this user or of root.
+/// The process at the other end, if its user is this user or root.
 pub(super) fn trusted(stream: &UnixStream) -> io::Result<Option<Pid>> {
     let peer = socket_peercred(stream)?;
     Ok((peer.uid == geteuid() || peer.uid.is_root()).then_some(peer.pid))

@@ -1,4 +1,4 @@
-//! The sockets that two processes have. What one of them does to a socket is done in both.
+//! Sockets shared with the previous process. An operation on a shared socket affects both.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The process before, which may still change the sockets that it has given. Older versions that
-/// drain before this process serves have the kernel drop whoever connects.
+/// The previous process, which may still change the sockets that it has sent. An older version that
+/// drains before this process serves makes the kernel drop new connections.
 #[derive(Debug)]
 pub struct ProcessBefore {
     pid: Pid,
@@ -16,17 +16,17 @@ pub struct ProcessBefore {
 }
 
 impl ProcessBefore {
-    /// That process, and the sockets that this one listens on.
+    /// The process with that id, and the listening sockets of this process.
     #[must_use]
     pub fn new(pid: Pid, sockets: Arc<[OwnedFd]>) -> Self {
         Self { pid, sockets }
     }
 
-    /// Removes what drops packets from the sockets. To be called again and again; false once the
-    /// process has ended and can add nothing more.
+    /// Removes packet filters from the sockets. Call it periodically until false: then the previous
+    /// process has ended and cannot add filters any more.
     #[must_use]
     pub fn reopen(&self) -> bool {
-        // Looked at first: what it does until its end is undone below.
+        // Check this first, so that filters added before the end are removed below.
         let has_ended = test_kill_process(self.pid) == Err(Errno::SRCH);
         for socket in self.sockets.iter() {
             match SockRef::from(socket).detach_filter() {
