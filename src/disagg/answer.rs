@@ -1,5 +1,5 @@
-//! Watches a prefill rank's answer as it comes. Only what has to be read is kept, never more than
-//! [`PREFILL_ANSWER_BYTES_MAX`]: the body of an answer in one piece, or one event of a stream.
+//! Reads a prefill rank's answer as it arrives. Buffers at most [`PREFILL_ANSWER_BYTES_MAX`]: the
+//! body of a JSON answer, or an event of a stream.
 
 use super::error::KvTransferError;
 use super::verdict::{Params, read};
@@ -9,24 +9,24 @@ use forebay_fleet::worker::KvTransfer;
 /// Form of an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
-    /// One JSON value.
+    /// A single JSON value.
     Json,
-    /// Events (`text/event-stream`).
+    /// A stream of server-sent events (`text/event-stream`).
     Events,
 }
 
-/// What prefill has for decode.
+/// Parameters of the prefill leg for the decode leg.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handed {
-    /// Nothing: the two engines have found each other by themselves, or the answer was over with
-    /// its one token, where older engines hand nothing over and decode can compute it all.
+    /// No parameters: the engines connect by themselves, or the response ended with its first
+    /// token. Older engines then send no parameters, and decode can compute the whole response.
     Nothing,
-    /// The object for decode's `kv_transfer_params`, as it came.
+    /// The object for decode's `kv_transfer_params`, byte for byte.
     Params(Vec<u8>),
 }
 
 impl Handed {
-    /// The object, if there is one.
+    /// The object for `kv_transfer_params`, if any.
     #[must_use]
     pub fn params(&self) -> Option<&[u8]> {
         match self {
@@ -36,31 +36,31 @@ impl Handed {
     }
 }
 
-/// One answer with status 200, while it comes.
+/// Reader of an answer with status 200.
 #[derive(Debug)]
 pub struct PrefillAnswer {
     form: AnswerForm,
-    /// Decode waits for `kv_transfer_params`; else only failures matter, and what is too long to be
-    /// one is not read.
+    /// Decode waits for `kv_transfer_params`. Otherwise only failures matter, and a body too long
+    /// for a failure is not read.
     is_awaited: bool,
     /// The body so far, or the line so far.
-    kept: Vec<u8>,
-    /// The body or line is longer than what is kept.
+    buffer: Vec<u8>,
+    /// The body or line is longer than the buffer may be.
     is_cut: bool,
-    /// It came to its own end.
+    /// The response ended before its token limit.
     is_over: bool,
     found: Option<Vec<u8>>,
     failure: Option<KvTransferError>,
 }
 
 impl PrefillAnswer {
-    /// For an answer in that form to a prefill of that flow.
+    /// A reader of an answer to a prefill leg of that flow.
     #[must_use]
     pub fn new(kv_transfer: &KvTransfer, form: AnswerForm) -> Self {
         Self {
             form,
             is_awaited: matches!(kv_transfer, KvTransfer::TwoPhase),
-            kept: Vec::new(),
+            buffer: Vec::new(),
             is_cut: false,
             is_over: false,
             found: None,
@@ -68,26 +68,26 @@ impl PrefillAnswer {
         }
     }
 
-    /// Takes the next bytes of the body. An error is final: the prefill has failed.
+    /// Reads the next bytes of the body. An error is final: the prefill leg has failed.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         let taken = match self.form {
-            AnswerForm::Json => self.keep(bytes),
+            AnswerForm::Json => self.append(bytes),
             AnswerForm::Events => self.lines(bytes),
         };
         taken.inspect_err(|failure| self.failure = Some(failure.clone()))
     }
 
-    /// The body has come to its end.
+    /// Ends the body, and returns its parameters.
     pub fn finish(mut self) -> Result<Handed, KvTransferError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         match self.form {
             AnswerForm::Json if !self.is_cut => {
-                let body = std::mem::take(&mut self.kept);
+                let body = std::mem::take(&mut self.buffer);
                 self.value(&body)?;
             }
             AnswerForm::Json => {}
@@ -100,38 +100,38 @@ impl PrefillAnswer {
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         if self.is_cut {
             return Ok(());
         }
-        if bytes.len() > PREFILL_ANSWER_BYTES_MAX - self.kept.len() {
+        if bytes.len() > PREFILL_ANSWER_BYTES_MAX - self.buffer.len() {
             if self.is_awaited {
                 return Err(KvTransferError::TooLong);
             }
             self.is_cut = true;
-            self.kept = Vec::new();
+            self.buffer = Vec::new();
             return Ok(());
         }
-        self.kept.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Lines end in CR, LF or both; an empty one says nothing here, since every event of an engine
-    /// is one line of data.
+    /// Splits bytes into lines, which end in CR, LF or both. Empty lines do not matter, because
+    /// every event of an engine is a single line of data.
     fn lines(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         let mut rest = bytes;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, behind) = rest.split_at(end);
-            self.keep(line)?;
+            self.append(line)?;
             self.line()?;
             rest = behind.get(1..).unwrap_or_default();
         }
-        self.keep(rest)
+        self.append(rest)
     }
 
-    /// The line that is kept has ended.
+    /// Reads the buffered line, which has ended.
     fn line(&mut self) -> Result<(), KvTransferError> {
-        let mut line = std::mem::take(&mut self.kept);
+        let mut line = std::mem::take(&mut self.buffer);
         let is_whole = !std::mem::take(&mut self.is_cut);
         if let Some(data) = line.strip_prefix(b"data:")
             && is_whole
@@ -140,11 +140,11 @@ impl PrefillAnswer {
             self.value(data)?;
         }
         line.clear();
-        self.kept = line;
+        self.buffer = line;
         Ok(())
     }
 
-    /// One JSON value, whole. Where nothing is awaited, what is no JSON says nothing.
+    /// Reads a whole JSON value. Unless parameters are awaited, bytes that are no JSON are ignored.
     fn value(&mut self, bytes: &[u8]) -> Result<(), KvTransferError> {
         let verdict = match read(bytes) {
             Ok(verdict) => verdict,
@@ -344,7 +344,7 @@ mod tests {
         let mut answer = PrefillAnswer::new(&sglang(), AnswerForm::Events);
         for _ in 0..40 {
             answer.feed(&vec![b'z'; 100_000]).unwrap();
-            assert!(answer.kept.capacity() <= 2 * PREFILL_ANSWER_BYTES_MAX);
+            assert!(answer.buffer.capacity() <= 2 * PREFILL_ANSWER_BYTES_MAX);
         }
         let after = answer.feed(b"\ndata: {\"error\":\"m\"}\n");
         assert_eq!(

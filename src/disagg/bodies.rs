@@ -1,7 +1,7 @@
-//! The bodies of both legs: the client's, with the members of the flow.
+//! The bodies of both legs: the client's body, with the members of the flow.
 
 use super::ids::KvTransferId;
-use super::members::{Member, Named};
+use super::members::{Member, MemberName};
 use super::rooms::{RoomSet, RoomShape};
 use super::splice::{Change, Splice, push_escaped, push_string};
 use super::wanted::{Wanted, rid_key, rid_start};
@@ -9,47 +9,45 @@ use forebay_fleet::worker::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSour
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;
 
-/// Bytes that a leg's body is longer than the client's, for one prompt; only to reserve memory.
+/// Bytes that a flow adds to a body with a single prompt; only to reserve memory.
 const ADDED_BYTES: usize = 512;
-/// The same for each further prompt of a list; about that.
+/// Bytes added for each further prompt of a list, about.
 pub const ADDED_BYTES_PER_ROOM: usize = 64;
 
-/// What a vLLM prefill is told: compute, and keep the KV for somebody.
+/// Parameters of a vLLM prefill leg: compute the KV, and keep it for a decode rank.
 const REMOTE_DECODE: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false"#;
 
-/// The data-parallel rank of one leg.
+/// The data-parallel rank of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankPin {
-    /// Its number inside the worker.
+    /// Number of the rank inside the worker.
     pub dp_rank: u32,
-    /// Ranks of the worker.
+    /// Number of ranks of the worker.
     pub dp_size: u32,
-    /// Several ranks stand behind one port, and the body has to say which (SGLang). Then no header
-    /// may say it too.
+    /// Several ranks share a port, so the body must specify the rank (SGLang). A header must not
+    /// specify it too.
     pub in_body: bool,
 }
 
-/// One request that is split, and to whom.
+/// A request that is split, and the ranks of its legs.
 #[derive(Clone, Copy, Debug)]
 pub struct LegBodies<'a> {
-    /// What the client sent.
+    /// Body of the client.
     pub body: &'a [u8],
-    /// Of that body.
+    /// Result of [`inspect`](super::inspect()) for the body.
     pub wanted: &'a Wanted,
-    /// The prefill rank's way.
+    /// KV transfer of the prefill rank.
     pub kv_transfer: &'a KvTransfer,
-    /// The prefill rank.
     pub prefill: RankPin,
-    /// The decode rank.
     pub decode: RankPin,
-    /// Rooms of the prefill rank ([`Wanted::rooms`]); used by [`KvTransfer::Bootstrap`] alone.
+    /// Rooms of the prefill rank ([`Wanted::rooms`]); only for [`KvTransfer::Bootstrap`].
     pub rooms: RoomSet,
-    /// Names this attempt at both engines.
+    /// Id of this attempt at both engines.
     pub id: KvTransferId,
 }
 
-/// `X-Request-Id` of both legs. vLLM pairs the legs of a push by it, so there it is of this attempt
-/// alone: two requests that clients call the same would get each other's KV.
+/// `X-Request-Id` of both legs. vLLM pairs the legs of a push by this id, so a push uses the id of
+/// the attempt: two requests with the same id of their clients would get each other's KV.
 #[must_use]
 pub fn legs_request_id<'a>(
     kv_transfer: &KvTransfer,
@@ -75,8 +73,8 @@ pub fn prefill_body(legs: &LegBodies<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the body of the decode leg. `handed`: the object that prefill has answered with, for
-/// [`KvTransfer::TwoPhase`]; without it decode is to compute everything itself.
+/// Appends the body of the decode leg. `handed` is the object from prefill's answer, for
+/// [`KvTransfer::TwoPhase`]; without the object, decode computes the whole request.
 pub fn decode_body(legs: &LegBodies<'_>, handed: Option<&[u8]>, out: &mut Vec<u8>) {
     match legs.kv_transfer {
         KvTransfer::Bootstrap(bootstrap) => legs.bootstrap(bootstrap, Leg::Decode, out),
@@ -101,17 +99,17 @@ impl LegBodies<'_> {
         let change = |member: &Member| vllm_change(endpoint, leg, member.named);
         let mut splice = Splice::begin(self.body, self.wanted, change, ADDED_BYTES, out);
         let limit = limit_key(endpoint);
-        let lacks = |named: &Named| leg == Leg::Prefill && self.wanted.last(*named).is_none();
-        let least = has_least(endpoint).then_some(Named::MinTokens);
+        let lacks = |named: &MemberName| leg == Leg::Prefill && self.wanted.last(*named).is_none();
+        let least = has_least(endpoint).then_some(MemberName::MinTokens);
         for named in [Some(limit), least].into_iter().flatten().filter(lacks) {
             splice.member(named.key()).push(b'1');
         }
-        params(splice.member(Named::KvTransferParams.key()));
+        params(splice.member(MemberName::KvTransferParams.key()));
         splice.finish();
     }
 
-    /// Where a push comes from (vLLM 0.33, `kv_connector/v1/nixl/push_scheduler.py`). An IPv6
-    /// address stands there without brackets: vLLM puts them itself (`make_zmq_path`).
+    /// Appends the source of a push (vLLM 0.33, `kv_connector/v1/nixl/push_scheduler.py`). An IPv6
+    /// address has no brackets here, because vLLM adds them (`make_zmq_path`).
     fn push_source(&self, source: &PushSource, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"do_remote_prefill":true,"do_remote_decode":false,"#);
         out.extend_from_slice(br#""remote_engine_id":"#);
@@ -146,8 +144,8 @@ impl LegBodies<'_> {
         out.push(b'"');
     }
 
-    /// The same for both legs but for the pin. All members are put anew, whatever the client sent:
-    /// a name that stands there twice is an error to some parsers.
+    /// Appends the body of an SGLang leg; only the pin differs between the legs. Members of the
+    /// client are cut before new members are added, because some parsers refuse duplicate keys.
     fn bootstrap(&self, bootstrap: &Bootstrap, leg: Leg, out: &mut Vec<u8>) {
         let endpoint = self.wanted.endpoint;
         let rid = rid_key(endpoint).filter(|rid| !self.wanted.is_set(*rid, self.body));
@@ -156,12 +154,14 @@ impl LegBodies<'_> {
         let added = ADDED_BYTES.saturating_add(rooms.saturating_mul(ADDED_BYTES_PER_ROOM));
         let mut splice = Splice::begin(self.body, self.wanted, change, added, out);
         let host = Host::of(&bootstrap.host);
-        self.push_each(splice.member(Named::BootstrapHost.key()), |_, out| host.push(out));
-        self.push_each(splice.member(Named::BootstrapPort.key()), |_, out| match bootstrap.port {
-            Some(port) => push_decimal(u64::from(port), out),
-            None => out.extend_from_slice(b"null"),
+        self.push_each(splice.member(MemberName::BootstrapHost.key()), |_, out| host.push(out));
+        self.push_each(splice.member(MemberName::BootstrapPort.key()), |_, out| {
+            match bootstrap.port {
+                Some(port) => push_decimal(u64::from(port), out),
+                None => out.extend_from_slice(b"null"),
+            }
         });
-        self.push_each(splice.member(Named::BootstrapRoom.key()), push_decimal);
+        self.push_each(splice.member(MemberName::BootstrapRoom.key()), push_decimal);
         if let Some(rid) = rid {
             let out = splice.member(rid.key());
             out.push(b'"');
@@ -170,17 +170,17 @@ impl LegBodies<'_> {
             out.push(b'"');
         }
         if bootstrap.dp_size > 1 {
-            let rank = splice.member(Named::DisaggPrefillDpRank.key());
+            let rank = splice.member(MemberName::DisaggPrefillDpRank.key());
             push_decimal(u64::from(self.prefill.dp_rank), rank);
         }
         let pin = if leg == Leg::Prefill { self.prefill } else { self.decode };
         if pin.in_body {
-            push_decimal(u64::from(pin.dp_rank), splice.member(Named::RoutedDpRank.key()));
+            push_decimal(u64::from(pin.dp_rank), splice.member(MemberName::RoutedDpRank.key()));
         }
         splice.finish();
     }
 
-    /// One value, or a list with one for each room.
+    /// Appends a single value, or a list with a value for each room.
     fn push_each(&self, out: &mut Vec<u8>, push: impl Fn(u64, &mut Vec<u8>)) {
         if self.rooms.shape() == RoomShape::Range {
             return push(self.rooms.first(), out);
@@ -193,8 +193,8 @@ impl LegBodies<'_> {
     }
 }
 
-/// Host of a registry. SGLang 0.5.23 takes IPv6 addresses with and without brackets
-/// (`NetworkAddress`), older ones made `{host}:{port}` of it: with brackets both work.
+/// Host of a registry. SGLang 0.5.23 accepts IPv6 addresses with and without brackets
+/// (`NetworkAddress`); older versions format `{host}:{port}`. Brackets work with both.
 struct Host<'a> {
     name: &'a str,
     is_bare_ipv6: bool,
@@ -216,44 +216,50 @@ fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// `rid`: the member that will be put anew.
-fn sglang_change(named: Named, rid: Option<Named>) -> Change {
+/// `rid` is the member that the flow adds itself.
+fn sglang_change(named: MemberName, rid: Option<MemberName>) -> Change {
     match named {
-        Named::BootstrapHost
-        | Named::BootstrapPort
-        | Named::BootstrapRoom
-        | Named::RoutedDpRank
-        | Named::DataParallelRank
-        | Named::DisaggPrefillDpRank => Change::Cut,
+        MemberName::BootstrapHost
+        | MemberName::BootstrapPort
+        | MemberName::BootstrapRoom
+        | MemberName::RoutedDpRank
+        | MemberName::DataParallelRank
+        | MemberName::DisaggPrefillDpRank => Change::Cut,
         named if rid == Some(named) => Change::Cut,
         _ => Change::Keep,
     }
 }
 
-/// Prefill is to answer with one token, in one piece. At least one, so that it ends at the limit:
-/// after a token that ends the answer Mooncake, and NIXL in older vLLM, hand nothing over
-/// (`request_finished` of their schedulers).
-fn vllm_change(endpoint: Endpoint, leg: Leg, named: Named) -> Change {
+/// Limits the prefill leg to a response of 1 token, not streamed. The minimum is 1 token too, so
+/// that the response ends at the limit: after a stop token, Mooncake, and NIXL in older vLLM, send
+/// no parameters (`request_finished` of their schedulers).
+fn vllm_change(endpoint: Endpoint, leg: Leg, named: MemberName) -> Change {
     let is_responses = endpoint == Endpoint::Responses;
     match (leg, named) {
-        (_, Named::KvTransferParams) => Change::Cut,
-        (Leg::Prefill, Named::MaxTokens | Named::MaxCompletionTokens) if !is_responses => {
+        (_, MemberName::KvTransferParams) => Change::Cut,
+        (Leg::Prefill, MemberName::MaxTokens | MemberName::MaxCompletionTokens)
+            if !is_responses =>
+        {
             Change::Replace(b"1")
         }
-        (Leg::Prefill, Named::MaxOutputTokens) if is_responses => Change::Replace(b"1"),
-        (Leg::Prefill, Named::Stream) => Change::Replace(b"false"),
-        (Leg::Prefill, Named::MinTokens) if has_least(endpoint) => Change::Replace(b"1"),
-        (Leg::Prefill, Named::StreamOptions | Named::MinTokens) => Change::Cut,
+        (Leg::Prefill, MemberName::MaxOutputTokens) if is_responses => Change::Replace(b"1"),
+        (Leg::Prefill, MemberName::Stream) => Change::Replace(b"false"),
+        (Leg::Prefill, MemberName::MinTokens) if has_least(endpoint) => Change::Replace(b"1"),
+        (Leg::Prefill, MemberName::StreamOptions | MemberName::MinTokens) => Change::Cut,
         _ => Change::Keep,
     }
 }
 
-/// The member that limits the answer's length.
-fn limit_key(endpoint: Endpoint) -> Named {
-    if endpoint == Endpoint::Responses { Named::MaxOutputTokens } else { Named::MaxTokens }
+/// The member that limits the tokens of the response.
+fn limit_key(endpoint: Endpoint) -> MemberName {
+    if endpoint == Endpoint::Responses {
+        MemberName::MaxOutputTokens
+    } else {
+        MemberName::MaxTokens
+    }
 }
 
-/// vLLM knows `min_tokens` there (0.33); not in messages and responses.
+/// True where vLLM supports `min_tokens` (0.33): not in messages and responses.
 fn has_least(endpoint: Endpoint) -> bool {
     matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions)
 }

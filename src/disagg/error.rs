@@ -1,4 +1,4 @@
-//! What can be wrong with a prefill rank's answer, in words for a 502.
+//! Faults in a prefill rank's answer, with the text of a 502.
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -6,13 +6,14 @@ use thiserror::Error;
 /// Why no KV can be transferred.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KvTransferError {
-    /// Longer than [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
+    /// The answer is longer than
+    /// [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
     #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be transferred.")]
     TooLong,
-    /// No JSON, or JSON that ends early.
+    /// The answer is no JSON, or ends early.
     #[error("The prefill worker's answer is not JSON, so its KV cannot be transferred.")]
     NotJson,
-    /// No `kv_transfer_params`, or null.
+    /// `kv_transfer_params` are absent or null.
     #[error(
         "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be transferred. Is its engine started \
          with a KV connector?"
@@ -23,20 +24,20 @@ pub enum KvTransferError {
         "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be transferred."
     )]
     NotObject,
-    /// The engine says that it has failed, though its status is 200.
+    /// The engine reports a failure in an answer with status 200.
     #[error("The prefill worker failed: {message}")]
     Engine {
-        /// The engine's own words, shortened.
+        /// The engine's message, shortened.
         message: String,
-        /// The status that it would have answered, if it says so (`code` or `status_code`). An
-        /// abort is a 500 unless it says otherwise, as in SGLang's own answers.
+        /// The status in the failure (`code` or `status_code`). An abort without a status is a 500,
+        /// as in SGLang's own answers.
         status: Option<u16>,
     },
 }
 
 impl KvTransferError {
-    /// Status and body of the answer that the engine would have given to a request that is at fault
-    /// itself, had it known before its 200.
+    /// Status and body for the client if the request is at fault: the answer that the engine would
+    /// have sent, had it detected the fault before its 200.
     #[must_use]
     pub fn refusal(&self) -> Option<(u16, Vec<u8>)> {
         let Self::Engine { message, status: Some(status @ (400..=428 | 430..=499)) } = self else {
@@ -47,8 +48,8 @@ impl KvTransferError {
         Some((*status, json!({ "error": error }).to_string().into_bytes()))
     }
 
-    /// From the error that an engine's answer holds: an object with a message, a text, or anything
-    /// else. `None` if it is null, false or no JSON.
+    /// Reads the error in an engine's answer: an object with a message, a text, or another value.
+    /// `None` if the error is null, false or no JSON.
     pub(super) fn of_engine(error: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(error).ok()?;
         let number = |name| value.get(name).and_then(Value::as_u64);
@@ -67,5 +68,5 @@ impl KvTransferError {
     }
 }
 
-/// So much of an engine's message is repeated.
+/// Characters of an engine's message that the router repeats.
 pub(super) const MESSAGE_CHARS_MAX: usize = 512;

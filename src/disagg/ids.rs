@@ -1,19 +1,19 @@
-//! Names of one KV transfer: what SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's
-//! transfer id are made of.
+//! Ids of KV transfers, used in SGLang's `rid`, the `X-Request-Id` of a push and Mooncake's
+//! transfer id.
 
-/// Characters of [`KvTransferId::rid`].
+/// Number of characters of [`KvTransferId::rid`].
 pub const RID_BYTES: usize = 19;
 
-/// 64 random bits that name one KV transfer at both engines.
+/// 64 random bits that identify a KV transfer at both engines.
 ///
-/// SGLang aborts every request whose id *begins* with what it is told (0.5.23,
-/// `managers/scheduler.py`, `abort_request`). All our ids have one length, so that none is the
-/// beginning of another.
+/// SGLang aborts every request with an id that *starts* with the id in the abort (0.5.23,
+/// `managers/scheduler.py`, `abort_request`). All ids of the router have the same length, so that
+/// no id is a prefix of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvTransferId([u8; RID_BYTES]);
 
 impl KvTransferId {
-    /// `random`: a fresh random number.
+    /// An id from a fresh random number.
     #[must_use]
     pub fn new(random: u64) -> Self {
         const DIGITS: [u8; 16] = *b"0123456789abcdef";
@@ -27,13 +27,13 @@ impl KvTransferId {
         Self(text)
     }
 
-    /// `fb-` and 16 hexadecimal digits.
+    /// The id as `fb-` and 16 hexadecimal digits.
     #[must_use]
     pub fn rid(&self) -> &[u8] {
         &self.0
     }
 
-    /// The digits alone.
+    /// The 16 hexadecimal digits only.
     #[must_use]
     pub fn digits(&self) -> &[u8] {
         self.0.get(3..).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! One strict pass over a body that is to be split: where the members stand that a KV transfer
-//! changes, and what decides whether it can be split at all.
+//! A strict pass over a body before a split: finds the members that a KV transfer changes, and the
+//! members that determine whether the request can be split.
 //!
-//! Duplicate keys: the last one counts, as in `parse::scan` and in the engines.
+//! Of duplicate keys the last key counts, as in `parse::scan` and in the engines.
 
-use super::members::{Member, Named, name_of};
+use super::members::{Member, MemberName, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
 use super::wanted::Wanted;
 use forebay_base::limits::SPLIT_MEMBERS_MAX;
@@ -31,7 +31,7 @@ pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
     Ok(pass.wanted)
 }
 
-/// Where prompts can stand; `/generate` reads the first of the three that is there.
+/// Prompts by member; `/generate` uses the first of the three that is present.
 #[derive(Debug, Default)]
 struct Prompts {
     text: Option<PromptItems>,
@@ -40,7 +40,7 @@ struct Prompts {
 }
 
 impl Prompts {
-    /// `None`: one prompt, and not in a list.
+    /// Number of prompts in a list; `None` for a single prompt outside of a list.
     fn count(&self) -> Option<u32> {
         match self.text.or(self.ids).or(self.embeddings) {
             Some(PromptItems::List(count)) => Some(count),
@@ -55,8 +55,8 @@ struct Pass {
 }
 
 impl Pass {
-    /// One member; the cursor stands on its value and leaves it. `behind`: the end of what stands
-    /// before it.
+    /// Reads a member, with the cursor at its value. `behind` is the end of the member before, or
+    /// of the opening brace.
     fn member(
         &mut self,
         key: &Text,
@@ -72,7 +72,7 @@ impl Pass {
         let value_at = cursor.at();
         let mut decoded = String::new();
         let name = name_of(key, cursor, &mut decoded);
-        let named = Named::of(name);
+        let named = MemberName::of(name);
         match named {
             Some(named) => self.named(named, cursor)?,
             None => self.other(name, cursor)?,
@@ -96,10 +96,10 @@ impl Pass {
         }
     }
 
-    fn named(&mut self, named: Named, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn named(&mut self, named: MemberName, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
         let first = cursor.peek();
         cursor.skip_value(1)?;
-        if named == Named::KvTransferParams {
+        if named == MemberName::KvTransferParams {
             self.wanted.has_transfer = first != Some(b'n');
         }
         Ok(())
@@ -142,7 +142,7 @@ fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     Ok(!absent)
 }
 
-/// Tools of `/v1/responses` that are no functions of the client's.
+/// True if `/v1/responses` has tools that are no functions of the client.
 fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     if cursor.peek() != Some(b'[') {
         return cursor.skip_value(1).map(|()| false);
@@ -174,7 +174,7 @@ fn is_function(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     Ok(found)
 }
 
-/// Bodies are below 4 GiB ([`Cursor::new`]).
+/// A position as `u32`, because bodies are below 4 GiB ([`Cursor::new`]).
 fn narrow(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

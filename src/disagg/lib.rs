@@ -1,33 +1,33 @@
-//! Prefill on one rank, decode on another: what each of the two is sent, and what prefill's answer
-//! says. Sans-IO.
+//! Prefill on a rank, decode on another: the bodies of both legs, and the answer of the prefill
+//! leg. Sans-IO.
 //!
-//! [`inspect`] reads a request once more, only when it is to be split; [`prefill_body`] and
-//! [`decode_body`] copy the client's bytes with the members of the flow, never re-serialised.
+//! [`inspect`] reads a request a second time, only before a split; [`prefill_body`] and
+//! [`decode_body`] copy the client's bytes with the members of the flow, never re-serialized.
 //!
 //! | flow | engine | legs | prefill gets | decode gets |
 //! |---|---|---|---|---|
 //! | [`KvTransfer::Bootstrap`] | SGLang | together | the room and `rid` | the same |
-//! | [`KvTransfer::TwoPhase`] | vLLM, NIXL | prefill first | one token | prefill's parameters |
-//! | [`KvTransfer::Push`] | vLLM, NIXL push | together | one token | where the KV comes from |
-//! | [`KvTransfer::Mooncake`] | vLLM, Mooncake | together | one token, a transfer id | that id |
+//! | [`KvTransfer::TwoPhase`] | vLLM, NIXL | prefill first | token limit | prefill's parameters |
+//! | [`KvTransfer::Push`] | vLLM, NIXL push | together | token limit | source of the KV |
+//! | [`KvTransfer::Mooncake`] | vLLM, Mooncake | together | token limit, transfer id | that id |
 //!
 //! * The room is `bootstrap_host`, `bootstrap_port` and `bootstrap_room`.
-//! * With one token goes `do_remote_decode`.
+//! * The token limit is 1, and comes with `do_remote_decode`.
 //! * Prefill's parameters are `kv_transfer_params` of its answer.
-//! * The legs of a push have one id ([`legs_request_id`]).
+//! * The legs of a push share an id ([`legs_request_id`]).
 //!
 //! # Endpoints
-//! Read in the sources of SGLang 0.5.23 and vLLM 0.32 and 0.33:
-//! * chat completions and completions: all flows. `/generate` is SGLang's.
-//! * `/v1/messages`: both engines pass the members on to the chat they make of it, and vLLM's
-//!   answer has `kv_transfer_params` too. SGLang has no name for such a request, so it is ended by
-//!   closing its connection alone.
-//! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. A push finds its request
-//!   by the id, which vLLM makes up for responses, so there it is none. What continues another
-//!   response is kept by one worker and is not split.
-//! * what vLLM cannot split goes to a decode rank as a whole ([`Wanted::obstacle`]): several
-//!   prompts or samples, beam search, scores of the prompt, embeddings, `kv_transfer_params` of the
-//!   client's own.
+//! From the sources of SGLang 0.5.23 and vLLM 0.32 and 0.33:
+//! * chat completions and completions: all flows. Only SGLang has `/generate`.
+//! * `/v1/messages`: both engines copy the members to the chat request that they derive, and vLLM's
+//!   answer also has `kv_transfer_params`. SGLang has no id for such a request, so only closing the
+//!   connection aborts it.
+//! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. Not for a push, which
+//!   finds its request by the id, because vLLM generates ids of responses itself. A request that
+//!   continues a response is not split, because a single worker stores that response.
+//! * requests that vLLM cannot split go to a decode rank as a whole ([`Wanted::obstacle`]): several
+//!   prompts or samples, beam search, scores of the prompt, embeddings, the client's own
+//!   `kv_transfer_params`.
 //!
 //! [`KvTransfer::Bootstrap`]: forebay_fleet::worker::KvTransfer::Bootstrap
 //! [`KvTransfer::TwoPhase`]: forebay_fleet::worker::KvTransfer::TwoPhase
@@ -35,29 +35,29 @@
 //! [`KvTransfer::Mooncake`]: forebay_fleet::worker::KvTransfer::Mooncake
 
 mod answer;
-mod beginning;
+mod stream_start;
 mod bodies;
 mod error;
 mod ids;
 mod inspect;
 mod members;
-mod mode;
+mod transfer_mode;
 mod rooms;
 mod shape;
 mod splice;
 mod verdict;
 mod wanted;
-mod words;
+mod accusation;
 
+pub use accusation::{Accusation, message_of};
 pub use answer::{AnswerForm, Handed, PrefillAnswer};
-pub use beginning::has_begun;
 pub use bodies::{
     ADDED_BYTES_PER_ROOM, LegBodies, RankPin, decode_body, legs_request_id, prefill_body,
 };
 pub use error::KvTransferError;
 pub use ids::{KvTransferId, RID_BYTES};
 pub use inspect::inspect;
-pub use mode::transfer_mode;
-pub use rooms::{RoomSet, RoomShape, Rooms, RoomsWanted};
+pub use rooms::{RoomRequest, RoomSet, RoomShape, Rooms};
+pub use stream_start::has_begun;
+pub use transfer_mode::transfer_mode;
 pub use wanted::{Obstacle, Wanted};
-pub use words::{Accusation, message_of};

@@ -1,21 +1,21 @@
-//! Members of a request's body that KV transfers change or go by.
+//! Members of a request's body that KV transfers read or change.
 
 use forebay_prompt::parse::{Cursor, Text};
 use forebay_text::chat::unescape_into;
 use std::ops::Range;
 
-/// A member that some KV transfer changes: in the leg's body it is cut, replaced or put anew.
+/// Name of a member that a KV transfer cuts, replaces or adds in a leg's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum MemberName {
     BootstrapHost,
     BootstrapPort,
     BootstrapRoom,
-    /// SGLang's name of the request, by which it can be aborted.
+    /// SGLang's id of the request, for aborts.
     Rid,
-    /// The same in `/v1/responses`.
+    /// The same id in `/v1/responses`.
     RequestId,
     RoutedDpRank,
-    /// The older name of [`Named::RoutedDpRank`].
+    /// The older name of [`MemberName::RoutedDpRank`].
     DataParallelRank,
     DisaggPrefillDpRank,
     KvTransferParams,
@@ -27,8 +27,8 @@ pub(super) enum Named {
     StreamOptions,
 }
 
-impl Named {
-    /// All of them, with the keys that engines know them by.
+impl MemberName {
+    /// All members with their JSON keys.
     const KEYS: [(&'static str, Self); 15] = [
         ("bootstrap_host", Self::BootstrapHost),
         ("bootstrap_port", Self::BootstrapPort),
@@ -56,27 +56,25 @@ impl Named {
     }
 }
 
-/// Where a member of the top object stands. Bodies are below 4 GiB.
+/// Positions of a member of the top object. Bodies are below 4 GiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    pub named: Named,
-    /// Members before it.
+    pub named: MemberName,
+    /// Number of members before this member.
     pub position: u32,
-    /// Behind the value of the member before, or behind the opening brace.
+    /// End of the member before, or of the opening brace.
     pub after_previous: u32,
     /// From the key's quote to the end of the value.
     pub span: Range<u32>,
-    /// The value.
     pub value: Range<u32>,
     /// Quote of the next member's key; `None` for the last member.
     pub next: Option<u32>,
 }
 
-/// Longest key that is compared in its escaped form: six bytes for each character of the longest
-/// name.
+/// Longest escaped key that is unescaped: 6 bytes for each character of the longest name.
 const ESCAPED_KEY_BYTES_MAX: usize = 6 * 24;
 
-/// A key as it is compared; empty for an escaped one that is too long to be any that is known.
+/// A key without escapes; empty for an escaped key that is longer than any known name.
 pub(super) fn name_of<'s, 'a: 's>(
     key: &Text,
     cursor: &Cursor<'a>,

@@ -1,45 +1,43 @@
-//! Rooms in which the two legs of an SGLang request meet.
+//! Rooms that connect the two legs of an SGLang request.
 //!
-//! A room is a number that both engines know a transfer by (SGLang 0.5.23,
-//! `disaggregation/common/conn.py`). The prefill worker's data-parallel rank is read off it as
-//! `room % dp_size`, 0 stands for "not there yet", and numbers from 2^63 are refused by its Rust
-//! server. Decode workers keep one table of rooms for all prefill workers that they hear from, so a
-//! room must be free everywhere, not only at its prefill worker.
+//! A room is the number of a transfer at both engines (SGLang 0.5.23,
+//! `disaggregation/common/conn.py`). The engine computes the prefill worker's data-parallel rank as
+//! `room % dp_size`. Room 0 means "not assigned yet", and SGLang's Rust server refuses numbers from
+//! 2^63 on. A decode worker has a single table of rooms for all prefill workers, so a room must be
+//! free everywhere, not only at its prefill worker.
 //!
-//! Numbers are given out in slots of [`SLOT_ROOMS`] rooms. A shard has 2^47 slots of its own,
-//! begins at one picked at random and takes the next for each draw: two draws of a process have a
-//! number in common only after 2^47 others, whatever the workers' sizes. Replicas of a router and
-//! its next process differ by where they begin.
+//! Rooms are drawn in slots of [`SLOT_ROOMS`] numbers. A shard has 2^47 slots of its own, starts at
+//! a random slot, and takes the next slot for each draw. So a process repeats a number only after
+//! 2^47 draws, whatever the workers' sizes. Replicas and later processes start at other slots.
 
 use forebay_base::ShardIndex;
 use forebay_base::limits::{SHARDS_MAX, SPLIT_ITEMS_MAX};
 
-/// Numbers in a slot: as many as ranks can differ in, so that every slot has a room for each rank.
+/// Numbers in a slot: the largest number of ranks, so that every slot has a room for each rank.
 const SLOT_ROOMS: u64 = 1_024;
-/// Slots of a shard.
+/// Number of slots of a shard.
 const SHARD_SLOTS: u64 = 1 << 47;
 
 const _: () = assert!((SHARDS_MAX as u64) * SHARD_SLOTS * SLOT_ROOMS == 1 << 63);
 
-/// Which rooms a request needs.
+/// Kind of a request's rooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomShape {
-    /// One room; the engine counts up from it for further samples.
+    /// The first room; the engine counts up from it for further samples.
     Range,
-    /// One for each prompt, all of one rank.
+    /// A room for each prompt, all of the same rank.
     List,
 }
 
-/// How many rooms of which shape.
+/// Number and kind of the rooms that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoomsWanted {
-    /// From 1 to [`SPLIT_ITEMS_MAX`].
+pub struct RoomRequest {
+    /// From 1 to [`SPLIT_ITEMS_MAX`], inclusive.
     pub count: u32,
-    /// Which ones.
     pub shape: RoomShape,
 }
 
-/// The rooms of one request.
+/// The rooms of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomSet {
     first: u64,
@@ -49,13 +47,13 @@ pub struct RoomSet {
 }
 
 impl RoomSet {
-    /// The first room, or the only one.
+    /// The first or only room.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// How they are told to the engines.
+    /// How the body specifies the rooms.
     #[must_use]
     pub fn shape(&self) -> RoomShape {
         self.shape
@@ -68,17 +66,17 @@ impl RoomSet {
     }
 }
 
-/// Draws the rooms of one shard.
+/// Draws the rooms of a shard.
 #[derive(Debug)]
 pub struct Rooms {
     /// First slot of the shard.
     base: u64,
-    /// Below [`SHARD_SLOTS`].
+    /// Next slot of the shard, below [`SHARD_SLOTS`].
     next: u64,
 }
 
 impl Rooms {
-    /// `start`: any random number.
+    /// Rooms of a shard, from a random `start`.
     #[must_use]
     pub fn new(shard: ShardIndex, start: u64) -> Self {
         forebay_base::invariant!(
@@ -88,24 +86,24 @@ impl Rooms {
         Self { base: u64::from(shard.0) * SHARD_SLOTS, next: start % SHARD_SLOTS }
     }
 
-    /// Draws rooms for rank `dp_rank` of a prefill worker with `dp_size` ranks: the first one, and
-    /// in a list all, are that rank's (`room % dp_size == dp_rank`). All are from 1 to 2^63 - 1.
-    pub fn draw(&mut self, dp_size: u32, dp_rank: u32, wanted: RoomsWanted) -> RoomSet {
+    /// Draws rooms for rank `dp_rank` of a prefill worker with `dp_size` ranks. The first room, and
+    /// in a list every room, has `room % dp_size == dp_rank`. All rooms are from 1 to 2^63 - 1.
+    pub fn draw(&mut self, dp_size: u32, dp_rank: u32, wanted: RoomRequest) -> RoomSet {
         let dp_size = u64::from(dp_size.max(1));
         let count = wanted.count.clamp(1, SPLIT_ITEMS_MAX);
         let step = match wanted.shape {
             RoomShape::Range => 1,
             RoomShape::List => dp_size,
         };
-        // The first room of the rank is at most `dp_size - 1` behind the slot's beginning.
+        // The first room of the rank is at most `dp_size - 1` behind the start of the slot.
         let slots = (dp_size + u64::from(count - 1) * step).div_ceil(SLOT_ROOMS);
         let begins = (self.base + self.take(slots)) * SLOT_ROOMS;
         let ahead = (u64::from(dp_rank) % dp_size + dp_size - begins % dp_size) % dp_size;
         RoomSet { first: begins + ahead, step, count, shape: wanted.shape }
     }
 
-    /// So many slots in a row, the number of the first one. The slot 0 of a shard is never given
-    /// out: it holds room 0.
+    /// Takes slots in a row, and returns the number of the first. Slot 0 of a shard is never taken,
+    /// because it contains room 0.
     fn take(&mut self, slots: u64) -> u64 {
         let first = if self.next == 0 || self.next + slots > SHARD_SLOTS { 1 } else { self.next };
         self.next = (first + slots) % SHARD_SLOTS;
@@ -119,13 +117,13 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const ONE: RoomsWanted = RoomsWanted { count: 1, shape: RoomShape::Range };
+    const ONE: RoomRequest = RoomRequest { count: 1, shape: RoomShape::Range };
 
-    fn list(count: u32) -> RoomsWanted {
-        RoomsWanted { count, shape: RoomShape::List }
+    fn list(count: u32) -> RoomRequest {
+        RoomRequest { count, shape: RoomShape::List }
     }
 
-    /// The figure of row D2: a million draws, each of its rank, none given out twice.
+    /// Figure of row D2: a million draws, each of the right rank, and no room twice.
     #[test]
     fn a_million_rooms_are_of_their_rank_and_of_nobody_else() {
         let mut shards: Vec<Rooms> =
@@ -135,7 +133,7 @@ mod tests {
             let dp_size = draw % 64 + 1;
             let dp_rank = draw / 64 % dp_size;
             let wanted = match draw % 16 {
-                5 => RoomsWanted { count: draw % 7 + 1, shape: RoomShape::Range },
+                5 => RoomRequest { count: draw % 7 + 1, shape: RoomShape::Range },
                 9 => list(draw % 5 + 1),
                 _ => ONE,
             };
@@ -155,7 +153,7 @@ mod tests {
         let listed: Vec<u64> = rooms.draw(3, 2, list(5)).iter().collect();
         assert!(listed.iter().all(|room| room % 3 == 2));
         assert!(listed.windows(2).all(|pair| pair[1] == pair[0] + 3));
-        let wanted = RoomsWanted { count: 3, shape: RoomShape::Range };
+        let wanted = RoomRequest { count: 3, shape: RoomShape::Range };
         let range: Vec<u64> = rooms.draw(8, 5, wanted).iter().collect();
         assert_eq!(range, [range[0], range[0] + 1, range[0] + 2]);
         assert_eq!(range[0] % 8, 5);
@@ -195,7 +193,7 @@ mod tests {
             let mut seen = HashSet::new();
             for (dp_size, dp_rank, count, listed) in draws {
                 let shape = if listed { RoomShape::List } else { RoomShape::Range };
-                let drawn = rooms.draw(dp_size, dp_rank, RoomsWanted { count, shape });
+                let drawn = rooms.draw(dp_size, dp_rank, RoomRequest { count, shape });
                 let dp_size = u64::from(dp_size.max(1));
                 let dp_rank = u64::from(dp_rank);
                 prop_assert_eq!(drawn.first() % dp_size, dp_rank % dp_size);
@@ -212,7 +210,7 @@ mod tests {
         fn any_numbers_are_taken(start: u64, dp_size: u32, dp_rank: u32, count: u32) {
             let mut rooms = Rooms::new(ShardIndex(63), start);
             for shape in [RoomShape::List, RoomShape::Range] {
-                let drawn = rooms.draw(dp_size, dp_rank, RoomsWanted { count, shape });
+                let drawn = rooms.draw(dp_size, dp_rank, RoomRequest { count, shape });
                 prop_assert!(drawn.iter().all(|room| (1..1 << 63).contains(&room)));
             }
         }

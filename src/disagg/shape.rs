@@ -1,32 +1,32 @@
-//! How many prompts a value holds, and how many samples are asked for: what engines make one
-//! request each of.
+//! Counts the prompts and the samples of a request. Engines make a request of their own for each
+//! sample of each prompt.
 
 use super::members::name_of;
 use forebay_prompt::parse::{Cursor, ScanError};
 
-/// Longest number as text that is read; longer ones are of no use to anybody.
+/// Longest number as text that is accepted.
 const NUMBER_BYTES_MAX: usize = 64;
 
-/// What stands where prompts do.
+/// Prompts in a member of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromptItems {
-    /// A text, or token ids.
+    /// A single text, or a single list of token ids.
     One,
-    /// A list of so many.
+    /// A list of so many prompts.
     List(u32),
 }
 
-/// A count as engines read it.
+/// A number in a member of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     Absent,
     Value(u32),
-    /// Nothing that every engine reads alike.
+    /// A value that not every engine reads alike.
     Unclear,
 }
 
 impl Number {
-    /// The number, 1 when absent; `None` when it is not clear.
+    /// The number, 1 when absent; `None` when unclear.
     pub(super) fn or_one(self) -> Option<u32> {
         match self {
             Self::Absent => Some(1),
@@ -36,7 +36,7 @@ impl Number {
     }
 }
 
-/// Text, token ids, or a list of either, one level below the top. `None` for null.
+/// Reads text, token ids, or a list of either, a level below the top. `None` for null.
 pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
     match cursor.peek() {
         Some(b'[') => list(cursor).map(Some),
@@ -45,7 +45,7 @@ pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, Scan
     }
 }
 
-/// Goes by the first element, as the engines do: numbers are the ids of one prompt.
+/// Reads a list by its first element, as the engines do: numbers are the ids of a single prompt.
 fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
     cursor.open();
     let mut first = true;
@@ -69,7 +69,7 @@ fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
     Ok(if is_ids || count == 0 { PromptItems::One } else { PromptItems::List(count) })
 }
 
-/// A list two levels below the top, most likely of token ids.
+/// Skips a list two levels below the top, most likely of token ids.
 fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
     cursor.open();
     let mut first = true;
@@ -80,7 +80,7 @@ fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
     Ok(())
 }
 
-/// Vectors of one prompt, or a list of such. `None` for null.
+/// Reads the vectors of a prompt, or a list of such prompts. `None` for null.
 pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
     if cursor.peek() != Some(b'[') {
         return items(cursor);
@@ -105,8 +105,8 @@ pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>,
     Ok(Some(if is_list { PromptItems::List(count) } else { PromptItems::One }))
 }
 
-/// A count under `depth` containers. Engines that check with pydantic also take `2.0` and `"2"`
-/// for 2.
+/// Reads a number under `depth` containers. Engines that validate with pydantic also accept `2.0`
+/// and `"2"` for 2.
 pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
     let start = cursor.at();
     let text = match cursor.peek() {
@@ -135,7 +135,7 @@ pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, Sc
     Ok(whole.map_or(Number::Unclear, Number::Value))
 }
 
-/// `n` of `/generate`'s sampling parameters: an object, or a list of objects that have to agree.
+/// Reads `n` of `/generate`'s sampling parameters: an object, or a list of objects that must agree.
 pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
     match cursor.peek() {
         Some(b'{') => samples_of_one(cursor, 1),

@@ -1,11 +1,11 @@
-//! A body with some members cut, some values replaced and some members added; all other bytes stay
-//! as they are.
+//! Copies a body with some members cut, some values replaced and some members added; all other
+//! bytes stay the same.
 
 use super::members::Member;
 use super::wanted::Wanted;
 use std::ops::Range;
 
-/// What becomes of a member.
+/// Change of a member in the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Keep,
@@ -13,19 +13,19 @@ pub(super) enum Change {
     Replace(&'static [u8]),
 }
 
-/// Copies a body, changed.
+/// A changed copy of a body.
 pub(super) struct Splice<'a> {
     body: &'a [u8],
     out: &'a mut Vec<u8>,
-    /// What stands before it in the body is written.
+    /// Position in the body up to which the copy is done.
     at: usize,
-    /// Members are left in the object.
+    /// The copied object has members.
     any: bool,
 }
 
 impl<'a> Splice<'a> {
     /// Copies the body up to its closing brace; [`Splice::member`] and [`Splice::finish`] follow.
-    /// `room_bytes`: about what will be added.
+    /// `room_bytes` is about the number of bytes that members will add.
     pub(super) fn begin(
         body: &'a [u8],
         wanted: &Wanted,
@@ -45,8 +45,7 @@ impl<'a> Splice<'a> {
                     splice.skip_to(member.value.end);
                 }
                 Change::Cut => {
-                    // Before it only what was cut: the comma that goes with it is the one behind
-                    // it.
+                    // Only cut members before this member: cut the comma behind it.
                     let gap = cut_range(member, cut == member.position);
                     splice.copy_up_to(gap.start);
                     splice.skip_to(gap.end);
@@ -59,8 +58,8 @@ impl<'a> Splice<'a> {
         splice
     }
 
-    /// Begins another member; its value is to be pushed to what is returned. `key` needs no
-    /// escapes.
+    /// Begins another member; the caller appends its value to the returned buffer. `key` must not
+    /// need escapes.
     pub(super) fn member(&mut self, key: &str) -> &mut Vec<u8> {
         if std::mem::replace(&mut self.any, true) {
             self.out.push(b',');
@@ -71,7 +70,7 @@ impl<'a> Splice<'a> {
         self.out
     }
 
-    /// Copies the brace and what stands behind it.
+    /// Copies the closing brace and all bytes behind it.
     pub(super) fn finish(self) {
         self.out.extend_from_slice(self.body.get(self.at..).unwrap_or_default());
     }
@@ -95,14 +94,14 @@ fn cut_range(member: &Member, is_leading: bool) -> Range<u32> {
     }
 }
 
-/// Appends a JSON string.
+/// Appends a quoted JSON string.
 pub(super) fn push_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     push_escaped(text, out);
     out.push(b'"');
 }
 
-/// Appends text as it stands inside a JSON string.
+/// Appends text with the escapes of a JSON string.
 pub(super) fn push_escaped(text: &str, out: &mut Vec<u8>) {
     for byte in text.bytes() {
         match byte {

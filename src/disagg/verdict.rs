@@ -1,6 +1,6 @@
-//! Reads one JSON value of a prefill rank's answer: has it failed, and what does decode need of it?
+//! Reads a JSON value of a prefill rank's answer: its failure, and its parameters for decode.
 //!
-//! What engines say after a status of 200 (SGLang 0.5.23, vLLM 0.33):
+//! Failures after a status of 200 (SGLang 0.5.23, vLLM 0.33):
 //!
 //! | where | form |
 //! |---|---|
@@ -9,18 +9,18 @@
 //! | SGLang chat and completions | a choice with `"finish_reason":"abort"` |
 //! | `/v1/responses` | `"error"` of the response, in streams inside `"response"` |
 //!
-//! An answer that is over after its one token says so by [`OVER`] in `finish_reason` of a choice,
-//! `stop_reason` (`/v1/messages`) or `status` (`/v1/responses`).
+//! A response that ended before its token limit has a word of [`OVER`] in `finish_reason` of a
+//! choice, `stop_reason` (`/v1/messages`) or `status` (`/v1/responses`).
 
 use super::error::KvTransferError;
 use super::members::name_of;
 use forebay_prompt::parse::{Cursor, ScanError};
 use std::ops::Range;
 
-/// Of an abort that comes without a status.
+/// Status of an abort without a status.
 const ABORT_STATUS: u16 = 500;
 
-/// What vLLM calls an end other than the limit (0.33).
+/// vLLM's words for an end before the limit (0.33).
 const OVER: [&str; 6] = [
     "\"stop\"",
     "\"tool_calls\"",
@@ -30,13 +30,13 @@ const OVER: [&str; 6] = [
     "\"completed\"",
 ];
 
-/// What one value holds.
+/// Result of reading a value.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AnswerVerdict {
     pub failure: Option<KvTransferError>,
     /// `kv_transfer_params`; null counts as absent.
     pub params: Params,
-    /// The answer came to its own end, not to the limit of its length.
+    /// The response ended before its token limit.
     pub is_over: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Params {
     Other,
 }
 
-/// Reads a whole value.
+/// Reads a whole JSON value.
 pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, ScanError> {
     let mut cursor = Cursor::new(bytes)?;
     cursor.blanks();
@@ -74,7 +74,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, ScanError> {
 }
 
 impl AnswerVerdict {
-    /// An answer, or one of a batch, under `depth` containers.
+    /// Reads an answer, or an answer of a batch, under `depth` containers.
     fn object(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
         cursor.open();
         let mut first = true;
@@ -108,7 +108,7 @@ impl AnswerVerdict {
         Ok(())
     }
 
-    /// The value that has just been read is an engine's word for what went wrong.
+    /// Records the value since `start` as the engine's error.
     fn fail(&mut self, cursor: &Cursor<'_>, start: usize) {
         let value = cursor.slice(&(start..cursor.at()));
         if let Some(failure) = KvTransferError::of_engine(value.as_bytes()) {
@@ -116,7 +116,7 @@ impl AnswerVerdict {
         }
     }
 
-    /// The response inside an event of `/v1/responses`.
+    /// Reads the response inside an event of `/v1/responses`.
     fn response(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
         cursor.open();
         let mut first = true;
@@ -143,7 +143,7 @@ impl AnswerVerdict {
         Ok(())
     }
 
-    /// An object with a `finish_reason`, which is a text or an object with a `type`.
+    /// Reads an object with a `finish_reason`, which is a text or an object with a `type`.
     fn finish_reason(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
         cursor.open();
         let mut first = true;

@@ -1,8 +1,8 @@
-//! What a KV transfer knows of a request, and what keeps a request from being split.
+//! Properties of a request that a KV transfer needs, and obstacles to a split.
 
 use super::ids::KvTransferId;
-use super::members::{Member, Named};
-use super::rooms::{RoomShape, RoomsWanted};
+use super::members::{Member, MemberName};
+use super::rooms::{RoomRequest, RoomShape};
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_fleet::worker::KvTransfer;
 use forebay_prompt::parse::Endpoint;
@@ -12,26 +12,26 @@ use thiserror::Error;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub(super) endpoint: Endpoint,
-    /// Members that a KV transfer may change, in the order of the body, repeated ones included.
+    /// Members that a KV transfer may change, in the order of the body, with duplicates.
     pub(super) members: Vec<Member>,
-    /// There were more of them than are kept.
+    /// The body has more such members than the limit.
     pub(super) is_overfull: bool,
     /// Members of the top object.
     pub(super) member_count: u32,
-    /// Where the brace stands that closes the body.
+    /// Position of the closing brace of the body.
     pub(super) closing_brace: u32,
-    /// Prompts of a list; `None` when there is one that stands in no list.
+    /// Number of prompts in a list; `None` for a single prompt outside of a list.
     pub(super) prompts: Option<u32>,
-    /// `n`; `None` when it is not clear.
+    /// The member `n`; `None` when unclear.
     pub(super) samples: Option<u32>,
-    /// The client sent `kv_transfer_params` of its own.
+    /// The client sent its own `kv_transfer_params`.
     pub(super) has_transfer: bool,
-    pub(super) flags: WantedFlags,
+    pub(super) flags: SplitFlags,
 }
 
-/// What some engines cannot do for KV that was computed elsewhere.
+/// Features that some engines do not support with KV from another worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WantedFlags {
+pub(super) struct SplitFlags {
     pub beam_search: bool,
     pub scores_prompt: bool,
     pub embeddings: bool,
@@ -39,55 +39,55 @@ pub(super) struct WantedFlags {
     pub own_tools: bool,
 }
 
-/// Why a request is not split. The text goes to clients of engines that can serve it in no
-/// other way.
+/// Why a request is not split. Clients get the text if the engines cannot serve the request
+/// unsplit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Obstacle {
-    /// The engine has no way to hand this kind of request over.
+    /// The engine does not support a split at this endpoint.
     #[error("requests of this kind cannot be split into prefill and decode")]
     Endpoint,
-    /// More prompts or samples than the flow can carry.
+    /// The request has more prompts or samples than the flow supports.
     #[error(
         "it asks for {items} answers at once, of which {items_max} can be handed from prefill to decode"
     )]
     Items {
-        /// Prompts times samples.
+        /// Number of prompts times samples.
         items: u64,
-        /// What the flow can carry.
+        /// Limit of the flow.
         items_max: u32,
     },
-    /// More than one sample, which SGLang's frontend puts into one room (0.5.23,
-    /// `managers/tokenizer_manager.py`, `_handle_batch_request`; sgl-project/sglang#30723): the
-    /// transfers get into each other's way until they time out.
+    /// `n` is above 1. SGLang's frontend puts all samples into the same room (0.5.23,
+    /// `managers/tokenizer_manager.py`, `_handle_batch_request`; sgl-project/sglang#30723), where
+    /// the transfers block each other until they time out.
     #[error(
         "`n` is above 1, and SGLang cannot hand several samples from prefill to decode: send `n` requests instead"
     )]
     Samples,
-    /// `n` is no whole number.
+    /// The member `n` is no whole number.
     #[error("`n` has to be a whole number")]
     SamplesUnclear,
-    /// The client brought its own `kv_transfer_params`.
+    /// The client sent its own `kv_transfer_params`.
     #[error("it has `kv_transfer_params` of its own")]
     OwnTransfer,
-    /// Scores of the prompt are computed where the prompt is.
+    /// The engine that computes the prompt also computes its scores.
     #[error("`echo` and `prompt_logprobs` need the prompt to be computed where the answer is")]
     ScoresPrompt,
-    /// Beam search runs several requests under one name.
+    /// Beam search runs several requests with the same id.
     #[error("beam search cannot be handed from prefill to decode")]
     BeamSearch,
     /// The prompt is given as embeddings.
     #[error("`prompt_embeds` cannot be handed from prefill to decode")]
     Embeddings,
-    /// It goes on with what one worker keeps, or runs on after its answer.
+    /// The request continues a response that a worker stores, or runs after its answer.
     #[error(
         "responses that continue another one, or run in the background, cannot be split into prefill and decode"
     )]
     Continues,
-    /// The engine may call tools and go on by itself, each time as a new request under the same
-    /// KV transfer.
+    /// The engine may call tools itself, and then continue with a new request for the same KV
+    /// transfer.
     #[error("tools that the engine calls itself cannot be used with KV from another worker")]
     OwnTools,
-    /// Too many members that would have to be changed.
+    /// The body has too many members to change.
     #[error("the body repeats members that have to be changed for prefill and decode too often")]
     Overfull,
 }
@@ -103,17 +103,17 @@ impl Wanted {
             prompts: None,
             samples: Some(1),
             has_transfer: false,
-            flags: WantedFlags::default(),
+            flags: SplitFlags::default(),
         }
     }
 
-    /// True when the request can be split in this way.
+    /// True if the request can be split with that KV transfer.
     #[must_use]
     pub fn can_split(&self, kv_transfer: &KvTransfer) -> bool {
         self.obstacle(kv_transfer).is_none()
     }
 
-    /// What keeps the request from being split in this way, if anything does.
+    /// The first obstacle to a split with that KV transfer.
     #[must_use]
     pub fn obstacle(&self, kv_transfer: &KvTransfer) -> Option<Obstacle> {
         if !has_legs(self.endpoint, kv_transfer) {
@@ -145,20 +145,20 @@ impl Wanted {
 
     /// The rooms that an SGLang pair needs.
     #[must_use]
-    pub fn rooms(&self) -> RoomsWanted {
+    pub fn rooms(&self) -> RoomRequest {
         let samples = self.samples.unwrap_or(1).max(1);
         let prompts = self.prompts.unwrap_or(1).max(1);
-        // Lists of rooms are repeated for further samples (0.5.23, `managers/io_struct.py`), which
-        // two requests may not share.
+        // SGLang repeats a list of rooms for further samples (0.5.23, `managers/io_struct.py`), but
+        // two requests must not share a room.
         let shape =
             if samples == 1 && self.prompts.is_some() { RoomShape::List } else { RoomShape::Range };
-        RoomsWanted { count: prompts.saturating_mul(samples).min(SPLIT_ITEMS_MAX), shape }
+        RoomRequest { count: prompts.saturating_mul(samples).min(SPLIT_ITEMS_MAX), shape }
     }
 
-    /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs;
-    /// false, and nothing appended, where only closing the connection ends it. In batches the
-    /// engine gives out names of its own. A name that the client chose is never used, however long:
-    /// other clients' may begin with it, and the next attempt has it too.
+    /// Appends the body of SGLang's `POST /abort_request` that ends this attempt on both legs.
+    /// False, without a change of `out`, where only closing the connection ends the attempt: in
+    /// batches the engine generates the ids. An id of the client is never used, because ids of
+    /// other clients may start with it, and the next attempt has the same id.
     pub fn push_abort(&self, body: &[u8], id: &KvTransferId, out: &mut Vec<u8>) -> bool {
         let is_ours = |key| !self.is_set(key, body);
         let is_single = self.rooms().count == 1 && self.prompts.is_none();
@@ -172,30 +172,32 @@ impl Wanted {
         true
     }
 
-    /// The member of that name that counts.
-    pub(super) fn last(&self, named: Named) -> Option<&Member> {
+    /// The last member of that name, which counts.
+    pub(super) fn last(&self, named: MemberName) -> Option<&Member> {
         self.members.iter().rev().find(|member| member.named == named)
     }
 
-    /// True if the client set the member to something.
-    pub(super) fn is_set(&self, named: Named, body: &[u8]) -> bool {
+    /// True if the client set the member, and not to null.
+    pub(super) fn is_set(&self, named: MemberName, body: &[u8]) -> bool {
         self.last(named).is_some_and(|member| value_of(body, member) != b"null")
     }
 }
 
-/// What the names of `/v1/responses` begin with, also in the answer.
+/// Prefix of ids of `/v1/responses`, also in the answer.
 const RESPONSE_START: &[u8] = b"resp_";
 
-/// The member that names a request to SGLang; `None` where there is none.
-pub(super) fn rid_key(endpoint: Endpoint) -> Option<Named> {
+/// The member with SGLang's id of a request; `None` at endpoints without an id.
+pub(super) fn rid_key(endpoint: Endpoint) -> Option<MemberName> {
     match endpoint {
-        Endpoint::Generate | Endpoint::ChatCompletions | Endpoint::Completions => Some(Named::Rid),
-        Endpoint::Responses => Some(Named::RequestId),
+        Endpoint::Generate | Endpoint::ChatCompletions | Endpoint::Completions => {
+            Some(MemberName::Rid)
+        }
+        Endpoint::Responses => Some(MemberName::RequestId),
         _ => None,
     }
 }
 
-/// What stands before our own id in that member.
+/// Prefix of the router's id in that member.
 pub(super) fn rid_start(endpoint: Endpoint) -> &'static [u8] {
     if endpoint == Endpoint::Responses { RESPONSE_START } else { b"" }
 }
@@ -207,12 +209,12 @@ pub(super) fn value_of<'a>(body: &'a [u8], member: &Member) -> &'a [u8] {
     body.get(start..end).unwrap_or_default()
 }
 
-/// Endpoints that take the members of a flow (vLLM 0.32 and 0.33, SGLang 0.5.23).
+/// True for endpoints that accept the members of a flow (vLLM 0.32 and 0.33, SGLang 0.5.23).
 fn has_legs(endpoint: Endpoint, kv_transfer: &KvTransfer) -> bool {
     match (endpoint, kv_transfer) {
         (Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Messages, _) => true,
         (Endpoint::Generate, KvTransfer::Bootstrap(_)) => true,
-        // A push finds its request by the id, and the ids of responses are the engine's own.
+        // A push finds its request by the id, but the engine generates ids of responses.
         (Endpoint::Responses, kv_transfer) => !matches!(kv_transfer, KvTransfer::Push(_)),
         _ => false,
     }

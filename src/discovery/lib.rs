@@ -7,8 +7,7 @@
 //! SGLang. [`jwks`] fetches keys of tokens. [`srv`] resolves SRV records ([`srv_message`]). Runs on
 //! the control plane's thread, which owns the results. Limits: each response is bounded in time and
 //! in bytes ([`http`]), a publisher's message by [`forebay_zmq::zmtp::MESSAGE_BYTES_MAX`]. Must
-//! never trust a response, and
-//! never remove a worker by itself.
+//! never trust a response, and never remove a worker by itself.
 
 mod capacity;
 mod describe;

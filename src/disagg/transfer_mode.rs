@@ -1,12 +1,12 @@
-//! NIXL's two modes, as vLLM names them: decode pulls the KV, or prefill pushes it. An engine of
-//! one mode refuses the other's KV when it meets it (0.32, `nixl/metadata.py`).
+//! The two modes of NIXL in vLLM: decode pulls the KV, or prefill pushes it. An engine refuses the
+//! KV of an engine with the other mode (0.32, `nixl/metadata.py`).
 
 use forebay_prompt::parse::Cursor;
 
-/// Longer words are no mode.
+/// Longest word that is accepted as a mode.
 const MODE_BYTES_MAX: usize = 16;
 
-/// The mode in what prefill hands over (`transfer_mode`); `None` where it names none.
+/// The member `transfer_mode` of prefill's parameters; `None` if absent.
 #[must_use]
 pub fn transfer_mode(params: &[u8]) -> Option<String> {
     let mut cursor = Cursor::new(params).ok()?;

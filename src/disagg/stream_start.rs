@@ -1,12 +1,12 @@
-//! Has a stream of events begun to answer? What engines send of it before they have computed
-//! anything says nothing: the KV may still fail to come.
+//! Detects the first part of the response in a stream of events. Events that engines send before
+//! they have computed a token do not count, because the KV transfer may still fail.
 
 use memchr::{memchr2, memmem};
 use serde_json::Value;
 
-/// Events without a token of the answer. `/v1/responses` (SGLang 0.5.23, vLLM 0.33) tells of the
-/// request as soon as it is taken in; the others come with the first token, or just before it, and
-/// cost nothing to wait for.
+/// Events without a token of the response. `/v1/responses` (SGLang 0.5.23, vLLM 0.33) reports the
+/// request as soon as it is accepted. The other events come with the first token, or just before
+/// it, so that waiting for the token costs nothing.
 const EMPTY_EVENTS: [&[u8]; 8] = [
     b"response.created",
     b"response.queued",
@@ -18,7 +18,8 @@ const EMPTY_EVENTS: [&[u8]; 8] = [
     b"ping",
 ];
 
-/// Is there a whole event with a part of the answer, or its end, or an error? Comments are none.
+/// True if the stream has a whole event with a part of the response, its end, or an error. Comments
+/// are not events.
 #[must_use]
 pub fn has_begun(stream: &[u8]) -> bool {
     let mut name: Option<&[u8]> = None;
@@ -42,7 +43,7 @@ pub fn has_begun(stream: &[u8]) -> bool {
     false
 }
 
-/// By its name, or by the type in its data where it has none.
+/// True for an event of [`EMPTY_EVENTS`], by its name, or by the type in its data without a name.
 fn is_empty(name: Option<&[u8]>, data: &[u8]) -> bool {
     if let Some(name) = name {
         return EMPTY_EVENTS.contains(&name);

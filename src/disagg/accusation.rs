@@ -1,32 +1,32 @@
-//! What an engine that fails says of the other leg. SGLang's two engines wait for each other, so
-//! the one that speaks is often the one that is well.
+//! Error messages of an engine that blame the other leg. SGLang's two engines wait for each other,
+//! so the engine that reports the error is often healthy.
 //!
-//! Read in SGLang 0.5.23, `disaggregation/{prefill,decode}.py`, `common/conn.py` and the transfer
+//! From SGLang 0.5.23, `disaggregation/{prefill,decode}.py`, `common/conn.py` and the transfer
 //! backends beside it:
 //!
-//! | who says it | words | after |
+//! | engine | message | cause |
 //! |---|---|---|
-//! | prefill | `timed out after 300.0s in KVPoll.Bootstrapping` | decode never came |
-//! | prefill, Mori | `waiting for decode handshake` | decode never came |
+//! | prefill | `timed out after 300.0s in KVPoll.Bootstrapping` | decode never connected |
+//! | prefill, Mori | `waiting for decode handshake` | decode never connected |
 //! | decode | `timed out after 300.0s in KVPoll.WaitingForInput` | prefill never sent |
 //! | decode | `Could not fetch prefill parallel info from ..` | 15 times no registry answered |
 //! | decode | `Lost connection with prefill instance ..` | twice no registry answered |
 //! | both | `Prefill`/`Decode` ... `failed for request ..` | a transfer that failed |
 //! | both | `KVTransferError(..)` | a transfer that failed |
 //!
-//! Of a transfer that failed each leg says that the other one failed.
+//! After a failed transfer each leg blames the other.
 
 use super::error::MESSAGE_CHARS_MAX;
 use forebay_fleet::worker::KvTransfer;
 use memchr::memmem;
 use serde_json::Value;
 
-/// What an engine's words say of the other leg.
+/// Blame of the other leg in an engine's error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accusation {
-    /// It never came, or has gone.
+    /// The other leg never connected, or is gone.
     Missing,
-    /// The KV did not get from one to the other: either may be at fault, or what lies between them.
+    /// The KV transfer failed: either leg may be at fault, or the network between them.
     Transfer,
 }
 
@@ -46,12 +46,12 @@ const TRANSFER: [&str; 5] = [
 ];
 
 impl Accusation {
-    /// The one that is in the words of a failed leg of that flow: a body, or a message of one.
+    /// The accusation in the body of a failed leg's answer, or in a message of it.
     #[must_use]
     pub fn in_words(kv_transfer: &KvTransfer, words: &[u8]) -> Option<Self> {
         let has = |phrase: &&str| memmem::find(words, phrase.as_bytes()).is_some();
         match kv_transfer {
-            // vLLM says nothing but that it failed.
+            // vLLM reports failures without a cause.
             KvTransfer::TwoPhase | KvTransfer::Push(_) | KvTransfer::Mooncake(_) => None,
             KvTransfer::Bootstrap(_) if MISSING.iter().any(has) => Some(Self::Missing),
             KvTransfer::Bootstrap(_) => TRANSFER.iter().any(has).then_some(Self::Transfer),
@@ -59,8 +59,7 @@ impl Accusation {
     }
 }
 
-/// The message in the body of an engine's error, shortened; the body itself where it is no such
-/// thing.
+/// The message in the body of an engine's error, shortened; the body itself without a message.
 #[must_use]
 pub fn message_of(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
