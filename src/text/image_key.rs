@@ -1,30 +1,30 @@
-//! Names of images: what tells an engine, and the router, that two images are the same.
+//! Names of images, by which engines and the router compare images.
 
 use ring::hmac;
 use std::fmt::Write as _;
 
-/// Bytes of a name's hash. Who has not the secret cannot look for two images of one name.
+/// Bytes of a name's hash. Without the secret no client can search for two images with the same
+/// name.
 const HASH_BYTES: usize = 16;
 
-/// The secret that names are made with. An engine takes two images of one name for the same one, so
-/// clients must not be able to make names: one could put an image under the name of another
-/// client's.
+/// Secret that names depend on. Engines treat two images with the same name as equal, so a client
+/// must not be able to compute names: it could give its image the name of another client's image.
 #[derive(Clone)]
 pub struct ImageKey(hmac::Key);
 
 impl ImageKey {
-    /// From the text of a secret.
+    /// A key from the text of a secret.
     #[must_use]
     pub fn new(secret: &str) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
     }
 
-    /// The name of an image, from the parts that make it.
+    /// The name of an image, from the parts that identify the image.
     #[must_use]
     pub fn name(&self, parts: &[&[u8]]) -> String {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {
-            // Joined parts of different images could be the same.
+            // Without lengths, joined parts of different images could be equal.
             context.update(&(part.len() as u64).to_le_bytes());
             context.update(part);
         }
@@ -38,7 +38,7 @@ impl ImageKey {
 }
 
 impl PartialEq for ImageKey {
-    /// True if both make the same names.
+    /// True if both keys give the same names.
     fn eq(&self, other: &Self) -> bool {
         self.name(&[]) == other.name(&[])
     }

@@ -1,5 +1,5 @@
-//! Text as engines see it: the vocabulary (token id to bytes) and chat templates (messages to
-//! bytes). Pure data and functions, any thread.
+//! Text as engines process it: the vocabulary (token id to bytes) and chat templates (messages to
+//! bytes). Pure data and functions, for any thread.
 
 pub mod chat;
 mod image_key;

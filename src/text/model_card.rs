@@ -1,4 +1,4 @@
-//! Cards of models: their objects in the answer of `GET /v1/models`.
+//! Model cards: the objects in the response of `GET /v1/models`.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ struct CardLength {
     max_model_len: Option<u64>,
 }
 
-/// Tokens of prompt and output together, as the card of vLLM and SGLang says.
+/// Limit of prompt and output tokens together, from the card of vLLM and SGLang.
 #[must_use]
 pub fn context_tokens(card_json: &str) -> Option<u64> {
     let card: CardLength = serde_json::from_str(card_json).ok()?;

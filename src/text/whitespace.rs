@@ -1,7 +1,7 @@
-//! Whitespace at the edges of UTF-8 text that is held as bytes: only the edges are decoded, not the
-//! text between.
+//! Whitespace at the edges of UTF-8 text in bytes. Only the edges are decoded, not the text
+//! between.
 
-/// Bytes at the front of `text` whose characters are all `white`.
+/// Length in bytes of the leading characters of `text` that are `white`.
 pub fn leading_bytes(text: &[u8], white: fn(char) -> bool) -> usize {
     let mut rest = text;
     while let Some(character) = first_character(rest) {
@@ -13,7 +13,7 @@ pub fn leading_bytes(text: &[u8], white: fn(char) -> bool) -> usize {
     text.len() - rest.len()
 }
 
-/// Bytes at the end of `text` whose characters are all `white`.
+/// Length in bytes of the trailing characters of `text` that are `white`.
 pub fn trailing_bytes(text: &[u8], white: fn(char) -> bool) -> usize {
     let mut rest = text;
     while let Some(character) = last_character(rest) {

@@ -1,21 +1,21 @@
 //! `strftime_now` of chat templates. The date is UTC: engines print the local time of their
-//! machines, which in clusters is UTC as a rule.
+//! machines, which is usually UTC in clusters.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970-01-01 00:00 UTC, now.
+/// Seconds since 1970-01-01 00:00 UTC.
 pub(super) fn unix_seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
-/// This moment in UTC, in a format of [`strftime`].
+/// The present time in UTC, in a format of [`strftime`].
 #[must_use]
 pub fn utc_now(format: &str) -> String {
     strftime(format, unix_seconds_now())
 }
 
-/// `time.strftime` of Python for the directives that prompts use; others are written as they stand.
+/// Python's `time.strftime` for the directives that prompts use; copies other directives.
 pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
     let moment = Moment::new(unix_seconds);
     let mut out = String::with_capacity(format.len() * 2);
@@ -40,13 +40,13 @@ pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
 
 struct Moment {
     year: u64,
-    /// From 0.
+    /// Month of the year, from 0.
     month: usize,
-    /// From 1.
+    /// Day of the month, from 1.
     day: u64,
-    /// From 0.
+    /// Day of the year, from 0.
     day_of_year: u64,
-    /// From Sunday = 0.
+    /// Day of the week, Sunday is 0.
     weekday: usize,
     second_of_day: u64,
 }
@@ -81,7 +81,7 @@ impl Moment {
         }
     }
 
-    /// False when the directive is not known.
+    /// Writes a directive; false if it is unknown.
     fn write(&self, directive: Option<char>, padded: bool, out: &mut String) -> bool {
         let hour = self.second_of_day / 3600;
         let minute = self.second_of_day / 60 % 60;

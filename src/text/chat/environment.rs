@@ -11,24 +11,23 @@ use forebay_base::limits::TEMPLATE_STEPS_MAX;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
 
-/// What `strftime_now` returns.
+/// Result of `strftime_now` in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TemplateClock {
-    /// The date.
+    /// The date of the system clock.
     System,
-    /// The format between two marks, for learning where a template prints the date.
+    /// The format between two marks, to learn where a template prints the date.
     Marks,
 }
 
-/// Name under which the chat template stands in its environment.
+/// Name of the chat template in its environment.
 pub(super) const TEMPLATE: &str = "chat";
-/// Opens a format in the answer of [`TemplateClock::Marks`]; a noncharacter, so no template text
-/// has it.
+/// Opens a format of [`TemplateClock::Marks`]. A noncharacter, so no template text contains it.
 pub(super) const DATE_START: char = '\u{fdd0}';
-/// Closes it.
+/// Closes a format of [`TemplateClock::Marks`].
 pub(super) const DATE_END: char = '\u{fdd1}';
 
-/// An environment with `source` as its one template.
+/// An environment with `source` as its only template.
 pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(TEMPLATE_STEPS_MAX));
@@ -42,7 +41,7 @@ pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'s
     environment.add_filter("string", |value: &Value| text_of(value));
     environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
     environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
-    // What is undefined counts as an empty list.
+    // An undefined value counts as an empty list.
     environment.add_test("sequence", |value: &Value| {
         let kind = value.kind();
         matches!(kind, ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
@@ -61,7 +60,7 @@ pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'s
     Ok(environment)
 }
 
-/// `{{ value }}`.
+/// Prints a value as `{{ value }}` does.
 fn print(out: &mut Output<'_>, _state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text),
@@ -70,14 +69,14 @@ fn print(out: &mut Output<'_>, _state: &State<'_, '_>, value: &Value) -> Result<
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
 }
 
-/// `str(value)`.
+/// The text of Python's `str(value)`.
 fn text_of(value: &Value) -> String {
     let mut text = String::new();
     write_str(value, &mut text);
     text
 }
 
-/// Jinja's `trim`: `str(value).strip(chars)`.
+/// Jinja's filter `trim`: `str(value).strip(chars)`.
 fn trim(value: &Value, characters: Option<&str>) -> String {
     let text = text_of(value);
     let stripped =

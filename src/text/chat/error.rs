@@ -1,20 +1,20 @@
-//! Why a template cannot be used, or a body is not rendered.
+//! Errors of chat templates: in compiling, and in rendering a body.
 
 /// Why a template cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the chat template does not compile: {0}")]
 pub struct TemplateError(#[from] minijinja::Error);
 
-/// Why a body was not rendered. The request is still served, only without a match by prefix.
+/// Why a body was not rendered. The request is still served, but not matched by prefix.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// Not a JSON object, or nested deeper than `JSON_DEPTH_MAX`.
     #[error("the body is not a JSON object that can be read")]
     Body,
-    /// No list of messages and nothing that can be made one.
+    /// The body has no list of messages, and no input that can become a list.
     #[error("the body has no messages")]
     NoMessages,
-    /// A shape that is not followed.
+    /// The form of the body is not supported.
     #[error("not rendered: {0}")]
     Unsupported(&'static str),
     /// The template refused the messages or failed.
@@ -23,7 +23,7 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// Did the template take more than `TEMPLATE_STEPS_MAX` steps?
+    /// True if the template took more than `TEMPLATE_STEPS_MAX` steps.
     #[must_use]
     pub fn is_out_of_steps(&self) -> bool {
         let Self::Template(error) = self else { return false };

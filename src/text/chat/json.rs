@@ -1,5 +1,5 @@
-//! The `tojson` filter as chat templates know it: Python's `json.dumps(ensure_ascii=False)`,
-//! nothing escaped for HTML.
+//! The `tojson` filter of chat templates: Python's `json.dumps(ensure_ascii=False)`, without
+//! escapes for HTML.
 
 use super::python::write_number;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
@@ -96,7 +96,7 @@ impl Style {
             match key.as_str() {
                 Some(text) => self.write_string(text, out),
                 None => {
-                    // json.dumps writes numbers, booleans and null as strings when they are keys.
+                    // As keys, json.dumps writes numbers, booleans and null as strings.
                     let mut text = String::new();
                     self.write(key, depth + 1, &mut text)?;
                     self.write_string(&text, out);
@@ -153,7 +153,7 @@ impl Style {
     }
 }
 
-/// Deeper values are refused by the body scan; templates build no such thing.
+/// The body scan refuses deeper values, and templates do not build deeper values.
 const DEPTH_MAX: usize = 256;
-/// Widest indent of one level.
+/// Widest indent of a level.
 const INDENT_MAX: usize = 64;

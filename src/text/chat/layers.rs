@@ -1,16 +1,15 @@
-//! What a model's `config.json` says of its layers: do all of them keep the whole prompt? For
-//! engines whose KV events do not tell.
+//! Layers of a model in its `config.json`: whether all of them keep the whole prompt. For engines
+//! that do not report this in their KV events.
 
 use super::load::read_object;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Layers of these kinds keep all that they have seen.
+/// Kinds of layers that keep the whole prompt.
 const WHOLE_KINDS: [&str; 2] = ["full_attention", "attention"];
-/// Where configurations list the kind of each layer.
+/// Members with the kind of each layer.
 const KIND_LISTS: [&str; 2] = ["layer_types", "layers_block_type"];
-/// First letters of names that only models have some of whose layers keep a state, a part of the
-/// prompt, or both.
+/// Prefixes of members that appear only if some layers keep a state, a part of the prompt, or both.
 const FORGETFUL_NAMES: [&str; 8] = [
     "attention_chunk_size",
     "attn_type_list",
@@ -22,16 +21,16 @@ const FORGETFUL_NAMES: [&str; 8] = [
     "ssm_",
 ];
 
-/// Does the model of that directory have layers that keep less than a whole prompt: sliding
-/// windows, chunks, or a state? False where its `config.json` does not say so.
+/// True if the `config.json` of a directory shows layers that keep less than the whole prompt:
+/// sliding windows, chunks, or a state.
 #[must_use]
 pub fn has_layers_that_forget(dir: &Path) -> bool {
     let Ok(config) = read_object(&dir.join("config.json")) else { return false };
     let text = config.get("text_config").and_then(Value::as_object);
-    says_so(&config) || text.is_some_and(says_so)
+    shows_forgetful_layers(&config) || text.is_some_and(shows_forgetful_layers)
 }
 
-fn says_so(config: &Map<String, Value>) -> bool {
+fn shows_forgetful_layers(config: &Map<String, Value>) -> bool {
     let is_set = |value: &Value| match value {
         Value::Null | Value::Bool(false) => false,
         Value::Number(number) => number.as_f64() != Some(0.0),

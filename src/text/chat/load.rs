@@ -1,5 +1,6 @@
-//! A model directory, as Hugging Face's hub lays it out, to what renders and decodes its prompts.
-//! Reads files: for the control plane at start and when a model appears, never for a shard.
+//! Loads the vocabulary and the chat template of a model directory in the layout of the Hugging
+//! Face hub. Reads files: for the control plane at start and when a model appears, never for a
+//! shard.
 
 use super::error::TemplateError;
 use super::rules::EngineRules;
@@ -12,14 +13,13 @@ use serde_json::{Map, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a model directory gives.
+/// Vocabulary and chat template of a model.
 #[derive(Debug)]
 pub struct ModelTextParts {
-    /// Token id to bytes.
     pub vocabulary: Vocabulary,
-    /// `None` for models without a chat template, and where it cannot be used.
+    /// `None` for a model without a usable chat template.
     pub chat_template: Option<ChatTemplate>,
-    /// Why the chat template cannot be used. Text and token ids are read all the same.
+    /// Why the chat template cannot be used. Prompts of text and token ids still work.
     pub template_error: Option<LoadError>,
 }
 
@@ -30,34 +30,18 @@ pub enum LoadError {
     #[error(
         "cannot read {path}: {source}; point the model directory to a download of the model that has it"
     )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A file is not the JSON it should be.
+    Read { path: PathBuf, source: std::io::Error },
+    /// A file does not contain the expected JSON.
     #[error("{path} is not valid: {source}; download the file again")]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// Where and what.
-        source: serde_json::Error,
-    },
+    Json { path: PathBuf, source: serde_json::Error },
     /// The tokenizer cannot be used.
     #[error("{path} cannot be used: {source}; prompts of this model are not matched by prefix")]
-    Vocabulary {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: VocabularyError,
-    },
+    Vocabulary { path: PathBuf, source: VocabularyError },
     /// The chat template cannot be used. Chats of the model are then matched by guesses only.
     #[error("{path}: {source}; give the model a chat template that Jinja2 accepts")]
     Template {
-        /// The file that held it.
+        /// The file with the template.
         path: PathBuf,
-        /// Why.
         source: TemplateError,
     },
 }
@@ -66,15 +50,15 @@ pub enum LoadError {
 /// of a directory, for vLLM's rules.
 ///
 /// # Errors
-/// [`LoadError`], which names the file and says what to do.
+/// [`LoadError`], with the file and the remedy.
 pub fn load_model_text(dir: &Path) -> Result<ModelTextParts, LoadError> {
     load_model_text_for(dir, EngineRules::default())
 }
 
-/// The same under the rules of one engine.
+/// The same, for the rules of an engine.
 ///
 /// # Errors
-/// [`LoadError`], which names the file and says what to do.
+/// [`LoadError`], with the file and the remedy.
 pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextParts, LoadError> {
     let path = dir.join("tokenizer.json");
     let text = read_file(&path, MODEL_FILE_BYTES_MAX)
@@ -95,8 +79,8 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
     Ok(ModelTextParts { vocabulary, chat_template, template_error })
 }
 
-/// The token that stands for a part of an image, and those around images that stand for themselves,
-/// as the model's `config.json` names them. `None` where it names none.
+/// The placeholder token of images, and the marker tokens around images, from the model's
+/// `config.json`. `None` if the file has no such tokens.
 #[must_use]
 pub fn find_image_tokens(dir: &Path) -> Option<(u32, Vec<u32>)> {
     let config = read_object(&dir.join("config.json")).ok()?;
@@ -121,9 +105,9 @@ fn compile(
     compiled.map_err(|source| LoadError::Template { path, source })
 }
 
-/// The directory of a model that is named by a path or by its name on the hub: a local directory
-/// with a `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
-/// `HF_HOME`, or `~/.cache/huggingface`). Nothing is downloaded.
+/// The directory of a model, from a path or a name on the hub: a local directory with a
+/// `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
+/// `HF_HOME`, or `~/.cache/huggingface`). Downloads nothing.
 #[must_use]
 pub fn find_model_dir(name: &str) -> Option<PathBuf> {
     let variable =
@@ -159,7 +143,7 @@ fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
     entries.filter(|path| usable(path)).max_by_key(modified)
 }
 
-/// An absent file is an empty object: only `tokenizer.json` is needed.
+/// Reads a JSON object. An absent file is an empty object, because only `tokenizer.json` is needed.
 pub(super) fn read_object(path: &Path) -> Result<Map<String, Value>, LoadError> {
     match read_optional(path)? {
         Some(text) => serde_json::from_str(&text)
@@ -176,7 +160,7 @@ fn read_optional(path: &Path) -> Result<Option<String>, LoadError> {
     }
 }
 
-/// Names ending in `_token`: those of the map, then those of the configuration, which win.
+/// Members ending in `_token`, of the map and then of the configuration, which wins.
 fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> SpecialTokens {
     let mut special = SpecialTokens::new();
     for (name, value) in map.iter().chain(config) {
@@ -188,9 +172,9 @@ fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> Spec
     special
 }
 
-/// Classes for which SGLang follows `add_bos_token` of the configuration, true when absent, as
-/// transformers 4 did. Transformers 5, which vLLM 0.33 uses, follows the post-processor of the file
-/// whatever the configuration says.
+/// Classes for which SGLang uses `add_bos_token` of the configuration, true when absent, as
+/// transformers 4 did. Transformers 5, which vLLM 0.33 uses, ignores it and uses the post-processor
+/// of the file.
 const BOS_CLASSES: [&str; 7] = [
     "LlamaTokenizer",
     "LlamaTokenizerFast",
@@ -201,7 +185,7 @@ const BOS_CLASSES: [&str; 7] = [
     "CohereTokenizerFast",
 ];
 
-/// What stands before a completion, where it is not what the post-processor of the file says.
+/// Text before a completion prompt, where it differs from the post-processor of the file.
 fn configured_prefix<'a>(
     config: &Map<String, Value>,
     special: &'a SpecialTokens,
@@ -217,22 +201,21 @@ fn configured_prefix<'a>(
     }
 }
 
-/// The templates of a model and the file they came from.
+/// The templates of a model, with their file.
 struct FoundTemplate {
     path: PathBuf,
     sources: TemplateTexts,
 }
 
-/// Templates by what they are for.
+/// Templates of a model by their use.
 struct TemplateTexts {
     default: String,
     /// For requests that offer tools.
     tool_use: Option<String>,
 }
 
-/// The template and the file it came from: `chat_template.jinja`, then `chat_template.json`
-/// (multi-modal processors), then the configuration, where it is one string or a list of named
-/// ones.
+/// Finds the template in `chat_template.jinja`, then in `chat_template.json` (multi-modal
+/// processors), then in the configuration, as a string or a list of named templates.
 fn find_template(
     dir: &Path,
     config: &Map<String, Value>,

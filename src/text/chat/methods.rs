@@ -1,12 +1,12 @@
-//! Methods of Python's `str` that templates call. Those that `minijinja-contrib` has as Python has
-//! them are left to it.
+//! Methods of Python's `str` that templates call. Methods in which `minijinja-contrib` agrees with
+//! Python come from that crate.
 
 use super::python::is_space;
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
-/// Called for a method that the value itself does not have.
+/// Calls a method that the value itself does not have.
 pub(super) fn call(
     state: &State<'_, '_>,
     value: &Value,
@@ -22,7 +22,7 @@ pub(super) fn call(
     pycompat::unknown_method_callback(state, value, name, args)
 }
 
-/// `None` for methods that are not built here.
+/// Calls a method of a string; `None` for methods of `minijinja-contrib`.
 fn string_method(text: &str, name: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     let result = match name {
         "strip" => strip(text, args, true, true),
@@ -42,7 +42,7 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Option<Result<Value,
     Some(result)
 }
 
-/// Python's `strip` family: without an argument white space as Python defines it.
+/// Python's `strip` family; without an argument strips white space by Python's definition.
 fn strip(text: &str, args: &[Value], left: bool, right: bool) -> Result<Value, Error> {
     let (set,): (Option<&str>,) = from_args(args)?;
     let stripped = |character: char| set.map_or(is_space(character), |set| set.contains(character));

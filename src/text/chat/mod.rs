@@ -2,9 +2,9 @@
 //! used by every shard through `Arc`; pure functions of their arguments (and of the date, for
 //! templates that print it).
 //!
-//! Two ways lead to the text. [`ChatTemplate::render_full`] parses the body and runs the template
-//! as the engine does. [`ChatTemplate::render_plain`] puts plain messages together from pieces that
-//! `plan` learnt from the template and checked against it; it declines whatever was not checked.
+//! There are two ways to render. [`ChatTemplate::render_full`] parses the body and runs the
+//! template as the engine does. [`ChatTemplate::render_plain`] joins plain messages with literals
+//! that `plan` has learnt from the template and checked against it; it declines other messages.
 
 mod date;
 mod environment;

@@ -1,15 +1,15 @@
-//! How Python writes values: templates are written for it, and `{{ value }}` prints what Python's
-//! `str` gives.
+//! Python's text of values, because templates are written for Python, and `{{ value }}` prints
+//! Python's `str(value)`.
 
 use minijinja::value::{Value, ValueKind};
 use std::fmt::Write;
 
-/// Python's `str.isspace` for one character: Unicode's white space and the four ASCII separators.
+/// Python's `str.isspace` for a character: Unicode's white space and the four ASCII separators.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }
 
-/// `str(value)`.
+/// Writes a value as Python's `str(value)`.
 pub(super) fn write_str(value: &Value, out: &mut String) {
     match value.as_str() {
         Some(text) => out.push_str(text),
@@ -18,7 +18,7 @@ pub(super) fn write_str(value: &Value, out: &mut String) {
     }
 }
 
-/// `repr(value)`.
+/// Writes a value as Python's `repr(value)`.
 fn write_repr(value: &Value, out: &mut String) {
     match value.kind() {
         ValueKind::None | ValueKind::Undefined => out.push_str("None"),
@@ -51,7 +51,7 @@ fn write_map(value: &Value, out: &mut String) {
     out.push('}');
 }
 
-/// Integers as they are, floats as the shortest text that reads back, in Python's notation.
+/// Writes a number in Python's notation, floats with the shortest digits that read back.
 pub(super) fn write_number(value: &Value, out: &mut String) {
     match f64::try_from(value.clone()) {
         Ok(number) if !value.is_integer() => write_float(number, out),
@@ -80,7 +80,8 @@ fn write_float(number: f64, out: &mut String) {
     debug_assert!(written.is_ok(), "writing to a String cannot fail");
 }
 
-/// A string literal: single quotes unless the text has one and no double quote.
+/// Writes a string literal, with double quotes only if the text has a single quote and no double
+/// quote.
 fn write_quoted(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -105,8 +106,8 @@ fn write_quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's `str.isprintable` for one character. Rust keeps the same table for its own debug
-/// output, where a character that is not the first of a text is escaped for no other reason.
+/// Python's `str.isprintable` for a character. Rust's debug output uses the same table, and escapes
+/// a character behind the first of a text for no other reason.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return !character.is_ascii_control();

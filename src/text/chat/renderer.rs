@@ -1,4 +1,4 @@
-//! The template engine with one template and the rules of its engine.
+//! The template engine with a template and the rules of an inference engine.
 
 use super::environment::{self, TEMPLATE, TemplateClock};
 use super::error::RenderError;
@@ -12,7 +12,7 @@ use super::values::from_json;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
-/// The template engine with one template and its rules.
+/// A template with its environment and rules.
 #[derive(Debug)]
 pub(super) struct Renderer {
     environment: Environment<'static>,
@@ -97,8 +97,8 @@ impl Renderer {
     }
 }
 
-/// `text` up to the mark behind the last message, without whitespace before it if the template
-/// trims messages: then the space that ends the mark is gone too.
+/// `text` up to the mark behind the last message. If the template trims messages (the space at the
+/// end of the mark is gone), whitespace before the mark goes too.
 fn cut_at_mark<'a>(text: &'a str, last: &str) -> Option<&'a str> {
     let at = text.rfind(CONTINUE_MARK.trim_end())?;
     let (before, from_mark) = text.split_at_checked(at)?;

@@ -1,22 +1,21 @@
-//! What engines do to a request before the template sees it.
+//! Rules of engines for a request before its template.
 
-/// Whose way of preparing messages and tools is followed. The two differ in how parts of a content
-/// are joined, in whether strings become lists of parts, and in the order and defaults of a tool's
-/// keys.
+/// Engine that prepares messages and tools. The engines differ in joining the parts of a content,
+/// in turning strings into lists of parts, and in the order and defaults of a tool's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineRules {
-    /// vLLM (0.33).
+    /// The rules of vLLM 0.33.
     #[default]
     Vllm,
-    /// SGLang (0.5.23).
+    /// The rules of SGLang 0.5.23.
     Sglang,
 }
 
-/// What a template expects as the content of a message.
+/// Form of a message's content that a template expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentFormat {
-    /// One string.
+    /// A string with all text.
     Text,
-    /// A list of parts, as OpenAI's API has it.
+    /// A list of parts, as in OpenAI's API.
     Parts,
 }

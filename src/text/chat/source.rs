@@ -1,10 +1,10 @@
-//! The template's source as text: made ready for the engine, and read for what it does with
+//! The source of a template: prepared for the template engine, and analyzed for its use of
 //! contents.
 
 use super::rules::{ContentFormat, EngineRules};
 use std::collections::BTreeSet;
 
-/// Line ends as Jinja2 normalizes them, and `{% generation %}` blocks as blocks that do nothing.
+/// Normalizes line ends as Jinja2 does, and makes `{% generation %}` blocks without effect.
 pub(super) fn prepare(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -21,7 +21,7 @@ pub(super) fn prepare(source: &str) -> String {
     out
 }
 
-/// What the template expects as the content of a message, as the engine finds out.
+/// Form of contents that the template expects, detected as the engine does.
 pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat {
     match rules {
         EngineRules::Vllm => vllm_content_format(source),
@@ -29,8 +29,8 @@ pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat 
     }
 }
 
-/// What SGLang (0.5.23) finds: the name of a medium anywhere, or a loop over the content of a
-/// `message`, `msg` or `m`.
+/// Detects the form as SGLang (0.5.23) does: the name of a medium anywhere, or a loop over the
+/// content of a `message`, `msg` or `m`, means parts.
 fn sglang_content_format(source: &str) -> ContentFormat {
     let names_medium = ["image", "audio", "video", "vision"].iter().any(|it| source.contains(it));
     let loops = |piece: &Piece<'_>| match piece.words().as_deref() {
@@ -43,12 +43,12 @@ fn sglang_content_format(source: &str) -> ContentFormat {
     if is_parts { ContentFormat::Parts } else { ContentFormat::Text }
 }
 
-/// What vLLM (0.33) finds: does a loop run over the content of a message? The loop may stand in a
-/// macro that is called with the content, and a variable of the name `content` counts as one.
+/// Detects the form as vLLM (0.33) does: a loop over the content of a message means parts. The loop
+/// may be in a macro that is called with the content. A variable `content` counts as a content.
 fn vllm_content_format(source: &str) -> ContentFormat {
     let tags: Vec<Vec<TagToken<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut names = Names::default();
-    // Names may be used before the tag that sets them (in macros): look until no new one is found.
+    // A macro may use names before the tag that sets them: repeat until no new name is found.
     while tags.iter().any(|tag| names.learn(tag)) {}
     let mut macros: Vec<LoopingMacro<'_>> = Vec::new();
     let mut open: Option<LoopingMacro<'_>> = None;
@@ -81,7 +81,7 @@ fn vllm_content_format(source: &str) -> ContentFormat {
     if tags.iter().any(called) { ContentFormat::Parts } else { ContentFormat::Text }
 }
 
-/// Variables that hold the list of messages, and those that hold one message.
+/// Variables with the list of messages, and variables with a message.
 struct Names {
     lists: BTreeSet<String>,
     messages: BTreeSet<String>,
@@ -94,7 +94,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Takes in one tag; true when a name was new.
+    /// Learns names from a tag; true when a name was new.
     fn learn(&mut self, tag: &[TagToken<'_>]) -> bool {
         match tag {
             [
@@ -156,7 +156,7 @@ struct LoopingMacro<'a> {
 }
 
 impl LoopingMacro<'_> {
-    /// Does this tag call the macro with a message's content for a parameter that it loops over?
+    /// True if the tag calls the macro with a message's content for a parameter of its loops.
     fn gets_content(&self, tag: &[TagToken<'_>], names: &Names) -> bool {
         tag.windows(2).enumerate().any(|(at, pair)| {
             let calls =
@@ -214,17 +214,17 @@ fn parameter_names<'a>(words: &[TagToken<'a>]) -> Vec<&'a str> {
     starts.collect()
 }
 
-/// String literals of a template, as far as they can matter to how a content is treated.
+/// String literals of a template that may affect the rendering of a content.
 #[derive(Debug, Default)]
 pub(super) struct Literals {
-    /// Searched for in some string: `'x' in …`, `….split('x')`; also values of `set`, which may be
-    /// searched for.
-    pub(super) sought: BTreeSet<String>,
-    /// All others.
-    pub(super) others: BTreeSet<String>,
+    /// Literals searched for in a string: `'x' in …`, `….split('x')`; also values of `set`, which
+    /// may be searched for.
+    pub(super) searched: BTreeSet<String>,
+    /// All other string literals.
+    pub(super) other: BTreeSet<String>,
 }
 
-/// Collects them.
+/// Collects the literals of a template.
 pub(super) fn literals(source: &str) -> Literals {
     let mut found = Literals::default();
     for words in pieces(source).iter().filter_map(Piece::words) {
@@ -252,18 +252,19 @@ pub(super) fn literals(source: &str) -> Literals {
                             | (Some(TagToken::Name("not")), Some(TagToken::Name("in")))
                     );
                     let kept = set && callee.is_none() && looks_like_mark(text);
-                    let sought = searched || tested || kept;
-                    if sought { &mut found.sought } else { &mut found.others }.insert(text.clone());
+                    let searched = searched || tested || kept;
+                    if searched { &mut found.searched } else { &mut found.other }
+                        .insert(text.clone());
                 }
                 _ => {}
             }
         }
     }
-    found.others.retain(|text| !found.sought.contains(text));
+    found.other.retain(|text| !found.searched.contains(text));
     found
 }
 
-/// Methods and filters whose argument is looked for in a string.
+/// Methods and filters that search a string for their argument.
 const SEARCHES: [&str; 15] = [
     "split",
     "rsplit",
@@ -288,8 +289,8 @@ fn looks_like_mark(text: &str) -> bool {
     text.len() >= 2 && !text.bytes().all(plain)
 }
 
-/// `(name, member)` of `name`, `name.member` or `name['member']`, whatever filters or slices
-/// follow.
+/// `(name, member)` of `name`, `name.member` or `name['member']`, with any filters or slices behind
+/// it.
 fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)> {
     let [TagToken::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
@@ -312,13 +313,13 @@ fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)
     }
 }
 
-/// A stretch of the source.
+/// A piece of the source.
 enum Piece<'a> {
-    /// `{% … %}`, whole and what stands between the braces.
+    /// A tag `{% … %}`, whole and without its braces.
     Block { text: &'a str, inner: &'a str },
-    /// `{{ … }}`.
+    /// A tag `{{ … }}`, whole and without its braces.
     Print { text: &'a str, inner: &'a str },
-    /// Text and comments.
+    /// Text and comments between tags.
     Other { text: &'a str },
 }
 
@@ -359,8 +360,7 @@ fn next_open(text: &str) -> Option<usize> {
     ["{%", "{{", "{#"].iter().filter_map(|mark| text.find(mark)).min()
 }
 
-/// Length of the tag at the front, up to and with its closing mark; marks inside string literals do
-/// not count.
+/// Length of the tag at the front with its closing mark; marks inside string literals do not count.
 fn tag_length(tag: &str) -> usize {
     let bytes = tag.as_bytes();
     let close: &[u8] = match bytes.get(1) {
@@ -438,7 +438,7 @@ fn words(inner: &str) -> Vec<TagToken<'_>> {
     found
 }
 
-/// The escapes that templates use; unknown ones keep their backslash.
+/// Resolves the escapes that templates use; unknown escapes keep their backslash.
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars();
@@ -504,10 +504,10 @@ mod tests {
             "{% if '</think>' in c %}{{ c.split('<a>')[-1].strip('x') }}{% endif %}{{ '<|im_start|>' + \"q\\n\" }}\
              {% set end = '<end>' %}{% if r == 'user' and c.startswith(('p', \"q\")) and 'not' not in c %}{% endif %}",
         );
-        let sought: Vec<&str> = found.sought.iter().map(String::as_str).collect();
-        assert_eq!(sought, ["</think>", "<a>", "<end>", "not", "p", "q"]);
-        let others: Vec<&str> = found.others.iter().map(String::as_str).collect();
-        assert_eq!(others, ["<|im_start|>", "q\n", "user", "x"]);
+        let searched: Vec<&str> = found.searched.iter().map(String::as_str).collect();
+        assert_eq!(searched, ["</think>", "<a>", "<end>", "not", "p", "q"]);
+        let other: Vec<&str> = found.other.iter().map(String::as_str).collect();
+        assert_eq!(other, ["<|im_start|>", "q\n", "user", "x"]);
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! The variables of a template as values that also read as Python's where the engine itself makes
-//! text of them: in `~` and in `'%s' | format(value)`.
+//! Variables of a template as values that also print like Python's where the template engine
+//! itself formats them: in `~` and in `'%s' | format(value)`.
 
 use super::python::write_str;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value};
@@ -25,7 +25,7 @@ fn wrapped(collection: Value) -> Value {
     }
 }
 
-/// A list or mapping of the engine's own, all but its looks.
+/// A list or mapping of the template engine, except for its printed form.
 #[derive(Debug)]
 struct Python(DynObject);
 

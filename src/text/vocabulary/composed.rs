@@ -1,18 +1,19 @@
-//! Unicode's composed form (NFC), which some tokenizers (Qwen's) bring text to before they cut it.
+//! Unicode's composed form (NFC), to which some tokenizers (Qwen's) normalize text before they
+//! split it.
 //!
-//! Nearly all text is in that form; it must be cheap to see. The table is the one that the
-//! `tokenizers` crate uses, so that both mean the same version of Unicode.
+//! Nearly all text is in that form, so the check must be cheap. The table is the same as in the
+//! `tokenizers` crate, so that both use the same version of Unicode.
 
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// Marks on one character, as the Stream-Safe Text Format of UAX #15 bounds them. No script needs
-/// more than a few. Composing sorts the marks of a character, so the bound keeps time and memory in
+/// Most marks on a character, from the Stream-Safe Text Format of UAX #15. No script needs more
+/// than a few. Composing sorts the marks of a character, so the bound keeps time and memory in
 /// proportion to the text.
 const MARKS_MAX: usize = 30;
 
 /// Appends `text` in the composed form, up to a character with more than [`MARKS_MAX`] marks. False
-/// when there is one: what follows is unknown then.
+/// if there is such a character, because the text behind it is unknown then.
 pub(super) fn push(text: &str, out: &mut Vec<u8>) -> bool {
     let safe = safe_prefix(text);
     let mut buffer = [0; 4];
@@ -40,16 +41,16 @@ fn safe_prefix(text: &str) -> &str {
     text
 }
 
-/// Is the text sure to be in the composed form?
+/// True if the text is surely in the composed form.
 pub(super) fn is_composed(text: &[u8]) -> bool {
-    // All characters below U+0300 are, and they are written with first bytes below 0xcc.
+    // All characters below U+0300 are composed, and their first bytes are below 0xcc.
     if text.chunks(SCAN_BYTES).all(is_below) {
         return true;
     }
     let Ok(text) = std::str::from_utf8(text) else { return true };
     let mut run = text;
     while let Some(at) = run.find(|character| !is_settled(character)) {
-        // The quick check wants to see the character before, for the order of marks.
+        // The quick check needs the character before, for the order of marks.
         let rest = run.get(at..).unwrap_or_default();
         let length = rest.find(is_settled).unwrap_or(rest.len());
         let (unsettled, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
@@ -63,17 +64,16 @@ pub(super) fn is_composed(text: &[u8]) -> bool {
 
 /// First byte of U+0300.
 const FIRST_BYTE: u8 = 0xcc;
-/// Bytes that are looked at before a decision.
+/// Bytes that are scanned before a branch.
 const SCAN_BYTES: usize = 256;
 
-/// Are all of these bytes below [`FIRST_BYTE`]? Without a way out of the loop the compiler looks at
-/// many at once: 0.1 us for 8 KB instead of 4.8.
+/// True if all bytes are below [`FIRST_BYTE`]. Without an early exit the compiler vectorizes the
+/// loop: 0.1 us for 8 KB instead of 4.8.
 fn is_below(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |most: u8, &byte| most.max(byte)) < FIRST_BYTE
 }
 
-/// Characters of common scripts that never change: none of them composes with one before or is
-/// written otherwise.
+/// Characters of common scripts that composing never changes, alone or behind another character.
 fn is_settled(character: char) -> bool {
     matches!(
         character,

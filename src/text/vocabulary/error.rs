@@ -1,6 +1,6 @@
 //! Why a tokenizer file cannot be used, and the limit of its ids.
 
-/// Largest token id plus one; the largest vocabularies of 2026 hold about 260,000 tokens.
+/// Largest token id plus 1; the largest vocabularies of 2026 have about 260,000 tokens.
 pub(super) const TOKEN_IDS_MAX: u32 = 1 << 22;
 
 /// Why a tokenizer file cannot be used to match prompts by their bytes.

@@ -1,19 +1,19 @@
-//! The parts of `tokenizer.json` that matter here. Merges are skipped: nothing is tokenized.
+//! The parts of `tokenizer.json` that decoding needs. Merges are skipped, because the router does
+//! not tokenize.
 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// A `tokenizer.json`.
+/// The contents of a `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizerFile {
-    /// Special and other literal tokens, found in the text before anything else happens.
+    /// Special and other literal tokens, which the tokenizer finds in the text first.
     #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
-    /// Rewrites text.
     #[serde(default)]
     pub(super) normalizer: Value,
-    /// Cuts text into words.
+    /// Splits text into words.
     #[serde(default)]
     pub(super) pre_tokenizer: Value,
     /// Adds special tokens around a prompt.
@@ -22,16 +22,14 @@ pub(super) struct TokenizerFile {
     /// Turns tokens into text.
     #[serde(default)]
     pub(super) decoder: Value,
-    /// The vocabulary.
     pub(super) model: TokenizerModel,
 }
 
-/// One entry of `added_tokens`.
+/// An entry of `added_tokens`.
 #[derive(Debug, Deserialize)]
 pub(super) struct AddedToken {
     /// Token id; wins over the model's vocabulary.
     pub(super) id: u32,
-    /// The literal text.
     pub(super) content: String,
     /// Swallows whitespace on its left.
     #[serde(default)]
@@ -41,7 +39,7 @@ pub(super) struct AddedToken {
     pub(super) rstrip: bool,
 }
 
-/// The `model` object.
+/// The `model` object of the file.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizerModel {
     /// `BPE`, `Unigram`, `WordPiece`, `WordLevel`; absent in old files.
@@ -60,7 +58,7 @@ pub(super) struct TokenizerModel {
     pub(super) end_of_word_suffix: Option<String>,
 }
 
-/// The two shapes of `vocab`.
+/// The two forms of `vocab`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Pieces {
@@ -103,12 +101,12 @@ fn id_of(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// The `type` of one step, empty if it has none.
+/// The `type` of a step, empty if absent.
 pub(super) fn kind(step: &Value) -> &str {
     step.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The steps of a pipeline: itself, or what its `Sequence` lists under `key` (nested ones
+/// The steps of a pipeline: itself, or the list of its `Sequence` under `key` (nested sequences are
 /// flattened).
 pub(super) fn steps<'a>(pipeline: &'a Value, key: &str) -> Vec<&'a Value> {
     let mut found = Vec::new();

@@ -1,15 +1,16 @@
-//! Images in the text of a prompt. An image is a run of one token, whose length the engine alone
-//! knows. In the text it is its name, once, where the run begins; what follows of the run is
-//! nothing. So the text of a prompt needs no length, and the blocks inside of an image have no
-//! bytes.
+//! Images in the text of a prompt. An image is a run of the same token, and only the engine knows
+//! its length. The text contains the name of the image once, at the start of the run, and no bytes
+//! for the other tokens. So the text of a prompt does not depend on the length, and blocks inside
+//! of an image have no bytes.
 //!
-//! A name stands between bytes that no UTF-8 text has: no prompt of text looks like an image.
+//! A name is between bytes that UTF-8 text never contains, so no prompt of text looks like an
+//! image.
 
 use super::Vocabulary;
 use forebay_base::limits::{BLOCK_BYTES_MAX, IMAGE_FILL, IMAGE_TEXT_BYTES};
 use memchr::memmem;
 
-/// Appends what an image of that name is in a prompt's text.
+/// Appends the text of an image with that name.
 fn push_image(name: &str, out: &mut Vec<u8>) {
     let end = out.len() + IMAGE_TEXT_BYTES.max(name.len() + 2);
     out.push(IMAGE_FILL);
@@ -18,25 +19,25 @@ fn push_image(name: &str, out: &mut Vec<u8>) {
 }
 
 impl Vocabulary {
-    /// Are images with names followed?
+    /// True if images with names are matched.
     #[must_use]
     pub const fn follows_images(&self) -> bool {
         self.media.image().is_some()
     }
 
-    /// What stands for an image in a prompt before the engine sees it.
+    /// Placeholder of an image in a rendered prompt.
     #[must_use]
     pub fn image_text(&self) -> Option<&[u8]> {
         self.bytes(self.media.image()?)
     }
 
-    /// How many images stand in a prompt before the engine sees it.
+    /// Number of image placeholders in a rendered prompt.
     #[must_use]
     pub fn count_images(&self, text: &[u8]) -> usize {
         self.image_text().map_or(0, |image| memmem::find_iter(text, image).count())
     }
 
-    /// Puts images of these names in the place of what stands for them in `text[from..]`, in order.
+    /// Replaces the placeholders in `text[from..]` by images of these names, in order.
     pub fn put_images(&self, text: &mut Vec<u8>, from: usize, names: &[String]) {
         let Some(image) = self.image_text() else { return };
         let tail = text.split_off(from.min(text.len()));
@@ -50,9 +51,9 @@ impl Vocabulary {
         text.extend_from_slice(tail.get(done..).unwrap_or_default());
     }
 
-    /// Appends the bytes of a block with images, each with its name and with the place in the block
-    /// where it begins: before the block for one that goes on in it. False when they do not fit the
-    /// tokens. What has been appended then says nothing.
+    /// Appends the bytes of a block with images, each with its name and the offset of its first
+    /// token in the block, negative for an image that began before the block. False when the images
+    /// do not fit the tokens; the appended bytes are then invalid.
     pub fn decode_images(
         &self,
         ids: &[u32],
@@ -91,7 +92,7 @@ impl Vocabulary {
                 }
             }
         }
-        // One that is left begins in another image, or behind the block.
+        // An image that is left begins in another image, or behind the block.
         next.is_none()
     }
 
@@ -101,7 +102,7 @@ impl Vocabulary {
     }
 }
 
-/// Where a run of the token ends that begins at `from`: at another token, or at the next image.
+/// End of the run of the image token from `from` on: at another token, or at the next image.
 fn run_end(ids: &[u32], from: usize, image: u32, next: Option<(&str, i32)>) -> usize {
     let begins = next.and_then(|(_, begins)| usize::try_from(begins).ok());
     let end = begins.filter(|begins| *begins > from).unwrap_or(ids.len()).min(ids.len());

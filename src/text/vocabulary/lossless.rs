@@ -1,22 +1,21 @@
-//! Is a tokenizer's way from text to tokens one that its tokens lead back from? If so, how are
-//! tokens spelt?
+//! Checks that the tokens of a tokenizer decode to the text they came from, and detects the
+//! spelling of its tokens.
 
 use super::error::VocabularyError;
 use super::file::{TokenizerFile, kind, steps};
 use serde_json::Value;
 
-/// How the model's vocabulary spells bytes.
+/// Spelling of bytes in the model's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// Each byte is one printable character (GPT-2's table).
+    /// A printable character for each byte (GPT-2's table).
     ByteLevel,
-    /// Plain text where `▁` stands for a space (SentencePiece).
+    /// Plain text with `▁` for a space (SentencePiece).
     Spaced,
-    /// Plain text.
     Plain,
 }
 
-/// Refuses tokenizers that lose text.
+/// Refuses a tokenizer that loses text; else returns its spelling.
 pub(super) fn check(file: &TokenizerFile) -> Result<Spelling, VocabularyError> {
     check_model(file)?;
     let mut spelling = Spelling::Plain;
@@ -78,7 +77,7 @@ fn check_pre_tokenizer(step: &Value) -> Result<Spelling, VocabularyError> {
         "Metaspace" if step.get("replacement").and_then(Value::as_str) == Some(SPACE_MARK) => {
             Ok(Spelling::Spaced)
         }
-        // The inverted form keeps what matches; such patterns (cl100k) match all text.
+        // The inverted form keeps matches, and such patterns (cl100k) match all text.
         "Split" if !removes || inverted => Ok(Spelling::Plain),
         "Punctuation" if !removes => Ok(Spelling::Plain),
         "Digits" | "UnicodeScripts" | "FixedLength" => Ok(Spelling::Plain),
@@ -97,5 +96,5 @@ fn check_decoder(step: &Value) -> Result<Spelling, VocabularyError> {
     }
 }
 
-/// U+2581, which SentencePiece writes for a space.
+/// SentencePiece's mark for a space, U+2581.
 pub(super) const SPACE_MARK: &str = "\u{2581}";

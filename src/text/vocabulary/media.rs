@@ -1,15 +1,15 @@
-//! Tokens that stand for something that is not text. The same placeholder stands for every image,
-//! so a block with one says nothing about what it holds; engines since vLLM 0.17 say so in the
-//! event, older ones do not.
+//! Placeholder tokens of content that is not text. Every image has the same placeholder, so the
+//! tokens of a block with a placeholder do not determine its content. Engines since vLLM 0.17
+//! report such blocks in the event, older engines do not.
 
 use super::file::TokenizerFile;
 
-/// What the names of placeholders and of the marks around them have in common: `<|image_pad|>`,
+/// Words in the names of placeholders and of the marks around them: `<|image_pad|>`,
 /// `<image_soft_token>`, `[IMG]`, `<IMG_CONTEXT>`, `<|vision_start|>`, `<|AUDIO|>`, `<|patch|>`. A
-/// token that is taken for one by mistake costs a miss.
+/// false positive costs a miss.
 const WORDS: [&str; 7] = ["image", "img", "video", "vision", "audio", "speech", "patch"];
 
-/// Ids of placeholders, ascending. Text models have none or a handful.
+/// Ids of placeholders, ascending. Text models have at most a handful.
 #[derive(Debug)]
 pub(super) struct MediaTokens {
     ids: Box<[u32]>,
@@ -17,7 +17,7 @@ pub(super) struct MediaTokens {
 }
 
 impl MediaTokens {
-    /// Those among the added tokens of a file.
+    /// The placeholders among the added tokens of a file.
     pub(super) fn new(file: &TokenizerFile) -> Self {
         let named = file.added_tokens.iter().filter(|token| is_placeholder(&token.content));
         let mut ids: Vec<u32> = named.map(|token| token.id).collect();
@@ -26,8 +26,8 @@ impl MediaTokens {
         Self { ids: ids.into(), image: None }
     }
 
-    /// From now on images with names are followed: that token stands for a part of an image, and
-    /// these around it stand for themselves.
+    /// Enables images with names: `image` is their placeholder, and the marks around it count as
+    /// text.
     pub(super) fn follow_images(&mut self, image: u32, marks: &[u32]) {
         let is_kept = |id: &u32| *id == image || !marks.contains(id);
         let mut ids: Vec<u32> = self.ids.iter().copied().filter(is_kept).collect();
@@ -38,12 +38,12 @@ impl MediaTokens {
         self.image = Some(image);
     }
 
-    /// What stands for a part of an image, if images are followed.
+    /// The placeholder of images, if images with names are enabled.
     pub(super) const fn image(&self) -> Option<u32> {
         self.image
     }
 
-    /// True if one of the ids is one.
+    /// True if an id is a placeholder.
     pub(super) fn has_any(&self, ids: &[u32]) -> bool {
         let (Some(first), Some(last)) = (self.ids.first(), self.ids.last()) else { return false };
         let range = *first..=*last;

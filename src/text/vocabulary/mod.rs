@@ -1,17 +1,17 @@
-//! Token ids to bytes, and how the tokenizer reads text. Built by the control plane from
+//! Token ids to bytes, and the tokenizer's normalization of text. Built by the control plane from
 //! `tokenizer.json`, then immutable and shared by every shard.
 //!
 //! Only tokenizers that keep every byte are accepted: byte-level BPE and SentencePiece models.
-//! Normalizers to NFC (Qwen) are followed: `align` composes what is written apart. Text with
-//! characters that a SentencePiece model without byte fallback does not know is matched up to the
-//! first of them, which costs a hit and nothing else.
+//! Normalizers to NFC (Qwen) are supported: `align` composes the prompt's text. With a
+//! SentencePiece model without byte fallback, text is matched up to the first character that the
+//! model lacks, which only costs a hit.
 //!
-//! # Spaces that the tokenizer makes up
-//! Decoded blocks hold what the tokenizer saw, so the prompt's text is changed to that
-//! ([`Vocabulary::align`]) and the blocks never are. SentencePiece models put a space before the
-//! text (or before each run of text between special tokens): `align` inserts it. Special tokens
-//! marked `lstrip` or `rstrip` swallow the whitespace beside them (Phi): `align` takes it away. For
-//! most byte-level models both are absent and `align` does nothing.
+//! # Spaces that the tokenizer adds or removes
+//! Decoded blocks contain the text after normalization, so the prompt's text is normalized too
+//! ([`Vocabulary::align`]), and the blocks never change. SentencePiece models put a space before
+//! the text (or before each run of text between special tokens): `align` inserts it. Special tokens
+//! marked `lstrip` or `rstrip` strip the whitespace beside them (Phi): `align` removes it. For most
+//! byte-level models both are absent, and `align` does nothing.
 //!
 //! Limits: `TOKEN_IDS_MAX` ids; 2 GiB of token text. Must never allocate after it is built.
 
@@ -31,7 +31,7 @@ use media::MediaTokens;
 use pieces::Arena;
 use reading::TextReading;
 
-/// Token id to bytes, for one tokenizer.
+/// The bytes of each token id of a tokenizer.
 #[derive(Debug)]
 pub struct Vocabulary {
     arena: Arena,
@@ -44,7 +44,7 @@ impl Vocabulary {
     /// Reads a `tokenizer.json` as Hugging Face `tokenizers` 0.13 to 0.23 write it.
     ///
     /// # Errors
-    /// [`VocabularyError`], which says what of the file is not supported.
+    /// [`VocabularyError`], with the unsupported part of the file.
     pub fn from_tokenizer_json(text: &str) -> Result<Self, VocabularyError> {
         let file: TokenizerFile = serde_json::from_str(text)?;
         let style = lossless::check(&file)?;
@@ -57,15 +57,15 @@ impl Vocabulary {
     }
 
     /// The same with other bytes before completion prompts, for configurations that override the
-    /// file's own.
+    /// bytes of the file.
     #[must_use]
     pub fn with_completion_prefix(mut self, prefix: &[u8]) -> Self {
         self.completion_prefix = prefix.into();
         self
     }
 
-    /// The same with images that are followed by their names: that token stands for a part of an
-    /// image, and these around it stand for themselves. None for an id that has no bytes.
+    /// The same with images matched by their names: `image` is their placeholder, and `marks`
+    /// around it count as text. Unchanged if the placeholder has no bytes.
     #[must_use]
     pub fn with_images(mut self, image: u32, marks: &[u32]) -> Self {
         if self.bytes(image).is_some_and(|bytes| !bytes.is_empty()) {
@@ -74,13 +74,13 @@ impl Vocabulary {
         self
     }
 
-    /// The bytes that a token stands for. `None` for an id that is not in the vocabulary.
+    /// The bytes of a token. `None` for an id that is not in the vocabulary.
     #[must_use]
     pub fn bytes(&self, token_id: u32) -> Option<&[u8]> {
         self.arena.bytes(token_id)
     }
 
-    /// Appends the bytes of all `ids`. False, and nothing is appended, when one of them is unknown.
+    /// Appends the bytes of all `ids`. False, without a change of `out`, for an unknown id.
     pub fn decode_into(&self, ids: &[u32], out: &mut Vec<u8>) -> bool {
         let start = out.len();
         for id in ids {
@@ -93,34 +93,33 @@ impl Vocabulary {
         true
     }
 
-    /// True if one of the ids is a placeholder for an image, sound or the like, as far as its name
-    /// tells.
+    /// True if an id is a placeholder for an image, sound or the like, judged by its name.
     #[must_use]
     pub fn has_media(&self, ids: &[u32]) -> bool {
         self.media.has_any(ids)
     }
 
     /// Bytes that the engine puts before the prompt of `/v1/completions` (the BOS token of the
-    /// post-processor); empty if none. Chat templates write their own.
+    /// post-processor), or none. Chat templates write their own BOS token.
     #[must_use]
     pub fn completion_prefix(&self) -> &[u8] {
         &self.completion_prefix
     }
 
-    /// Changes the text in `text[from..]` to what its tokens will decode to (see the module's words
-    /// on spaces). Allocates only when `text` has to grow. False when the text now ends early, at a
-    /// character with more marks than are followed.
+    /// Changes `text[from..]` to the text that its tokens will decode to (see the module on
+    /// spaces). Allocates only when `text` must grow. False when the text now ends early, at a
+    /// character with too many marks.
     pub fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
         self.reading.align(text, from)
     }
 
-    /// Does [`Vocabulary::align`] have to compose this text, which takes some 20 ns a byte?
+    /// True if [`Vocabulary::align`] must compose this text, which takes some 20 ns a byte.
     #[must_use]
     pub fn would_compose(&self, text: &[u8]) -> bool {
         self.reading.would_compose(text)
     }
 
-    /// A hash of what every id decodes to: equal ones decode equally. Takes some milliseconds.
+    /// A hash of the bytes of every id: equal hashes mean equal decoding. Takes some milliseconds.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
@@ -133,7 +132,7 @@ impl Vocabulary {
         hasher.digest()
     }
 
-    /// One past the highest token id.
+    /// The highest token id plus 1.
     #[must_use]
     pub fn token_count(&self) -> usize {
         self.arena.token_count()

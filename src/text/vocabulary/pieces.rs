@@ -1,16 +1,17 @@
-//! Token texts as one flat run of bytes with offsets: 2 to 6 bytes of text and 4 of offset a token.
+//! Token texts in a single array of bytes with offsets: 2 to 6 bytes of text and 4 bytes of offset
+//! a token.
 
 use super::error::{TOKEN_IDS_MAX, VocabularyError};
 use super::file::{Pieces, TokenizerFile};
 use super::lossless::{SPACE_MARK, Spelling};
 use std::collections::HashMap;
 
-/// INVARIANT: `ends[i] & OFFSET` never falls, and the last one is `bytes.len()`.
+/// INVARIANT: `ends[i] & OFFSET` never falls, and the last offset is `bytes.len()`.
 #[derive(Debug)]
 pub(super) struct Arena {
     bytes: Box<[u8]>,
-    /// `ends[id]` is where token `id - 1` ends and token `id` starts; with [`ABSENT`] set, id - 1
-    /// does not exist.
+    /// `ends[id]` is the end of token `id - 1` and the start of token `id`; with [`ABSENT`] set,
+    /// `id - 1` does not exist.
     ends: Box<[u32]>,
 }
 
@@ -26,7 +27,7 @@ impl Arena {
         self.bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// One past the highest id.
+    /// The highest id plus 1.
     pub(super) fn token_count(&self) -> usize {
         self.ends.len().saturating_sub(1)
     }
@@ -69,8 +70,8 @@ pub(super) fn build(file: &TokenizerFile, style: Spelling) -> Result<Arena, Voca
     Arena::try_new(&tokens)
 }
 
-/// Added tokens are literal text. SentencePiece files also list runs of their space mark, which
-/// stand for spaces.
+/// Bytes of an added token, which is literal text. SentencePiece files also list runs of their
+/// space mark, which mean spaces.
 fn literal(content: &str, style: Spelling) -> Vec<u8> {
     match style {
         Spelling::Spaced => content.replace(SPACE_MARK, " ").into_bytes(),
@@ -111,8 +112,8 @@ impl Speller {
     fn bytes(&self, piece: &str) -> Vec<u8> {
         match self.style {
             Spelling::ByteLevel => {
-                // A piece with a character outside the table is literal text, as the reference
-                // decoder has it.
+                // A piece with a character outside the table is literal text, as in the reference
+                // decoder.
                 let bytes: Option<Vec<u8>> =
                     piece.chars().map(|character| self.byte_of.get(&character).copied()).collect();
                 bytes.unwrap_or_else(|| piece.as_bytes().to_vec())
@@ -125,7 +126,7 @@ impl Speller {
     }
 }
 
-/// The byte of a piece spelt `<0xHH>`.
+/// The byte of a piece with the spelling `<0xHH>`.
 fn fallback_byte(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -134,8 +135,7 @@ fn fallback_byte(piece: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on in
-/// order.
+/// GPT-2's table: printable Latin-1 maps to itself, the other 68 bytes to U+0100 and up in order.
 fn byte_level_table() -> HashMap<char, u8> {
     let mut table = HashMap::with_capacity(256);
     let mut next = 0x100;

@@ -1,5 +1,5 @@
-//! What a tokenizer does to text before it cuts it: whitespace swallowed by special tokens, spaces
-//! put in front.
+//! Normalization of text by a tokenizer before it splits the text: whitespace that special tokens
+//! strip, and spaces that are inserted.
 
 use super::composed;
 use super::file::{TokenizerFile, kind, steps};
@@ -8,31 +8,31 @@ use crate::whitespace::{leading_bytes, trailing_bytes};
 use memchr::{memchr, memchr2, memchr3, memmem};
 use serde_json::Value;
 
-/// How text is read.
+/// Normalization rules of a tokenizer.
 #[derive(Debug)]
 pub(super) struct TextReading {
     prefix: Prefix,
-    /// In the order of their bytes.
+    /// Special tokens, in the order of their bytes.
     literals: Vec<Literal>,
     /// Distinct first bytes of `literals`.
     first_bytes: Vec<u8>,
-    /// Nothing to do: no prefix, and no literal that swallows whitespace.
+    /// There is no prefix, and no literal that strips whitespace.
     plain: bool,
     /// A space mark in the text becomes a space.
     spaced: bool,
-    /// Text is brought to the composed form (NFC).
+    /// Text is normalized to the composed form (NFC).
     composes: bool,
 }
 
-/// Where a space is put before text.
+/// Runs of text that get a space in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prefix {
     None,
-    /// Before each run of text between special tokens, even if it starts with a space.
+    /// Each run of text between special tokens, even if it starts with a space.
     EveryRun,
-    /// The same unless the run starts with a space.
+    /// Each run of text that does not start with a space.
     EveryRunUnlessSpace,
-    /// Only where the text starts, unless it starts with a space or a special token.
+    /// Only the start of the text, unless it starts with a space or a special token.
     FirstRunUnlessSpace,
 }
 
@@ -44,12 +44,11 @@ struct Literal {
 }
 
 impl TextReading {
-    /// From the file.
     pub(super) fn new(file: &TokenizerFile, style: Spelling) -> Self {
         let mut literals: Vec<Literal> = file
             .added_tokens
             .iter()
-            // A space mark is never found in text that has spaces; such tokens come from the model.
+            // Text with spaces never contains a space mark; such tokens come from the model.
             .filter(|token| !token.content.is_empty())
             .filter(|token| style != Spelling::Spaced || !token.content.contains(SPACE_MARK))
             .map(|token| Literal {
@@ -72,21 +71,20 @@ impl TextReading {
         Self { prefix, literals, first_bytes, plain, spaced, composes }
     }
 
-    /// See [`super::Vocabulary::align`]. The new text is written behind the old one, which is then
-    /// taken out.
+    /// See [`super::Vocabulary::align`]. Writes the new text behind the old text, and then removes
+    /// the old text.
     pub(super) fn align(&self, text: &mut Vec<u8>, from: usize) -> bool {
         let mut whole = true;
         if !self.plain || self.would_compose(text.get(from..).unwrap_or_default()) {
             whole = self.align_runs(text, from);
         }
-        // After the runs: for what special tokens swallow, a space mark is no whitespace.
+        // After the runs, because special tokens do not strip a space mark.
         if self.spaced {
             space_marks_to_spaces(text, from);
         }
         whole
     }
 
-    /// See [`super::Vocabulary::would_compose`].
     pub(super) fn would_compose(&self, text: &[u8]) -> bool {
         self.composes && !composed::is_composed(text)
     }
@@ -144,8 +142,8 @@ impl TextReading {
         !self.composes || compose(text, start)
     }
 
-    /// The first literal at or after `position`, the longest there; the text's end if there is
-    /// none.
+    /// The longest literal at the first place at or after `position`; without a literal, the end of
+    /// the text.
     fn find(&self, text: &[u8], position: usize) -> (usize, Option<&Literal>) {
         let mut at = position;
         while let Some(step) = self.next_candidate(text.get(at..).unwrap_or_default()) {
@@ -159,9 +157,9 @@ impl TextReading {
         (text.len(), None)
     }
 
-    /// The longest literal that `rest` starts with. All literals between such a one and `rest`, in
-    /// order of bytes, start with it too: so look below `rest`, cut `rest` to what it shares with
-    /// that neighbour, and look again.
+    /// The longest literal that `rest` starts with. In the order of bytes, all literals between
+    /// such a literal and `rest` start with that literal. So take the neighbour below `rest`, cut
+    /// `rest` to their common prefix, and repeat.
     fn longest(&self, rest: &[u8]) -> Option<&Literal> {
         let mut key = rest;
         loop {
@@ -186,8 +184,8 @@ impl TextReading {
     }
 }
 
-/// Brings `text[from..]` to the composed form: runs between literals by themselves, as tokenizers
-/// do it. False when the text ends early, see [`composed::push`].
+/// Normalizes `text[from..]` to the composed form, each run between literals by itself, as
+/// tokenizers do. False when the text ends early, see [`composed::push`].
 fn compose(text: &mut Vec<u8>, from: usize) -> bool {
     let run = text.get(from..).unwrap_or_default();
     if composed::is_composed(run) {
@@ -198,7 +196,7 @@ fn compose(text: &mut Vec<u8>, from: usize) -> bool {
     composed::push(&run, text)
 }
 
-/// SentencePiece models read a literal `▁` as a space.
+/// Replaces each literal `▁` by a space, as SentencePiece models do.
 fn space_marks_to_spaces(text: &mut Vec<u8>, from: usize) {
     let end = text.len();
     let mut position = from;

@@ -3,15 +3,15 @@
 use crate::chat::ChatRole;
 use std::fmt;
 
-/// A set of sequences of roles.
+/// A set of role sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoleSet {
     system: System,
-    /// After the system message, user and assistant take turns and the user begins.
+    /// After the system message, user and assistant alternate, and the user begins.
     takes_turns: bool,
-    /// The last message is the user's.
+    /// The last message is from the user.
     user_last: bool,
-    /// Only with the generation prompt.
+    /// Only conversations with the generation prompt.
     generates_only: bool,
 }
 
@@ -22,7 +22,7 @@ enum System {
     Never,
 }
 
-/// In the order in which they are tried.
+/// Kinds in the order in which they are tried.
 pub(super) const KINDS: [RoleSet; 10] = [
     RoleSet::new(System::Anywhere, false, false, false),
     RoleSet::new(System::Anywhere, false, false, true),
@@ -41,10 +41,10 @@ impl RoleSet {
         Self { system, takes_turns, user_last, generates_only }
     }
 
-    /// Is a conversation of these roles covered?
+    /// True if a conversation of these roles is covered.
     pub(super) fn admits(self, roles: impl Iterator<Item = ChatRole>, generates: bool) -> bool {
         let mut last = None;
-        // Messages of user and assistant so far.
+        // Number of messages of user and assistant so far.
         let mut turns = 0_usize;
         for (index, role) in roles.enumerate() {
             if role == ChatRole::System {
@@ -88,25 +88,25 @@ impl RoleSet {
         all
     }
 
-    /// True unless no covered sequence begins so.
+    /// True if a covered sequence may begin with these roles.
     fn may_grow(self, roles: &[ChatRole]) -> bool {
         let wider = Self { user_last: false, ..self };
         roles == [ChatRole::System] && self.system != System::Never
             || wider.admits(roles.iter().copied(), true)
     }
 
-    /// The settings of `add_generation_prompt` that are covered.
+    /// Covered settings of `add_generation_prompt`.
     pub(super) fn generation_settings(self) -> &'static [bool] {
         if self.generates_only { &[true] } else { &[true, false] }
     }
 
-    /// Longest sequences to learn from: every slot of the tables is reached.
+    /// Length of the longest sequences to learn from, which fill every slot of the tables.
     pub(super) fn learnt_length(self) -> usize {
         if self.takes_turns { 7 } else { 4 }
     }
 
-    /// Length of the sequences in which strings are tried: every role once as the last one and once
-    /// before another.
+    /// Length of the sequences in which strings are tried: every role is once the last, and once
+    /// before another role.
     pub(super) fn trial_length(self) -> usize {
         if self.takes_turns { 3 } else { 2 }
     }

@@ -1,4 +1,4 @@
-//! Reads a plan off the renderings of short conversations.
+//! Learns a plan from the renderings of short conversations.
 
 use super::kind::RoleSet;
 use super::literal::{Dates, TemplateLiteral};
@@ -9,7 +9,7 @@ use super::write::Plan;
 use crate::chat::message::ChatRole;
 use crate::chat::renderer::Renderer;
 
-/// The plan for one kind of conversation; `None` when one rendering does not fit.
+/// The plan for a kind of conversation; `None` when a rendering does not fit.
 pub(super) fn learn(kind: RoleSet, probe: &Renderer) -> Option<Plan> {
     let mut plan = Plan {
         kind,
@@ -57,7 +57,7 @@ impl Plan {
     }
 }
 
-/// Fills an empty slot; `None` when it is filled otherwise already.
+/// Fills an empty slot; `None` when the slot has another value.
 fn settle<T: PartialEq>(slot: &mut Option<T>, value: T) -> Option<()> {
     match slot {
         Some(known) => (*known == value).then_some(()),
@@ -68,7 +68,7 @@ fn settle<T: PartialEq>(slot: &mut Option<T>, value: T) -> Option<()> {
     }
 }
 
-/// What stands before, between and after the contents: one more than there are roles.
+/// The text before, between and after the contents.
 fn rendered_gaps(
     probe: &Renderer,
     roles: &[ChatRole],
@@ -94,7 +94,7 @@ fn rendered_gaps(
     clean.then_some(gaps)
 }
 
-/// From the same gaps with and without whitespace around the contents: which edges are taken off?
+/// Learns the trims of contents from gaps with and without whitespace around the contents.
 fn take_trims(
     roles: &[ChatRole],
     gaps: &[String],
@@ -134,8 +134,8 @@ fn core(index: usize) -> String {
     format!("{CORE}{index}Zq")
 }
 
-/// Nothing that a template prints or looks for.
+/// A content that no template prints or searches for.
 const CORE: &str = "Xq7Kv";
-/// The two differ, and what is left of either after any trim differs.
+/// Whitespace around a content. The two differ, also after any trim.
 const LEFT_SPACE: &str = "\n\t\n";
 const RIGHT_SPACE: &str = "\n  \n";

@@ -3,25 +3,25 @@
 use crate::chat::date::{strftime, unix_seconds_now};
 use crate::chat::environment::{DATE_END, DATE_START};
 
-/// One literal.
+/// A text with the formats of its dates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TemplateLiteral {
     text: Box<str>,
-    /// Formats of dates, each printed before the rest of the text goes on at its offset.
+    /// Formats of dates, with their offsets in the text.
     dates: Vec<(usize, Box<str>)>,
 }
 
-/// How dates are written.
+/// Form of the dates in a written literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dates {
-    /// As marks, which is what the probe renders.
+    /// Marks, as the probe renders them.
     Marks,
-    /// As the date of today.
+    /// The date of today.
     Today,
 }
 
 impl TemplateLiteral {
-    /// From rendered text. `None` when its date marks do not pair.
+    /// A literal from rendered text; `None` when the date marks do not pair.
     pub(super) fn from_rendered(rendered: &str) -> Option<Self> {
         let mut text = String::with_capacity(rendered.len());
         let mut dates = Vec::new();
@@ -37,7 +37,7 @@ impl TemplateLiteral {
         whole.then(|| Self { text: text.into_boxed_str(), dates })
     }
 
-    /// Appends it.
+    /// Appends the literal to `out`.
     pub(super) fn write(&self, how: Dates, out: &mut Vec<u8>) {
         let mut written = 0;
         for (offset, format) in &self.dates {

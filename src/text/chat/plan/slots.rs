@@ -1,8 +1,8 @@
-//! Places of the table: what a literal or a trim depends on.
+//! Slots of the table, by the properties that a literal or a trim depends on.
 
 use crate::chat::message::ChatRole;
 
-/// Place of a message as far as literals depend on it: first, second, later.
+/// Number of places of a message that literals depend on: first, second, later.
 const PLACES: usize = 3;
 
 const ROLES: usize = 3;
@@ -40,7 +40,7 @@ pub(super) fn slot_after(
     slot_before(previous, role, index, generates)
 }
 
-/// Slot of how a content is trimmed.
+/// Slot of the trim of a content.
 pub(super) fn slot_trim(role: ChatRole, index: usize, last: bool) -> usize {
     (role_index(role) * PLACES + place(index)) * 2 + usize::from(last)
 }

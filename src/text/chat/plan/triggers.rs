@@ -1,9 +1,9 @@
-//! Strings that keep a content off the fast way, because the template looks for them.
+//! Strings that exclude a content from a plan, because the template searches for them.
 
 use memchr::{memchr, memchr2, memchr3, memmem};
 
-/// The strings and how they are searched for: by their first bytes if there are at most three, else
-/// one by one.
+/// Strings to search for: by their first bytes if there are at most three, else each string by
+/// itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Triggers {
     texts: Vec<Box<[u8]>>,
@@ -12,7 +12,7 @@ pub(super) struct Triggers {
 }
 
 impl Triggers {
-    /// With these strings; an empty one matches everything.
+    /// Triggers of these strings; an empty string matches everything.
     pub(super) fn new(texts: impl Iterator<Item = String>) -> Self {
         let texts: Vec<Box<[u8]>> =
             texts.map(|text| text.into_bytes().into_boxed_slice()).collect();
@@ -27,12 +27,11 @@ impl Triggers {
         Self { texts, first_bytes, finders }
     }
 
-    /// How many.
     pub(super) fn count(&self) -> usize {
         self.texts.len()
     }
 
-    /// Does `content` hold one of them?
+    /// True if `content` contains a trigger.
     pub(super) fn found_in(&self, content: &[u8]) -> bool {
         if !self.finders.is_empty() {
             return self.finders.iter().any(|finder| finder.find(content).is_some());

@@ -1,5 +1,5 @@
-//! Compares a plan with the template on random conversations. Fixed seed: the same template always
-//! gets the same plan.
+//! Compares a plan with the template on random conversations. The seed is fixed, so that the same
+//! template always gets the same plan.
 
 use super::triggers::Triggers;
 use super::write::Plan;
@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 /// The plan with its triggers, or `None` when it differs from the template.
 pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<Plan> {
     let mut rng = Rng::with_seed(0x5eed);
-    let Literals { sought, others } = literals(source);
-    let mut triggers: BTreeSet<String> = sought;
+    let Literals { searched, other } = literals(source);
+    let mut triggers: BTreeSet<String> = searched;
     plan.triggers = Triggers::new(triggers.iter().cloned());
     for _ in 0..CONVERSATIONS {
         let case = VerifyCase::random(&plan, &mut rng, false)?;
@@ -29,7 +29,7 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
         }
     }
     let mut trials_left = LITERAL_TRIALS_MAX;
-    for text in others.iter().filter(|text| !text.trim().is_empty()) {
+    for text in other.iter().filter(|text| !text.trim().is_empty()) {
         if !literal_is_harmless(&plan, text, probe, &mut trials_left) {
             triggers.insert(text.clone());
         }
@@ -37,7 +37,7 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     plan.triggers = Triggers::new(triggers.into_iter());
     for _ in 0..CONVERSATIONS_AT_END {
         let mut case = VerifyCase::random(&plan, &mut rng, plan.covers_blank)?;
-        case.mix_in(&others, &mut rng);
+        case.mix_in(&other, &mut rng);
         if !case.agrees(&plan, probe) {
             return None;
         }
@@ -45,8 +45,8 @@ pub(super) fn verify(mut plan: Plan, source: &str, probe: &Renderer) -> Option<P
     Some(plan)
 }
 
-/// Is a literal of the template, as part of a content, printed like any text? When all trials are
-/// used up: no.
+/// True if the template prints a literal of its own, as part of a content, like any text. False
+/// when all trials are used up.
 fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &mut usize) -> bool {
     let forms =
         [text.to_owned(), format!("{text}b"), format!("a{text}"), format!("a{text}b{text}c")];
@@ -68,7 +68,7 @@ fn literal_is_harmless(plan: &Plan, text: &str, probe: &Renderer, trials_left: &
     true
 }
 
-/// One conversation to compare.
+/// A conversation to compare.
 struct VerifyCase {
     roles: Vec<ChatRole>,
     contents: Vec<String>,
@@ -99,7 +99,7 @@ impl VerifyCase {
         }
     }
 
-    /// True when both ways give the same bytes, or the plan declines.
+    /// True when plan and template give the same bytes, or the plan declines.
     fn agrees(&self, plan: &Plan, probe: &Renderer) -> bool {
         let mut body = Vec::new();
         let mut spans = Vec::with_capacity(self.roles.len());
@@ -127,7 +127,7 @@ impl VerifyCase {
     }
 }
 
-/// Half of the draws follow the usual order, so that every kind gets its conversations soon.
+/// A random role. Draws mostly follow the usual order, so that every kind soon gets conversations.
 fn random_role(rng: &mut Rng, index: usize, user: &mut bool) -> ChatRole {
     if rng.u8(..8) == 0 {
         let role = rng.choice([ChatRole::System, ChatRole::User, ChatRole::Assistant]);
@@ -147,7 +147,7 @@ fn random_content(rng: &mut Rng, blanks: bool) -> String {
         return content;
     }
     content.extend((0..rng.usize(..3)).filter_map(|_| rng.choice(SPACES)));
-    // Something visible is always there; blank contents are a question of their own.
+    // Always some visible text, because blank contents are checked separately.
     content.push_str(rng.choice(ATOMS).unwrap_or("x"));
     for _ in 0..rng.usize(..6) {
         content.push_str(rng.choice(SPACES).unwrap_or(" "));
@@ -163,8 +163,8 @@ fn random_content(rng: &mut Rng, blanks: bool) -> String {
 const CONVERSATIONS: usize = 240;
 const CONVERSATIONS_WITH_BLANKS: usize = 80;
 const CONVERSATIONS_AT_END: usize = 80;
-/// Renderings spent on literals of the template: a second or less, for templates of a thousand
-/// lines too.
+/// Most renderings for literals of the template: a second or less, also for templates of a thousand
+/// lines.
 const LITERAL_TRIALS_MAX: usize = 12_000;
 
 const SPACES: [&str; 12] = [

@@ -1,4 +1,4 @@
-//! A plan, and how it writes a prompt.
+//! A plan, which writes prompts.
 
 use super::kind::RoleSet;
 use super::literal::{Dates, TemplateLiteral};
@@ -11,24 +11,24 @@ use crate::chat::shape::BILLING_LINE;
 use crate::chat::unescape::unescape_into;
 use crate::leading_bytes;
 
-/// What a template does to plain messages of one kind of conversation.
+/// Literals and trims of a template for plain messages of a kind of conversation.
 #[derive(Clone, Debug)]
 pub(in crate::chat) struct Plan {
     pub(super) kind: RoleSet,
-    /// By [`slot_before`].
+    /// Literals before messages, by [`slot_before`].
     pub(super) before: Vec<Option<TemplateLiteral>>,
-    /// By [`slot_after`].
+    /// Literals after the last message, by [`slot_after`].
     pub(super) after: Vec<Option<TemplateLiteral>>,
-    /// By [`slot_trim`].
+    /// Trims of contents, by [`slot_trim`].
     pub(super) trims: Vec<Trim>,
     pub(super) triggers: Triggers,
-    /// False when contents without any visible character are not covered.
+    /// True if contents without a visible character are covered.
     pub(super) covers_blank: bool,
     pub(super) dates: Dates,
 }
 
 impl Plan {
-    /// See [`crate::chat::ChatTemplate::render_plain`].
+    /// Appends a prompt, see [`crate::chat::ChatTemplate::render_plain`].
     pub(in crate::chat) fn write(
         &self,
         messages: &[MessageSpan],
@@ -46,7 +46,7 @@ impl Plan {
         written
     }
 
-    /// Which conversations are covered, for the log.
+    /// The covered conversations, for the log.
     pub(in crate::chat) fn summary(&self) -> String {
         let blank = if self.covers_blank { "" } else { "; no blank contents" };
         format!("{}; {} trigger strings{blank}", self.kind, self.triggers.count())
@@ -83,12 +83,12 @@ impl Plan {
         trim: usize,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let sent = message.sent(body)?;
+        let raw = message.raw(body)?;
         let start = out.len();
         if message.escaped {
-            unescape_into(sent, out);
+            unescape_into(raw, out);
         } else {
-            out.extend_from_slice(sent);
+            out.extend_from_slice(raw);
         }
         let content = out.get(start..)?;
         let rewritten =

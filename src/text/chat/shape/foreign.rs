@@ -1,11 +1,11 @@
-//! Bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) as bodies of
-//! `/v1/chat/completions`, the way vLLM converts them.
+//! Converts bodies of `/v1/messages` (Anthropic) and `/v1/responses` (OpenAI) into bodies of
+//! `/v1/chat/completions`, as vLLM does.
 
 use super::shaper::BILLING_LINE;
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value, json};
 
-/// Rewrites the body if it is not a chat body already.
+/// Converts the body, unless it is a chat body.
 pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> {
     if body.contains_key("messages") {
         from_anthropic(body);
@@ -44,7 +44,7 @@ fn from_anthropic(body: &mut Map<String, Value>) {
     }
 }
 
-/// The engine skips blocks that hold Claude Code's changing line.
+/// Removes blocks with Claude Code's changing line, which the engine skips.
 fn without_billing(system: Value) -> Value {
     match system {
         Value::Array(mut blocks) => {
@@ -56,7 +56,8 @@ fn without_billing(system: Value) -> Value {
     }
 }
 
-/// Messages without Anthropic's own blocks pass as they are: their text parts are OpenAI's.
+/// Converts Anthropic's own blocks. Messages without them stay unchanged, because their text parts
+/// have OpenAI's form.
 fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
     let blocks = message.get("content").and_then(Value::as_array);
     let own = ["tool_use", "tool_result", "thinking", "redacted_thinking", "tool_reference"];
@@ -127,8 +128,8 @@ fn from_responses(body: &mut Map<String, Value>) -> Result<(), RenderError> {
     body.insert("messages".into(), Value::Array(messages));
     let effort = body.get("reasoning").and_then(|reasoning| reasoning.get("effort")).cloned();
     if let Some(effort) = effort.filter(|effort| !effort.is_null()) {
-        // An argument of the template, not the chat's own key: that would also switch thinking on
-        // or off.
+        // An argument of the template, because the chat's own key would also switch thinking on or
+        // off.
         let arguments = body.entry("chat_template_kwargs").or_insert_with(|| json!({}));
         if let Some(arguments) = arguments.as_object_mut() {
             arguments.insert("reasoning_effort".into(), effort);
@@ -165,7 +166,7 @@ fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A string, or the texts of a list of blocks.
+/// The text of a string, or the joined texts of a list of blocks.
 fn joined_text(value: &Value, joint: &str) -> String {
     match value {
         Value::String(text) => text.clone(),

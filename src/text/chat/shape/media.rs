@@ -1,23 +1,23 @@
-//! Conversations with images, sound or anything else that is not text. What the engine makes of
-//! these is not known here, so the prompt's text ends before the first of them: a mark is put
-//! there, and what was rendered is cut at it. Images with a name are followed where that is wanted.
+//! Conversations with images, sound or other content that is not text. The router does not know the
+//! tokens of such content, so the prompt's text ends before it: the shaped body gets a mark there,
+//! and the rendered text is cut at the mark. With `names`, images with a name do not end the text.
 
 use crate::chat::rules::ContentFormat;
 use forebay_base::limits::{IMAGE_NAME_BYTES_MAX, NAMED_IMAGES_MAX};
 use memchr::memmem;
 use serde_json::{Map, Value, json};
 
-/// Stands where the text ends. A client that writes it into a conversation with images gets a
-/// shorter match.
+/// Mark of the end of the text. A client that sends it in a conversation with images gets a shorter
+/// match.
 const MARK: &str = "[[forebay:not-text]]";
 
-/// Members of a body with which an image's tokens depend on more than its name.
+/// Members of a body that change the tokens of an image, which then depend on more than its name.
 const CHANGE_IMAGES: [&str; 2] = ["mm_processor_kwargs", "media_io_kwargs"];
 
-/// Roles of messages whose images the template prints where they stand.
+/// Roles for which the template prints images at their position in the message.
 const IMAGE_ROLES: [&str; 3] = ["system", "user", "assistant"];
 
-/// Kinds of parts that are text, or become text.
+/// Kinds of parts that are text or become text.
 const TEXT_KINDS: [&str; 9] = [
     "text",
     "input_text",
@@ -30,8 +30,8 @@ const TEXT_KINDS: [&str; 9] = [
     "tool_reference",
 ];
 
-/// Marks the first thing in the body that is not text; false if there is none. With `names`, images
-/// that have a name are passed over, and their names are appended.
+/// Marks the first content in the body that is not text; false if all content is text. With
+/// `names`, skips images with a name and appends their names.
 pub(in super::super) fn mark(
     body: &mut Map<String, Value>,
     format: ContentFormat,
@@ -45,7 +45,7 @@ pub(in super::super) fn mark(
     messages.iter_mut().any(|message| mark_message(message, format, names.as_deref_mut()))
 }
 
-/// Cuts what was rendered from `start` on at the mark; false when the template did not print it.
+/// Cuts the text rendered from `start` on at the mark; false when the template did not print it.
 pub(in super::super) fn cut(out: &mut Vec<u8>, start: usize) -> bool {
     let rendered = out.get(start..).unwrap_or_default();
     let Some(at) = memmem::find(rendered, MARK.as_bytes()) else { return false };
@@ -65,7 +65,7 @@ fn mark_message(
         fields.insert("content".into(), MARK.into());
         return true;
     }
-    // The result of a tool, as `/v1/responses` has it.
+    // The result of a tool in `/v1/responses`.
     if let Some(Value::Array(parts)) = fields.get("output")
         && !parts.iter().all(is_text)
     {
@@ -86,14 +86,14 @@ fn mark_message(
         result.insert("content".into(), MARK.into());
         return true;
     }
-    // Templates that take plain strings: the engine puts a placeholder somewhere into the message's
+    // For templates of plain strings, the engine puts a placeholder somewhere into the message's
     // text.
     let position = if format == ContentFormat::Text { 0 } else { position };
     parts.insert(position, json!({ "type": "text", "text": MARK }));
     true
 }
 
-/// The name of an image, where it has one.
+/// The name of an image, if it has a name.
 fn image_name(part: &Value) -> Option<&str> {
     let name = part.get("uuid").filter(|_| kind(part) == "image_url")?.as_str()?;
     (1..=IMAGE_NAME_BYTES_MAX).contains(&name.len()).then_some(name)

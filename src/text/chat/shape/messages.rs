@@ -1,4 +1,4 @@
-//! One message as the template gets it.
+//! A message in the form for the template.
 
 use super::parts::{part_text, shaped_part};
 use super::sglang;
@@ -7,7 +7,7 @@ use crate::chat::error::RenderError;
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
 
-/// A message with a role and a string, shaped.
+/// Shapes a message with a role and a string.
 pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
     let content = Value::String(content.to_owned());
     let content = match shaper.rules {
@@ -17,8 +17,8 @@ pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value
     json!({ "role": role, "content": content })
 }
 
-/// Puts [`CONTINUE_MARK`] behind the text of a shaped message, the string or the last part that has
-/// one, and returns the text.
+/// Puts [`CONTINUE_MARK`] behind the text of a shaped message, the string or the last part with a
+/// text, and returns the text.
 pub(super) fn mark_end(message: &mut Value) -> Option<String> {
     let text = match message.get_mut("content")? {
         Value::String(text) => text,
@@ -71,16 +71,15 @@ impl Shaper {
         Ok(Value::Object(shaped))
     }
 
-    /// Strings and lists of parts, brought to what the template loops over: vLLM's way.
+    /// Converts strings and lists of parts to the form that the template loops over, as vLLM does.
     fn content(&self, role: &str, content: Value) -> Value {
         let content = if role == "system" { without_billing(content) } else { content };
-        // The results of tools are strings for every template.
+        // Results of tools are strings for every template.
         let is_text = role == "tool" || self.format == ContentFormat::Text;
         match content {
             Value::Array(parts) if is_text => {
                 let texts = parts.iter().filter_map(part_text);
-                // Empty parts are left out before they are joined, but not taken out of a list of
-                // parts.
+                // Joining skips empty parts, but a list of parts keeps them.
                 let keeps_empty = self.format == ContentFormat::Parts;
                 let texts: Vec<&str> =
                     texts.filter(|text| keeps_empty || !text.is_empty()).collect();
@@ -95,7 +94,7 @@ impl Shaper {
     }
 }
 
-/// Takes the first line off texts that start with [`BILLING_LINE`]; texts of that line alone go.
+/// Removes the first line of texts that start with [`BILLING_LINE`], and texts of only that line.
 fn without_billing(content: Value) -> Value {
     let rest = |text: &str| -> Option<String> {
         let stripped = text.starts_with(BILLING_LINE);
@@ -115,8 +114,8 @@ fn without_billing(content: Value) -> Value {
     }
 }
 
-/// vLLM: for a template that does not know the role, developer messages become system messages, and
-/// then all system messages one, at the front.
+/// As vLLM does for a template without the role `developer`: turns developer messages into system
+/// messages, and then merges all system messages at the front.
 pub(super) fn settle_developers(knows_developer: bool, messages: &mut Vec<Value>) {
     let role_of = |message: &Value| -> Option<String> {
         message.get("role").and_then(Value::as_str).map(str::to_owned)
@@ -161,8 +160,8 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
     }
 }
 
-/// Arguments of tool calls come as JSON text; templates get the object, an empty one if there is
-/// none to be read. `None` for an empty list.
+/// Parses the arguments of tool calls, which are JSON text, because templates get objects; invalid
+/// arguments become an empty object. `None` for an empty list.
 fn parsed_calls(calls: Value) -> Option<Value> {
     let Value::Array(mut calls) = calls else { return None };
     for call in &mut calls {

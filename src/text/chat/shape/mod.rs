@@ -1,8 +1,7 @@
-//! A request body turned into the variables of the template, as the engine's own front end does it.
+//! Converts a request body into the variables of the template, as the engine's front end does.
 //!
-//! Bodies of `/v1/chat/completions` come first; those of `/v1/messages` and `/v1/responses` are
-//! brought into that form (`foreign`). Which API a body belongs to shows in its keys: `system` or
-//! Anthropic's blocks, `input`.
+//! Bodies of `/v1/messages` and `/v1/responses` are converted to bodies of `/v1/chat/completions`
+//! first (`foreign`). The keys of a body identify its API: `system` or Anthropic's blocks, `input`.
 
 mod foreign;
 pub(super) mod media;
@@ -19,7 +18,7 @@ use super::rules::EngineRules;
 use serde_json::{Map, Value};
 
 impl Shaper {
-    /// Shapes a body.
+    /// Converts a body into variables.
     pub(super) fn shape(&self, mut body: Map<String, Value>) -> Result<Conversation, RenderError> {
         foreign::to_chat(&mut body)?;
         let Some(Value::Array(sent)) = body.remove("messages") else {
@@ -42,7 +41,7 @@ impl Shaper {
         Ok(Conversation { variables, ends_with, other_tools })
     }
 
-    /// Messages of a role and a string each.
+    /// Converts messages of a role and a string.
     pub(super) fn plain<'a>(
         &self,
         sent: impl Iterator<Item = (&'a str, &'a str)>,
@@ -50,7 +49,7 @@ impl Shaper {
     ) -> Conversation {
         let plain = |(role, content)| messages::plain_message(self, role, content);
         let mut messages: Vec<Value> = sent.map(plain).collect();
-        // Cannot fail: nothing is continued.
+        // Cannot fail, because no message is continued.
         let ends_with = self.ending(&mut messages, false).ok().flatten();
         let generates = add_generation_prompt || self.rules == EngineRules::Sglang;
         let mut variables = Map::new();
@@ -81,7 +80,7 @@ impl Shaper {
         Ok(Some(PromptEnding::CutAtMark(last)))
     }
 
-    /// `chat_template_kwargs`, and the request fields that become variables.
+    /// Takes `chat_template_kwargs` and the request fields that become variables.
     fn arguments(&self, body: &mut Map<String, Value>) -> Result<Map<String, Value>, RenderError> {
         let mut variables = match body.remove("chat_template_kwargs") {
             Some(Value::Object(arguments)) => arguments,
@@ -111,7 +110,7 @@ impl Shaper {
                 if let Some(effort) = effort {
                     variables.entry("reasoning_effort").or_insert(effort);
                 }
-                // A field of the request that chats do not have here.
+                // SGLang's chat requests have no field `add_generation_prompt`.
                 true
             }
         };

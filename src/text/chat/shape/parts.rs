@@ -1,4 +1,4 @@
-//! Parts of a content: their text, and the form that templates get.
+//! Parts of a content: their text, and their form for templates.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(super) fn part_text(part: &Value) -> Option<&str> {
     }
 }
 
-/// Texts of every kind become `text` parts; images and the like are known by their kind alone.
+/// Shapes a part: texts of every kind become `text` parts, and other parts only keep their kind.
 pub(super) fn shaped_part(part: Value) -> Value {
     if let Some(text) = part_text(&part) {
         return json!({ "type": "text", "text": text });

@@ -1,17 +1,17 @@
-//! Messages and tools as SGLang (0.5.23) gives them to the template: read into typed objects and
-//! written out again, so unknown keys are gone and some absent ones are null.
+//! Messages and tools in the form that SGLang (0.5.23) gives to the template. SGLang reads them
+//! into typed objects and writes these, so unknown keys are gone and some absent keys are null.
 
 use super::parts::{part_text, shaped_part};
 use crate::chat::error::RenderError;
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 
-/// Keys that messages of all roles but the user's keep, in order.
+/// Keys that messages of all roles but `user` keep, in order.
 const MESSAGE_KEYS: [&str; 4] = ["tool_call_id", "name", "phase", "reasoning_content"];
 /// Kinds of parts that are text.
 const TEXT_KINDS: [&str; 2] = ["text", "input_text"];
 
-/// One message.
+/// Shapes a message of SGLang.
 pub(super) fn message(
     role: &str,
     mut sent: Map<String, Value>,
@@ -39,7 +39,7 @@ pub(super) fn message(
     Ok(Value::Object(shaped))
 }
 
-/// Strings stay strings, whatever the template loops over.
+/// Shapes a content; strings stay strings in both formats.
 fn content(role: &str, content: Value, format: ContentFormat) -> Value {
     match content {
         Value::Null => Value::String(String::new()),
@@ -52,7 +52,7 @@ fn content(role: &str, content: Value, format: ContentFormat) -> Value {
     }
 }
 
-/// Results of tools become strings when they are nothing but text.
+/// True for results of tools that are only text, which become strings.
 fn all_text(role: &str, parts: &[Value]) -> bool {
     role == "tool" && parts.iter().all(is_text)
 }
@@ -74,7 +74,8 @@ fn call(role: &str, mut sent: Value) -> Result<Value, RenderError> {
         "function": function }))
 }
 
-/// An answer at the end is to be continued and comes back as text, or becomes the user's words.
+/// Takes an assistant message at the end: to continue it, returns its text; else it becomes a user
+/// message.
 pub(super) fn take_last_answer(messages: &mut [Value], continues: bool) -> Option<String> {
     let last = messages.last_mut()?.as_object_mut()?;
     if last.get("role").and_then(Value::as_str) != Some("assistant") {
@@ -90,7 +91,7 @@ pub(super) fn take_last_answer(messages: &mut [Value], continues: bool) -> Optio
     None
 }
 
-/// A tool with its keys as the client ordered them, and null for those that it left out.
+/// Shapes a tool: keys in the client's order, and null for absent keys.
 pub(super) fn tool(mut tool: Map<String, Value>, sent: Map<String, Value>) -> Value {
     let outer = tool.remove("defer_loading").unwrap_or_default();
     let mut function: Map<String, Value> = sent
@@ -111,7 +112,7 @@ pub(super) fn tool(mut tool: Map<String, Value>, sent: Map<String, Value>) -> Va
     json!({ "type": kind, "function": function, "defer_loading": outer })
 }
 
-/// `reasoning_effort`, or the effort of `reasoning`, and whether the request asks for thinking.
+/// `reasoning_effort`, or the effort of `reasoning`, and whether the request enables thinking.
 pub(super) fn effort(body: &mut Map<String, Value>) -> (Option<Value>, Option<bool>) {
     let reasoning = body.remove("reasoning").unwrap_or_default();
     let set = |key: &str| reasoning.get(key).filter(|value| !value.is_null());

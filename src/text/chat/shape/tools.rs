@@ -1,5 +1,5 @@
-//! Tools as the template gets them: engines read them into typed objects and write those out again,
-//! so keys come in the order of their classes, missing ones as null.
+//! Tools in the form for the template. Engines read tools into typed objects and write these, so
+//! keys are in the order of the classes, and absent keys are null.
 
 use super::sglang;
 use super::shaper::Shaper;
@@ -7,7 +7,7 @@ use crate::chat::rules::EngineRules;
 use serde_json::{Map, Value};
 
 impl Shaper {
-    /// The `tools` variable; null when there are none.
+    /// The `tools` variable; null without tools.
     pub(in crate::chat) fn tools(&self, body: &Map<String, Value>) -> Value {
         let choice = body.get("tool_choice");
         let Some(Value::Array(mut tools)) = body.get("tools").cloned() else {
@@ -27,8 +27,8 @@ impl Shaper {
         tools.into_iter().map(|tool| self.tool(tool)).collect()
     }
 
-    /// What the engine tries when the template fails on `tools`: the functions without what stands
-    /// around them.
+    /// The form that the engine tries when the template fails on `tools`: the functions without
+    /// their outer objects.
     pub(in crate::chat) fn other_tools(&self, tools: &Value) -> Option<Value> {
         let tools = tools.as_array().filter(|_| self.rules == EngineRules::Sglang)?;
         Some(tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone()).collect())

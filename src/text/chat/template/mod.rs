@@ -12,12 +12,12 @@ use forebay_base::limits::JSON_DEPTH_MAX;
 use memchr::memchr2;
 use serde_json::{Map, Value};
 
-/// A compiled chat template with what was learnt of it.
+/// A compiled chat template with its plan.
 #[derive(Debug)]
 pub struct ChatTemplate {
     renderer: Renderer,
     plan: Option<Plan>,
-    /// Renders requests with tools, for models with a template of their own for these.
+    /// Renders requests with tools, for models with a separate template for tools.
     tool_use: Option<Renderer>,
 }
 
@@ -31,7 +31,7 @@ impl ChatTemplate {
         Self::compile_for(source, special, EngineRules::default())
     }
 
-    /// The same under the rules of one engine.
+    /// The same, for the rules of an engine.
     ///
     /// # Errors
     /// [`TemplateError`] when the source is no template.
@@ -61,7 +61,7 @@ impl ChatTemplate {
     }
 
     /// Appends the prompt of plain messages if the plan covers them; otherwise returns false and
-    /// appends nothing. Allocates only when `out` has to grow.
+    /// appends nothing. Allocates only when `out` must grow.
     pub fn render_plain(
         &self,
         messages: &[MessageSpan],
@@ -73,8 +73,8 @@ impl ChatTemplate {
         plan.is_some_and(|plan| plan.write(messages, body, add_generation_prompt, out))
     }
 
-    /// Appends the prompt of plain messages by way of the template, for those that the plan does
-    /// not cover. On an error nothing is appended.
+    /// Appends the prompt of plain messages that the plan does not cover, with the template. On an
+    /// error nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] when the template refuses the messages or a span is not UTF-8 text of the
@@ -105,10 +105,10 @@ impl ChatTemplate {
         self.render_body(parse(body)?, out)
     }
 
-    /// The same up to the first image, sound or other thing that is not text: what the engine makes
-    /// of these, and so all that follows, cannot be compared as text. True if there was such a
-    /// thing. With `names`, images that have a name end nothing: the template prints a placeholder
-    /// for each, and the names are put there in order. On an error nothing is appended.
+    /// The same up to the first image, sound or other content that is not text, because the prompt
+    /// cannot be compared as text from there on. True if there was such content. With `names`,
+    /// images with a name do not end the text: the template prints a placeholder for each image,
+    /// and the names are appended in order. On an error nothing is appended.
     ///
     /// # Errors
     /// [`RenderError`] as above, and when the template leaves text parts out.
@@ -136,13 +136,13 @@ impl ChatTemplate {
         renderer.render(renderer.shaper.shape(body)?, out)
     }
 
-    /// True when plain conversations of at least one kind take the fast way.
+    /// True if the plan covers some kind of plain conversation.
     #[must_use]
     pub fn has_plan(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// The plan in one line for the log: which conversations it covers.
+    /// The conversations that the plan covers, in a line for the log.
     #[must_use]
     pub fn plan_summary(&self) -> String {
         self.plan.as_ref().map_or_else(|| "none".to_owned(), Plan::summary)
@@ -161,8 +161,8 @@ fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
     }
 }
 
-/// Deepest nesting of brackets outside of strings. The scan of the body checks it too; this keeps
-/// the recursion below bounded for every caller.
+/// Deepest nesting of brackets outside of strings. The scan of the body checks the depth too, but
+/// this check bounds the recursion below for every caller.
 fn depth(body: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut deepest = 0;
@@ -182,7 +182,7 @@ fn depth(body: &[u8]) -> usize {
     deepest
 }
 
-/// What follows the closing quote of the string that `text` stands in.
+/// The text behind the closing quote of the string around the start of `text`.
 fn after_string(text: &[u8]) -> &[u8] {
     let mut rest = text;
     while let Some(at) = memchr2(b'"', b'\\', rest) {
