@@ -1,16 +1,16 @@
-//! Orders to end requests, told to all that run. SGLang's `/abort_request` gives them.
+//! Aborts of requests, broadcast to all running requests. SGLang's `/abort_request` sends them.
 
 use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-/// Tells every running request which ids are to end. Cheap to clone.
+/// Sender of aborts to every running request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Aborts {
     orders: broadcast::Sender<Arc<str>>,
 }
 
-/// Hears of aborts from its making on.
+/// Receiver of all aborts since its creation.
 #[derive(Debug)]
 pub(super) struct AbortListener {
     orders: broadcast::Receiver<Arc<str>>,
@@ -25,19 +25,19 @@ impl Aborts {
         AbortListener { orders: self.orders.subscribe() }
     }
 
-    /// Every request whose id begins so ends.
+    /// Aborts every request with that prefix of its id.
     pub(super) fn abort(&self, prefix: &str) {
         let _nobody_runs = self.orders.send(prefix.into());
     }
 }
 
 impl AbortListener {
-    /// Returns when the request of that id is to end.
+    /// Returns once the request with that id is aborted.
     pub(super) async fn aborted(&mut self, rid: &str) {
         loop {
             match self.orders.recv().await {
                 Ok(prefix) if rid.starts_with(&*prefix) => return,
-                // More than `ORDERS_MAX` orders came at once. This request misses the oldest.
+                // More than `ORDERS_MAX` aborts came at once. This request misses the oldest.
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => std::future::pending().await,
             }
@@ -45,7 +45,7 @@ impl AbortListener {
     }
 }
 
-/// Orders that a request may be behind.
+/// Most aborts that a request has not read yet.
 const ORDERS_MAX: usize = 4_096;
 
 #[cfg(test)]

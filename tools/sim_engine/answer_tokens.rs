@@ -2,7 +2,7 @@
 
 use super::tokenizer::Tokenizer;
 
-/// What a rank has computed of one answer.
+/// Tokens of an answer that a rank has computed.
 #[derive(Debug, Default)]
 pub(super) struct AnswerTokens {
     pub(super) ids: Vec<u32>,
@@ -12,7 +12,7 @@ pub(super) struct AnswerTokens {
 }
 
 impl AnswerTokens {
-    /// Adds a token. The last word on the cached tokens counts.
+    /// Adds a token. The last value of `cached` counts.
     pub(super) fn push(&mut self, tokenizer: &Tokenizer, token_id: u32, cached: usize) {
         self.cached = cached;
         self.ids.push(token_id);

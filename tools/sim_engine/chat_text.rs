@@ -6,7 +6,7 @@ use forebay_text::chat::{ChatTemplate, SpecialTokens, load_model_text};
 use serde_json::Value;
 use std::path::Path;
 
-/// How this engine writes a chat as one text.
+/// Renders chats as text for the tokenizer.
 #[derive(Debug)]
 pub(super) struct ChatText {
     template: Option<ChatTemplate>,

@@ -1,4 +1,4 @@
-//! What a simulated engine is asked to be. Plain data with its checks; any thread.
+//! Settings of a simulated engine. Plain data with its checks; any thread.
 
 use super::refusal::EngineRefusal;
 use super::schedule::EnginePace;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Whose HTTP interface the engine speaks.
+/// HTTP interface of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineWire {
     /// The wire of vLLM 0.33.
@@ -26,12 +26,12 @@ pub enum EngineRole {
     Both,
     /// The prompt and the first token, for a decode engine that takes its KV.
     Prefill,
-    /// What follows, with KV that a prefill engine computed.
+    /// The tokens after the first, with KV that a prefill engine computed.
     Decode,
 }
 
 impl EngineWire {
-    /// The release whose bytes this imitates.
+    /// The imitated release of the engine.
     pub(super) fn release(self) -> &'static str {
         match self {
             Self::Vllm => "0.33.0",
@@ -65,7 +65,7 @@ impl FromStr for EngineRole {
     }
 }
 
-/// Settings of one simulated engine; the flags of `forebay engine`.
+/// Settings of a simulated engine; the flags of `forebay engine`.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// HTTP address; port 0 lets the system choose.
@@ -83,34 +83,33 @@ pub struct EngineConfig {
     pub kv_events: Option<String>,
     /// Same for the replay sockets. Needs `kv_events`.
     pub replay: Option<String>,
-    /// Cache capacity of one rank, in blocks; at least 1.
+    /// Cache capacity of a rank, in blocks; at least 1.
     pub kv_blocks: u32,
     /// Tokens in a block; at least 1.
     pub block_size: u32,
-    /// Computed blocks are kept for later prompts, and told of.
+    /// Computed blocks are cached for later prompts, and reported in KV events.
     pub prefix_caching: bool,
-    /// Requests that run at the same time in one rank; at least 1. Further ones wait.
+    /// Requests that run at the same time in a rank; at least 1. Further requests wait.
     pub concurrency: usize,
-    /// Prompt tokens that one rank computes per second; more than 0.
+    /// Prompt tokens that a rank computes per second; more than 0.
     pub prefill_tokens_per_s: f64,
-    /// Milliseconds from one token of a request to its next.
+    /// Milliseconds between two tokens of a request.
     pub itl_ms: f64,
     /// Part of the work that the engine does.
     pub role: EngineRole,
-    /// Requests that may wait for a place among those of `concurrency`, in each rank; further ones
-    /// are refused. `None`: without limit.
+    /// Most requests that wait in a rank beside the `concurrency` running requests; further
+    /// requests are refused. `None` is without limit.
     pub queued_max: Option<usize>,
-    /// How it refuses them.
+    /// Form of refusals of requests past `queued_max`.
     pub refusal: EngineRefusal,
-    /// Answer `/server_info`, as vLLM does in development mode only: there it tells its
-    /// concurrency.
+    /// Answer `/server_info` with the concurrency, as vLLM does only in development mode.
     pub dev_mode: bool,
-    /// Believe `x-override-` fields, as SGLang does with `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES`
-    /// only.
+    /// Accept `x-override-` fields, as SGLang does only with
+    /// `SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES`.
     pub header_overrides: bool,
-    /// Write a line for each request there: `received_ns ended_ns outcome first_ns role meeting`.
+    /// File for a line per request: `received_ns ended_ns outcome first_ns role meeting`.
     pub log_times: Option<PathBuf>,
-    /// How the engine meets its other half, where it has a role.
+    /// KV transfer with the engine of the other role.
     pub transfer: TransferSettings,
 }
 
@@ -152,7 +151,7 @@ pub enum EngineError {
     Setting {
         /// Name of the flag, without dashes.
         setting: &'static str,
-        /// What is wrong with it.
+        /// The problem with the setting.
         problem: String,
     },
     /// A file cannot be written.
@@ -160,7 +159,7 @@ pub enum EngineError {
     File {
         /// Path of the file.
         path: String,
-        /// What the system says.
+        /// Error of the operating system.
         problem: String,
     },
     /// The tokenizer or the chat template cannot be used.
@@ -171,7 +170,7 @@ pub enum EngineError {
     Listen {
         /// Address as it was configured.
         address: String,
-        /// What the system says.
+        /// Error of the operating system.
         problem: String,
     },
     /// A thread or a runtime cannot be started.
@@ -186,7 +185,7 @@ impl EngineConfig {
         self.model.as_deref().unwrap_or(DEFAULT_MODEL)
     }
 
-    /// Longest prompt plus answer, in tokens: what the cache of a rank can hold.
+    /// Longest prompt plus answer, in tokens: the cache capacity of a rank.
     #[must_use]
     pub fn model_tokens_max(&self) -> usize {
         (self.kv_blocks as usize).saturating_mul(self.block_size as usize).min(MODEL_TOKENS_MAX)

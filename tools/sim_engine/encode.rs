@@ -1,7 +1,7 @@
-//! The encode thread of one engine: chat bodies and texts in, token ids out, so that tokenizing a
-//! long prompt never holds up tokens of other requests. Chats repeat their history every turn; the
-//! ids of the text between two special tokens are kept (`KEPT_BYTES_MAX`, twice) and only what is
-//! new is tokenized.
+//! The encode thread of an engine: chat bodies and texts in, token ids out, so that tokenizing a
+//! long prompt never delays tokens of other requests. Chats repeat their history every turn, so the
+//! thread caches the ids of the text between two special tokens (`KEPT_BYTES_MAX`, twice), and
+//! tokenizes only new text.
 
 use super::chat_text::ChatText;
 use super::tokenizer::{TextSegment, Tokenizer, TokenizerError};
@@ -10,16 +10,16 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// What the encode thread tokenizes.
+/// Input of the encode thread.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Body of a chat request.
     Chat(Bytes),
     /// Plain text; `special` adds BOS where the tokenizer does.
     Text {
-        /// Text as the client wrote it.
+        /// Text as the client sent it.
         text: String,
-        /// Add what the tokenizer puts around prompts.
+        /// Add the tokenizer's special tokens around prompts.
         special: bool,
     },
 }
@@ -56,7 +56,7 @@ impl EncodeHandle {
         thread.spawn(move || {
             let mut encoder = TextEncoder { tokenizer: own, chat, kept: KeptSegments::default() };
             while let Some((input, reply)) = inbox.blocking_recv() {
-                // A client that left does not wait for its tokens.
+                // Skip the input of a client that left.
                 if !reply.is_closed() {
                     let _gone = reply.send(encoder.encode(&input));
                 }
@@ -65,12 +65,12 @@ impl EncodeHandle {
         Ok(Self { jobs, tokenizer })
     }
 
-    /// For what needs no thread: words and their ids.
+    /// The tokenizer, for words and their ids, which need no thread.
     pub(super) fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
-    /// Token ids of an input. Waits while `JOBS_MAX` others are queued.
+    /// Token ids of an input. Waits while `JOBS_MAX` other inputs are queued.
     pub(super) async fn encode(&self, input: Input) -> Result<Vec<u32>, EncodeError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send((input, reply)).await.map_err(|_| EncodeError::Stopped)?;
@@ -113,7 +113,7 @@ impl TextEncoder {
     }
 }
 
-/// Segments seen lately, in two generations: when the young one is full it becomes the old one.
+/// Recent segments in two generations: a full young generation becomes the old generation.
 #[derive(Debug, Default)]
 struct KeptSegments {
     young: AHashMap<Box<str>, Box<[u32]>>,

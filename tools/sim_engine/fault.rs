@@ -1,13 +1,13 @@
-//! Faults on demand, for tests of what a router does about them: the next requests die at a phase
-//! that was asked for. [`Faults`] is the plan; `wire_cut` breaks connections, `debug::fault` takes
-//! the orders and meets the requests.
+//! Faults on demand, to test a router's reaction: the next requests fail at a chosen phase.
+//! [`Faults`] is the plan; `wire_cut` breaks connections, `debug::fault` sets the plan and applies
+//! it to requests.
 
 use forebay_base::NanosSinceStart;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// When a request dies.
+/// Phase at which a request fails.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FaultAt {
@@ -15,31 +15,31 @@ pub(super) enum FaultAt {
     Connect,
     /// The connection ends without an answer.
     BeforeHead,
-    /// It ends in the middle of the head.
+    /// The connection ends in the middle of the head.
     InHead,
-    /// It ends between head and body.
+    /// The connection ends between head and body.
     AfterHead,
-    /// It ends in the body.
+    /// The connection ends in the body.
     MidBody,
     /// The request is read and never answered.
     Hang,
     /// The answer has status 500.
     Error,
-    /// Status 503, or how the engine refuses.
+    /// The engine refuses in its own form, by default with 503.
     Refuse,
 }
 
-/// The fault that requests meet next.
+/// The fault of the next requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FaultPlan {
     pub(super) at: FaultAt,
-    /// Requests that it is still for.
+    /// Number of requests that the fault still applies to.
     pub(super) count: u64,
-    /// `mid_body`: bytes of the body, with its framing, that still go out.
+    /// For `mid_body`: bytes of the body, with its framing, before the cut.
     pub(super) body_bytes: usize,
-    /// Requests that met a fault so far, whichever.
+    /// Number of requests with any fault so far.
     pub(super) met: u64,
-    /// `connect`: until then the port is closed.
+    /// For `connect`: time at which the port opens again.
     #[serde(skip)]
     pub(super) deaf_until: NanosSinceStart,
 }
@@ -57,7 +57,7 @@ impl Faults {
         Self(Arc::new(watch::Sender::new(plan)))
     }
 
-    /// Replaces what was planned.
+    /// Replaces the plan by another fault.
     pub(super) fn plan(&self, at: FaultAt, count: u64, body_bytes: usize) {
         self.0.send_modify(|plan| {
             plan.at = at;
@@ -66,16 +66,16 @@ impl Faults {
         });
     }
 
-    /// Closes the port until then.
+    /// Closes the port until that time.
     pub(super) fn be_deaf(&self, until: NanosSinceStart) {
         self.0.send_modify(|plan| plan.deaf_until = until);
     }
 
-    /// The fault that a request meets which comes now.
+    /// Takes the fault of a request that arrives now.
     pub(super) fn meet(&self, now: NanosSinceStart) -> Option<FaultPlan> {
         let mut met = None;
         self.0.send_if_modified(|plan| {
-            // A connection that was open before is as good as none.
+            // A connection opened before the port closed fails too.
             if now < plan.deaf_until {
                 met = Some(FaultPlan { at: FaultAt::BeforeHead, ..*plan });
             } else if plan.count > 0 {
@@ -88,12 +88,12 @@ impl Faults {
         met
     }
 
-    /// What is planned now.
+    /// The present plan of faults.
     pub(super) fn current(&self) -> FaultPlan {
         *self.0.borrow()
     }
 
-    /// Told of every change.
+    /// A receiver of every change.
     pub(super) fn watch(&self) -> watch::Receiver<FaultPlan> {
         self.0.subscribe()
     }

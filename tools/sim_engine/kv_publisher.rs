@@ -1,8 +1,8 @@
-//! KV events on ZeroMQ, one publisher a rank: a PUB socket with the live stream and, when asked
-//! for, a ROUTER socket that replays the last `REPLAY_BATCHES_MAX` batches. Runs as one task on the
-//! engine's runtime. Like the engines', the PUB side never waits for a slow reader: the reader sees
-//! a gap in the sequence numbers and asks for a replay. It always binds, also where the real engine
-//! would connect, so that one address form serves both sides.
+//! KV events on ZeroMQ, a publisher per rank: a PUB socket with the live stream and, if configured,
+//! a ROUTER socket that replays the last `REPLAY_BATCHES_MAX` batches. Runs as a task on the
+//! engine's runtime. As in real engines, the PUB side never waits for a slow reader: the reader
+//! sees a gap in the sequence numbers and requests a replay. The publisher always binds, also where
+//! the real engine would connect, so that both sides use the same form of address.
 
 use super::config::{EngineError, EngineWire};
 use super::kv_wire::encode_batch;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-/// Where one rank publishes.
+/// Endpoints of a rank's publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvEndpoints {
     /// PUB endpoint with its real port; the host as configured.
     pub endpoint: String,
-    /// ROUTER endpoint, if there is one.
+    /// ROUTER endpoint, if replay is configured.
     pub replay_endpoint: Option<String>,
 }
 
-/// Sockets of one rank, bound and ready to run.
+/// Sockets of a rank, bound and ready to run.
 pub(super) struct KvPublisher {
     wire: EngineWire,
     dp_rank: u32,
@@ -36,7 +36,7 @@ pub(super) struct KvPublisher {
 }
 
 impl KvPublisher {
-    /// Binds the sockets of a rank. Endpoints are those of rank 0.
+    /// Binds the sockets of a rank, from the endpoints of rank 0.
     pub(super) async fn bind(
         wire: EngineWire,
         dp_rank: u32,
@@ -81,7 +81,7 @@ impl KvPublisher {
                 },
                 request = request => match request {
                     Ok(request) => self.answer(request).await,
-                    // The socket is beyond repair; the live stream goes on.
+                    // The socket is broken, but the live stream continues.
                     Err(_) => self.replay = None,
                 },
             }
@@ -104,13 +104,13 @@ impl KvPublisher {
         self.sent.push_back((sequence, payload.clone()));
         let frames = [TOPIC, Bytes::copy_from_slice(&sequence.to_be_bytes()), payload];
         if let Ok(message) = ZmqMessage::try_from(frames.to_vec()) {
-            // A reader that cannot be written to is dropped by the socket itself.
+            // The socket itself drops a reader that it cannot write to.
             let _reader_gone = self.live.send(message).await;
         }
     }
 
-    /// Request frames: identity, empty, first sequence wanted. Anything else is ignored, as the
-    /// engines do.
+    /// Answers a request with the frames identity, empty, first sequence number. Ignores other
+    /// requests, as the engines do.
     async fn answer(&mut self, request: ZmqMessage) {
         let frames = request.into_vec();
         let [identity, delimiter, start] = frames.as_slice() else { return };
@@ -149,7 +149,7 @@ async fn bind_one(
     }
 }
 
-/// Host as written and port of a rank: the base port plus the rank, 0 stays 0.
+/// Host as configured, and port of a rank: the base port plus the rank, but 0 stays 0.
 fn rank_address<'a>(
     setting: &'static str,
     base: &'a str,

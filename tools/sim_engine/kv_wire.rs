@@ -1,4 +1,4 @@
-//! KV events as msgpack bytes, exactly as vLLM 0.33 writes them (map form, GPU medium, one
+//! KV events as MessagePack, exactly as vLLM 0.33 writes them (map form, GPU medium, a single
 //! full-attention group). Pure functions; any thread.
 
 use super::prefix_cache::{BlockHash, CacheEvent};
@@ -8,7 +8,7 @@ use rmp::encode::{
 
 pub(super) type Written = Result<(), rmp::encode::ValueWriteError<<ByteBuf as RmpWrite>::Error>>;
 
-/// One batch `[timestamp, [event...], rank]`, the third frame of a message. `unix_time_s` is
+/// Encodes a batch `[timestamp, [event...], rank]`, the third frame of a message. `unix_time_s` is
 /// seconds since 1970.
 #[must_use]
 pub fn encode_batch(
@@ -18,7 +18,7 @@ pub fn encode_batch(
     block_size_tokens: u32,
 ) -> Vec<u8> {
     let mut out = ByteBuf::new();
-    // Writing to memory cannot fail; the type cannot say so.
+    // Writing to memory cannot fail, though the type allows it.
     let _infallible: Written =
         write_batch(&mut out, unix_time_s, events, dp_rank, block_size_tokens);
     out.into_vec()
@@ -50,7 +50,7 @@ fn write_batch(
 
 fn write_stored(out: &mut ByteBuf, event: &CacheEvent, block_size_tokens: u32) -> Written {
     let CacheEvent::Stored { hashes, parent, token_ids, salt } = event else { return Ok(()) };
-    // A 16-bit map header for 11 entries: not minimal, but what this release sends.
+    // A 16-bit map header for 11 entries: not minimal, but this release sends it.
     let Ok(()) = out.write_bytes(&[0xde, 0x00, 0x0b]);
     write_pair(out, "type", "BlockStored")?;
     write_str(out, "block_hashes")?;
@@ -83,7 +83,7 @@ fn write_stored(out: &mut ByteBuf, event: &CacheEvent, block_size_tokens: u32) -
     write_pair(out, "kv_cache_spec_kind", "full_attention")
 }
 
-/// One entry a block; the salt stands at the first block of a sequence only.
+/// Writes an entry per block; only the first block of a sequence has the salt.
 fn write_extra_keys(out: &mut ByteBuf, block_count: usize, salt: Option<&str>) -> Written {
     write_str(out, "extra_keys")?;
     write_array_len(out, length(block_count))?;

@@ -1,4 +1,4 @@
-//! KV events as msgpack bytes in the map form that SGLang writes since 0.5.20. Pure functions; any
+//! KV events as MessagePack in the map form that SGLang writes since 0.5.20. Pure functions; any
 //! thread.
 
 use super::kv_wire::{Written, length, write_null, write_pair};
@@ -7,8 +7,8 @@ use rmp::encode::{
     ByteBuf, write_array_len, write_f64, write_map_len, write_sint, write_str, write_uint,
 };
 
-/// One batch `[timestamp, [event...], rank]`. `unix_time_s` is seconds since 1970. Removals that
-/// follow each other are one event, as SGLang merges them.
+/// Encodes a batch `[timestamp, [event...], rank]`. `unix_time_s` is seconds since 1970. Merges
+/// consecutive removals into an event, as SGLang does.
 #[must_use]
 pub(super) fn encode_sglang_batch(
     unix_time_s: f64,
@@ -17,7 +17,7 @@ pub(super) fn encode_sglang_batch(
     block_size_tokens: u32,
 ) -> Vec<u8> {
     let mut out = ByteBuf::new();
-    // Writing to memory cannot fail; the type cannot say so.
+    // Writing to memory cannot fail, though the type allows it.
     let _infallible: Written =
         write_batch(&mut out, unix_time_s, events, dp_rank, block_size_tokens);
     out.into_vec()
@@ -62,7 +62,7 @@ fn write_batch(
 
 fn write_stored(out: &mut ByteBuf, event: &CacheEvent, block_size_tokens: u32) -> Written {
     let CacheEvent::Stored { hashes, parent, token_ids, salt } = event else { return Ok(()) };
-    // Every event of a salted sequence names its salt.
+    // Every event of a salted sequence has the salt.
     let fields = if salt.is_empty() { 7 } else { 8 };
     write_map_len(out, fields)?;
     write_pair(out, "type", "BlockStored")?;
@@ -95,7 +95,7 @@ fn write_hashes(out: &mut ByteBuf, hashes: impl Iterator<Item = BlockHash>) -> W
     hashes.into_iter().try_for_each(|hash| write_hash(out, hash))
 }
 
-/// Hashes are signed; positive ones are written as unsigned.
+/// Writes a signed hash; positive hashes have the unsigned form.
 fn write_hash(out: &mut ByteBuf, hash: BlockHash) -> Written {
     write_sint(out, hash.0.cast_signed())?;
     Ok(())

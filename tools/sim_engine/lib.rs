@@ -1,28 +1,28 @@
 //! The simulated engine: a vLLM or SGLang server without a model, for the demo, for tests and for
-//! trying the router at home. The engine has what a router can observe:
+//! trying the router at home. The engine has all features that a router can observe:
 //!
-//! - HTTP with streaming, in the shapes of vLLM or SGLang;
+//! - HTTP with streaming, in the formats of vLLM or SGLang;
 //! - a real prefix cache of blocks, and its events on ZeroMQ;
 //! - continuous batching in time, and data-parallel ranks;
 //! - metrics;
-//! - prefill and decode apart from each other, with the waits and faults of that.
+//! - disaggregated prefill and decode, with their waits and faults.
 //!
-//! Answers are made-up words. They stay the same however the work was split.
+//! Answers are made-up words, the same for any split of the work.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `running` | the start of an engine; open this file first |
-//! | `routes` | which route leads where |
+//! | `routes` | the table of all routes |
 //! | `vllm`, `sglang`, `debug` | the routes of each wire, and routes that no real engine has |
-//! | `state` | what all routes can reach |
-//! | `encode`, `tokenizer` | text to token ids, on a thread of its own |
+//! | `state` | the state shared by all routes |
+//! | `encode`, `tokenizer` | text to token ids, on a separate thread |
 //! | `ranks`, `schedule`, `prefix_cache` | a rank: its task, its batches, its blocks |
 //! | `kv_publisher`, `kv_wire` | KV events, as each engine writes them |
 //! | `transfer` | KV between a prefill and a decode engine |
 //! | `fault`, `wire_cut` | faults on demand |
 //!
-//! Threads: one for HTTP, ranks and publishers (a `tokio` runtime of one thread) and one that
-//! tokenizes. Decisions are in `prefix_cache` and `schedule`, which know neither sockets nor
+//! Two threads: a single-threaded `tokio` runtime for HTTP, ranks and publishers, and a thread that
+//! tokenizes. Decisions are in `prefix_cache` and `schedule`, which have neither sockets nor
 //! clocks. Limits: see `config`. Unless `queued_max` is set, any number of requests may wait, as in
 //! the real engines. The engine must never be on the path of the router itself.
 

@@ -1,4 +1,4 @@
-//! The sockets on which an engine answers HTTP.
+//! Listening sockets of an engine's HTTP server.
 
 use super::config::EngineError;
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::fmt::Write;
 
-/// Every figure of every rank.
+/// Answers with the metrics of all ranks.
 pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
     let config = &state.config;
     let ranks = state.ranks.stats();
@@ -49,7 +49,7 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
 }
 
-/// What no engine tells.
+/// Metrics that no real engine has.
 fn own_series(page: &mut Page<'_>) {
     page.series(
         "gauge",
@@ -168,7 +168,7 @@ impl Page<'_> {
     }
 }
 
-/// A label value as the text format wants it.
+/// A label value with the escapes of the text format.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,24 +1,24 @@
-//! Block-level prefix cache of one rank, as vLLM's block pool keeps it. Owned by the rank's
-//! schedule, one thread, no clock, no I/O: calls come in, cache events come out.
+//! Block-level prefix cache of a rank, like vLLM's block pool. Owned by the rank's schedule, on a
+//! single thread, without clock or I/O: calls come in, cache events come out.
 //!
-//! A block is `block_size_tokens` tokens; only full blocks are cached and announced. Blocks have
+//! A block is `block_size_tokens` tokens; only full blocks are cached and reported. Blocks have
 //! reference counts; unreferenced cached blocks stay until they are evicted, least recently used
-//! first and leaves before their parents. The same content may sit in several blocks (a prompt that
-//! is an exact multiple of the block size computes its last block again each time): every copy is
-//! announced and removed on its own, so consumers count. Limit: `capacity_blocks`. It never takes a
-//! block that a live sequence holds or has reserved.
+//! first and leaves before their parents. Several blocks may have the same content (a prompt that
+//! is an exact multiple of the block size computes its last block again each time). Events report
+//! each copy by itself, so consumers count. Limit: `capacity_blocks`. The cache never takes a block
+//! that a live sequence holds or has reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Identity of a full block: hash of its tokens and of all before them. Opaque to consumers.
+/// Identity of a full block: hash of its tokens and of all tokens before. Opaque to consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
 
-/// What a cache tells the outside world, in order.
+/// Events of a cache, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
-    /// Consecutive blocks of one sequence became reusable.
+    /// Consecutive blocks of a sequence became reusable.
     Stored {
         /// The blocks, in prefix order.
         hashes: Vec<BlockHash>,
@@ -26,11 +26,10 @@ pub enum CacheEvent {
         parent: Option<BlockHash>,
         /// Tokens of all blocks.
         token_ids: Vec<u32>,
-        /// Cache salt of the sequence; empty for none. Only blocks without a parent carry it on the
-        /// wire.
+        /// Cache salt of the sequence, or empty. On the wire only blocks without a parent have it.
         salt: String,
     },
-    /// One block was evicted.
+    /// A block was evicted.
     Removed {
         /// Hash of the block that was removed.
         hash: BlockHash,
@@ -49,7 +48,7 @@ struct Block {
     idle_stamp: u64,
 }
 
-/// Blocks and tokens of one live request. Must go back through [`PrefixCache::release`].
+/// Blocks and tokens of a live request. Must go back through [`PrefixCache::release`].
 #[derive(Debug)]
 pub struct LiveSequence {
     token_ids: Vec<u32>,
@@ -60,16 +59,16 @@ pub struct LiveSequence {
     salt: String,
 }
 
-/// The cache of one rank.
+/// The cache of a rank.
 #[derive(Debug)]
 pub struct PrefixCache {
     block_size_tokens: usize,
     blocks: Vec<Block>,
-    /// Free and without content.
+    /// Free blocks without content.
     empty: Vec<BlockId>,
-    /// Free with content, oldest stamp first.
+    /// Free blocks with content, oldest stamp first.
     idle: BTreeMap<u64, BlockId>,
-    /// `None`: computed blocks are not kept for later prompts.
+    /// Blocks by hash; `None` if computed blocks are not cached for later prompts.
     by_hash: Option<BTreeSet<(BlockHash, BlockId)>>,
     next_stamp: u64,
     /// Blocks promised to live sequences for tokens they will generate.
@@ -93,7 +92,7 @@ impl PrefixCache {
         }
     }
 
-    /// The same without blocks for later prompts.
+    /// The same, but without caching blocks for later prompts.
     #[must_use]
     pub fn forgetful(mut self) -> Self {
         self.by_hash = None;
@@ -101,9 +100,9 @@ impl PrefixCache {
     }
 
     /// Takes blocks for a prompt that will grow to at most `tokens_max` tokens. Returns the
-    /// sequence and how many prompt tokens were found in the cache: whole blocks, and never the
-    /// whole prompt (its last token must be computed to get an answer). `Err` gives the prompt back
-    /// when blocks are short now; nothing changed then.
+    /// sequence and the number of cached prompt tokens: whole blocks, and never the whole prompt
+    /// (its last token must be computed to get an answer). Without enough free blocks, `Err`
+    /// returns the prompt and changes nothing.
     pub fn begin(
         &mut self,
         prompt: Vec<u32>,
@@ -139,13 +138,13 @@ impl PrefixCache {
         Ok((sequence, cached_tokens))
     }
 
-    /// The prompt is computed: its full blocks become reusable.
+    /// Makes the full blocks of a computed prompt reusable.
     pub fn prefilled(&mut self, sequence: &mut LiveSequence) {
         self.store_full_blocks(sequence);
         self.check_invariants();
     }
 
-    /// One more token is computed and takes a slot.
+    /// Adds a computed token to a sequence.
     pub fn append(&mut self, sequence: &mut LiveSequence, token_id: u32) {
         sequence.token_ids.push(token_id);
         if sequence.token_ids.len() > sequence.blocks.len() * self.block_size_tokens {
@@ -160,7 +159,7 @@ impl PrefixCache {
         self.check_invariants();
     }
 
-    /// The request is over: its blocks become evictable, the last one first.
+    /// Makes the blocks of a finished request evictable, the last block first.
     pub fn release(&mut self, sequence: LiveSequence) {
         self.reserved_blocks -= sequence.reserved_blocks;
         for id in sequence.blocks.into_iter().rev() {
@@ -169,7 +168,7 @@ impl PrefixCache {
         self.check_invariants();
     }
 
-    /// Forgets all content. `false`, and nothing happens, while a live sequence holds blocks.
+    /// Removes all content. `false`, without a change, while a live sequence holds blocks.
     pub fn clear(&mut self) -> bool {
         if self.used_blocks() > 0 {
             return false;
@@ -186,7 +185,7 @@ impl PrefixCache {
         true
     }
 
-    /// Moves out what happened since the last call, in order.
+    /// Takes the events since the last call, in order.
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         std::mem::take(&mut self.events)
     }
@@ -197,7 +196,7 @@ impl PrefixCache {
         self.blocks.len() - self.empty.len() - self.idle.len()
     }
 
-    /// Leading full blocks of a prompt that are held, also where they end with it.
+    /// Number of leading full blocks of a prompt in the cache, up to the whole prompt.
     #[must_use]
     pub fn held_blocks(&self, prompt: &[u32], salt: &str) -> usize {
         let mut last_hash = None;
@@ -209,7 +208,7 @@ impl PrefixCache {
         held.count()
     }
 
-    /// Blocks that the cache can hold.
+    /// Capacity of the cache in blocks.
     #[must_use]
     pub fn capacity_blocks(&self) -> usize {
         self.blocks.len()
@@ -259,7 +258,7 @@ impl PrefixCache {
         self.events.push(CacheEvent::Stored { hashes, parent, token_ids, salt });
     }
 
-    /// A block for new content: one without content first, else the one unused for longest.
+    /// A block for new content: a block without content, else the least recently used block.
     fn take_block(&mut self) -> Option<BlockId> {
         let id = match self.empty.pop() {
             Some(id) => id,
@@ -341,7 +340,7 @@ fn hash_block(parent: Option<BlockHash>, salt: &str, token_ids: &[u32]) -> Block
     BlockHash(xxh3_64_with_seed(&bytes, seed))
 }
 
-/// Fixed, so that equal prompts have equal hashes in every engine and run.
+/// Seed of all hashes, fixed so that equal prompts have equal hashes in every engine and run.
 const ROOT_SEED: u64 = 0x666f_7265_6261_7901;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Ids that an engine makes up, new each time. The only place of the crate that no seed repeats.
+//! Random ids of an engine. The only code of the crate that a seed does not make repeatable.
 
 /// Any number of 64 bits.
 pub(super) fn random_u64() -> u64 {

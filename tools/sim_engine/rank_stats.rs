@@ -1,11 +1,11 @@
-//! What a rank tells of itself.
+//! Statistics of a rank.
 
-/// Counters and gauges of one rank.
+/// Counters and gauges of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankStats {
-    /// Requests by what became of them.
+    /// Requests by state and outcome.
     pub requests: RequestCounts,
-    /// Tokens by where their KV came from.
+    /// Tokens by the source of their KV.
     pub tokens: TokenCounts,
     /// Blocks held by running requests.
     pub used_blocks: usize,
@@ -22,17 +22,17 @@ pub struct RequestCounts {
     pub running: usize,
     /// Requests that wait for a place in the batch.
     pub waiting: usize,
-    /// Finished prefills whose blocks are held for a decode that has not taken them.
+    /// Finished prefills that hold their blocks for a decode.
     pub held: usize,
-    /// Most requests that were running or waiting at one time.
+    /// Most requests that were running or waiting at the same time.
     pub in_flight_peak: usize,
-    /// Requests that came, refused ones included.
+    /// Received requests, with refused requests.
     pub received: u64,
     /// Requests that were refused because too many waited.
     pub refused: u64,
     /// Requests that ran to their end.
     pub finished: u64,
-    /// Requests whose client left.
+    /// Requests that ended because their client left.
     pub aborted: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct TokenCounts {
     pub queried: u64,
     /// Prompt tokens found in the cache.
     pub hit: u64,
-    /// Prompt tokens whose KV was computed elsewhere.
+    /// Prompt tokens with KV from another engine.
     pub external: u64,
     /// Tokens that were generated.
     pub generated: u64,

@@ -1,15 +1,15 @@
-//! The ranks' time: the clock's, less what they were made to stand still for.
+//! The time of the ranks: the clock's time minus all stalls.
 
 use forebay_base::{Clock, NanosSinceStart};
 use std::time::Duration;
 
-/// Time that can stand still.
+/// A clock that can stall.
 #[derive(Debug)]
 pub(super) struct RankTime {
     clock: Clock,
-    /// Time that the ranks did not have, up to the end of the last standstill.
+    /// Duration of all stalls, up to the end of the last stall.
     lost_ns: u64,
-    /// By the clock, when the last standstill ends.
+    /// End of the last stall, by the clock.
     stands_until: NanosSinceStart,
 }
 
@@ -18,17 +18,17 @@ impl RankTime {
         Self { clock, lost_ns: 0, stands_until: NanosSinceStart(0) }
     }
 
-    /// The ranks' time now.
+    /// The present time of the ranks.
     pub(super) fn now(&self) -> NanosSinceStart {
         self.at(self.clock.now())
     }
 
-    /// From now on the ranks stand still for that long.
+    /// Stalls the ranks for that long from now on.
     pub(super) fn stand_still(&mut self, time: Duration) {
         self.stand_still_at(self.clock.now(), time);
     }
 
-    /// By the clock, how long until the ranks' time is that late.
+    /// Duration by the clock until the ranks' time is `at`.
     pub(super) fn until(&self, at: NanosSinceStart) -> Duration {
         Duration::from_nanos(at.0.saturating_add(self.lost_ns).saturating_sub(self.clock.now().0))
     }

@@ -1,6 +1,6 @@
-//! The ranks' task: owns the schedule of every rank, turns real time into virtual time, hands
-//! tokens to the requests that wait for them and cache events to the publishers. One task on the
-//! engine's runtime; everything else talks to it through [`RanksHandle`].
+//! The task of the ranks: owns the schedule of every rank, turns real time into virtual time, and
+//! sends tokens to the waiting requests and cache events to the publishers. A single task on the
+//! engine's runtime; other code sends commands through [`RanksHandle`].
 
 use super::prefix_cache::CacheEvent;
 use super::random_id::random_u64;
@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// request's answer.
 pub(super) type StepSink = mpsc::UnboundedSender<TokenStep>;
 
-/// Batches waiting for a publisher. When full the rank stands still, as in the real engine.
+/// Batches waiting for a publisher. When full, the rank stalls, as in the real engine.
 pub(super) type BatchSink = mpsc::Sender<Vec<CacheEvent>>;
 
 enum RankCommand {
@@ -57,21 +57,21 @@ pub(super) struct Submitted {
     pub(super) guard: AbortOnDrop,
 }
 
-/// Talks to the ranks' task. Cheap to clone; the task ends with the last clone.
+/// Handle of the ranks' task. Cheap to clone; the task ends with the last clone.
 #[derive(Clone, Debug)]
 pub(super) struct RanksHandle {
     commands: mpsc::Sender<RankCommand>,
-    /// Unbounded by type, because it is used while dropping; each request sends at most one.
+    /// Unbounded by type, because dropping uses it; each request sends at most 1 message.
     aborts: mpsc::UnboundedSender<RequestId>,
     stats: watch::Receiver<Vec<RankStats>>,
 }
 
-/// Takes a request back out of its rank when dropped; of a finished prefill it frees the blocks.
+/// Removes a request from its rank when dropped; for a finished prefill, frees the blocks.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop {
     request: RequestId,
     aborts: mpsc::UnboundedSender<RequestId>,
-    /// Set once the last token is out: there is nothing left to abort.
+    /// Set after the last token, when there is nothing left to abort.
     pub(super) finished: bool,
 }
 
@@ -85,7 +85,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl RanksHandle {
-    /// Starts the task on the current runtime. `publishers` is empty or one a rank.
+    /// Starts the task on the current runtime. `publishers` is empty, or has an entry per rank.
     #[must_use]
     pub(super) fn start(
         clock: Clock,
@@ -108,7 +108,7 @@ impl RanksHandle {
         Self { commands, aborts, stats }
     }
 
-    /// Gives a request to a rank, or to the least busy one. Its tokens come out of `steps`.
+    /// Submits a request to a rank, or to the least busy rank. Its tokens come out of `steps`.
     pub(super) async fn submit(
         &self,
         dp_rank: Option<usize>,
@@ -116,7 +116,7 @@ impl RanksHandle {
         steps: StepSink,
     ) -> Result<Submitted, NotRun> {
         let request = RequestId(random_u64());
-        // Made first: a client that leaves while this waits must not leave the request behind.
+        // Created first, so that a client that leaves during the wait also removes the request.
         let mut guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
         let (taken, answer) = oneshot::channel();
         let command = RankCommand::Submit { request, dp_rank, work, steps, taken };
@@ -128,27 +128,27 @@ impl RanksHandle {
         Err(NotRun::Refused)
     }
 
-    /// All ranks stand still for that time, as an engine that hangs: requests are taken and nothing
-    /// comes out.
+    /// Stalls all ranks for that time, like an engine that hangs: requests are accepted, but no
+    /// tokens come out.
     pub(super) async fn stall(&self, time: Duration) {
         let _stopping = self.commands.send(RankCommand::Stall { time }).await;
     }
 
-    /// Empties the caches of all ranks; `false` if one is in use.
+    /// Empties the caches of all ranks; `false` if a cache is in use.
     pub(super) async fn clear_caches(&self) -> bool {
         let (done, answer) = oneshot::channel();
         let sent = self.commands.send(RankCommand::ClearCaches { done }).await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// Leading full blocks of a prompt that each rank holds; empty when the engine is stopping.
+    /// Number of leading full blocks of a prompt on each rank; empty when the engine is stopping.
     pub(super) async fn held_blocks(&self, prompt: Vec<u32>, salt: String) -> Vec<usize> {
         let (done, answer) = oneshot::channel();
         let sent = self.commands.send(RankCommand::Held { prompt, salt, done }).await;
         if sent.is_ok() { answer.await.unwrap_or_default() } else { Vec::new() }
     }
 
-    /// Figures of every rank after the last thing that happened.
+    /// Figures of every rank after its last change.
     #[must_use]
     pub(super) fn stats(&self) -> Vec<RankStats> {
         self.stats.borrow().clone()
@@ -184,7 +184,7 @@ impl RanksTask {
         }
     }
 
-    /// Brings everything up to now; returns the time until there is more to do.
+    /// Advances all ranks to now; returns the time until the next event.
     async fn turn(&mut self) -> Option<Duration> {
         let now = self.time.now();
         for rank in &mut self.ranks {
@@ -266,7 +266,7 @@ impl RanksTask {
                     rank.abort(now, request);
                 }
             }
-            // Finished; if it was a prefill, one of the ranks holds its blocks.
+            // A finished request; for a prefill, some rank holds its blocks.
             None => drop(self.ranks.iter_mut().any(|rank| rank.let_go(now, request))),
         }
     }
@@ -279,5 +279,5 @@ async fn sleep_or_wait(wake: Option<Duration>) {
     }
 }
 
-/// Requests between HTTP and the ranks. Full: HTTP waits.
+/// Requests between HTTP and the ranks. When full, HTTP waits.
 const COMMANDS_MAX: usize = 1_024;

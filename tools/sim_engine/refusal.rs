@@ -1,9 +1,8 @@
-//! How an engine refuses what it has no room for. Plain words; what they look like on the wire is
-//! in `vllm::refused`.
+//! Forms of refusals by a full engine, as names; `vllm::refused` has the bytes.
 
 use std::str::FromStr;
 
-/// Whose refusal it is.
+/// Form of an engine's refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineRefusal {
     /// vLLM with `--max-num-queued-reqs`: 503 without Retry-After.

@@ -1,4 +1,4 @@
-//! The routes of an engine: those of its wire, and those that every engine has.
+//! The routes of an engine: routes of its wire, and routes that every engine has.
 
 use super::config::EngineWire;
 use super::metrics::metrics;
@@ -10,7 +10,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 
-/// Routes of the engine's own port, with those of its registry.
+/// Routes of the engine's own port, with the routes of its registry.
 pub(super) fn routes(state: EngineState, registry: RegistryState) -> Router {
     let own = match state.config.wire {
         EngineWire::Vllm => vllm::routes(),
@@ -24,7 +24,7 @@ pub(super) fn routes(state: EngineState, registry: RegistryState) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-/// Routes of a registry that has a port of its own.
+/// Routes of a registry on a separate port.
 pub(super) fn registry_routes(registry: RegistryState) -> Router {
     transfer::routes(registry)
         .route("/health", get(|| async { "OK" }))

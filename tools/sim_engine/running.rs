@@ -1,4 +1,4 @@
-//! Starts and stops an engine: opens its sockets, builds its parts, keeps its thread. Called by the
+//! Starts and stops an engine: opens its sockets, builds its parts, owns its thread. Called by the
 //! command line, the demo and tests.
 
 use super::aborts::Aborts;
@@ -35,8 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug)]
 pub struct Engine;
 
-/// Tokenizer and chat template, which engines can share: loading them takes longer than all the
-/// rest.
+/// Tokenizer and chat template. Engines can share them, because loading takes most of a start.
 #[derive(Clone, Debug)]
 pub struct EngineText {
     tokenizer: Arc<Tokenizer>,
@@ -44,7 +43,7 @@ pub struct EngineText {
 }
 
 impl EngineText {
-    /// Of a model folder, or the built-in ones.
+    /// Loads the text of a model folder, or the built-in text.
     pub fn load(model_dir: Option<&Path>) -> Result<Self, EngineError> {
         let (tokenizer, chat) = match model_dir {
             Some(dir) => (Tokenizer::from_model_dir(dir), ChatText::from_model_dir(dir)),
@@ -74,14 +73,14 @@ pub struct EngineHandle {
 }
 
 impl Engine {
-    /// Starts an engine on a thread of its own; returns once it answers.
+    /// Starts an engine on a separate thread; returns once it answers.
     pub fn start(config: EngineConfig) -> Result<EngineHandle, EngineError> {
         config.check()?;
         let text = EngineText::load(config.model_dir.as_deref())?;
         Self::start_with(config, text)
     }
 
-    /// The same with a tokenizer that is loaded already, whatever `model_dir` says.
+    /// The same with a loaded tokenizer; ignores `model_dir`.
     pub fn start_with(config: EngineConfig, text: EngineText) -> Result<EngineHandle, EngineError> {
         let (stop, stopped) = oneshot::channel::<()>();
         let (ready, answer) = sync_channel(1);
@@ -103,13 +102,13 @@ impl Engine {
 }
 
 impl EngineHandle {
-    /// Address on which HTTP is answered.
+    /// Address of the HTTP server.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Port where decode engines ask for KV: the port of HTTP, unless the registry has its own.
+    /// Port for KV requests of decode engines: the port of HTTP, unless the registry has its own.
     #[must_use]
     pub fn registry_port(&self) -> u16 {
         self.registry_port
@@ -127,7 +126,7 @@ impl EngineHandle {
         self.kv_sources.first().map(|source| source.endpoint.replace("//*:", "//127.0.0.1:"))
     }
 
-    /// Where each rank publishes; empty without KV events.
+    /// Endpoints of each rank's publisher; empty without KV events.
     #[must_use]
     pub fn kv_sources(&self) -> &[KvEndpoints] {
         &self.kv_sources
@@ -139,7 +138,7 @@ impl EngineHandle {
         self.ranks.stats()
     }
 
-    /// Stops at once, as a process that is killed: open answers end in the middle, sockets are
+    /// Stops at once, like a killed process: open answers end in the middle, and all sockets are
     /// closed on return.
     pub fn stop(mut self) {
         self.stop_and_join();
@@ -217,12 +216,12 @@ fn run_until(
         }
         Ok(())
     });
-    // Do not wait for connections: stopping means now.
+    // Do not wait for connections, because the engine stops at once.
     runtime.shutdown_background();
     outcome
 }
 
-/// Everything behind the sockets of HTTP.
+/// Starts all parts of the engine behind its HTTP sockets.
 async fn start_parts(
     mut config: EngineConfig,
     text: EngineText,
@@ -255,8 +254,8 @@ async fn start_parts(
     })
 }
 
-/// Only engines that hand KV over have a registry; the others would be in the way of one on the
-/// same machine.
+/// Listener of the registry. Only engines with a KV transfer have a registry, so that other engines
+/// do not occupy its port on the same machine.
 async fn registry_listener(config: &EngineConfig) -> Result<Option<TcpListener>, EngineError> {
     match config.transfer.bootstrap_port {
         Some(port) if config.role == EngineRole::Prefill => {
@@ -276,7 +275,7 @@ fn log_times(path: &Path) -> Result<TimesLog, EngineError> {
 async fn start_ranks(
     config: &EngineConfig,
 ) -> Result<(RanksHandle, Vec<KvEndpoints>), EngineError> {
-    // An SGLang decode engine has its radix cache turned off, and nothing to tell.
+    // An SGLang decode engine has its radix cache turned off, and no events to publish.
     let has_none = config.wire == EngineWire::Sglang && config.role == EngineRole::Decode;
     let is_silent = has_none || !config.prefix_caching;
     let mut publishers = Vec::new();
@@ -295,7 +294,7 @@ async fn start_ranks(
             cache = cache.forgetful();
         }
         if config.wire == EngineWire::Sglang {
-            // Its first event says that the cache is empty.
+            // The first event reports the empty cache.
             cache.clear();
         }
         RankSchedule::new(config.pace(), cache)
@@ -304,8 +303,8 @@ async fn start_ranks(
     Ok((RanksHandle::start(Clock::start(), ranks, publishers), sources))
 }
 
-/// A publisher for each rank, if events are wanted. SGLang tells the first rank's port only, so the
-/// others' must follow it, also where the system chose the first.
+/// Binds a publisher for each rank, if events are configured. SGLang only reports the first rank's
+/// port, so the other ports must follow it, also where the system chose the first port.
 async fn bind_publishers(
     config: &EngineConfig,
 ) -> Result<Vec<(KvPublisher, KvEndpoints)>, EngineError> {
@@ -348,7 +347,7 @@ async fn bind_publishers(
     }
 }
 
-/// Times that ports in a row are looked for.
+/// Attempts to find consecutive free ports.
 const IN_ROW_TRIES: u32 = 16;
-/// Batches between a rank and its publisher. Full: the rank stands still.
+/// Batches between a rank and its publisher. When full, the rank stalls.
 const BATCHES_MAX: usize = 10_000;

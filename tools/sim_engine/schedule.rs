@@ -1,14 +1,14 @@
-//! Continuous batching of one rank in virtual time. Owned by the ranks' task; reads no clock and
-//! does no I/O: calls bring the time, finished tokens and cache events come out.
+//! Continuous batching of a rank in virtual time. Owned by the ranks' task; reads no clock and does
+//! no I/O: calls pass the time, finished tokens and cache events come out.
 //!
-//! Model: requests wait in arrival order; one prefill runs at a time and takes (prompt tokens not
-//! in the cache) / (prefill rate); then every running request yields one token per inter-token
+//! Model: requests wait in arrival order. A single prefill runs at a time and takes (prompt tokens
+//! not in the cache) / (prefill rate); then every running request yields a token per inter-token
 //! latency. At most `concurrency_max` requests run. A request starts only when the blocks of its
-//! prompt and of its whole answer are free, so nothing is ever preempted.
+//! prompt and of its whole answer are free, so no request is ever preempted.
 //!
-//! Disaggregated work comes in halves ([`LegPart`]): a prefill ends with its first token and its
-//! blocks stay held until `let_go`. A decode brings its prompt's KV along and computes nothing of
-//! the prompt.
+//! Disaggregated requests have two legs ([`LegPart`]): a prefill ends with its first token, and
+//! holds its blocks until `let_go`. A decode starts with the KV of its prompt and computes no
+//! prompt tokens.
 
 use super::prefix_cache::{CacheEvent, LiveSequence, PrefixCache};
 use super::rank_stats::{RankStats, RequestCounts};
@@ -16,24 +16,24 @@ use forebay_base::NanosSinceStart;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-/// Names one request inside an engine.
+/// Id of a request inside an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// How fast a rank works.
+/// Speed and limits of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct EnginePace {
-    /// Requests that run at the same time; further ones wait.
+    /// Requests that run at the same time; further requests wait.
     pub concurrency_max: usize,
-    /// Requests that may wait for a place; further ones are refused. `None`: without limit.
+    /// Requests that may wait; further requests are refused. `None` is without limit.
     pub queued_max: Option<usize>,
     /// Prompt tokens computed per second.
     pub prefill_tokens_per_s: f64,
-    /// Time from one token of a request to its next.
+    /// Time between two tokens of a request.
     pub inter_token: Duration,
 }
 
-/// How much of a request a rank does.
+/// Part of a request that a rank computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LegPart {
     /// The prompt and the whole answer.
@@ -41,24 +41,24 @@ pub enum LegPart {
     Whole,
     /// The prompt and the first token; the blocks are held until [`RankSchedule::let_go`].
     Prefill,
-    /// What follows the prompt, whose KV was computed elsewhere and is here already.
+    /// The answer, with the prompt's KV from another engine.
     Decode,
 }
 
-/// One request as the rank sees it.
+/// A request to a rank.
 #[derive(Debug)]
 pub struct Work {
     /// Token ids of the prompt; not empty.
     pub prompt: Vec<u32>,
-    /// Answer it will give; not empty.
+    /// Token ids of the answer; not empty.
     pub output: Vec<u32>,
-    /// Cache salt, empty for none.
+    /// Cache salt, or empty without a salt.
     pub salt: String,
-    /// What of it is to be done here.
+    /// Part of the request for this rank.
     pub part: LegPart,
 }
 
-/// One token that left the rank.
+/// A token from the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenStep {
     /// The request that gets the token.
@@ -87,7 +87,7 @@ struct Prefill {
     running: RunningRequest,
 }
 
-/// State of one rank.
+/// State of a rank.
 #[derive(Debug)]
 pub struct RankSchedule {
     pace: EnginePace,
@@ -101,7 +101,7 @@ pub struct RankSchedule {
 }
 
 impl RankSchedule {
-    /// A rank without requests, over this cache.
+    /// A rank without requests, with this cache.
     #[must_use]
     pub fn new(pace: EnginePace, cache: PrefixCache) -> Self {
         Self {
@@ -141,8 +141,8 @@ impl RankSchedule {
         true
     }
 
-    /// The client left: the request's blocks and its place in the batch are free at once. `false`
-    /// if unknown.
+    /// Aborts a request after its client left, and frees its blocks and its place in the batch at
+    /// once. `false` if unknown.
     pub fn abort(&mut self, now: NanosSinceStart, request: RequestId) -> bool {
         let found = self.remove(request);
         if found {
@@ -162,7 +162,7 @@ impl RankSchedule {
         true
     }
 
-    /// Brings the rank to `now`; pushes every token that became due, in order of time.
+    /// Advances the rank to `now`; pushes every token that became due, in order of time.
     pub fn advance(&mut self, now: NanosSinceStart, steps: &mut Vec<TokenStep>) {
         while let Some(at) = self.next_wake().filter(|at| *at <= now) {
             if self.prefill.as_ref().is_some_and(|prefill| prefill.ends_at == at) {
@@ -175,7 +175,7 @@ impl RankSchedule {
         self.check_invariants();
     }
 
-    /// When the next token is due; `None` when idle.
+    /// Time of the next token; `None` when idle.
     #[must_use]
     pub fn next_wake(&self) -> Option<NanosSinceStart> {
         let prefill = self.prefill.as_ref().map(|prefill| prefill.ends_at);
@@ -198,7 +198,7 @@ impl RankSchedule {
         self.cache.held_blocks(prompt, salt)
     }
 
-    /// Forgets the cache's content; `false` while requests hold blocks.
+    /// Empties the cache; `false` while requests hold blocks.
     pub fn clear_cache(&mut self) -> bool {
         self.cache.clear()
     }
@@ -313,8 +313,8 @@ impl RankSchedule {
             }
             return;
         }
-        // From the moment the token was due, not from now: a late wake-up must not slow the rank
-        // down.
+        // From the time at which the token was due, not from now, so that a late wake-up does not
+        // slow the rank down.
         let due = at.plus(self.pace.inter_token);
         self.due.insert(request, due);
         self.decoding.insert((due, request), running);

@@ -1,4 +1,4 @@
-//! What the routes of an engine share, whichever wire it speaks.
+//! State that the routes of an engine share, for both wires.
 
 use super::aborts::Aborts;
 use super::config::EngineConfig;
@@ -12,12 +12,12 @@ use super::transfer::{KvSeeker, TransferTable};
 use forebay_base::Clock;
 use std::sync::Arc;
 
-/// What every route can reach. Cheap to clone.
+/// State of all routes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct EngineState {
     pub(super) config: Arc<EngineConfig>,
     pub(super) place: EnginePlace,
-    /// Started with the engine.
+    /// Clock since the start of the engine.
     pub(super) clock: Clock,
     pub(super) encode: EncodeHandle,
     pub(super) ranks: RanksHandle,
@@ -26,12 +26,12 @@ pub(super) struct EngineState {
     pub(super) faults: Faults,
 }
 
-/// Where the engine can be reached, and since when.
+/// Ports and endpoints of the engine.
 #[derive(Clone, Debug)]
 pub(super) struct EnginePlace {
-    /// Where requests are taken.
+    /// Port of the HTTP server.
     pub(super) http_port: u16,
-    /// Where decode engines ask.
+    /// Port for KV requests of decode engines.
     pub(super) registry_port: u16,
     pub(super) kv_sources: Arc<[KvEndpoints]>,
     pub(super) started_s: u64,
@@ -40,13 +40,13 @@ pub(super) struct EnginePlace {
 /// Both ends of transfers of KV.
 #[derive(Clone, Debug)]
 pub(super) struct TransferEnds {
-    /// What is offered to decode engines, and of a decode engine what it waits for.
+    /// Offers to decode engines; in a decode engine, transfers that it waits for.
     pub(super) offers: TransferTable,
-    /// Asks prefill engines for what they offer.
+    /// Client for the offers of prefill engines.
     pub(super) seeker: KvSeeker,
 }
 
-/// What is counted, written down and ordered of requests.
+/// Counters, time log and aborts of requests.
 #[derive(Clone, Debug)]
 pub(super) struct RequestTracking {
     pub(super) tally: EngineTally,
@@ -55,7 +55,7 @@ pub(super) struct RequestTracking {
 }
 
 impl EngineState {
-    /// A request is here, if such are written down.
+    /// Starts the time log of a request, if configured.
     pub(super) fn times(&self) -> Timed {
         self.requests
             .times

@@ -1,28 +1,28 @@
-//! Counts of requests over all ranks, for `/metrics`: what is open, what ended otherwise than by
-//! its last token.
+//! Counts of requests over all ranks, for `/metrics`: open requests, and requests that ended before
+//! their last token.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Requests by what became of them.
+/// Requests by state and outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EngineCounts {
-    /// Requests that are being served, also while they wait for their other half. Each answer of
-    /// several counts.
+    /// Requests in service, also while they wait for their other leg. Each answer of several
+    /// counts.
     pub(super) open: usize,
     /// Requests that were aborted by id, or because their client had left.
     pub(super) aborted: u64,
-    /// Requests that failed: no KV came, no decode took theirs, no room in the queue.
+    /// Requests that failed: no KV arrived, no decode took their KV, or the queue was full.
     pub(super) failed: u64,
-    /// Prefills whose KV no decode took in time.
+    /// Prefills with KV that no decode took in time.
     pub(super) expired: u64,
 }
 
-/// Counts. Cheap to clone.
+/// Shared counters. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EngineTally(Arc<watch::Sender<EngineCounts>>);
 
-/// One open request; counted until it is dropped.
+/// An open request; counted until dropped.
 #[derive(Debug)]
 pub(super) struct OpenRequest(EngineTally);
 

@@ -1,5 +1,5 @@
-//! A line for each request, for tools that look at how an engine's places are used: when its
-//! request was there, when its answer was, and what the other half of it is called.
+//! A line for each request, for tools that analyze the use of an engine's slots: times of the
+//! request and of its answer, and the id shared with its other leg.
 
 use super::config::EngineRole;
 use super::unix_time::unix_time;
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The file. Lines `received_ns ended_ns outcome first_ns role meeting`, in the order of the ends;
-/// times are those of Unix, but never jump. `first_ns` is the first byte of the answer's body,
-/// `meeting` the room or transfer; `-` for none.
+/// Unix times, but monotonic. `first_ns` is the first byte of the answer's body, `meeting` the room
+/// or transfer; `-` is absent.
 #[derive(Clone, Debug)]
 pub(super) struct TimesLog {
     file: Arc<File>,
@@ -19,7 +19,7 @@ pub(super) struct TimesLog {
     started_unix_ns: u64,
 }
 
-/// One request; writes its line when dropped. Does nothing where no file is wanted.
+/// A request, which writes its line when dropped. Does nothing without a file.
 #[derive(Debug)]
 pub(super) struct Timed(Option<TimedLine>);
 
@@ -34,13 +34,13 @@ struct TimedLine {
 }
 
 impl TimesLog {
-    /// Starts the file anew.
+    /// Creates or truncates the file.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let started_unix_ns = u64::try_from(unix_time().as_nanos()).unwrap_or(u64::MAX);
         Ok(Self { file: Arc::new(File::create(path)?), clock: Clock::start(), started_unix_ns })
     }
 
-    /// A request is here.
+    /// Records the arrival of a request.
     pub(super) fn received(&self, role: EngineRole) -> Timed {
         let log = self.clone();
         let received_ns = self.now_ns();
@@ -56,20 +56,19 @@ impl TimesLog {
 }
 
 impl Timed {
-    /// Of a request whose times are not written down.
+    /// A request without a time log.
     pub(super) fn unwanted() -> Self {
         Self(None)
     }
 
-    /// The first byte of the answer's body goes out.
+    /// Records the first byte of the answer's body.
     pub(super) fn first_byte(&mut self) {
         if let Some(line) = &mut self.0 {
             line.first_ns.get_or_insert_with(|| line.log.now_ns());
         }
     }
 
-    /// Name of what this and the other half of the request meet by. Cut to what a line has room
-    /// for.
+    /// Sets the id shared with the other leg of the request, cut to the room in a line.
     pub(super) fn meets_at(&mut self, name: impl AsRef<str>) {
         let word = name.as_ref().split_whitespace().next().unwrap_or_default();
         if let Some(line) = &mut self.0 {
@@ -77,7 +76,7 @@ impl Timed {
         }
     }
 
-    /// The last token is out, or the request was refused.
+    /// Records the last token, or the refusal of the request.
     pub(super) fn ended(&mut self, outcome: &'static str) {
         if let Some(line) = &mut self.0 {
             line.ended.get_or_insert((line.log.now_ns(), outcome));
@@ -97,7 +96,7 @@ impl Drop for TimedLine {
         let meeting = self.meeting.as_deref().filter(|name| !name.is_empty()).unwrap_or("-");
         let received = self.received_ns;
         let line = format!("{received} {ended} {outcome} {first} {role} {meeting}\n");
-        // One write a line; a full disk costs the tool its figures, not the engine its requests.
+        // A single write per line. On a full disk the tool loses figures, but requests continue.
         let _disk_full = (&*self.log.file).write_all(line.as_bytes());
     }
 }

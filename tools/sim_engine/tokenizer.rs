@@ -1,6 +1,6 @@
-//! The engine's tokenizer: any `tokenizer.json`, or a small built-in one, and the words of which
-//! answers are made. Immutable after loading, shared by reference. Encoding is slow (milliseconds
-//! for long prompts) and belongs on the encode thread; everything else is cheap.
+//! The engine's tokenizer: any `tokenizer.json`, or a small built-in tokenizer, and the words of
+//! answers. Immutable after loading, shared by reference. Encoding is slow (milliseconds for long
+//! prompts) and belongs on the encode thread; all other calls are cheap.
 
 use ahash::AHashMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub enum TokenizerError {
     Read {
         /// Path of the file.
         path: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The library refuses the file or a text.
@@ -30,17 +30,16 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: Inner,
-    /// Added tokens that always split the text, longest first; empty when splitting there is not
-    /// exact.
+    /// Added tokens that always split the text, longest first; empty when splitting is not exact.
     splitters: Vec<(String, u32)>,
-    /// Distinct first bytes of the splitters; one or two in practice.
+    /// Distinct first bytes of the splitters; 1 or 2 in practice.
     splitter_starts: Vec<u8>,
     words: AHashMap<u32, Box<str>>,
     first_words: Vec<u32>,
     next_words: Vec<u32>,
 }
 
-/// A part of a text that is tokenized on its own.
+/// A part of a text that is tokenized by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextSegment<'a> {
     /// An added token, by its id.
@@ -75,7 +74,7 @@ impl Tokenizer {
     pub fn from_json(text: &str) -> Result<Self, TokenizerError> {
         let mut inner: Inner =
             text.parse().map_err(|error| TokenizerError::Library(format!("{error}")))?;
-        // Padding and truncation are the training pipeline's; servers use neither.
+        // Padding and truncation are for training; servers use neither.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| TokenizerError::Library(error.to_string()))?;
         let splitters = splitters(&inner);
@@ -99,14 +98,15 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Token ids of a text. `special` adds what the tokenizer puts around a whole prompt (BOS).
+    /// Token ids of a text. `special` adds the tokenizer's tokens around a whole prompt (BOS).
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self.inner.encode_fast(text, special);
         let encoding = encoding.map_err(|error| TokenizerError::Library(error.to_string()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Parts of a text whose token ids, one after the other, are the text's (without BOS).
+    /// Splits a text into parts. The joined token ids of the parts are the ids of the text (without
+    /// BOS).
     pub fn segments<'a>(&self, text: &'a str, mut each: impl FnMut(TextSegment<'a>)) {
         let mut rest = text;
         while let Some((offset, length, id)) = self.next_splitter(rest) {
@@ -128,13 +128,13 @@ impl Tokenizer {
         self.inner.decode(ids, false).unwrap_or_default()
     }
 
-    /// A token as the vocabulary spells it.
+    /// The spelling of a token in the vocabulary.
     #[must_use]
     pub fn spelling(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
 
-    /// Ids are below this.
+    /// Bound above all token ids.
     #[must_use]
     pub fn vocabulary_size(&self) -> usize {
         self.inner.get_vocab_size(true)
@@ -231,7 +231,7 @@ impl Tokenizer {
     }
 }
 
-/// Added tokens that the library cuts out before anything else looks at the text.
+/// Added tokens that the library splits off first.
 fn splitters(inner: &Inner) -> Vec<(String, u32)> {
     let added = inner.get_added_tokens_decoder();
     if added.values().any(|token| token.lstrip || token.rstrip || token.single_word) {

@@ -1,4 +1,4 @@
-//! Time of day, for what engines write in answers, events and logs.
+//! Time of day, for answers, events and logs of engines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Connections that can be made to break at a byte of an answer, and a listener that can be deaf
+//! Connections that break at a byte of an answer on demand, and a listener that can close its port
 //! for a while. Without a fault they are plain TCP.
 
 use super::fault::{FaultAt, FaultPlan, Faults};
@@ -16,12 +16,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Breaks the connection on which a request came. Cheap to clone.
+/// Breaks the connection of a request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Scissors(Arc<watch::Sender<Option<FaultPlan>>>);
 
 impl Scissors {
-    /// The answer that is written next breaks off as planned.
+    /// Cuts the next answer as planned.
     pub(super) fn cut(&self, plan: FaultPlan) {
         self.0.send_replace(Some(plan));
     }
@@ -33,7 +33,7 @@ impl Connected<IncomingStream<'_, CutListener>> for Scissors {
     }
 }
 
-/// Listens unless it is deaf.
+/// A listener that can close its port.
 #[derive(Debug)]
 pub(super) struct CutListener {
     addr: SocketAddr,
@@ -48,7 +48,7 @@ impl CutListener {
         Ok(Self { addr, inner: Some(inner), clock, changes: faults.watch() })
     }
 
-    /// Time for which the port is to stay closed.
+    /// Time until the port opens again.
     fn deafness(&mut self) -> Duration {
         let until = self.changes.borrow_and_update().deaf_until;
         Duration::from_nanos(until.0.saturating_sub(self.clock.now().0))
@@ -82,7 +82,7 @@ impl Listener for CutListener {
                     return (CutStream::new(stream), addr);
                 }
                 changed = self.changes.changed() => if changed.is_err() {
-                    // No faults can be planned any more.
+                    // The plan is gone, so there are no further faults.
                     let (stream, addr) = Listener::accept(listener).await;
                     return (CutStream::new(stream), addr);
                 },
@@ -104,11 +104,11 @@ pub(super) struct CutStream {
     progress: CutProgress,
 }
 
-/// How far the answer that is to be cut has been written.
+/// Progress of the answer that will be cut.
 #[derive(Clone, Copy, Debug, Default)]
 struct CutProgress {
     head_bytes: usize,
-    /// Of the four bytes that end a head, how many were the last ones.
+    /// Number of last bytes that match the four bytes at the end of a head.
     end_bytes: usize,
     body_bytes: usize,
 }
@@ -147,7 +147,7 @@ impl CutProgress {
         self.end_bytes = if fits { self.end_bytes + 1 } else { usize::from(byte == b'\r') };
     }
 
-    /// Nothing more may be written.
+    /// True if no further byte may be written.
     fn is_over(self, plan: &FaultPlan) -> bool {
         self.allowed(plan, b"x") == 0
     }
@@ -212,8 +212,7 @@ impl AsyncWrite for CutStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Between head and body nothing is written for a while, but a flush tells that the head is
-        // out.
+        // Between head and body there may be no write for a while, but a flush follows the head.
         let is_cut =
             |plan: FaultPlan| plan.at != FaultAt::BeforeHead && self.progress.is_over(&plan);
         if self.planned().is_some_and(is_cut) {

@@ -1,12 +1,12 @@
-//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer meet a fault.
+//! `POST /debug/fault {"at":"mid_body","count":3}`: the next requests for an answer get a fault.
 //! Not part of any engine's interface.
 //!
 //! | field | default | meaning |
 //! |---|---|---|
 //! | `at` | | the fault: a value of [`FaultAt`], in snake case |
-//! | `count` | 1 | requests that meet the fault; 0 ends what was planned |
+//! | `count` | 1 | requests that get the fault; 0 cancels the plan |
 //! | `body_bytes` | 20 | bytes of the body that go out before `mid_body` cuts |
-//! | `ms` | 1000 | `connect`: for so long the port is closed |
+//! | `ms` | 1000 | `connect`: time for which the port is closed |
 //!
 //! While the port is closed, connections that are open end with their next request.
 
@@ -50,7 +50,7 @@ fn ms_default() -> u64 {
     1_000
 }
 
-/// Plans a fault in place of the one that was planned; answers with the plan.
+/// Replaces the planned fault; answers with the plan.
 pub(super) async fn plan(
     State(state): State<EngineState>,
     bytes: Bytes,
@@ -66,12 +66,12 @@ pub(super) async fn plan(
     Ok(Json(state.faults.current()))
 }
 
-/// `GET /debug/fault`: what is planned, and how many requests met a fault.
+/// `GET /debug/fault`: the plan, and the number of requests with a fault so far.
 pub(super) async fn planned(State(state): State<EngineState>) -> Json<FaultPlan> {
     Json(state.faults.current())
 }
 
-/// Lets requests for an answer meet what is planned.
+/// Applies the planned fault to requests for an answer.
 pub(crate) async fn meet_fault(
     State(state): State<EngineState>,
     ConnectInfo(scissors): ConnectInfo<Scissors>,
@@ -94,7 +94,7 @@ pub(crate) async fn meet_fault(
             scissors.cut(plan);
             StatusCode::OK.into_response()
         }
-        // Until the client leaves. Its line in the log of times says so.
+        // Until the client leaves, as its line in the time log shows.
         FaultAt::Hang => std::future::pending().await,
         FaultAt::Error | FaultAt::Refuse => {
             timed.ended("fault");

@@ -1,5 +1,5 @@
-//! `POST /debug/held`: what each rank's cache holds of a prompt, without computing anything. Not
-//! part of any engine's interface: it is the truth that a router's view can be compared with.
+//! `POST /debug/held`: blocks of a prompt in each rank's cache, without computing anything. Not
+//! part of any engine's interface, but the truth to compare a router's view with.
 
 use crate::encode::Input;
 use crate::prompt::EnginePrompt;
@@ -11,8 +11,8 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-/// Takes the body of a chat or a completion; answers with the leading full blocks of the prompt
-/// that each rank holds.
+/// Answers the body of a chat or a completion with the number of leading full blocks of the prompt
+/// on each rank.
 pub(super) async fn held(
     State(state): State<EngineState>,
     headers: HeaderMap,

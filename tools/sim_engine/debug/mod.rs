@@ -1,5 +1,4 @@
-//! Routes that no real engine has: for tests of what a router knows, and of what a router does when
-//! an engine fails.
+//! Routes that no real engine has, to test a router's view of caches and its reaction to failures.
 
 mod fault;
 mod held;

@@ -1,5 +1,5 @@
-//! `POST /debug/stall?ms=500`: the ranks stand still for a while, as an engine that hangs. Requests
-//! are still taken and `/health` still answers. Not part of any engine's interface.
+//! `POST /debug/stall?ms=500`: stalls the ranks for a while, like an engine that hangs. Requests
+//! are still accepted and `/health` still answers. Not part of any engine's interface.
 
 use crate::state::EngineState;
 use crate::vllm::ApiError;
@@ -12,7 +12,7 @@ pub(super) struct Stall {
     ms: u64,
 }
 
-/// Answers at once; the standstill begins before the next token.
+/// Answers at once; the stall begins before the next token.
 pub(super) async fn stall(
     State(state): State<EngineState>,
     Query(asked): Query<Stall>,

@@ -1,4 +1,4 @@
-//! `POST /abort_request`: ends requests by the beginning of their id, or all of them.
+//! `POST /abort_request`: aborts requests by a prefix of their id, or all requests.
 
 use super::body::SglangBody;
 use super::error::{ErrorShape, Failure};

@@ -1,4 +1,4 @@
-//! An answer in the making, and its JSON in SGLang's shapes: whole, and one chunk a token.
+//! An answer in progress, and its JSON in SGLang's formats: whole, and in a chunk per token.
 
 use super::asked::{SglangApi, SglangForm, SglangRequest};
 use super::error::{ErrorShape, Failure};
@@ -22,31 +22,31 @@ enum ItemEnd {
     Abort,
 }
 
-/// What is known of one item.
+/// Progress of an item.
 #[derive(Debug)]
 struct ItemReport {
     rid: String,
     prompt_tokens: usize,
-    /// Its prompt counts in the usage; only the first answer to each prompt does.
+    /// The prompt counts in the usage; only with the first answer to each prompt.
     counts_prompt: bool,
     dp_rank: usize,
     tokens: AnswerTokens,
     end: Option<ItemEnd>,
 }
 
-/// What is settled before the first token.
+/// Properties of an answer that are known before the first token.
 #[derive(Debug)]
 struct SglangHead {
     id: String,
     created_s: u64,
     is_batch: bool,
-    /// With several ranks behind one port answers name theirs, as SGLang's Python server does.
+    /// Answers contain their rank, as SGLang's Python server does with several ranks behind a port.
     tells_rank: bool,
-    /// How an item ends that nothing cuts short.
+    /// End of an item that is not cut short.
     end: ItemEnd,
 }
 
-/// All items of one HTTP request.
+/// All items of an HTTP request.
 #[derive(Debug)]
 pub(super) struct SglangAnswer {
     pub(super) form: SglangForm,
@@ -101,12 +101,12 @@ impl SglangAnswer {
         self.form.api.shape()
     }
 
-    /// Every item has ended.
+    /// True once every item has ended.
     pub(super) fn is_finished(&self) -> bool {
         self.reports.iter().all(|report| report.end.is_some())
     }
 
-    /// Adds what came of an item; one that failed fails the answer.
+    /// Adds progress of an item; a failed item fails the answer.
     pub(super) fn take(&mut self, index: usize, event: ItemProgress) -> Result<(), Failure> {
         let end = self.head.end;
         let Some(report) = self.reports.get_mut(index) else { return Ok(()) };
@@ -168,7 +168,7 @@ impl SglangAnswer {
         }
     }
 
-    /// What the event taken last adds to a stream.
+    /// Writes the chunk of the last event.
     pub(super) fn write_chunk(&self, index: usize, out: &mut String) {
         let Some(report) = self.reports.get(index) else { return };
         match self.form.api {
@@ -201,7 +201,7 @@ impl SglangAnswer {
         }
     }
 
-    /// What follows the last token.
+    /// Writes the end of a stream, after the last token.
     pub(super) fn write_end(&self, out: &mut String) {
         if self.form.include_usage && self.form.api != SglangApi::Generate {
             let object = match self.form.api {
@@ -219,7 +219,7 @@ impl SglangAnswer {
         out.push_str("data: [DONE]\n\n");
     }
 
-    /// Role with the first token, text with every token, the reason on its own.
+    /// Writes the role with the first token, text with every token, and the reason by itself.
     fn write_chat_chunk(&self, index: usize, report: &ItemReport, out: &mut String) {
         let mut push = |delta: Value, reason: Option<&str>| {
             push_event(

@@ -1,4 +1,4 @@
-//! What a generation request of SGLang's wire asks for, whichever route it came by.
+//! A generation request on SGLang's wire, from any route.
 
 use super::body::OneOrList;
 use super::error::{ErrorShape, Failure};
@@ -8,7 +8,7 @@ use crate::encode::{EncodeError, Input};
 use crate::state::EngineState;
 use std::sync::Arc;
 
-/// Which answer is wanted.
+/// API of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SglangApi {
     Generate,
@@ -17,7 +17,7 @@ pub(super) enum SglangApi {
 }
 
 impl SglangApi {
-    /// Shape of its errors.
+    /// Format of the API's errors.
     pub(super) fn shape(self) -> ErrorShape {
         match self {
             Self::Generate => ErrorShape::Native,
@@ -26,7 +26,7 @@ impl SglangApi {
     }
 }
 
-/// How the answer is written.
+/// Format of the answer.
 #[derive(Clone, Debug)]
 pub(super) struct SglangForm {
     pub(super) api: SglangApi,
@@ -36,21 +36,21 @@ pub(super) struct SglangForm {
     pub(super) include_usage: bool,
 }
 
-/// A request that has been read.
+/// A parsed generation request.
 #[derive(Debug)]
 pub(super) struct SglangRequest {
     pub(super) form: SglangForm,
     pub(super) prompts: OneOrList<Vec<u32>>,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub(super) answers: usize,
-    /// `None`: a default, after which the answer ends by itself.
+    /// `None` is a default length, after which the answer ends by itself.
     pub(super) output_tokens: Option<usize>,
     pub(super) salt: String,
     pub(super) routing: Routing,
 }
 
 impl SglangRequest {
-    /// The pieces of work of the request, checked.
+    /// The checked items of the request.
     pub(super) fn items(&self, state: &EngineState) -> Result<Vec<SglangItem>, Failure> {
         let prompts = self.prompts.as_slice();
         let answers = self.answers;
@@ -86,13 +86,13 @@ impl SglangRequest {
         Ok(items)
     }
 
-    /// Name of what the halves of the request meet by, for the log of times.
+    /// Id of the room that the legs of the request share, for the time log.
     pub(super) fn room_name(&self) -> Option<String> {
         self.routing.room(0).ok().flatten().map(|room| room.id.to_string())
     }
 }
 
-/// Token ids of one input.
+/// Token ids of an input.
 pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>, Failure> {
     state.encode.encode(input).await.map_err(|error| match error {
         EncodeError::Stopped => Failure::unavailable("service unavailable"),
@@ -100,7 +100,7 @@ pub(super) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>
     })
 }
 
-/// Checks a prompt; returns the length of the answer, cut to what the context allows.
+/// Checks a prompt; returns the length of the answer, cut to the context.
 fn checked_length(state: &EngineState, prompt: &[u32], output: usize) -> Result<usize, Failure> {
     let prompt_tokens = prompt.len();
     let tokens_max = state.config.model_tokens_max();
@@ -122,9 +122,9 @@ fn checked_length(state: &EngineState, prompt: &[u32], output: usize) -> Result<
     Ok(output.min(tokens_max - prompt_tokens))
 }
 
-/// Length of an answer when the client sets none; then it ends by itself (`stop`).
+/// Length of an answer without a limit of the client; it then ends by itself (`stop`).
 const GENERATE_TOKENS_DEFAULT: usize = 128;
 const CHAT_TOKENS_DEFAULT: usize = 64;
 const COMPLETION_TOKENS_DEFAULT: usize = 16;
-/// Answers to one prompt.
+/// Most answers to a prompt.
 pub(super) const ANSWERS_MAX: usize = 128;

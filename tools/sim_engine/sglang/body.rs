@@ -1,5 +1,5 @@
-//! Top-level fields of a body. Unknown ones are ignored and of a repeated one the last counts, as
-//! in SGLang.
+//! Top-level fields of a body. Unknown fields are ignored, and of a repeated field the last counts,
+//! as in SGLang.
 
 use super::error::{ErrorShape, Failure};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Fields by name, not parsed any further.
 pub(super) struct SglangBody<'a>(HashMap<String, &'a RawValue>);
 
-/// One value, or one for each of several prompts.
+/// A single value, or a value for each of several prompts.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub(super) enum OneOrList<T> {
@@ -56,7 +56,7 @@ impl<'a> SglangBody<'a> {
         })
     }
 
-    /// An integer of 64 bits, or a list of such; null stands for none in either place.
+    /// An integer of 64 bits, or a list of such integers; null is `None` in either place.
     pub(super) fn integers(&self, name: &str) -> Result<Option<OneOrList<Option<i64>>>, Failure> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         let text = value.get();
@@ -72,7 +72,7 @@ impl<'a> SglangBody<'a> {
         integer(text).map(|number| Some(OneOrList::One(Some(number))))
     }
 
-    /// A text, or a list of such.
+    /// A text, or a list of texts.
     pub(super) fn texts(&self, name: &str) -> Result<Option<OneOrList<String>>, Failure> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         serde_json::from_str(value.get())

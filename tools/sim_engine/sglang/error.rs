@@ -1,19 +1,19 @@
-//! Errors as SGLang's Rust server writes them: nested with few fields on its own routes, OpenAI's
-//! on the others.
+//! Errors of SGLang's Rust server: nested with few fields on its own routes, in OpenAI's format on
+//! the other routes.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Whose routes' shapes are wanted.
+/// Format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorShape {
     Native,
     Openai,
 }
 
-/// Why a request has no answer, or no whole one.
+/// Why a request has no answer, or only part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) status: StatusCode,
@@ -26,12 +26,12 @@ impl Failure {
         Self { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
-    /// What the scheduler gives up with.
+    /// A failure inside the scheduler: status 500.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, message: message.into() }
     }
 
-    /// No room, or going away.
+    /// The engine is full or stopping: status 503.
     pub(super) fn unavailable(message: &str) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, message: message.into() }
     }
@@ -61,7 +61,7 @@ impl Failure {
     }
 }
 
-/// An answer of a fault that was asked for.
+/// The answer of a planned fault.
 pub(crate) fn failed_on_purpose(path: &str, is_error: bool) -> Response {
     let shape = if path == "/generate" { ErrorShape::Native } else { ErrorShape::Openai };
     if is_error {

@@ -1,5 +1,4 @@
-//! From a request that has been read to its answer: starts the items, gathers or streams what comes
-//! of them.
+//! Answers a parsed request: starts its items, and collects or streams their tokens.
 
 use super::answer::SglangAnswer;
 use super::asked::SglangRequest;
@@ -12,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Answers a request that has been read.
+/// Answers a parsed request.
 pub(super) async fn answer(
     state: &EngineState,
     asked: SglangRequest,
@@ -69,7 +68,7 @@ async fn whole(
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// A background task of the engine looks after clients that left a stream.
+/// Time after which the engine's background task notices that a client left a stream.
 const STREAM_PATIENCE: Duration = Duration::from_secs(2);
-/// Others are looked after at this interval.
+/// The same for requests without a stream.
 const WHOLE_PATIENCE: Duration = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! `POST /generate`: SGLang's own route. Text or token ids, one prompt or several.
+//! `POST /generate`: SGLang's own route. Text or token ids, a single prompt or several.
 
 use super::asked::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::body::{OneOrList, SglangBody};
@@ -13,7 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 
-/// The part of the sampling parameters that counts here. Unknown ones are ignored.
+/// Sampling parameters that matter here; unknown parameters are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Sampling {
@@ -21,7 +21,7 @@ struct Sampling {
     n: Option<usize>,
 }
 
-/// Answers one prompt or several.
+/// Answers a single prompt or several.
 pub(super) async fn generate(
     State(state): State<EngineState>,
     headers: HeaderMap,

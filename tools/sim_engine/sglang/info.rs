@@ -1,4 +1,4 @@
-//! What an SGLang engine tells of itself, its tokenizer and the flushing of its cache.
+//! Routes of SGLang with information about the engine, its tokenizer, and the flush of its cache.
 
 use super::asked::encode;
 use super::body::SglangBody;
@@ -34,8 +34,8 @@ pub(super) async fn model_info(State(state): State<EngineState>) -> Json<Value> 
     }))
 }
 
-/// `GET /server_info`. With one rank it is that of the Rust server; several behind one port is what
-/// the Python server does, which says nothing of a frontend.
+/// `GET /server_info`: the form of the Rust server with a single rank; with several ranks behind a
+/// port the form of the Python server, which has no `frontend`.
 pub(super) async fn server_info(State(state): State<EngineState>) -> Json<Value> {
     let config = &state.config;
     let path = model_path(&state);
@@ -114,7 +114,7 @@ fn mode(role: EngineRole) -> &'static str {
     }
 }
 
-/// Told only where every rank's port follows from the first.
+/// The KV-event endpoints, if every rank's port follows from the first.
 fn kv_events(state: &EngineState) -> Value {
     let port =
         |endpoint: &str| endpoint.rsplit(':').next().and_then(|port| port.parse::<u32>().ok());

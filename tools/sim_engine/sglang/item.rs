@@ -1,6 +1,6 @@
-//! One answer to one prompt, as a task: meets its other half where the engine has a role, goes
-//! through a rank, sends its tokens out. Ends early when aborted by its id or when its client has
-//! been gone for a while.
+//! An answer to a prompt, as a task: connects to its other leg where the engine has a role, runs on
+//! a rank, and sends its tokens. Ends early when aborted by its id, or when its client has been
+//! gone for a while.
 
 use super::error::Failure;
 use super::rooms::Room;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is to be done.
+/// Work of an item.
 #[derive(Debug)]
 pub(super) struct SglangItem {
     pub(super) rid: String,
     pub(super) room: Option<Room>,
     pub(super) prompt: Arc<[u32]>,
-    /// Which of the answers to the prompt.
+    /// Position among the answers to the prompt.
     pub(super) choice: u32,
     pub(super) output_tokens: usize,
     pub(super) salt: String,
@@ -27,7 +27,7 @@ pub(super) struct SglangItem {
     pub(super) prefill_dp_rank: Option<i64>,
 }
 
-/// What came of it so far.
+/// Progress of an item.
 #[derive(Debug)]
 pub(super) enum ItemProgress {
     Token {
@@ -36,7 +36,7 @@ pub(super) enum ItemProgress {
         dp_rank: usize,
         last: bool,
     },
-    /// Ended by its id.
+    /// The item was aborted by its id.
     Aborted,
     Failed(Failure),
 }
@@ -44,7 +44,7 @@ pub(super) enum ItemProgress {
 /// An event and the position of its item.
 pub(super) type ItemEvent = (usize, ItemProgress);
 
-/// Sends events of one item.
+/// Sender of an item's events.
 #[derive(Debug)]
 pub(super) struct Sink {
     pub(super) index: usize,
@@ -53,12 +53,12 @@ pub(super) struct Sink {
 
 impl Sink {
     fn send(&self, event: ItemProgress) {
-        // The client left, and the item ends soon.
+        // Fails when the client left, and then the item ends soon.
         let _client_left = self.events.send((self.index, event));
     }
 }
 
-/// Runs an item to its end. `patience` is how long it goes on without a client.
+/// Runs an item to its end; without a client it ends after `patience`.
 pub(super) async fn run(state: EngineState, item: SglangItem, sink: Sink, patience: Duration) {
     let mut aborts = state.requests.aborts.listen();
     let _counted = state.requests.tally.item();
@@ -85,7 +85,7 @@ async fn work(state: &EngineState, item: &SglangItem, sink: &Sink) -> Result<(),
     match (state.config.role, room) {
         (EngineRole::Prefill, Some(room)) => prefill(state, item, room, sink).await,
         (EngineRole::Decode, Some(room)) => decode(state, item, room, sink).await,
-        // A prefill engine answers with one token, also without a decode for its KV.
+        // A prefill engine answers with a single token, also without a decode for its KV.
         (EngineRole::Prefill, None) => {
             let taken = submit(state, item, LegPart::Whole, 1, item.dp_rank).await?;
             forward(taken, sink, None).await
@@ -141,7 +141,7 @@ async fn prefill(
     Ok(())
 }
 
-/// The rank that computes the prompt: the room implies it, unless the decode was told another.
+/// The rank that computes the prompt: implied by the room, unless the request specifies another.
 fn prefill_rank(item: &SglangItem, room: &Room, rank_count: u32) -> Result<usize, String> {
     let ranks = i64::from(rank_count).max(1);
     let implied = usize::try_from(room.id.rem_euclid(ranks)).unwrap_or_default();
@@ -172,8 +172,8 @@ async fn decode(
     sink: &Sink,
 ) -> Result<(), Failure> {
     let failed = |why: &str| decode_failure(item, room, why);
-    // Known while it waits, which is how a room that is used twice is noticed: a decode engine has
-    // one table of rooms for all prefill engines.
+    // Offered while it waits, to detect a room that is used twice: a decode engine has a single
+    // table of rooms for all prefill engines.
     let waiting = state.transfer.offers.offer(format!("waits in {}", key(room.id))).await;
     let waiting = waiting.ok_or_else(|| failed("Duplicate decode bootstrap room"))?;
     if room.id == 0 {
@@ -194,7 +194,7 @@ async fn decode(
     forward(taken, sink, Some(kv.cached_tokens)).await
 }
 
-/// The KV of the room, once the prefill engine has it; or why there is none.
+/// The KV of the room, once the prefill engine has it, or the reason for a failure.
 async fn fetch(state: &EngineState, room: &Room) -> Result<HandedKv, String> {
     let settings = &state.config.transfer;
     let lost_after = settings.sglang.prefill_lost_after;
@@ -228,7 +228,7 @@ fn decode_failure(item: &SglangItem, room: &Room, why: &str) -> Failure {
     ))
 }
 
-/// An item that a rank has taken, and where its tokens come from.
+/// An item on a rank, with the receiver of its tokens.
 struct RunningItem {
     submitted: Submitted,
     steps: mpsc::UnboundedReceiver<TokenStep>,
@@ -255,7 +255,7 @@ async fn submit(
     }
 }
 
-/// Sends every token on. `cached_tokens` as the prefill told it.
+/// Forwards every token. `cached_tokens` is the value from the prefill.
 async fn forward(
     running: RunningItem,
     sink: &Sink,
@@ -280,16 +280,16 @@ fn stopping() -> Failure {
     Failure::unavailable("service unavailable")
 }
 
-/// Name of a room's offer.
+/// Key of a room's offer.
 fn key(room: i64) -> String {
     format!("room {room}")
 }
 
-/// Host of health checks and warm-ups: no KV is handed over.
+/// Host of health checks and warm-ups, which transfer no KV.
 const FAKE_HOST: &str = "2.2.2.2";
 const ROOM_0: &str = "room 0 stands for metadata that are not ready";
 const BOOTSTRAP_PORT_DEFAULT: u16 = 8_998;
-/// 15 tries, one a second.
+/// As in SGLang: 15 attempts at intervals of 1 s.
 const UNREACHED_MAX: Duration = Duration::from_secs(15);
-/// Two misses of a look every 5 s.
+/// As in SGLang: two failed checks at intervals of 5 s.
 const LOST_MAX: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! `GET /v1/loads`: what each rank does now.
+//! `GET /v1/loads`: present load of each rank.
 
 use crate::rank_stats::RankStats;
 use crate::state::EngineState;
@@ -13,8 +13,8 @@ pub(super) struct LoadsQuery {
     dp_rank: Option<usize>,
 }
 
-/// Figures of every rank, or of one. Requests that wait for KV count among the waiting, as in
-/// SGLang; they are told of rank 0, since which rank will run them is not decided.
+/// Figures of every rank, or of a single rank. Requests that wait for KV count as waiting, as in
+/// SGLang; they are reported for rank 0, because their rank is not chosen yet.
 pub(super) async fn loads(
     State(state): State<EngineState>,
     Query(asked): Query<LoadsQuery>,

@@ -1,6 +1,6 @@
-//! HTTP of the simulated engine in the shapes of SGLang 0.5.23's Rust server, with its
+//! HTTP of the simulated engine in the formats of SGLang 0.5.23's Rust server, with its
 //! disaggregation by bootstrap rooms. Runs on the engine's runtime. Unlike vLLM, SGLang does not
-//! stop at once when a client leaves: each request runs as a task of its own until it ends, is
+//! stop at once when a client leaves: each request runs as a separate task until it ends, is
 //! aborted by its id, or its client has been gone for a while.
 
 mod abort;

@@ -33,7 +33,7 @@ pub(super) async fn chat(
     }
 }
 
-/// Completes one prompt or several.
+/// Completes a single prompt or several.
 pub(super) async fn completions(
     State(state): State<EngineState>,
     headers: HeaderMap,
@@ -58,7 +58,7 @@ async fn read_chat(
             "Failed to deserialize the JSON body into the target type: messages: expected a sequence",
         ));
     }
-    // A router that has tokenized already may hand the ids over, as with SGLang's Python server.
+    // A router that has tokenized the prompt may send the ids, as to SGLang's Python server.
     let prompt = match body.get("input_ids")? {
         Some(ids) => ids,
         None => encode(state, Input::Chat(bytes.clone())).await?,

@@ -1,5 +1,5 @@
-//! Where a request meets its other half: ids, rooms and ranks of a body, spread over its prompts
-//! and answers.
+//! Rooms that connect a request to its other leg: ids, rooms and ranks of a body, distributed over
+//! its prompts and answers.
 
 use super::body::{OneOrList, SglangBody};
 use super::error::Failure;
@@ -9,17 +9,17 @@ use axum::http::HeaderMap;
 
 const RANK_FIELD: &str = "x-data-parallel-rank";
 
-/// Where prefill and decode of a request meet.
+/// The room of a request's prefill and decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     /// Host of the prefill engine's registry.
     pub(super) host: Option<String>,
-    /// Its port; `None`: the decode engine's own setting.
+    /// Port of the registry; `None` is the decode engine's own setting.
     pub(super) port: Option<u16>,
     pub(super) id: i64,
 }
 
-/// What a body and its headers say of it.
+/// Ids, rooms and ranks in a body and its headers.
 #[derive(Debug)]
 pub(super) struct Routing {
     rids: Option<OneOrList<String>>,
@@ -27,30 +27,30 @@ pub(super) struct Routing {
     ports: Option<OneOrList<Option<i64>>>,
     rooms: Option<OneOrList<Option<i64>>>,
     pub(super) dp_rank: Option<usize>,
-    /// Rank that computed, or computes, the prompt.
+    /// Rank that computes or has computed the prompt.
     pub(super) prefill_dp_rank: Option<i64>,
 }
 
-/// Which fields of the head count.
+/// Headers that a route accepts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadRules {
-    /// `x-override-`: only where they are switched on.
+    /// `x-override-` headers count, if enabled.
     pub(super) overrides: bool,
-    /// `x-data-parallel-rank`: not on `/generate`.
+    /// `x-data-parallel-rank` counts, except on `/generate`.
     pub(super) rank: bool,
 }
 
-/// How many prompts there are and how many answers to each.
+/// Number of prompts, and of answers to each prompt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     pub(super) prompts: usize,
     pub(super) answers: usize,
-    /// The prompts came as a list.
+    /// The body has a list of prompts.
     pub(super) is_batch: bool,
 }
 
 impl Routing {
-    /// Reads body and headers; `x-override-` headers count more than the body.
+    /// Reads body and headers; `x-override-` headers override the body.
     pub(super) fn read(
         body: &SglangBody<'_>,
         headers: &HeaderMap,
@@ -90,7 +90,7 @@ impl Routing {
         })
     }
 
-    /// Id of one answer.
+    /// Id of an answer.
     pub(super) fn rid(&self, spread: Spread, index: usize) -> String {
         let is_single = !spread.is_batch && spread.answers == 1;
         match &self.rids {
@@ -117,7 +117,7 @@ impl Routing {
             ("bootstrap_room", length(self.rooms.as_ref())),
         ];
         for (name, length) in lengths {
-            // Without a batch the first of the list is taken.
+            // Without a batch the first item of the list counts.
             if let Some(length) =
                 length.filter(|length| spread.is_batch && *length != spread.prompts || *length == 0)
             {
@@ -130,8 +130,8 @@ impl Routing {
         Ok(())
     }
 
-    /// Room of one answer. A single room of several answers is the first of a row; a list is used
-    /// again for the second answer to each prompt, as in SGLang, where it ends in a conflict.
+    /// Room of an answer. A single room of several answers is the first of consecutive rooms. A
+    /// list is reused for the second answer to each prompt, as in SGLang, where that is a conflict.
     pub(super) fn room(&self, index: usize) -> Result<Option<Room>, Failure> {
         let id = match &self.rooms {
             None => None,
@@ -158,7 +158,7 @@ impl Routing {
     }
 }
 
-/// A disaggregated engine takes no request without a room.
+/// Refuses a request without a room on a disaggregated engine.
 pub(super) fn check_room(role: EngineRole, room: Option<&Room>, rid: &str) -> Result<(), Failure> {
     if role == EngineRole::Both || room.is_some() {
         return Ok(());

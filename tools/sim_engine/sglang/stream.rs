@@ -1,5 +1,5 @@
-//! Server-sent events of SGLang's routes. The status is told before anything is known, so a failure
-//! is an event.
+//! Server-sent events of SGLang's routes. The status is sent before any result, so a failure is an
+//! event.
 
 use super::answer::SglangAnswer;
 use super::asked::SglangApi;
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::mpsc;
 
-/// Streams what comes of the items.
+/// Streams the progress of the items.
 pub(super) fn stream_response(
     answer: SglangAnswer,
     events: mpsc::UnboundedReceiver<ItemEvent>,
@@ -20,8 +20,7 @@ pub(super) fn stream_response(
         let (mut answer, mut events) = state?;
         let mut batch = Vec::new();
         if events.recv_many(&mut batch, EVENTS_AT_ONCE).await == 0 {
-            // The engine stops: break the connection, so that the client sees that the answer is
-            // not whole.
+            // The engine stops: break the connection, so that the client sees an incomplete answer.
             return Some((Err(std::io::Error::other("the engine is stopping")), None));
         }
         let mut out = String::with_capacity(batch.len() * 256);
@@ -55,5 +54,5 @@ pub(super) fn stream_response(
     }
 }
 
-/// Tokens written in one go when several are ready.
+/// Most tokens in a write when several are ready.
 const EVENTS_AT_ONCE: usize = 64;

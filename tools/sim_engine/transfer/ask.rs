@@ -1,36 +1,36 @@
-//! The decode side: asks a prefill engine for KV until it is there, the prefill failed, or patience
-//! ends.
+//! The decode side: requests KV from a prefill engine until the KV is there, the prefill failed, or
+//! a timeout.
 
 use super::offers::HandedKv;
 use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
 use forebay_base::Clock;
 use std::time::Duration;
 
-/// Where the prefill engine answers.
+/// Address of the prefill engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferPeer {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// What is asked for.
+/// The KV that a decode requests.
 #[derive(Clone, Debug)]
 pub(crate) struct TransferWanted {
     pub(crate) peer: TransferPeer,
     pub(crate) key: String,
-    /// Name of the engine, where the request told it.
+    /// Id of the engine, if the request contains it.
     pub(crate) engine_id: Option<String>,
     pub(crate) patience: Patience,
 }
 
-/// How long is waited.
+/// Timeouts of a KV request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For the KV, from the first question.
+    /// Timeout for the KV, from the first question.
     pub(crate) total: Duration,
-    /// For a prefill engine that was never reached.
+    /// Timeout for a prefill engine that was never reached.
     pub(crate) unreached: Duration,
-    /// For a prefill engine that was reached, to come back.
+    /// Timeout for a prefill engine that was reached and does not answer any more.
     pub(crate) lost: Duration,
 }
 
@@ -39,15 +39,15 @@ pub(crate) struct Patience {
 pub(crate) enum AskFailed {
     /// The prefill engine never answered.
     Unreached,
-    /// It answered no more.
+    /// The prefill engine stopped answering.
     Lost,
-    /// It answered, but has nothing of that name in time.
+    /// The prefill engine answered, but did not have the KV in time.
     TimedOut,
-    /// It said that the prefill failed.
+    /// The prefill engine reported that the prefill failed.
     Prefill(String),
 }
 
-/// Asks. Cheap to clone.
+/// Client of prefill engines. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct KvSeeker {
     client: reqwest::Client,
@@ -60,7 +60,7 @@ impl KvSeeker {
         Ok(Self { client: client.build()?, clock })
     }
 
-    /// The KV, once it is there.
+    /// Waits for the KV and takes it.
     pub(crate) async fn take(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
         let asking = self.ask_until_answered(wanted);
         tokio::time::timeout(wanted.patience.total, asking)
@@ -80,7 +80,7 @@ impl KvSeeker {
                     reached = true;
                     silent_since = self.clock.now();
                 }
-                // It was there until now: the connection stood and broke.
+                // The engine was reachable: an open connection broke.
                 Err(error) if !error.is_connect() && !error.is_status() && !error.is_timeout() => {
                     reached = true;
                     silent_since = self.clock.now();
@@ -119,5 +119,5 @@ impl KvSeeker {
 }
 
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
-/// Between two questions to an engine that does not answer.
+/// Interval between two questions to an engine that does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);

@@ -1,6 +1,6 @@
-//! What a prefill engine offers, and which decode waits for it. One task owns the table;
-//! handles send notes to the task. Offers and questions may come in either order, since a router
-//! sends both halves of a request at once.
+//! Offers of a prefill engine, and the decodes that wait for them. A single task owns the table;
+//! handles send notes to the task. Offers and questions may come in either order, because a router
+//! sends both legs of a request at once.
 
 use crate::random_id::random_u64;
 use ahash::AHashMap;
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// What a decode gets of a prefill.
+/// Data of a prefill for its decode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HandedKv {
     /// First token of the answer.
     pub(crate) token_id: u32,
     /// Prompt tokens that the prefill found in its cache.
     pub(crate) cached_tokens: usize,
-    /// Length of the prompt and a digest of it: KV of another prompt is of no use.
+    /// Length and digest of the prompt, because KV of another prompt is of no use.
     pub(crate) prompt_tokens: usize,
     pub(crate) prompt_digest: u64,
-    /// Rank that computed it.
+    /// Rank that computed the prompt.
     pub(crate) dp_rank: usize,
 }
 
 /// Answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransferTaken {
-    /// Here it is; the prefill engine holds it no more.
+    /// The KV, which the prefill engine does not hold any more.
     Kv(HandedKv),
-    /// The prefill failed; with the reason.
+    /// The prefill failed for this reason.
     Failed(String),
 }
 
 /// Counts of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransferCounts {
-    /// Offers that no decode asked for yet, or that are not computed yet.
+    /// Offers that no decode has requested yet, or that are not computed yet.
     pub(crate) open: usize,
-    /// Offers that are computed and not taken.
+    /// Offers that are computed but not taken.
     pub(crate) ready: usize,
     /// Questions for offers that do not exist (yet).
     pub(crate) early: usize,
@@ -59,15 +59,15 @@ struct NewOffer {
     taken: oneshot::Sender<()>,
 }
 
-/// Talks to the table. Cheap to clone; the task ends with the last clone.
+/// Handle of the table. Cheap to clone; the task ends with the last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct TransferTable {
-    /// Unbounded by type, because it is used while dropping; each request sends a few.
+    /// Unbounded by type, because dropping uses it; each request sends a few notes.
     notes: mpsc::UnboundedSender<Note>,
     counts: watch::Receiver<TransferCounts>,
 }
 
-/// An offer. When it is dropped before it is taken, the decode that waits is told `why`.
+/// An offer. When dropped before it is taken, the waiting decode gets `why`.
 #[derive(Debug)]
 pub(crate) struct TransferOffer {
     key: String,
@@ -75,7 +75,7 @@ pub(crate) struct TransferOffer {
     notes: mpsc::UnboundedSender<Note>,
     asked: oneshot::Receiver<()>,
     taken: oneshot::Receiver<()>,
-    /// What the decode that waits is told when the offer is dropped.
+    /// Reason for the waiting decode if the offer is dropped.
     why: String,
 }
 
@@ -102,7 +102,7 @@ impl TransferTable {
         Self { notes, counts }
     }
 
-    /// Offers something under a name; `None` if there is such an offer already.
+    /// Makes an offer with that key; `None` if the key is in use.
     pub(crate) async fn offer(&self, key: String) -> Option<TransferOffer> {
         let id = random_u64();
         let (asked_out, asked) = oneshot::channel();
@@ -116,8 +116,8 @@ impl TransferTable {
         answer.await.ok()?.then_some(offer)
     }
 
-    /// Asks for an offer, which may not be there yet. The answer never comes if a later question of
-    /// the same name takes its place.
+    /// Requests an offer, which may not exist yet. The answer never comes if a later question with
+    /// the same key replaces this question.
     pub(crate) fn take(&self, key: String) -> oneshot::Receiver<TransferTaken> {
         let (reply, answer) = oneshot::channel();
         let _stopping = self.notes.send(Note::Take { key, reply });
@@ -131,19 +131,19 @@ impl TransferTable {
 }
 
 impl TransferOffer {
-    /// Returns once a decode has asked for it.
+    /// Returns once a decode has requested the offer.
     pub(crate) async fn asked(&mut self) {
         if (&mut self.asked).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// The KV is computed: the decode that asks gets it.
+    /// Adds the computed KV, which the waiting decode gets.
     pub(crate) fn ready(&self, kv: HandedKv) {
         let _stopping = self.notes.send(Note::Ready { key: self.key.clone(), id: self.id, kv });
     }
 
-    /// Takes the offer back. The decode that waits is told why.
+    /// Withdraws the offer. The waiting decode gets `why`.
     pub(crate) fn withdraw(mut self, why: &str) {
         self.why = why.to_owned();
     }
@@ -230,7 +230,7 @@ impl OfferTable {
         let Some(entry) = self.offers.get_mut(key) else { return };
         let Some(kv) = entry.kv.clone() else { return };
         let Some(waiter) = entry.waiter.take() else { return };
-        // A decode that left in this moment leaves the offer as it was.
+        // If the decode just left, the offer stays.
         if waiter.send(TransferTaken::Kv(kv)).is_ok() {
             entry.taken.take().map(|taken| taken.send(()));
             self.offers.remove(key);
@@ -248,7 +248,7 @@ impl OfferTable {
     }
 }
 
-/// Questions whose askers left are forgotten after that time at the latest.
+/// Longest time until questions of decodes that left are dropped.
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

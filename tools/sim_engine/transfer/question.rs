@@ -1,10 +1,10 @@
-//! The question for KV and its answers, as both sides of a transfer write them.
+//! The question for KV and its answers on the wire.
 
 use super::offers::{HandedKv, TransferTaken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A question, as it is written.
+/// A question on the wire.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct TransferQuestion {
     pub(super) key: String,
@@ -14,7 +14,7 @@ pub(super) struct TransferQuestion {
     pub(super) engine_id: Option<String>,
 }
 
-/// The answer to a question, as it is written.
+/// An answer on the wire.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answered {
@@ -32,7 +32,7 @@ impl From<TransferTaken> for Answered {
     }
 }
 
-/// Where decode engines ask; no engine has such a route.
+/// Route for questions of decode engines; no real engine has this route.
 pub(super) const TAKE_PATH: &str = "/forebay/kv/take";
-/// Longest that one question stays unanswered.
+/// Longest time until a question is answered.
 pub(super) const ASK_TIME_MAX: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Routes of a prefill engine's registry: SGLang's bootstrap server, vLLM's Mooncake registry, and
-//! the question for KV that stands in for the transfer itself. On the engine's own port, or on one
-//! of its own.
+//! the question for KV that stands in for the transfer itself. On the engine's own port, or on a
+//! separate port.
 
 use super::offers::TransferTable;
 use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What the routes can reach. Cheap to clone.
+/// State of the routes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistryState {
     config: Arc<EngineConfig>,
@@ -31,7 +31,7 @@ pub(crate) struct RegistryState {
 }
 
 impl RegistryState {
-    /// `http_port` is where the engine takes requests; `clock` started with it.
+    /// State for an engine with HTTP on `http_port`; `clock` started with the engine.
     pub(crate) fn new(
         config: Arc<EngineConfig>,
         offers: TransferTable,

@@ -1,17 +1,17 @@
-//! Settings of disaggregation: ports, time-outs, connectors. Plain data; defaults are the engines'.
+//! Settings of disaggregation: ports, timeouts, connectors. Plain data with the engines' defaults.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How vLLM engines hand KV over.
+/// Connector of vLLM engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvConnector {
-    /// NixlConnector: the prefill's answer tells where its KV is, the decode pulls it.
+    /// NixlConnector: the prefill's answer contains the address of its KV, and the decode pulls it.
     #[default]
     Nixl,
-    /// NixlPushConnector: both at once, matched by request id.
+    /// NixlPushConnector: both legs at once, matched by request id.
     NixlPush,
-    /// MooncakeConnector: both at once, matched by transfer id.
+    /// MooncakeConnector: both legs at once, matched by transfer id.
     Mooncake,
 }
 
@@ -28,47 +28,47 @@ impl FromStr for KvConnector {
     }
 }
 
-/// How an engine with a role meets its peers.
+/// Connection of an engine with a role to its peers.
 #[derive(Clone, Debug, Default)]
 pub struct TransferSettings {
-    /// Port of the registry of a prefill engine (SGLang's bootstrap server, vLLM's side channel);
-    /// `None`: the port of its HTTP. Of an SGLang decode engine: the port where requests tell none.
+    /// Port of a prefill engine's registry (SGLang's bootstrap server, vLLM's side channel); `None`
+    /// is the port of its HTTP. For an SGLang decode engine: port for requests without a port.
     pub bootstrap_port: Option<u16>,
-    /// Time after the start from which the registry knows the engine.
+    /// Time after the start at which the engine is registered.
     pub register_after: Duration,
-    /// What counts where the engine speaks SGLang's wire.
+    /// Settings for SGLang's wire only.
     pub sglang: SglangTransfer,
-    /// What counts where the engine speaks vLLM's wire.
+    /// Settings for vLLM's wire only.
     pub vllm: VllmTransfer,
 }
 
-/// How long SGLang's halves wait.
+/// Timeouts of SGLang's legs.
 #[derive(Clone, Debug)]
 pub struct SglangTransfer {
-    /// Prefill: longest wait for the decode's first sign.
+    /// Prefill: longest wait for the decode's first message.
     pub bootstrap_timeout: Duration,
     /// Longest wait of a decode for its KV, and of a computed prefill for its decode.
     pub waiting_timeout: Duration,
-    /// Decode: longest time that a prefill engine may be silent. `None`: 15 s for an engine that
-    /// was never reached, 10 s for an engine that was.
+    /// Decode: longest silence of a prefill engine. `None` is 15 s for an engine that was never
+    /// reached, and 10 s for an engine that was.
     pub prefill_lost_after: Option<Duration>,
-    /// Time from a client's going to the end of its request. `None`: 2 s for streams, 4 s for
-    /// others.
+    /// Time from the client's disconnect to the end of its request. `None` is 2 s for streams, and
+    /// 4 s otherwise.
     pub abort_on_close_after: Option<Duration>,
 }
 
-/// How vLLM's halves hand KV over, and how long they wait.
+/// KV transfer and timeouts of vLLM's legs.
 #[derive(Clone, Debug)]
 pub struct VllmTransfer {
-    /// How KV is transferred.
+    /// Connector of the KV transfer.
     pub connector: KvConnector,
-    /// Name of the engine among its peers; `None`: made up.
+    /// Id of the engine among its peers; `None` is a random id.
     pub engine_id: Option<String>,
-    /// Pull: how long a prefill engine holds KV for its decode.
+    /// Pull: time for which a prefill engine holds KV for its decode.
     pub kv_lease: Duration,
-    /// Push and Mooncake: longest wait of either side for the other.
+    /// Push and Mooncake: longest wait of either leg for the other.
     pub push_timeout: Duration,
-    /// Longest time that a prefill engine may be silent to a decode.
+    /// Longest silence of a prefill engine towards a decode.
     pub kv_load_timeout: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Default for VllmTransfer {
 }
 
 impl VllmTransfer {
-    /// Name of a rank among the engines that hand KV over.
+    /// Id of a rank among the engines of a KV transfer.
     #[must_use]
     pub fn engine_id_of(&self, dp_rank: u32, rank_count: u32) -> String {
         let id = self.engine_id.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An answer in the making, and its JSON in vLLM's shapes: whole, and one chunk a token.
+//! An answer in progress, and its JSON in vLLM's formats: whole, and in a chunk per token.
 
 use super::asked::OpenAiRequest;
 use super::halves::{Giving, Prefilled};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Which API the answer belongs to.
+/// API of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenAiApi {
     Chat,
@@ -22,7 +22,7 @@ pub(super) enum OpenAiApi {
 }
 
 impl OpenAiApi {
-    /// Length of an answer when the client sets none; then it ends by itself (`stop`).
+    /// Length of an answer without a limit of the client; it then ends by itself (`stop`).
     pub(super) fn tokens_default(self) -> usize {
         match self {
             Self::Chat | Self::Responses => 64,
@@ -30,7 +30,7 @@ impl OpenAiApi {
         }
     }
 
-    /// Name of a request with that id, as answers tell it.
+    /// Id of a request in its answers.
     pub(super) fn full_id(self, id: &str) -> String {
         match self {
             Self::Chat => format!("chatcmpl-{id}"),
@@ -40,16 +40,16 @@ impl OpenAiApi {
     }
 }
 
-/// One choice, which is one request to a rank.
+/// A choice, which is a request to a rank.
 #[derive(Debug)]
 pub(super) struct AnswerChoice {
     request: RequestId,
     dp_rank: usize,
-    /// Taken out where the KV is held for a decode.
+    /// Removed where the KV is held for a decode.
     guard: Option<AbortOnDrop>,
     finished: bool,
     prompt: Arc<[u32]>,
-    /// Its prompt counts in the usage; only the first choice of each prompt does.
+    /// The prompt counts in the usage; only with the first choice of each prompt.
     counts_prompt: bool,
     tokens: AnswerTokens,
 }
@@ -69,17 +69,17 @@ impl AnswerChoice {
     }
 }
 
-/// What becomes of the KV once the last token is there.
+/// State of the KV at the last token.
 #[derive(Debug)]
 enum OwnKv {
     Freed,
-    /// It is to be held for a decode.
+    /// The KV will be held for a decode.
     Gives(Box<Giving>),
-    /// It is held; what the answer tells of it.
+    /// The KV is held; its parameters for the answer.
     Held(Value),
 }
 
-/// All choices of one HTTP request. Dropping it takes unfinished ones out of their ranks.
+/// All choices of an HTTP request. Dropping it removes unfinished choices from their ranks.
 #[derive(Debug)]
 pub(super) struct OpenAiAnswer {
     pub(super) asked: OpenAiRequest,
@@ -112,18 +112,19 @@ impl OpenAiAnswer {
         }
     }
 
-    /// Name of the request.
+    /// Id of the request in answers.
     pub(super) fn full_id(&self) -> String {
         self.api.full_id(&self.asked.form.id)
     }
 
-    /// From the last token on the KV is held for a decode.
+    /// Makes the answer hold its KV for a decode from the last token on.
     pub(super) fn gives(&mut self, giving: Box<Giving>) {
         self.timed.meets_at(giving.meeting());
         self.kv = OwnKv::Gives(giving);
     }
 
-    /// To be called when the answer is finished, before its last token is written.
+    /// Offers the KV to a decode. Call it when the answer is finished, before its last token is
+    /// written.
     pub(super) async fn hand_over(&mut self) {
         let OwnKv::Gives(giving) = std::mem::replace(&mut self.kv, OwnKv::Freed) else { return };
         let salt = self.asked.salt.as_str();
@@ -139,7 +140,7 @@ impl OpenAiAnswer {
         self.kv = OwnKv::Held(giving.hold(done).await);
     }
 
-    /// Null unless a decode is to fetch the KV.
+    /// Parameters for a decode that pulls the KV, or null.
     fn kv_transfer_params(&self) -> &Value {
         match &self.kv {
             OwnKv::Held(params) => params,
@@ -147,7 +148,7 @@ impl OpenAiAnswer {
         }
     }
 
-    /// Every choice has its last token.
+    /// True once every choice has its last token.
     pub(super) fn is_finished(&self) -> bool {
         self.choices.iter().all(|choice| choice.finished)
     }
@@ -157,7 +158,7 @@ impl OpenAiAnswer {
         let index = self.choices.iter().position(|choice| choice.request == step.request)?;
         let choice = self.choices.get_mut(index)?;
         choice.finished |= step.last;
-        // Blocks of a prefill are held, and go with the guard.
+        // The guard holds the blocks of a prefill.
         let is_freed = step.last && !matches!(self.kv, OwnKv::Gives(_));
         if let Some(guard) = choice.guard.as_mut().filter(|_| is_freed) {
             guard.finished = true;
@@ -203,8 +204,8 @@ impl OpenAiAnswer {
         body.into()
     }
 
-    /// The chunk with the role, sent with the first token of a chat's choice. Nothing for
-    /// completions.
+    /// Writes the chunk with the role, sent with the first token of a chat's choice; writes nothing
+    /// for completions.
     pub(super) fn write_role_chunk(&self, index: usize, out: &mut String) {
         match self.api {
             OpenAiApi::Completion => return,
@@ -226,7 +227,7 @@ impl OpenAiAnswer {
         out.push_str("\n\n");
     }
 
-    /// The chunk of the token that was taken last for this choice.
+    /// Writes the chunk of the choice's last token.
     pub(super) fn write_token_chunk(&self, index: usize, out: &mut String) {
         let Some(choice) = self.choices.get(index) else { return };
         let Some(token_id) = choice.tokens.ids.last() else { return };
@@ -269,7 +270,7 @@ impl OpenAiAnswer {
         out.push_str("}\n\n");
     }
 
-    /// What follows the last token: the usage, if it is wanted, and the end mark.
+    /// Writes the end of a stream: the usage, if requested, and the end mark.
     pub(super) fn write_end(&self, out: &mut String) {
         if self.api == OpenAiApi::Responses {
             let event = json!({ "response": self.response(true) });
@@ -285,7 +286,7 @@ impl OpenAiAnswer {
         out.push_str("data: [DONE]\n\n");
     }
 
-    /// True when the token taken last was the choice's first.
+    /// True when the choice has exactly 1 token.
     pub(super) fn is_first_token(&self, index: usize) -> bool {
         self.choices.get(index).is_some_and(|choice| choice.tokens.ids.len() == 1)
     }
@@ -333,7 +334,7 @@ impl OpenAiAnswer {
         }
     }
 
-    /// The object of `/v1/responses`, at its beginning or complete.
+    /// The object of `/v1/responses`, at its start or complete.
     fn response(&self, is_complete: bool) -> Value {
         let message = |choice: &AnswerChoice| {
             let text = &choice.tokens.text;

@@ -1,4 +1,4 @@
-//! How a generation is wanted: what a request says besides its prompt.
+//! A generation request on vLLM's wire, except for its prompt.
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -14,7 +14,7 @@ struct StreamOptions {
     continuous_usage_stats: bool,
 }
 
-/// How the answer of a generation is written.
+/// Format of the answer.
 #[derive(Debug)]
 pub(super) struct OpenAiForm {
     pub(super) id: String,
@@ -27,20 +27,20 @@ pub(super) struct OpenAiForm {
     pub(super) return_token_ids: bool,
 }
 
-/// What a generation is asked for, but for the prompt.
+/// A parsed generation request, except for its prompt.
 #[derive(Debug)]
 pub(super) struct OpenAiRequest {
     pub(super) form: OpenAiForm,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub(super) choice_count: u32,
-    /// `None`: the default length, after which the answer ends by itself.
+    /// `None` is the default length, after which the answer ends by itself.
     pub(super) output_tokens: Option<usize>,
     pub(super) salt: String,
     pub(super) dp_rank: Option<usize>,
 }
 
 impl OpenAiRequest {
-    /// Reads everything but the prompt.
+    /// Reads all fields but the prompt.
     pub(super) fn read(
         fields: &Fields<'_>,
         headers: &HeaderMap,
@@ -83,8 +83,8 @@ fn output_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(None)
 }
 
-/// Rank that the client pins; text that is no number is ignored, a rank that does not exist is
-/// refused.
+/// Rank that the client pins. Ignores text that is no number, and refuses a rank that does not
+/// exist.
 fn dp_rank(headers: &HeaderMap, rank_count: u32) -> Result<Option<usize>, ApiError> {
     let value = headers.get("x-data-parallel-rank").and_then(|value| value.to_str().ok());
     let Some(rank) = value.and_then(|value| value.trim().parse::<i64>().ok()) else {

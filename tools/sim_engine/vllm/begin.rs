@@ -1,4 +1,4 @@
-//! The beginning of an answer: KV from elsewhere where it is wanted, then a rank for each choice.
+//! The start of an answer: KV from another engine if requested, then a rank for each choice.
 
 use super::answer::{AnswerChoice, OpenAiAnswer};
 use super::error::ApiError;
@@ -17,10 +17,10 @@ pub(super) enum NotBegun {
     Error(ApiError),
 }
 
-/// An answer that has begun, and where its tokens come from.
+/// An answer in progress, with the receiver of its tokens.
 pub(super) type BegunAnswer = (OpenAiAnswer, mpsc::UnboundedReceiver<TokenStep>);
 
-/// Waits for KV where it comes from elsewhere, then gives every choice to a rank.
+/// Waits for KV from another engine, if any, then submits every choice to a rank.
 pub(super) async fn begin(
     state: EngineState,
     mut answer: OpenAiAnswer,
@@ -51,7 +51,7 @@ pub(super) async fn begin(
                     answer.choices.push(AnswerChoice::new(submitted, prompt.clone(), at == 0));
                 }
                 Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
-                // What was taken of it before is taken out again.
+                // Dropping the answer removes its earlier choices.
                 Err(NotRun::Refused) => {
                     answer.timed.ended("refused");
                     return Err(NotBegun::Refused);
@@ -62,5 +62,5 @@ pub(super) async fn begin(
     Ok((answer, steps))
 }
 
-/// Tokens written in one go when several are ready.
+/// Most tokens in a write when several are ready.
 pub(super) const STEPS_AT_ONCE: usize = 64;

@@ -1,4 +1,4 @@
-//! Token ids of what a request holds.
+//! Token ids of prompts and inputs.
 
 use super::error::ApiError;
 use crate::encode::{EncodeError, Input};
@@ -23,7 +23,7 @@ pub(crate) async fn prompt_ids(
     Ok(prompts)
 }
 
-/// Token ids of one input.
+/// Token ids of an input.
 pub(crate) async fn encode(state: &EngineState, input: Input) -> Result<Vec<u32>, ApiError> {
     state.encode.encode(input).await.map_err(|error| match error {
         EncodeError::Stopped => ApiError::stopping(),

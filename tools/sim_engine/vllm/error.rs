@@ -1,4 +1,4 @@
-//! Errors in vLLM's OpenAI shape.
+//! Errors in vLLM's OpenAI format.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -15,7 +15,7 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    /// The body is not what the route takes.
+    /// The body does not match the route.
     pub(crate) fn validation(problem: &str, param: Option<String>) -> Self {
         let message = format!("1 validation error:\n  {problem}");
         Self { status: StatusCode::BAD_REQUEST, kind: "Bad Request", message, param }
@@ -40,7 +40,7 @@ impl ApiError {
         Self::bad_request(message, Some(param))
     }
 
-    /// Not the model that this engine serves.
+    /// The engine does not serve this model.
     pub(crate) fn unknown_model(asked: &str, served: &str) -> Self {
         Self {
             status: StatusCode::NOT_FOUND,
@@ -60,7 +60,7 @@ impl ApiError {
         }
     }
 
-    /// No room, told in a stream that has begun.
+    /// The engine is full, as an event in a stream that has begun.
     pub(crate) fn busy() -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -72,7 +72,7 @@ impl ApiError {
         }
     }
 
-    /// The error as what is left of a stream.
+    /// The error as the end of a stream.
     pub(crate) fn event(&self) -> String {
         format!("data: {}\n\ndata: [DONE]\n\n", self.body())
     }
@@ -84,7 +84,7 @@ impl ApiError {
         } })
     }
 
-    /// The engine is going away.
+    /// The engine is stopping: status 503.
     pub(crate) fn stopping() -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -106,7 +106,7 @@ pub(super) async fn not_found() -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "detail": "Not Found" }))).into_response()
 }
 
-/// Answers a method that the route does not take.
+/// Answers a method that the route does not accept.
 pub(super) async fn method_not_allowed() -> Response {
     let body = Json(json!({ "detail": "Method Not Allowed" }));
     (StatusCode::METHOD_NOT_ALLOWED, body).into_response()

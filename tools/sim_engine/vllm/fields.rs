@@ -12,7 +12,7 @@ use std::collections::HashMap;
 pub(crate) struct Fields<'a>(HashMap<String, &'a RawValue>);
 
 impl<'a> Fields<'a> {
-    /// Fields of a body that must be declared and be a JSON object.
+    /// Fields of a body, which must be a JSON object and declared as JSON.
     pub(crate) fn of(headers: &HeaderMap, body: &'a [u8]) -> Result<Self, ApiError> {
         let declared = headers.get("content-type").and_then(|value| value.to_str().ok());
         if !declared.is_some_and(|value| value.trim_start().starts_with("application/json")) {

@@ -35,7 +35,7 @@ pub(super) async fn chat(
             "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list'}";
         return Err(ApiError::validation(problem, Some("body.messages".into())));
     }
-    // A router that has tokenized already may hand the ids over.
+    // A router that has tokenized the prompt may send the ids.
     let mut transfer = TransferParams::read(&fields)?;
     let prompt = match transfer.prompt_token_ids.take() {
         Some(ids) => ids,
@@ -51,7 +51,7 @@ pub(super) async fn chat(
     respond(&state, answer, vec![prompt], transfer).await
 }
 
-/// Completes one prompt or several.
+/// Completes a single prompt or several.
 pub(super) async fn completions(
     State(state): State<EngineState>,
     headers: HeaderMap,
@@ -74,8 +74,8 @@ pub(super) async fn completions(
     respond(&state, answer, prompts, transfer).await
 }
 
-/// Answers `/v1/responses`: input and instructions become a chat. vLLM 0.32 passes no rank on from
-/// here, whatever field asks for it (`entrypoints/openai/responses/serving.py`).
+/// Answers `/v1/responses`: input and instructions become a chat. vLLM 0.32 ignores all fields with
+/// a rank here (`entrypoints/openai/responses/serving.py`).
 pub(super) async fn responses(
     State(state): State<EngineState>,
     mut headers: HeaderMap,
@@ -123,7 +123,7 @@ async fn respond(
         check_length(prompt.len(), output_tokens, state.config.model_tokens_max())?;
         check_ids(prompt, state.encode.tokenizer().vocabulary_size())?;
     }
-    // KV of one prompt with one answer is handed over; any other request is served whole.
+    // Only requests with a single prompt and a single answer are split.
     let half = match prompts.len() == 1 && answer.asked.choice_count == 1 {
         true => transfer.half(state, &answer.full_id()).await?,
         false => EngineLeg::Whole,
@@ -143,7 +143,7 @@ async fn respond(
     let is_late = wanted.is_some();
     let begin = begin(state.clone(), answer, prompts, output_tokens, part, wanted);
     if stream && is_late {
-        // The status is told before it is known whether KV comes.
+        // The status is sent before the KV arrives.
         return Ok(stream_response_later(begin));
     }
     match begin.await {

@@ -1,6 +1,5 @@
-//! The halves of a vLLM request: what `kv_transfer_params` ask of an engine with a role. A prefill
-//! holds its KV until a decode takes it or its lease is over; a decode waits for KV before it goes
-//! to a rank.
+//! The legs of a vLLM request, from its `kv_transfer_params`. A prefill holds its KV until a decode
+//! takes it or its lease expires; a decode waits for KV before it goes to a rank.
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -15,8 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// `kv_transfer_params` of a request, as far as they count here. With a field of another type the
-/// request is refused.
+/// `kv_transfer_params` of a request, as far as they matter here. A field of another type makes the
+/// request invalid.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct TransferParams {
@@ -28,7 +27,7 @@ pub(super) struct TransferParams {
     remote: RemoteParams,
 }
 
-/// Which prefill engine computed the prompt, and under which name.
+/// The prefill engine that computed the prompt, and its id of the request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RemoteParams {
@@ -44,28 +43,28 @@ struct RemoteParams {
     bootstrap_addr: Option<String>,
 }
 
-/// What an engine does of a request.
+/// Leg of a request on this engine.
 #[derive(Debug)]
 pub(super) enum EngineLeg {
     Whole,
-    /// Computes the prompt for a decode elsewhere.
+    /// Computes the prompt for a decode on another engine.
     Give(Box<Giving>),
-    /// Decodes what was computed elsewhere.
+    /// Decodes with KV from another engine.
     Take(TransferWanted),
 }
 
-/// What a prefill needs to hand its KV over.
+/// State of a prefill that offers its KV.
 #[derive(Debug)]
 pub(super) struct Giving {
     state: EngineState,
-    /// Made when the request came, where the decode may come before the end of the prefill.
+    /// Created when the request arrives, if the decode may come before the end of the prefill.
     offer: Option<TransferOffer>,
     request_id: String,
     hold: Duration,
     tells: bool,
 }
 
-/// A prefill that is done.
+/// Result of a finished prefill.
 #[derive(Debug)]
 pub(super) struct Prefilled<'a> {
     pub(super) guard: AbortOnDrop,
@@ -81,8 +80,8 @@ impl TransferParams {
         Ok(fields.get("kv_transfer_params")?.unwrap_or_default())
     }
 
-    /// What they ask of this engine. `full_id` names the request as its answer does. Engines
-    /// without a role ignore them, as vLLM does without a connector.
+    /// The leg for this engine. `full_id` is the id of the request in its answer. Engines without a
+    /// role ignore the parameters, as vLLM does without a connector.
     pub(super) async fn half(
         self,
         state: &EngineState,
@@ -140,7 +139,7 @@ impl TransferParams {
                 peer.zip(self.remote.request_id).map(|(peer, key)| (peer, key, once))
             }
         };
-        // Half of the fields is a fault of the sender. vLLM fails such a request inside.
+        // Only some of the fields: a fault of the sender, at which vLLM fails with status 500.
         let (peer, key, patience) = wanted.ok_or_else(ApiError::internal)?;
         let engine_id = self.remote.engine_id;
         Ok(EngineLeg::Take(TransferWanted { peer, key, engine_id, patience }))
@@ -148,12 +147,12 @@ impl TransferParams {
 }
 
 impl Giving {
-    /// Name of what the halves meet by.
+    /// Id that the legs share.
     pub(super) fn meeting(&self) -> &str {
         &self.request_id
     }
 
-    /// Holds the KV for its decode from here on; returns what the answer tells of it.
+    /// Holds the KV for its decode from now on; returns its parameters for the answer.
     pub(super) async fn hold(self, done: Prefilled<'_>) -> Value {
         let Self { state, offer, request_id, hold, tells } = self;
         let Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank } = done;
@@ -183,7 +182,7 @@ impl Giving {
     }
 }
 
-/// Waits for the KV; `false` if there is none that fits.
+/// Waits for the KV; `false` without KV of this prompt.
 pub(super) async fn taken(
     state: &EngineState,
     wanted: &TransferWanted,
@@ -202,7 +201,7 @@ pub(super) async fn taken(
     kv.is_ok_and(fits)
 }
 
-/// What a decode must know to pull.
+/// Parameters for a decode that pulls.
 fn params(
     state: &EngineState,
     request_id: &str,
@@ -225,10 +224,10 @@ fn params(
     })
 }
 
-/// Where a row of block ids begins at most: any row will do, since only its length counts.
+/// Bound of the first made-up block id; only the number of ids matters.
 const BLOCK_IDS: u64 = 1_000_000;
 
-/// `http://host:port`, with or without the scheme.
+/// Parses `http://host:port`, with or without the scheme.
 fn peer_of(address: &str) -> Option<TransferPeer> {
     let address = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
     let (host, port) = address.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! What a vLLM engine tells of itself, and the flushing of its cache.
+//! Routes of vLLM with information about the engine, and the reset of its cache.
 
 use super::error::not_found;
 use crate::kv_publisher::REPLAY_BATCHES_MAX;
@@ -38,7 +38,7 @@ pub(super) async fn models(State(state): State<EngineState>) -> Json<Value> {
     }] }))
 }
 
-/// `GET /kv_event_sources`: where each rank publishes.
+/// `GET /kv_event_sources`: endpoints of each rank's publisher.
 pub(super) async fn kv_event_sources(State(state): State<EngineState>) -> Json<Value> {
     let mut ranks = Map::new();
     for (rank, source) in state.place.kv_sources.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! HTTP of the simulated engine in the shapes of vLLM 0.33. Runs on the engine's runtime. Holds no
+//! HTTP of the simulated engine in the formats of vLLM 0.33. Runs on the engine's runtime, without
 //! state of its own: the encode thread and the ranks' task do the work.
 
 mod answer;

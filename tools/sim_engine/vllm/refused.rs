@@ -1,12 +1,11 @@
-//! Answers of an engine that has no room, as the engines write them. vLLM's was captured from 0.32;
-//! SGLang's follows its source (0.5.23), which aborts the request inside: before a stream has begun
-//! that is too late for a status.
+//! Refusals of a full engine. vLLM's was captured from 0.32; SGLang's follows its source (0.5.23),
+//! which aborts the request inside: a stream then already has its status.
 
 use crate::refusal::EngineRefusal;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// What the client gets. `stream`: it asked for one.
+/// The refusal for the client; `stream` if the client requested a stream.
 pub(crate) fn refusal_response(refusal: EngineRefusal, stream: bool) -> Response {
     match refusal {
         EngineRefusal::Vllm => json(StatusCode::SERVICE_UNAVAILABLE, VLLM_BODY),

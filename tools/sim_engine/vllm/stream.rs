@@ -1,5 +1,5 @@
-//! Server-sent events: tokens as they come. The stream owns the answer, so a client that leaves
-//! drops it, which frees the request in its rank at once.
+//! Server-sent events: tokens as they arrive. The stream owns the answer, so a client that leaves
+//! drops the answer, which frees the request in its rank at once.
 
 use super::answer::OpenAiAnswer;
 use super::begin::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
@@ -21,7 +21,7 @@ enum Phase {
     Runs(Box<OpenAiAnswer>, mpsc::UnboundedReceiver<TokenStep>),
 }
 
-/// Streams an answer that has begun.
+/// Streams an answer in progress.
 pub(super) fn stream_response(
     answer: OpenAiAnswer,
     steps: mpsc::UnboundedReceiver<TokenStep>,
@@ -29,7 +29,7 @@ pub(super) fn stream_response(
     response(Phase::Runs(Box::new(answer), steps))
 }
 
-/// Streams an answer that has not begun, and may never begin.
+/// Streams an answer that has not begun, and may fail to begin.
 pub(super) fn stream_response_later(
     begin: impl Future<Output = Result<BegunAnswer, NotBegun>> + Send + 'static,
 ) -> Response {
@@ -57,8 +57,7 @@ async fn next_chunk(
 ) -> (Chunk, Option<Phase>) {
     let mut batch = Vec::new();
     if steps.recv_many(&mut batch, STEPS_AT_ONCE).await == 0 {
-        // The engine stops: break the connection, so that the client sees that the answer is not
-        // whole.
+        // The engine stops: break the connection, so that the client sees an incomplete answer.
         return (Err(std::io::Error::other("the engine is stopping")), None);
     }
     let mut out = String::with_capacity(batch.len() * 256);

@@ -53,7 +53,7 @@ pub(super) async fn detokenize(
     Ok(Json(json!({ "prompt": state.encode.tokenizer().decode(&ids) })))
 }
 
-/// A vector for each input: the same for the same tokens, of length 1.
+/// A unit vector for each input, equal for equal tokens.
 pub(super) async fn embeddings(
     State(state): State<EngineState>,
     headers: HeaderMap,
