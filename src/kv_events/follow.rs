@@ -6,7 +6,7 @@ use super::port::KvPort;
 use super::rank::KvMessage;
 use super::replays::{Audit, ReplayCause, Replays};
 use super::restore::overdue;
-use super::sequence::Arrival;
+use super::sequence::BatchArrival;
 use super::status::FeedState;
 use forebay_base::count_broken_invariant;
 use forebay_zmq::{Connection, SocketError, ZmqSource};
@@ -70,7 +70,7 @@ impl<P: KvPort> Feed<P> {
                     let error = self.session(subscriber).await;
                     self.counters.loss(error.reason());
                     self.status.lost();
-                    // Restored blocks that no event has touched yet are as valid as before.
+                    // Blocks of a snapshot that no event has touched yet are as valid as before.
                     if self.state.borrow().is_unverified() {
                         self.settle(FeedState::Connecting).await;
                     } else {
@@ -145,15 +145,17 @@ impl<P: KvPort> Feed<P> {
         let message = KvMessage::read(parts);
         let arrival = message.map(|message| self.state.borrow().arrival(&message));
         match arrival {
-            Some(Arrival::Repeated) => {
+            Some(BatchArrival::Repeated) => {
                 self.confirm();
                 self.settle(FeedState::Live).await;
                 return;
             }
-            Some(Arrival::Next | Arrival::First { missed: 0 }) => {
+            Some(BatchArrival::Next | BatchArrival::First { missed: 0 }) => {
                 self.state.borrow_mut().no_more_repeats();
             }
-            Some(Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted) => {
+            Some(
+                BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted,
+            ) => {
                 self.recover(ReplayCause::Behind(message.map_or(0, |message| message.number())))
                     .await;
                 self.settle(FeedState::Live).await;

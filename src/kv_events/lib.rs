@@ -62,7 +62,7 @@ pub use rank::{MessageProgress, MessageResult, RankFeed, RankState};
 pub use rank_copy::{Groups, KeptBlocks, RestoredBlocks};
 pub use restore::Restored;
 pub use restore_builder::{Left, Restoring};
-pub use sequence::Arrival;
+pub use sequence::BatchArrival;
 pub use shared_state::{SharedPool, SharedState};
 pub use slice_ops::SliceOps;
 pub use status::{FeedState, FeedStatus};

@@ -8,7 +8,7 @@ use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
 use super::pool::PoolBlocks;
 use super::rank_copy::{KeptBlocks, RestoredBlocks};
-use super::sequence::{Arrival, Mark, Sequence};
+use super::sequence::{BatchArrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::text_fit::TextFit;
 use super::tier::{LowerTiers, Tier};
@@ -198,7 +198,7 @@ impl<T: BlockText> RankFeed<T> {
 
     /// Compares a message with the messages applied before. Changes nothing.
     #[must_use]
-    pub fn arrival(&self, message: &KvMessage<'_>) -> Arrival {
+    pub fn arrival(&self, message: &KvMessage<'_>) -> BatchArrival {
         self.sequence.judge(message.mark)
     }
 
@@ -255,17 +255,17 @@ impl<T: BlockText> RankFeed<T> {
             counters.batch(BatchResult::Refused);
             return Err(MessageResult { result: BatchResult::Refused, reset: None, missed: 0 });
         };
-        if self.arrival(&message) == Arrival::Repeated {
+        if self.arrival(&message) == BatchArrival::Repeated {
             self.is_unverified = false;
             return Err(MessageResult { result: BatchResult::Applied, reset: None, missed: 0 });
         }
         let KvMessage { mark, payload } = message;
         let before = self.blocks.size();
         let (mut reset, missed) = match self.sequence.take(mark) {
-            Arrival::Next | Arrival::Repeated => (None, 0),
-            Arrival::First { missed } => (None, missed),
-            Arrival::Gap { missed } => (Some(ResetReason::Gap), missed),
-            Arrival::Restarted => (Some(ResetReason::Restart), 0),
+            BatchArrival::Next | BatchArrival::Repeated => (None, 0),
+            BatchArrival::First { missed } => (None, missed),
+            BatchArrival::Gap { missed } => (Some(ResetReason::Gap), missed),
+            BatchArrival::Restarted => (Some(ResetReason::Restart), 0),
         };
         // The message before was applied in part and then abandoned.
         if std::mem::replace(&mut self.is_within, true) {

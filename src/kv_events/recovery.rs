@@ -13,7 +13,7 @@ use super::feed::Feed;
 use super::port::KvPort;
 use super::rank::KvMessage;
 use super::replays::ReplayCause;
-use super::sequence::Arrival;
+use super::sequence::BatchArrival;
 use super::status::FeedState;
 use forebay_zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
 use std::time::Duration;
@@ -227,31 +227,31 @@ impl<P: KvPort> Feed<P> {
             };
             let arrival = self.state.borrow().arrival(&message);
             match arrival {
-                Arrival::Repeated => {
+                BatchArrival::Repeated => {
                     joined = true;
                     self.confirm();
                 }
-                Arrival::Restarted if joined => return Err(ZmtpError::Framing.into()),
-                Arrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
+                BatchArrival::Restarted if joined => return Err(ZmtpError::Framing.into()),
+                BatchArrival::Restarted if Some(u64::from_be_bytes(number)) == from => {
                     return Ok((batches, ReplayEnd::Foreign));
                 }
                 // Older than the request.
-                Arrival::Restarted => {}
-                Arrival::First { missed } => {
+                BatchArrival::Restarted => {}
+                BatchArrival::First { missed } => {
                     recovered.incomplete |= missed > 0;
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrival::Gap { .. } if recovered.past_holes => {
+                BatchArrival::Gap { .. } if recovered.past_holes => {
                     self.take_in_turns(Some(message)).await;
                     joined = true;
                     batches += 1;
                 }
-                Arrival::Next if joined => {
+                BatchArrival::Next if joined => {
                     self.take_in_turns(Some(message)).await;
                     batches += 1;
                 }
-                Arrival::Next | Arrival::Gap { .. } => {
+                BatchArrival::Next | BatchArrival::Gap { .. } => {
                     return Ok((batches, ReplayEnd::Hole));
                 }
             }

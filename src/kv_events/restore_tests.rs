@@ -85,10 +85,10 @@ fn only_the_very_same_batch_is_the_one_before() {
     let counters = FeedCounters::new();
     let feed = restored(&counters);
     for (number, payload, arrival) in [
-        (5, chained(1, 5), Arrival::Repeated),
-        (5, chained(2, 5), Arrival::Restarted),
-        (7, chained(1, 6), Arrival::Gap { missed: 1 }),
-        (3, chained(1, 3), Arrival::Restarted),
+        (5, chained(1, 5), BatchArrival::Repeated),
+        (5, chained(2, 5), BatchArrival::Restarted),
+        (7, chained(1, 6), BatchArrival::Gap { missed: 1 }),
+        (3, chained(1, 3), BatchArrival::Restarted),
     ] {
         let number = u64::to_be_bytes(number);
         let message = KvMessage::read(&[b"", &number, &payload]).unwrap();

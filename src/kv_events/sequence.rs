@@ -39,7 +39,7 @@ pub(super) struct Sequence {
 
 /// Relation of a batch to the batches applied before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum BatchArrival {
     /// The first batch of the stream.
     First {
         /// Batches published before the first.
@@ -73,28 +73,28 @@ impl Sequence {
     }
 
     /// Compares a batch with the sequence; changes nothing.
-    pub(super) fn judge(&self, mark: Mark) -> Arrival {
-        let Some(last) = self.last else { return Arrival::First { missed: mark.number } };
+    pub(super) fn judge(&self, mark: Mark) -> BatchArrival {
+        let Some(last) = self.last else { return BatchArrival::First { missed: mark.number } };
         match mark.number.checked_sub(last) {
             None | Some(0) => {
                 let back = usize::try_from(last - mark.number).unwrap_or(usize::MAX);
                 let at = self.digests.len().checked_sub(back.saturating_add(1));
                 let digest = at.and_then(|at| self.digests.get(at));
                 let is_same = digest == Some(&mark.digest);
-                if is_same { Arrival::Repeated } else { Arrival::Restarted }
+                if is_same { BatchArrival::Repeated } else { BatchArrival::Restarted }
             }
-            Some(1) => Arrival::Next,
-            Some(ahead) => Arrival::Gap { missed: ahead - 1 },
+            Some(1) => BatchArrival::Next,
+            Some(ahead) => BatchArrival::Gap { missed: ahead - 1 },
         }
     }
 
     /// Adds a batch to the sequence, whatever its arrival.
-    pub(super) fn take(&mut self, mark: Mark) -> Arrival {
+    pub(super) fn take(&mut self, mark: Mark) -> BatchArrival {
         let arrival = self.judge(mark);
         match arrival {
-            Arrival::Repeated => return arrival,
-            Arrival::Next => {}
-            Arrival::First { .. } | Arrival::Gap { .. } | Arrival::Restarted => {
+            BatchArrival::Repeated => return arrival,
+            BatchArrival::Next => {}
+            BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted => {
                 self.digests.clear();
             }
         }
@@ -144,18 +144,18 @@ mod tests {
     #[test]
     fn tells_gaps_from_restarts() {
         let mut sequence = Sequence::default();
-        let steps: Vec<Arrival> =
+        let steps: Vec<BatchArrival> =
             [5, 6, 9, 10, 0, 1, u64::MAX].map(|number| sequence.take(mark(number))).into();
         assert_eq!(
             steps,
             [
-                Arrival::First { missed: 5 },
-                Arrival::Next,
-                Arrival::Gap { missed: 2 },
-                Arrival::Next,
-                Arrival::Restarted,
-                Arrival::Next,
-                Arrival::Gap { missed: u64::MAX - 2 },
+                BatchArrival::First { missed: 5 },
+                BatchArrival::Next,
+                BatchArrival::Gap { missed: 2 },
+                BatchArrival::Next,
+                BatchArrival::Restarted,
+                BatchArrival::Next,
+                BatchArrival::Gap { missed: u64::MAX - 2 },
             ]
         );
     }
@@ -164,10 +164,10 @@ mod tests {
     fn the_same_batch_twice_is_no_restart() {
         let mut sequence = Sequence::default();
         sequence.take(mark(7));
-        assert_eq!(sequence.take(mark(7)), Arrival::Repeated);
-        assert_eq!(sequence.judge(other(7)), Arrival::Restarted, "same number, other bytes");
+        assert_eq!(sequence.take(mark(7)), BatchArrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), BatchArrival::Restarted, "same number, other bytes");
         sequence.take(mark(8));
-        assert_eq!(sequence.judge(mark(7)), Arrival::Restarted, "not remembered");
+        assert_eq!(sequence.judge(mark(7)), BatchArrival::Restarted, "not remembered");
     }
 
     #[test]
@@ -177,9 +177,9 @@ mod tests {
         before.take(mark(7));
         let sequence = Sequence::after(before.last_mark().unwrap());
         assert_eq!((sequence.last(), sequence.last_mark()), (Some(7), Some(mark(7))));
-        assert_eq!(sequence.judge(mark(7)), Arrival::Repeated);
-        assert_eq!(sequence.judge(other(7)), Arrival::Restarted);
-        assert_eq!(sequence.judge(mark(8)), Arrival::Next);
+        assert_eq!(sequence.judge(mark(7)), BatchArrival::Repeated);
+        assert_eq!(sequence.judge(other(7)), BatchArrival::Restarted);
+        assert_eq!(sequence.judge(mark(8)), BatchArrival::Next);
     }
 
     #[test]
@@ -189,14 +189,14 @@ mod tests {
         for number in 0..10 {
             sequence.take(mark(number));
         }
-        assert_eq!(sequence.judge(mark(0)), Arrival::Repeated);
-        assert_eq!(sequence.judge(mark(9)), Arrival::Repeated);
-        assert_eq!(sequence.judge(other(0)), Arrival::Restarted);
-        assert_eq!(sequence.take(mark(10)), Arrival::Next);
+        assert_eq!(sequence.judge(mark(0)), BatchArrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), BatchArrival::Repeated);
+        assert_eq!(sequence.judge(other(0)), BatchArrival::Restarted);
+        assert_eq!(sequence.take(mark(10)), BatchArrival::Next);
         sequence.no_more_repeats();
         assert_eq!(sequence.digests.len(), 1);
-        assert_eq!(sequence.judge(mark(10)), Arrival::Repeated);
-        assert_eq!(sequence.judge(mark(9)), Arrival::Restarted);
+        assert_eq!(sequence.judge(mark(10)), BatchArrival::Repeated);
+        assert_eq!(sequence.judge(mark(9)), BatchArrival::Restarted);
     }
 
     #[test]
@@ -207,11 +207,11 @@ mod tests {
             sequence.take(mark(number));
         }
         assert_eq!(sequence.digests.len(), DIGESTS_MAX);
-        assert_eq!(sequence.judge(mark(0)), Arrival::Restarted);
-        assert_eq!(sequence.judge(mark(1)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(0)), BatchArrival::Restarted);
+        assert_eq!(sequence.judge(mark(1)), BatchArrival::Repeated);
         sequence.rest();
         assert_eq!(sequence.digests.len(), DIGESTS_AT_REST);
-        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), Arrival::Repeated);
+        assert_eq!(sequence.judge(mark(DIGESTS_MAX as u64 - 9)), BatchArrival::Repeated);
         // A gap forgets what is before it.
         sequence.take(mark(DIGESTS_MAX as u64 + 5));
         assert_eq!(sequence.digests.len(), 1);
