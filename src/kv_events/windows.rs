@@ -23,7 +23,7 @@ pub enum Resume {
     Anywhere,
     /// Behind a block at which all windows are whole; the blocks in a row of each window.
     Windows([Option<u16>; WINDOWS_MAX]),
-    /// Behind some blocks of the rank, and which is unknown.
+    /// Behind some blocks of the rank; events do not show which.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ const _: () = assert!(GROUPS_MAX <= u16::BITS as usize && WINDOWS_MAX <= u8::BIT
 const HELD_BEFORE_GROUPS_MAX: usize = 16 * 1_024;
 
 impl RankWindows {
-    /// True while the rank has shown no window.
+    /// True while the rank has no windows.
     pub(super) fn is_unused(&self) -> bool {
         self.groups.is_empty() && !self.is_lost
     }

@@ -20,8 +20,8 @@ pub fn trailing_bytes(text: &[u8], white: fn(char) -> bool) -> usize {
         if !white(character) {
             break;
         }
-        let kept = rest.len().saturating_sub(character.len_utf8());
-        rest = rest.get(..kept).unwrap_or_default();
+        let end = rest.len().saturating_sub(character.len_utf8());
+        rest = rest.get(..end).unwrap_or_default();
     }
     text.len() - rest.len()
 }

@@ -105,6 +105,6 @@ fn cut_at_mark<'a>(text: &'a str, last: &str) -> Option<&'a str> {
     if !text.contains(last.trim_matches(is_space)) {
         return None;
     }
-    let kept = from_mark.starts_with(CONTINUE_MARK);
-    Some(if kept { before } else { before.trim_end_matches(is_space) })
+    let is_untrimmed = from_mark.starts_with(CONTINUE_MARK);
+    Some(if is_untrimmed { before } else { before.trim_end_matches(is_space) })
 }

@@ -251,8 +251,8 @@ pub(super) fn literals(source: &str) -> Literals {
                         (Some(TagToken::Name("in")), _)
                             | (Some(TagToken::Name("not")), Some(TagToken::Name("in")))
                     );
-                    let kept = set && callee.is_none() && looks_like_mark(text);
-                    let searched = searched || tested || kept;
+                    let is_set_value = set && callee.is_none() && looks_like_mark(text);
+                    let searched = searched || tested || is_set_value;
                     if searched { &mut found.searched } else { &mut found.other }
                         .insert(text.clone());
                 }

@@ -29,8 +29,8 @@ impl MediaTokens {
     /// Enables images with names: `image` is their placeholder, and the marks around it count as
     /// text.
     pub(super) fn follow_images(&mut self, image: u32, marks: &[u32]) {
-        let is_kept = |id: &u32| *id == image || !marks.contains(id);
-        let mut ids: Vec<u32> = self.ids.iter().copied().filter(is_kept).collect();
+        let is_media = |id: &u32| *id == image || !marks.contains(id);
+        let mut ids: Vec<u32> = self.ids.iter().copied().filter(is_media).collect();
         if let Err(place) = ids.binary_search(&image) {
             ids.insert(place, image);
         }
