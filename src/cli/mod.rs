@@ -16,9 +16,9 @@ mod key;
 mod key_flags;
 mod logging;
 mod machine;
-#[cfg(feature = "engine")]
-mod plot;
 mod process;
+#[cfg(feature = "engine")]
+mod progress;
 mod record;
 mod replay;
 mod router_stream;

@@ -1,8 +1,8 @@
 //! `forebay simulate`: replays a trace under several policies, in virtual time.
 
 use super::findings;
-use super::plot::draw;
 use super::process::failed;
+use super::progress::ProgressLine;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use forebay_base::limits::{ENGINE_FILE_BYTES_MAX, RANKS_MAX};
@@ -12,7 +12,6 @@ use forebay_simulate::{
     self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SegmentBound, SimPlan,
     Trace, TraceSegment, read,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, json};
 use std::fmt;
 use std::fs::File;
@@ -130,12 +129,9 @@ struct TierArgs {
 /// Destinations of the figures beside the table.
 #[derive(Debug, Args)]
 struct OutputArgs {
-    /// Write the figures as JSON there, `-` for standard output
+    /// Write the figures as JSON there, `-` for standard output; tools/plot draws them
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Draw time to the first token, hits and load into this folder: ttft.svg, hits.svg, load.svg
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
 }
 
 fn ranks() -> RangedI64ValueParser<u16> {
@@ -209,9 +205,6 @@ fn simulated(args: &SimulateArgs, out: &mut impl Write) -> Result<(), String> {
     let begun = clock.now();
     let runs = all(&trace, &plan, rules);
     let rate = per_second(&runs, clock.now().since(begun));
-    if let Some(folder) = &args.output.plot {
-        draw(&runs, folder)?;
-    }
     print(&as_json(&runs, rate), &args.output, out, |out| table(&runs, rate, out))
 }
 
@@ -313,27 +306,20 @@ fn config(file: Option<&Path>) -> Result<Config, String> {
     loaded.usable().map_err(|_| String::from_utf8_lossy(&findings_text).into_owned())
 }
 
-/// Runs each policy in turn, with a progress bar on a terminal.
+/// Runs each policy in turn, with its progress on a terminal.
 fn all(trace: &Trace, plan: &SimPlan, rules: Vec<(String, Rule)>) -> Vec<(String, PolicyRun)> {
     let each = trace.requests.len() as u64;
-    let bar = ProgressBar::new(each * rules.len() as u64).with_style(style());
+    let mut progress = ProgressLine::new(each * rules.len() as u64);
     let clock = Clock::start();
+    let now = || clock.now().since(NanosSinceStart(0));
+    let begun = now();
     let simulated = rules.into_iter().enumerate().map(|(place, (name, rule))| {
-        bar.set_message(name.clone());
         let before = each * place as u64;
-        let mut ended = |ended: usize| bar.set_position(before + ended as u64);
-        let now = || clock.now().since(NanosSinceStart(0));
+        let mut ended = |ended: usize| progress.set(&name, before + ended as u64, now() - begun);
         let run = sim::run(trace, plan, rule, Onlooker { ended: &mut ended, clock: &now });
         (name, run)
     });
-    let runs = simulated.collect();
-    bar.finish_and_clear();
-    runs
-}
-
-fn style() -> ProgressStyle {
-    let shown = ProgressStyle::with_template("{msg:<19} {bar:40} {percent:>3} %  {eta} left");
-    shown.unwrap_or_else(|_| ProgressStyle::default_bar())
+    simulated.collect()
 }
 
 fn trace(path: &Path, seed: u64) -> Result<Trace, String> {
@@ -361,11 +347,12 @@ fn as_json(runs: &[(String, PolicyRun)], rate: u64) -> serde_json::Value {
     json!({ "policies": policies, "simulated_requests_per_s": rate })
 }
 
-/// The summary, and the routers' cost.
+/// The summary, the run over time, and what the routers have cost.
 fn figures(run: &PolicyRun) -> serde_json::Value {
     let mut figures = json!(run.summary);
     if let Some(members) = figures.as_object_mut() {
         members.insert("router".to_owned(), json!(run.used));
+        members.insert("series".to_owned(), json!(run.series));
     }
     figures
 }

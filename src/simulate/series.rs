@@ -8,7 +8,7 @@ const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
 
 /// A run over its virtual time, in equal parts. Parts without a request are left out.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct RunSeries {
     /// Times to the first token of the requests that came in a part.
     pub ttft: Vec<TtftPoint>,
@@ -19,7 +19,7 @@ pub struct RunSeries {
 }
 
 /// Times to the first token in one part.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct TtftPoint {
     /// Seconds at which the part ends.
     pub at_s: f64,
