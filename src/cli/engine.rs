@@ -18,6 +18,7 @@ use std::process::ExitCode;
     forebay engine --listen 127.0.0.1:8001 --wire sglang --role prefill\n  \
     forebay engine --listen 127.0.0.1:8002 --wire sglang --role decode\n\n\
     Without --model-dir it uses a small built-in tokenizer and answers to any model name.\n\
+    Without the feature `tokenizers`, tokenizer.json has to be of GPT-2's kind.\n\
     Rank r publishes its KV events on the port of --kv-events plus r.")]
 pub(super) struct EngineArgs {
     /// Address of its HTTP interface

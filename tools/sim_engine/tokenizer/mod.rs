@@ -1,36 +1,30 @@
-//! The engine's tokenizer: any `tokenizer.json`, or a small built-in tokenizer, and the words of
-//! answers. Immutable after loading, shared by reference. Encoding is slow (milliseconds for long
-//! prompts) and belongs on the encode thread; all other calls are cheap.
+//! The engine's tokenizer: built in, or a `tokenizer.json`, and the words of which answers are
+//! made. Immutable after loading, shared by reference. Encoding is slow (milliseconds
+//! for long prompts) and belongs on the encode thread; everything else is cheap.
+//!
+//! Files like GPT-2's, such as the built-in file, are read here. All other files need the library
+//! `tokenizers`, which takes longer to compile than the engine: the feature `tokenizers`.
+
+mod byte_bpe;
+mod error;
+#[cfg(feature = "tokenizers")]
+mod library;
+mod words;
 
 use ahash::AHashMap;
+use byte_bpe::ByteBpe;
+pub use error::TokenizerError;
+#[cfg(feature = "tokenizers")]
+use library::LibraryTokenizer;
 use std::path::Path;
-use tokenizers::Tokenizer as Inner;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// Why a tokenizer cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizerError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// Path of the file.
-        path: String,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
-    /// The library refuses the file or a text.
-    #[error("tokenizer: {0}")]
-    Library(String),
-    /// No token is usable text, so no answer can be made.
-    #[error("the tokenizer has no token that is plain text")]
-    NoWords,
-}
 
 /// Text to token ids and back, and made-up answers.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: Inner,
-    /// Added tokens that always split the text, longest first; empty when splitting is not exact.
+    encoder: TokenEncoder,
+    /// Added tokens that always split the text, longest first; empty when splitting there is not
+    /// exact.
     splitters: Vec<(String, u32)>,
     /// Distinct first bytes of the splitters; 1 or 2 in practice.
     splitter_starts: Vec<u8>,
@@ -72,20 +66,20 @@ impl Tokenizer {
 
     /// The text of a `tokenizer.json`.
     pub fn from_json(text: &str) -> Result<Self, TokenizerError> {
-        let mut inner: Inner =
-            text.parse().map_err(|error| TokenizerError::Library(format!("{error}")))?;
-        // Padding and truncation are for training; servers use neither.
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| TokenizerError::Library(error.to_string()))?;
-        let splitters = splitters(&inner);
+        Self::with_encoder(TokenEncoder::from_json(text)?)
+    }
+
+    fn with_encoder(encoder: TokenEncoder) -> Result<Self, TokenizerError> {
+        let mut splitters = encoder.splitters();
+        splitters.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
         let mut splitter_starts: Vec<u8> =
             splitters.iter().filter_map(|(token, _)| token.bytes().next()).collect();
         splitter_starts.sort_unstable();
         splitter_starts.dedup();
         let mut tokenizer = Self {
+            encoder,
             splitters,
             splitter_starts,
-            inner,
             words: AHashMap::new(),
             first_words: Vec::new(),
             next_words: Vec::new(),
@@ -98,11 +92,24 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Token ids of a text. `special` adds the tokenizer's tokens around a whole prompt (BOS).
+    /// Token ids of a text. `special` adds what the tokenizer puts around a whole prompt (BOS).
+    #[cfg_attr(
+        not(feature = "tokenizers"),
+        expect(unused_variables, reason = "files like GPT-2's put nothing around a prompt")
+    )]
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, special);
-        let encoding = encoding.map_err(|error| TokenizerError::Library(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        match &self.encoder {
+            TokenEncoder::ByteBpe(bpe) => {
+                let mut ids = Vec::with_capacity(text.len() / 3);
+                self.segments(text, |segment| match segment {
+                    TextSegment::Token(id) => ids.push(id),
+                    TextSegment::Text(part) => bpe.encode_plain(part, &mut ids),
+                });
+                Ok(ids)
+            }
+            #[cfg(feature = "tokenizers")]
+            TokenEncoder::Library(library) => library.encode(text, special),
+        }
     }
 
     /// Splits a text into parts. The joined token ids of the parts are the ids of the text (without
@@ -125,19 +132,31 @@ impl Tokenizer {
     /// Text of token ids, special tokens included. Unknown ids give nothing.
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.inner.decode(ids, false).unwrap_or_default()
+        match &self.encoder {
+            TokenEncoder::ByteBpe(bpe) => bpe.decode(ids),
+            #[cfg(feature = "tokenizers")]
+            TokenEncoder::Library(library) => library.decode(ids),
+        }
     }
 
     /// The spelling of a token in the vocabulary.
     #[must_use]
     pub fn spelling(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
+        match &self.encoder {
+            TokenEncoder::ByteBpe(bpe) => bpe.spelling(id).map(str::to_owned),
+            #[cfg(feature = "tokenizers")]
+            TokenEncoder::Library(library) => library.spelling(id),
+        }
     }
 
     /// Bound above all token ids.
     #[must_use]
     pub fn vocabulary_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        match &self.encoder {
+            TokenEncoder::ByteBpe(bpe) => bpe.vocabulary_size(),
+            #[cfg(feature = "tokenizers")]
+            TokenEncoder::Library(library) => library.vocabulary_size(),
+        }
     }
 
     /// Text of a token of an answer.
@@ -231,79 +250,41 @@ impl Tokenizer {
     }
 }
 
-/// Added tokens that the library splits off first.
-fn splitters(inner: &Inner) -> Vec<(String, u32)> {
-    let added = inner.get_added_tokens_decoder();
-    if added.values().any(|token| token.lstrip || token.rstrip || token.single_word) {
-        return Vec::new();
+/// What turns text into token ids.
+#[derive(Debug)]
+enum TokenEncoder {
+    ByteBpe(Box<ByteBpe>),
+    #[cfg(feature = "tokenizers")]
+    Library(Box<LibraryTokenizer>),
+}
+
+impl TokenEncoder {
+    fn from_json(text: &str) -> Result<Self, TokenizerError> {
+        match ByteBpe::from_json(text) {
+            Ok(bpe) => Ok(Self::ByteBpe(Box::new(bpe))),
+            #[cfg(feature = "tokenizers")]
+            Err(_) => Ok(Self::Library(Box::new(LibraryTokenizer::from_json(text)?))),
+            #[cfg(not(feature = "tokenizers"))]
+            Err(reason) => Err(TokenizerError::NeedsLibrary(reason)),
+        }
     }
-    let raw = added.into_iter().filter(|(_, token)| !token.normalized);
-    let mut tokens: Vec<_> = raw.map(|(id, token)| (token.content, id)).collect();
-    tokens.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
-    tokens
+
+    /// Added tokens that are cut out before anything else looks at the text.
+    fn splitters(&self) -> Vec<(String, u32)> {
+        match self {
+            Self::ByteBpe(bpe) => bpe.added().to_vec(),
+            #[cfg(feature = "tokenizers")]
+            Self::Library(library) => library.splitters(),
+        }
+    }
 }
 
 /// Words that answers choose from; enough for variety, few enough to load fast.
 const WORDS_MAX: usize = 256;
-const BUILT_IN: &str = include_str!("../../tests/data/tokenizer/tokenizer.json");
+const BUILT_IN: &str = include_str!("../../../tests/data/tokenizer/tokenizer.json");
 /// The `tokenizer_config.json` beside the small tokenizer: its chat template.
-pub(super) const BUILT_IN_CONFIG: &str =
-    include_str!("../../tests/data/tokenizer/tokenizer_config.json");
+pub(crate) const BUILT_IN_CONFIG: &str =
+    include_str!("../../../tests/data/tokenizer/tokenizer_config.json");
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_canonical_and_deterministic() {
-        let tokenizer = Tokenizer::built_in().expect("loads");
-        assert!(tokenizer.next_words.len() > 100, "{}", tokenizer.next_words.len());
-        for seed in 0..50 {
-            let prompt = [seed, 7, 9];
-            let ids = tokenizer.answer(&prompt, 0, 40);
-            assert_eq!(ids, tokenizer.answer(&prompt, 0, 40));
-            assert_ne!(ids, tokenizer.answer(&prompt, 1, 40));
-            let text: String = ids.iter().map(|id| tokenizer.word(*id)).collect();
-            assert_eq!(text, tokenizer.decode(&ids));
-            assert_eq!(text, text.trim());
-            // As it stands in a later turn of a chat.
-            let around = format!("<|im_start|>assistant\n{text}<|im_end|>\n");
-            let encoded = tokenizer.encode(&around, false).expect("encodes");
-            assert!(encoded.windows(ids.len()).any(|window| window == ids), "{text}");
-        }
-    }
-
-    #[test]
-    fn segments_give_the_ids_of_the_whole() {
-        let tokenizer = Tokenizer::built_in().expect("loads");
-        assert_eq!(tokenizer.splitters.len(), 3);
-        for text in [
-            "",
-            "<|im_start|>",
-            "<|im_start|><|im_end|>x",
-            "a<b <|im_start|>user\n héllo <|im_<|im_end|>\n<|im_start|>assistant\n",
-        ] {
-            let mut ids = Vec::new();
-            let mut joined = String::new();
-            tokenizer.segments(text, |segment| match segment {
-                TextSegment::Token(id) => {
-                    ids.push(id);
-                    joined.push_str(&tokenizer.spelling(id).expect("known"));
-                }
-                TextSegment::Text(part) => {
-                    ids.extend(tokenizer.encode(part, false).expect("encodes"));
-                    joined.push_str(part);
-                }
-            });
-            assert_eq!(joined, text);
-            assert_eq!(ids, tokenizer.encode(text, false).expect("encodes"));
-        }
-    }
-
-    #[test]
-    fn bad_files_are_errors() {
-        assert!(matches!(Tokenizer::from_json("{}"), Err(TokenizerError::Library(_))));
-        let missing = Tokenizer::from_model_dir(Path::new("/nonexistent"));
-        assert!(matches!(missing, Err(TokenizerError::Read { .. })));
-    }
-}
+mod tests;
