@@ -10,5 +10,5 @@ pub mod zmtp;
 
 pub use endpoint::{EndpointError, Side, ZmqAddress, ZmqEndpoint};
 pub use loss::LossReason;
-pub use socket::{Connection, SocketError, ZmqSource, encode_message};
-pub use zmtp::ZmtpError;
+pub use socket::{Connection, SocketError, ZmqPeer, ZmqSource, encode_message};
+pub use zmtp::{SocketKind, ZmtpError};

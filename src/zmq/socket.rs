@@ -64,8 +64,8 @@ impl SocketError {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Source of connections: a listening socket, or the address that this side connects to.
 #[derive(Debug)]
@@ -123,18 +123,46 @@ impl ZmqSource {
         self.open_with(SocketKind::Publisher, &[]).await
     }
 
-    async fn open_with(&self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
+    /// The next peer, before its handshake: a peer that is silent holds up no other.
+    ///
+    /// # Errors
+    /// [`SocketError`] when there is none.
+    pub async fn peer(&self) -> Result<ZmqPeer, SocketError> {
         let stream: Box<dyn Stream> = match self {
             Self::Connect(ZmqAddress::Tcp { host, port }) => {
                 let connecting = TcpStream::connect((host.as_str(), *port));
-                Box::new(keep_alive(within(connecting).await?)?)
+                Box::new(prepared(within(connecting).await?)?)
             }
             Self::Connect(ZmqAddress::Ipc(path)) => {
                 Box::new(within(UnixStream::connect(path)).await?)
             }
-            Self::Tcp(listener) => Box::new(keep_alive(listener.accept().await?.0)?),
+            Self::Tcp(listener) => Box::new(prepared(listener.accept().await?.0)?),
             Self::Ipc(listener) => Box::new(listener.accept().await?.0),
         };
+        Ok(ZmqPeer { stream })
+    }
+
+    async fn open_with(&self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
+        self.peer().await?.open_with(kind, first).await
+    }
+}
+
+/// A connection before its handshake.
+pub struct ZmqPeer {
+    stream: Box<dyn Stream>,
+}
+
+impl ZmqPeer {
+    /// The handshake of this side; within 5 s.
+    ///
+    /// # Errors
+    /// [`SocketError`] when the peer is of another kind, or silent.
+    pub async fn open(self, kind: SocketKind) -> Result<Connection, SocketError> {
+        self.open_with(kind, &[]).await
+    }
+
+    async fn open_with(self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
+        let Self { stream } = self;
         let mut connection = Connection { stream, inbox: ZmtpInbox::default(), pulse: None };
         match timeout(CONNECT_TIME_MAX, connection.handshake(kind, first)).await {
             Ok(done) => done.map(|()| connection),
@@ -168,8 +196,10 @@ async fn listen_on(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Enables keepalive probes, because a machine that vanished sends no FIN.
-fn keep_alive(stream: TcpStream) -> io::Result<TcpStream> {
+/// A machine that vanished sends no FIN; the kernel's probes notice. A small batch of events leaves
+/// at once.
+fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
     let probes = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_IDLE / 3)

@@ -77,6 +77,8 @@ pub enum SocketKind {
     Dealer,
     /// Sends messages to subscribers, as engines do.
     Publisher,
+    /// Answers requests for old messages, as engines do.
+    Router,
 }
 
 impl SocketKind {
@@ -85,6 +87,7 @@ impl SocketKind {
             Self::Subscriber => b"SUB",
             Self::Dealer => b"DEALER",
             Self::Publisher => b"PUB",
+            Self::Router => b"ROUTER",
         }
     }
 
@@ -93,6 +96,7 @@ impl SocketKind {
             Self::Subscriber => peer == b"PUB" || peer == b"XPUB",
             Self::Dealer => peer == b"ROUTER",
             Self::Publisher => peer == b"SUB" || peer == b"XSUB",
+            Self::Router => peer == b"DEALER" || peer == b"REQ" || peer == b"ROUTER",
         }
     }
 }
@@ -307,6 +311,9 @@ mod tests {
         assert_eq!(check(publisher), Ok(()));
         assert_eq!(check_ready(publisher, SocketKind::Dealer), Err(ZmtpError::SocketType));
         assert_eq!(check(&ready(SocketKind::Dealer)[2..]), Err(ZmtpError::SocketType));
+        let dealer = &ready(SocketKind::Dealer)[2..];
+        assert_eq!(check_ready(dealer, SocketKind::Router), Ok(()));
+        assert_eq!(check_ready(publisher, SocketKind::Router), Err(ZmtpError::SocketType));
         let router = b"\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
         assert_eq!(check_ready(router, SocketKind::Dealer), Ok(()));
         for cut in 0..publisher.len() {

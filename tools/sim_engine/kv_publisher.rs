@@ -1,8 +1,9 @@
-//! KV events on ZeroMQ, a publisher per rank: a PUB socket with the live stream and, if configured,
-//! a ROUTER socket that replays the last `REPLAY_BATCHES_MAX` batches. Runs as a task on the
-//! engine's runtime. As in real engines, the PUB side never waits for a slow reader: the reader
-//! sees a gap in the sequence numbers and requests a replay. The publisher always binds, also where
-//! the real engine would connect, so that both sides use the same form of address.
+//! KV events on ZeroMQ, one publisher a rank: a PUB socket with the live stream and, when asked
+//! for, a ROUTER socket that replays the last `REPLAY_BATCHES_MAX` batches. Runs on the engine's
+//! runtime, a task for each rank and for each connection. Like the engines', the PUB side never
+//! waits for a slow reader: the reader sees a gap in the sequence numbers and asks for a replay. It
+//! always binds, also where the real engine would connect, so that one address form serves both
+//! sides.
 
 use super::config::{EngineError, EngineWire};
 use super::kv_wire::encode_batch;
@@ -10,10 +11,15 @@ use super::kv_wire_sglang::encode_sglang_batch;
 use super::prefix_cache::CacheEvent;
 use super::unix_time::unix_time;
 use bytes::Bytes;
+use forebay_zmq::{
+    Connection, Side, SocketError, SocketKind, ZmqAddress, ZmqEndpoint, ZmqSource, encode_message,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use zeromq::{Endpoint, PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// Endpoints of a rank's publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +35,14 @@ pub(super) struct KvPublisher {
     wire: EngineWire,
     dp_rank: u32,
     block_size_tokens: u32,
-    live: PubSocket,
-    replay: Option<RouterSocket>,
-    sent: VecDeque<(u64, Bytes)>,
-    next_sequence: u64,
+    live: ZmqSource,
+    replay: Option<ZmqSource>,
+}
+
+/// Batches from a sequence number on, for a replay.
+struct ReplayRequest {
+    start: u64,
+    reply: oneshot::Sender<Vec<(u64, Bytes)>>,
 }
 
 impl KvPublisher {
@@ -44,109 +54,185 @@ impl KvPublisher {
         endpoint: &str,
         replay: Option<&str>,
     ) -> Result<(Self, KvEndpoints), EngineError> {
-        let mut live = PubSocket::new();
-        let endpoint = bind_one(&mut live, "kv-events", endpoint, dp_rank).await?;
+        let (live, endpoint) = bind_one("kv-events", endpoint, dp_rank).await?;
         let mut source = KvEndpoints { endpoint, replay_endpoint: None };
         let mut router = None;
         if let Some(replay) = replay {
-            let mut socket = RouterSocket::new();
-            source.replay_endpoint = Some(bind_one(&mut socket, "replay", replay, dp_rank).await?);
+            let (socket, endpoint) = bind_one("replay", replay, dp_rank).await?;
+            source.replay_endpoint = Some(endpoint);
             router = Some(socket);
         }
-        let publisher = Self {
-            wire,
-            dp_rank,
-            block_size_tokens,
-            live,
-            replay: router,
-            sent: VecDeque::new(),
-            next_sequence: 0,
-        };
-        Ok((publisher, source))
+        Ok((Self { wire, dp_rank, block_size_tokens, live, replay: router }, source))
     }
 
     /// Publishes batches until the sender is gone.
-    pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Vec<CacheEvent>>) {
-        loop {
-            let request = async {
-                match &mut self.replay {
-                    Some(socket) => socket.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                batch = batches.recv() => match batch {
-                    Some(batch) => self.publish(&batch).await,
-                    None => return,
-                },
-                request = request => match request {
-                    Ok(request) => self.answer(request).await,
-                    // The socket is broken, but the live stream continues.
-                    Err(_) => self.replay = None,
-                },
-            }
+    pub(super) async fn run(self, mut batches: mpsc::Receiver<Vec<CacheEvent>>) {
+        let Self { wire, dp_rank, block_size_tokens, live, replay } = self;
+        let (subscribers, _) = broadcast::channel::<Bytes>(LIVE_BATCHES_MAX);
+        let (replays, mut requests) = mpsc::channel(REPLAY_REQUESTS_MAX);
+        // Dropped at the end, which closes all connections.
+        let mut sockets = JoinSet::new();
+        let stream = subscribers.clone();
+        sockets.spawn(serve_all(live, SocketKind::Publisher, move |connection| {
+            publish(connection, stream.subscribe())
+        }));
+        if let Some(replay) = replay {
+            let replays = replays.clone();
+            sockets.spawn(serve_all(replay, SocketKind::Router, move |connection| {
+                answer(connection, replays.clone())
+            }));
         }
-    }
-
-    async fn publish(&mut self, batch: &[CacheEvent]) {
-        let encode = match self.wire {
+        let encode = match wire {
             EngineWire::Vllm => encode_batch,
             EngineWire::Sglang => encode_sglang_batch,
         };
-        let payload =
-            encode(unix_time().as_secs_f64(), batch, self.dp_rank, self.block_size_tokens);
-        let payload = Bytes::from(payload);
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        if self.sent.len() >= REPLAY_BATCHES_MAX {
-            self.sent.pop_front();
-        }
-        self.sent.push_back((sequence, payload.clone()));
-        let frames = [TOPIC, Bytes::copy_from_slice(&sequence.to_be_bytes()), payload];
-        if let Ok(message) = ZmqMessage::try_from(frames.to_vec()) {
-            // The socket itself drops a reader that it cannot write to.
-            let _reader_gone = self.live.send(message).await;
-        }
-    }
-
-    /// Answers a request with the frames identity, empty, first sequence number. Ignores other
-    /// requests, as the engines do.
-    async fn answer(&mut self, request: ZmqMessage) {
-        let frames = request.into_vec();
-        let [identity, delimiter, start] = frames.as_slice() else { return };
-        let Ok(start) = <[u8; 8]>::try_from(start.as_ref()).map(u64::from_be_bytes) else { return };
-        let Some(socket) = &mut self.replay else { return };
-        if !delimiter.is_empty() {
-            return;
-        }
-        let wanted = self.sent.iter().filter(|(sequence, _)| *sequence >= start);
-        let batches = wanted.map(|(sequence, payload)| (*sequence, payload.clone()));
-        for (sequence, payload) in batches.chain([(END_OF_REPLAY, Bytes::new())]) {
-            let sequence = Bytes::copy_from_slice(&sequence.to_be_bytes());
-            let frames = vec![identity.clone(), Bytes::new(), TOPIC, sequence, payload];
-            let Ok(message) = ZmqMessage::try_from(frames) else { return };
-            let sent = tokio::time::timeout(REPLAY_WRITE_MAX, socket.send(message)).await;
-            if !matches!(sent, Ok(Ok(()))) {
-                return;
+        let mut sent = SentBatches::default();
+        loop {
+            tokio::select! {
+                batch = batches.recv() => {
+                    let Some(batch) = batch else { return };
+                    let now_s = unix_time().as_secs_f64();
+                    let payload = encode(now_s, &batch, dp_rank, block_size_tokens);
+                    let message = sent.push(payload.into());
+                    // An error means that there is no subscriber.
+                    let _unread = subscribers.send(message.into());
+                }
+                request = requests.recv() => {
+                    let Some(ReplayRequest { start, reply }) = request else { return };
+                    let _asker_gone = reply.send(sent.from(start));
+                }
             }
         }
     }
 }
 
+/// The last batches with their sequence numbers.
+#[derive(Default)]
+struct SentBatches {
+    batches: VecDeque<(u64, Bytes)>,
+    next_sequence: u64,
+}
+
+impl SentBatches {
+    /// Numbers a batch. Returns its message of the live stream.
+    fn push(&mut self, payload: Bytes) -> Vec<u8> {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        if self.batches.len() >= REPLAY_BATCHES_MAX {
+            self.batches.pop_front();
+        }
+        let message = encode_message(&[TOPIC, &sequence.to_be_bytes(), &payload]);
+        self.batches.push_back((sequence, payload));
+        message
+    }
+
+    fn from(&self, start: u64) -> Vec<(u64, Bytes)> {
+        self.batches.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect()
+    }
+}
+
+/// Accepts peers, and serves each in a task of its own.
+async fn serve_all<F>(
+    source: ZmqSource,
+    kind: SocketKind,
+    serve: impl Fn(Connection) -> F + Clone + Send + 'static,
+) where
+    F: Future<Output = Result<(), SocketError>> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(peer) = source.peer().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS_MAX {
+            continue;
+        }
+        let serve = serve.clone();
+        connections.spawn(async move {
+            // A connection ends with the first error, and the peer makes another.
+            if let Ok(connection) = peer.open(kind).await {
+                drop(serve(connection).await);
+            }
+        });
+    }
+}
+
+/// The live stream of a subscriber. Batches that it cannot read in time are lost to it.
+async fn publish(
+    mut connection: Connection,
+    mut stream: broadcast::Receiver<Bytes>,
+) -> Result<(), SocketError> {
+    let mut subscriptions = 0_u32;
+    loop {
+        tokio::select! {
+            message = stream.recv() => match message {
+                Ok(message) if subscriptions > 0 => connection.send(&message).await?,
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return Ok(()),
+            },
+            asked = connection.message() => {
+                let (parts, end) = asked?;
+                match parts.first().map(|part| connection.part(part)) {
+                    // The topic is empty, and so are the prefixes that fit.
+                    Some([1]) => subscriptions = subscriptions.saturating_add(1),
+                    Some([0]) => subscriptions = subscriptions.saturating_sub(1),
+                    _ => {}
+                }
+                connection.done(end);
+            }
+        }
+    }
+}
+
+/// Answers the replay requests of a peer: an empty frame and the first sequence wanted. Anything
+/// else is ignored, as the engines do.
+async fn answer(
+    mut connection: Connection,
+    replays: mpsc::Sender<ReplayRequest>,
+) -> Result<(), SocketError> {
+    loop {
+        let (parts, end) = connection.message().await?;
+        let start = match parts.as_slice() {
+            [delimiter, start] if delimiter.is_empty() => {
+                <[u8; 8]>::try_from(connection.part(start)).map(u64::from_be_bytes).ok()
+            }
+            _ => None,
+        };
+        connection.done(end);
+        let Some(start) = start else { continue };
+        let (reply, batches) = oneshot::channel();
+        if replays.send(ReplayRequest { start, reply }).await.is_err() {
+            return Ok(());
+        }
+        let Ok(batches) = batches.await else { return Ok(()) };
+        for (sequence, payload) in batches.into_iter().chain([(END_OF_REPLAY, Bytes::new())]) {
+            let message = encode_message(&[b"", TOPIC, &sequence.to_be_bytes(), &payload]);
+            let sent = timeout(REPLAY_WRITE_MAX, connection.send(&message)).await;
+            sent.unwrap_or(Err(SocketError::TimedOut))?;
+        }
+    }
+}
+
 async fn bind_one(
-    socket: &mut impl Socket,
     setting: &'static str,
     base: &str,
     dp_rank: u32,
-) -> Result<String, EngineError> {
+) -> Result<(ZmqSource, String), EngineError> {
     let (host, port) = rank_address(setting, base, dp_rank)?;
-    let any = if host == "*" { "0.0.0.0" } else { host };
-    let wanted = format!("tcp://{any}:{port}");
-    match socket.bind(&wanted).await {
-        Ok(Endpoint::Tcp(_, port)) => Ok(format!("tcp://{host}:{port}")),
-        Ok(other) => Ok(other.to_string()),
-        Err(error) => Err(EngineError::Listen { address: wanted, problem: error.to_string() }),
-    }
+    let bare = match host {
+        "*" => "0.0.0.0",
+        host => host.trim_matches(['[', ']']),
+    };
+    let place = ZmqAddress::Tcp { host: bare.to_owned(), port };
+    let opened = ZmqSource::open(&ZmqEndpoint { side: Side::Bind, place }).await;
+    let source = opened.map_err(|error| EngineError::Listen {
+        address: format!("tcp://{host}:{port}"),
+        problem: error.to_string(),
+    })?;
+    let port = source.port().unwrap_or(port);
+    Ok((source, format!("tcp://{host}:{port}")))
 }
 
 /// Host as configured, and port of a rank: the base port plus the rank, but 0 stays 0.
@@ -169,7 +255,15 @@ fn rank_address<'a>(
 
 /// Batches kept for replay, as the engines' default.
 pub const REPLAY_BATCHES_MAX: usize = 10_000;
-const TOPIC: Bytes = Bytes::from_static(b"");
+/// Batches that wait for a slow subscriber; the oldest is lost first.
+const LIVE_BATCHES_MAX: usize = 1_024;
+/// Replay requests that wait; further ones wait in their sockets.
+const REPLAY_REQUESTS_MAX: usize = 16;
+/// Connections to a socket; further ones are closed.
+const CONNECTIONS_MAX: usize = 1_024;
+/// After a peer that could not be accepted, as without a free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const TOPIC: &[u8] = b"";
 const END_OF_REPLAY: u64 = u64::MAX;
 const REPLAY_WRITE_MAX: Duration = Duration::from_secs(5);
 
