@@ -1,6 +1,7 @@
 //! Certificates and keys in files. Read by the control plane and by `forebay check`; never by a
 //! shard.
 
+use crate::certificate_fields::CertificateFields;
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
 use forebay_base::open_file;
 use rustls::crypto::ring::default_provider;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use webpki::EndEntityCert;
-use x509_cert::der::Decode;
 
 /// Length of a 2048-bit RSA public key in DER, with its exponent.
 const RSA_2048_BYTES_MAX: usize = 300;
@@ -63,11 +63,7 @@ impl Certified {
         let fault = |what: String| CertificateFault::Cert(format!("{cert}: {what}"));
         let first = chain.first().ok_or_else(|| fault("it holds no certificate".to_owned()))?;
         let names = names_of(first).map_err(fault)?;
-        let parsed = x509_cert::Certificate::from_der(first).ok().map(|one| one.tbs_certificate);
-        let expires_at = parsed.as_ref().map(|parsed| parsed.validity.not_after.to_unix_duration());
-        let key_bytes = parsed.map_or(0, |parsed| {
-            parsed.subject_public_key_info.subject_public_key.raw_bytes().len()
-        });
+        let CertificateFields { expires_at, key_bytes } = CertificateFields::read(first);
         let text = read(&files.key).map_err(CertificateFault::Key)?;
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
             CertificateFault::Key(format!("{key}: {}", key_fault(&text, &error)))

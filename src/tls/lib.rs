@@ -6,6 +6,7 @@
 
 mod accept;
 mod certificate;
+mod certificate_fields;
 mod connect;
 mod fault;
 mod records;
