@@ -5,7 +5,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::text::chat::unescape_into;
+use forebay_json::unescape_into;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;

@@ -2,26 +2,10 @@
 //! cut into reads. Must hold: the reads do not change what is found; no count passes its bound; of
 //! JSON in one piece, a parser of all of it says the same.
 
+use forebay_base::TokenUsage;
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};
-use forebay_fleet::tenant::TokenUsage;
+use forebay_json::{UsageForm, UsageScan};
 use serde_json::Value;
-use token_usage::{UsageForm, UsageScan};
-
-#[path = "../../src/dataplane/relay/event_lines.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
-mod event_lines;
-#[path = "../../src/dataplane/relay/token_usage.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
-mod token_usage;
-#[path = "../../src/dataplane/relay/usage_object.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
-mod usage_object;
-#[path = "../../src/dataplane/relay/usage_path.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
-mod usage_path;
-#[path = "../../src/dataplane/relay/usage_text.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the file belongs to the router")]
-mod usage_text;
 
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {

@@ -5,9 +5,11 @@ mod clock;
 mod ids;
 mod invariant;
 pub mod limits;
+mod response_id;
 mod router_id;
 mod sockets;
 mod text_file;
+mod token_usage;
 mod trace_parent;
 mod units;
 
@@ -16,8 +18,10 @@ pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use response_id::ResponseId;
 pub use router_id::RouterId;
 pub use sockets::is_out_of_sockets;
 pub use text_file::{open_file, read_file, read_text};
+pub use token_usage::TokenUsage;
 pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};
 pub use units::NanosSinceStart;

@@ -7,14 +7,15 @@ use super::members::{Member, MemberName, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
 use super::wanted::Wanted;
 use forebay_base::limits::SPLIT_MEMBERS_MAX;
-use forebay_prompt::parse::{Cursor, Endpoint, ScanError, Text};
+use forebay_json::{Cursor, JsonError, Text, present};
+use forebay_prompt::parse::{Endpoint, ScanError};
 
 /// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
 pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
     let mut cursor = Cursor::new(body)?;
     cursor.blanks();
     match cursor.peek() {
-        None => return Err(ScanError::Empty),
+        None => return Err(JsonError::Empty.into()),
         Some(b'{') => cursor.open(),
         Some(_) => return Err(ScanError::NotObject),
     }
@@ -62,7 +63,7 @@ impl Pass {
         key: &Text,
         behind: usize,
         cursor: &mut Cursor<'_>,
-    ) -> Result<(), ScanError> {
+    ) -> Result<(), JsonError> {
         let start = key.span.start.saturating_sub(1);
         if let Some(last) = self.wanted.members.last_mut()
             && last.position + 1 == self.wanted.member_count
@@ -96,7 +97,7 @@ impl Pass {
         }
     }
 
-    fn named(&mut self, named: MemberName, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn named(&mut self, named: MemberName, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         let first = cursor.peek();
         cursor.skip_value(1)?;
         if named == MemberName::KvTransferParams {
@@ -105,7 +106,7 @@ impl Pass {
         Ok(())
     }
 
-    fn other(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn other(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         let flags = &mut self.wanted.flags;
         match (name, self.wanted.endpoint) {
             ("prompt", Endpoint::Completions) | ("text", Endpoint::Generate) => {
@@ -135,15 +136,8 @@ impl Pass {
     }
 }
 
-/// True unless the value is `null` or `false`.
-fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
-    let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
-    cursor.skip_value(1)?;
-    Ok(!absent)
-}
-
 /// True if `/v1/responses` has tools that are no functions of the client.
-fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'[') {
         return cursor.skip_value(1).map(|()| false);
     }
@@ -160,7 +154,7 @@ fn has_own_tools(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     Ok(found)
 }
 
-fn is_function(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn is_function(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     cursor.open();
     let mut first = true;
     let mut found = false;

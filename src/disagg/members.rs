@@ -1,7 +1,6 @@
 //! Members of a request's body that KV transfers read or change.
 
-use forebay_prompt::parse::{Cursor, Text};
-use forebay_text::chat::unescape_into;
+use forebay_json::{Cursor, Text, unescape_into};
 use std::ops::Range;
 
 /// Name of a member that a KV transfer cuts, replaces or adds in a leg's body.

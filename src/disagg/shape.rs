@@ -2,7 +2,7 @@
 //! sample of each prompt.
 
 use super::members::name_of;
-use forebay_prompt::parse::{Cursor, ScanError};
+use forebay_json::{Cursor, JsonError};
 
 /// Longest number as text that is accepted.
 const NUMBER_BYTES_MAX: usize = 64;
@@ -37,7 +37,7 @@ impl Number {
 }
 
 /// Reads text, token ids, or a list of either, a level below the top. `None` for null.
-pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
+pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, JsonError> {
     match cursor.peek() {
         Some(b'[') => list(cursor).map(Some),
         Some(b'n') => cursor.skip_value(1).map(|()| None),
@@ -46,7 +46,7 @@ pub(super) fn items(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, Scan
 }
 
 /// Reads a list by its first element, as the engines do: numbers are the ids of a single prompt.
-fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
+fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, JsonError> {
     cursor.open();
     let mut first = true;
     let mut count = 0_u32;
@@ -70,7 +70,7 @@ fn list(cursor: &mut Cursor<'_>) -> Result<PromptItems, ScanError> {
 }
 
 /// Skips a list two levels below the top, most likely of token ids.
-fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
     cursor.open();
     let mut first = true;
     while cursor.next_element(&mut first)? {
@@ -81,7 +81,7 @@ fn skip_list(cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
 }
 
 /// Reads the vectors of a prompt, or a list of such prompts. `None` for null.
-pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, ScanError> {
+pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>, JsonError> {
     if cursor.peek() != Some(b'[') {
         return items(cursor);
     }
@@ -107,7 +107,7 @@ pub(super) fn embeddings(cursor: &mut Cursor<'_>) -> Result<Option<PromptItems>,
 
 /// Reads a number under `depth` containers. Engines that validate with pydantic also accept `2.0`
 /// and `"2"` for 2.
-pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
+pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, JsonError> {
     let start = cursor.at();
     let text = match cursor.peek() {
         Some(b'n') => {
@@ -136,7 +136,7 @@ pub(super) fn number(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, Sc
 }
 
 /// Reads `n` of `/generate`'s sampling parameters: an object, or a list of objects that must agree.
-pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
+pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, JsonError> {
     match cursor.peek() {
         Some(b'{') => samples_of_one(cursor, 1),
         Some(b'[') => {
@@ -157,7 +157,7 @@ pub(super) fn samples(cursor: &mut Cursor<'_>) -> Result<Number, ScanError> {
     }
 }
 
-fn samples_of_one(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, ScanError> {
+fn samples_of_one(cursor: &mut Cursor<'_>, depth: usize) -> Result<Number, JsonError> {
     cursor.open();
     let mut first = true;
     let mut found = Number::Absent;

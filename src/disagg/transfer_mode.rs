@@ -1,7 +1,7 @@
 //! The two modes of NIXL in vLLM: decode pulls the KV, or prefill pushes it. An engine refuses the
 //! KV of an engine with the other mode (0.32, `nixl/metadata.py`).
 
-use forebay_prompt::parse::Cursor;
+use forebay_json::Cursor;
 
 /// Longest word that is accepted as a mode.
 const MODE_BYTES_MAX: usize = 16;

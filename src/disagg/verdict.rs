@@ -14,7 +14,7 @@
 
 use super::error::KvTransferError;
 use super::members::name_of;
-use forebay_prompt::parse::{Cursor, ScanError};
+use forebay_json::{Cursor, JsonError};
 use std::ops::Range;
 
 /// Status of an abort without a status.
@@ -49,12 +49,12 @@ pub(super) enum Params {
 }
 
 /// Reads a whole JSON value.
-pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, ScanError> {
+pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, JsonError> {
     let mut cursor = Cursor::new(bytes)?;
     cursor.blanks();
     let mut verdict = AnswerVerdict::default();
     match cursor.peek() {
-        None => return Err(ScanError::Empty),
+        None => return Err(JsonError::Empty),
         Some(b'{') => verdict.object(&mut cursor, 0)?,
         Some(b'[') => {
             cursor.open();
@@ -75,7 +75,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<AnswerVerdict, ScanError> {
 
 impl AnswerVerdict {
     /// Reads an answer, or an answer of a batch, under `depth` containers.
-    fn object(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+    fn object(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
         cursor.open();
         let mut first = true;
         while let Some(key) = cursor.next_key(&mut first)? {
@@ -101,7 +101,7 @@ impl AnswerVerdict {
         Ok(())
     }
 
-    fn error(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+    fn error(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
         let start = cursor.at();
         cursor.skip_value(depth)?;
         self.fail(cursor, start);
@@ -117,7 +117,7 @@ impl AnswerVerdict {
     }
 
     /// Reads the response inside an event of `/v1/responses`.
-    fn response(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn response(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         cursor.open();
         let mut first = true;
         while let Some(key) = cursor.next_key(&mut first)? {
@@ -130,7 +130,7 @@ impl AnswerVerdict {
         Ok(())
     }
 
-    fn choices(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+    fn choices(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
         cursor.open();
         let mut first = true;
         while cursor.next_element(&mut first)? {
@@ -144,7 +144,7 @@ impl AnswerVerdict {
     }
 
     /// Reads an object with a `finish_reason`, which is a text or an object with a `type`.
-    fn finish_reason(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+    fn finish_reason(&mut self, cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
         cursor.open();
         let mut first = true;
         while let Some(key) = cursor.next_key(&mut first)? {
@@ -169,7 +169,7 @@ impl AnswerVerdict {
     }
 }
 
-fn is_abort(cursor: &mut Cursor<'_>, depth: usize) -> Result<bool, ScanError> {
+fn is_abort(cursor: &mut Cursor<'_>, depth: usize) -> Result<bool, JsonError> {
     cursor.open();
     let mut first = true;
     let mut found = false;
@@ -183,7 +183,7 @@ fn is_abort(cursor: &mut Cursor<'_>, depth: usize) -> Result<bool, ScanError> {
     Ok(found)
 }
 
-fn params(cursor: &mut Cursor<'_>) -> Result<Params, ScanError> {
+fn params(cursor: &mut Cursor<'_>) -> Result<Params, JsonError> {
     let start = cursor.at();
     let first = cursor.peek();
     cursor.skip_value(2)?;

@@ -10,7 +10,8 @@
 )]
 
 use crate::fuzz_seeds;
-use forebay::parse::{ApiRequest, Endpoint, PromptSource, Refusal, check_json, scan};
+use forebay::parse::{ApiRequest, Endpoint, PromptSource, Refusal, scan};
+use forebay_json::check_json;
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
 

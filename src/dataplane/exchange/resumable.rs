@@ -1,12 +1,13 @@
 //! What a request holds so that another rank can go on with its stream (`retry.mid_stream`). One
 //! word for each connection, and what stands behind it only with the key.
 
-use crate::relay::{Transcript, UsageScan};
+use crate::relay::Transcript;
 use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::NotContinued;
 use forebay_fleet::admit::Admitted;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::Dialect;
+use forebay_json::UsageScan;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 

@@ -1,9 +1,9 @@
 //! How much of a prompt came from the cache, as the engine says in passing. It costs one search for
-//! each read, where [`UsageScan`](super::UsageScan) reads objects; in return a number that is cut
+//! each read, where [`UsageScan`](forebay_json::UsageScan) reads objects; in return a number that is cut
 //! by the end of a read is missed, and of a batch the last prompt counts.
 
-use super::usage_object::UsageNumbers;
-use forebay_fleet::tenant::TokenUsage;
+use forebay_base::TokenUsage;
+use forebay_json::UsageNumbers;
 use memchr::memmem::Finder;
 
 /// In text of an answer the quote is escaped, so no text can pass for a member.

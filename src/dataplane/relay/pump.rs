@@ -1,12 +1,12 @@
 //! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
 
 use super::chunk::{next_chunk, pass_on};
-use super::event_tail::EventTail;
 use super::{Client, StreamShape, Upstream, encode_cut};
 use crate::ingress::{Conn, Turn};
 use forebay_http1::{
     AnswerBody, AnswerFraming, BodyFraming, DownstreamHead, ResponseHead, Version, encode_response,
 };
+use forebay_json::EventTail;
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 

@@ -11,8 +11,7 @@ use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
 use crate::relay::{
-    Answer, Begun, Early, Hits, StreamShape, Upstream, UsageForm, UsageScan, begins_with_error,
-    gather, relay,
+    Answer, Begun, Early, Hits, StreamShape, Upstream, begins_with_error, gather, relay,
 };
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
@@ -30,6 +29,7 @@ use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::{ResponseHead, header};
 use forebay_identity::CorsFields;
+use forebay_json::{UsageForm, UsageScan};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};

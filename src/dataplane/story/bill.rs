@@ -30,11 +30,11 @@ use super::event::{
 };
 use super::quota_hold::QuotaHold;
 use super::work_meter::WorkMeter;
-use crate::relay::UsageScan;
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::ResponseHead;
+use forebay_json::UsageScan;
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{RelayError, has_no_room};
 use std::time::Duration;

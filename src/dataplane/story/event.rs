@@ -2,7 +2,6 @@
 
 use super::facts::Facts;
 use crate::ingress::ConnectedClient;
-use crate::relay::UsageScan;
 use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, RankIndex, TenantIndex};
@@ -10,6 +9,7 @@ use forebay_fleet::mailbox::{KeptPlace, RequestFacts};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::NoteSink;
 use forebay_http1::{RequestHead, ResponseHead};
+use forebay_json::UsageScan;
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request;

@@ -2,9 +2,9 @@
 //! and go to the rank that stores the response.
 
 use super::event::{AnswerHead, Observer};
-use crate::relay::ResponseIdScan;
 use crate::state::shard::Shard;
 use forebay_fleet::mailbox::{KeptPlace, KeptResponse};
+use forebay_json::ResponseIdScan;
 use forebay_prompt::parse::Endpoint;
 use std::fmt::{self, Debug};
 use std::ops::ControlFlow;

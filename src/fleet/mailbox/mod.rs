@@ -18,8 +18,9 @@ pub use client_door::{ClientDoor, DoorClosed, is_on_client_port};
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, Pin, RequestFacts};
+pub use forebay_base::ResponseId;
 pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
-pub use stored_response::{KeptPlace, KeptResponse, ResponseId};
+pub use stored_response::{KeptPlace, KeptResponse};
 pub use trace_record::{
     LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk,
 };

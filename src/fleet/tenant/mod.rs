@@ -6,8 +6,9 @@ mod rate;
 mod tenants;
 
 pub use board::{InFlightCount, TenantBoard, TenantCell};
+pub use forebay_base::TokenUsage;
 pub use rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
 pub use tenants::{
-    ANY_TENANT, Grant, Quota, TENANT_SLOTS, Tenant, TenantNumbers, TenantPart, Tenants, TokenUsage,
+    ANY_TENANT, Grant, Quota, TENANT_SLOTS, Tenant, TenantNumbers, TenantPart, Tenants,
     tenant_slot,
 };

@@ -82,16 +82,6 @@ pub fn tenant_slot(tenant: u64) -> usize {
     usize::try_from(slot).unwrap_or(0)
 }
 
-/// Tokens that a request has used, as its engine reports them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenUsage {
-    /// Tokens of the prompt, cached tokens included.
-    pub prompt: u64,
-    /// Tokens of the prompt that the cache held.
-    pub cached: u64,
-    pub output: u64,
-}
-
 /// Numbers of tenants by name. A number never changes while the process runs: counters are indexed
 /// by it.
 #[derive(Clone, Debug, Default)]

@@ -6,14 +6,15 @@
 //! `Content-Disposition` says one plain name, no part is in a transfer coding that changes its
 //! bytes, and `model` stands once.
 
+use super::ScanError;
 use super::form_type::{FormType, form, is_utf8, says_charset};
-use super::json::ScanError;
 use super::owned::is_owned;
 use super::parameters::{Parameters, is_token, names_in};
 use super::prompt::narrow;
 use super::request::{ApiRequest, Endpoint, TEXTS_MAX, TextMember};
 use super::scan::MODEL_BYTES_MAX;
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
+use forebay_json::JsonError;
 use memchr::memmem;
 use std::ops::Range;
 
@@ -41,7 +42,7 @@ pub fn scan_form(
     request.endpoint = Some(endpoint);
     request.is_form = true;
     if u32::try_from(body.len()).is_err() {
-        return Err(ScanError::TooLong);
+        return Err(JsonError::TooLong.into());
     }
     let delimiter = [b"\r\n--", kind.boundary].concat();
     let find = memmem::Finder::new(&delimiter);

@@ -1,6 +1,6 @@
 //! The content type of a form: `multipart/form-data` with its boundary.
 
-use super::json::ScanError;
+use super::ScanError;
 use super::parameters::{Parameters, is_token};
 use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
 use memchr::memmem;

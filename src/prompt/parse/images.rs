@@ -4,10 +4,10 @@
 //! A name is written in front of the other members of an image's part, as vLLM reads it. A part
 //! that has one keeps it. Only images in the body itself get one: what a URL leads to may change.
 
-use super::json::{Cursor, ScanError};
 use super::rename::wide;
 use super::request::ApiRequest;
 use forebay_base::limits::{NAMED_IMAGE_BYTES_MAX, NAMED_IMAGES_MAX};
+use forebay_json::{Cursor, JsonError};
 use forebay_text::ImageKey;
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
 }
 
 /// The images of a body without a name, in order; none where the body says more of them.
-fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, ScanError> {
+fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, JsonError> {
     let mut cursor = Cursor::new(body)?;
     let mut found = Vec::new();
     cursor.blanks();
@@ -113,7 +113,7 @@ fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, ScanError> {
     Ok(found)
 }
 
-fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), ScanError> {
+fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(2);
     }
@@ -140,7 +140,7 @@ fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), Scan
 }
 
 /// The part that the cursor stands on, if it is an image that can be named.
-fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, ScanError> {
+fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(4).map(|()| None);
     }
@@ -170,7 +170,7 @@ fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, ScanError> {
 }
 
 /// Where URL and detail stand in the value that the cursor stands on, if the image is in the body.
-fn image_url(cursor: &mut Cursor<'_>) -> Result<Option<ImageSource>, ScanError> {
+fn image_url(cursor: &mut Cursor<'_>) -> Result<Option<ImageSource>, JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(5).map(|()| None);
     }

@@ -1,7 +1,7 @@
 //! Chat messages: spans while every one of them is plain, otherwise only the fact that they are
 //! not.
 
-use super::json::{Cursor, ScanError, Text};
+use forebay_json::{Cursor, JsonError, Text};
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// What a list of messages turned out to be.
@@ -22,7 +22,7 @@ pub(super) fn message_list(
     cursor: &mut Cursor<'_>,
     typed: bool,
     out: &mut Vec<MessageSpan>,
-) -> Result<MessageList, ScanError> {
+) -> Result<MessageList, JsonError> {
     out.clear();
     if cursor.peek() != Some(b'[') {
         cursor.skip_value(1)?;
@@ -55,7 +55,7 @@ pub(super) fn message_list(
 }
 
 /// Reads one message; `None` when it is not plain. The whole value is consumed either way.
-fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageSpan>, ScanError> {
+fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageSpan>, JsonError> {
     if cursor.peek() != Some(b'{') {
         cursor.skip_value(2)?;
         return Ok(None);
@@ -86,7 +86,7 @@ fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageS
     })
 }
 
-fn chat_role(cursor: &mut Cursor<'_>) -> Result<Option<ChatRole>, ScanError> {
+fn chat_role(cursor: &mut Cursor<'_>) -> Result<Option<ChatRole>, JsonError> {
     let role = cursor.string()?;
     Ok(match cursor.slice(&role.span) {
         "system" => Some(ChatRole::System),

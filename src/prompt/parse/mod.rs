@@ -9,7 +9,6 @@
 mod form;
 mod form_type;
 mod images;
-mod json;
 mod lengths;
 mod messages;
 mod model_path;
@@ -25,18 +24,16 @@ mod rename;
 mod request;
 mod route;
 mod scan;
+mod scan_error;
 mod session;
 mod stored;
 mod transfer;
-mod values;
 mod hints;
 mod whom;
 
 pub use form::scan_form;
 pub use form_type::{FormType, form_type};
 pub use hints::{HintRules, RequestHints};
-pub use json::{Cursor, Text};
-pub use json::{ScanError, check_json};
 pub use messages::MESSAGES_MAX;
 pub use model_path::ModelPath;
 pub use pin::rank_pin;
@@ -48,6 +45,7 @@ pub use route::{
     CLIENT_ROUTES, ClientRoute, ENGINE_CALLS, is_engine_call, may_be_websocket, route,
 };
 pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
+pub use scan_error::ScanError;
 pub use session::session_key;
 pub use stored::StoredCall;
 pub use whom::{KnownTokens, Whom};

@@ -2,11 +2,11 @@
 //! vLLM reads it (0.32: pydantic for the body, Python's `int` for the field), so that no spelling
 //! means one thing here and another there.
 
-use super::json::{Cursor, ScanError, unescaped};
+use forebay_json::{Cursor, JsonError, unescaped};
 
 /// `priority` of a body; the cursor stands on the value and leaves it. `None` for what engines
 /// refuse, and for `null`.
-pub(super) fn of_body(cursor: &mut Cursor<'_>) -> Result<Option<i64>, ScanError> {
+pub(super) fn of_body(cursor: &mut Cursor<'_>) -> Result<Option<i64>, JsonError> {
     let first = cursor.peek();
     let start = cursor.at();
     cursor.skip_value(1)?;

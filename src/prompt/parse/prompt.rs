@@ -1,11 +1,11 @@
 //! Prompts that are text, token ids, or lists of either.
 
-use super::json::{Cursor, ID_DIGITS_MAX, ScanError};
 use super::request::PromptSource;
+use forebay_json::{Cursor, ID_DIGITS_MAX, JsonError};
 use std::ops::Range;
 
 /// Reads the value the cursor stands on, one level below the top.
-pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), ScanError> {
+pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), JsonError> {
     match cursor.peek() {
         Some(b'"') => Ok((PromptSource::Text(narrow(&cursor.string()?.span)), 1)),
         Some(b'[') => list(cursor),
@@ -16,7 +16,7 @@ pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), Sca
     }
 }
 
-fn list(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), ScanError> {
+fn list(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), JsonError> {
     let start = cursor.at();
     cursor.open();
     let mut first = true;
@@ -51,7 +51,7 @@ fn list(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), ScanError> {
 
 /// Reads an array to its end; true when it has elements and all are token ids. `fresh`: the cursor
 /// stands behind the bracket, otherwise on the first element.
-fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanError> {
+fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, JsonError> {
     let mut first = true;
     if fresh && !cursor.next_element(&mut first)? {
         return Ok(false);
@@ -73,7 +73,7 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize, fresh: bool) -> Result<bool, ScanE
 }
 
 /// Leaves the list; returns how many elements were left.
-fn skip_rest(cursor: &mut Cursor<'_>) -> Result<u32, ScanError> {
+fn skip_rest(cursor: &mut Cursor<'_>) -> Result<u32, JsonError> {
     let mut first = false;
     let mut count = 0_u32;
     while cursor.next_element(&mut first)? {

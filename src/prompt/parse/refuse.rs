@@ -1,9 +1,10 @@
 //! Every answer of the router's own that is not a success.
 
-use super::json::ScanError;
+use super::ScanError;
 use super::reason::Reason;
 use super::request::ApiShape;
 use forebay_http1::{BodyError, HeadError};
+use forebay_json::JsonError;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -284,7 +285,7 @@ impl From<ScanError> for Refusal {
             ScanError::ModelTooLong => Self::new(Reason::BadJson)
                 .with_param("model")
                 .with_message("The model name is too long."),
-            ScanError::TooLong => Self::new(Reason::BodyTooLarge),
+            ScanError::Json(JsonError::TooLong) => Self::new(Reason::BodyTooLarge),
             ScanError::Owned { key } => Self::new(Reason::BadRequest)
                 .with_param(key)
                 .with_message(format!("Only the router may set `{key}`. Leave it out.")),

@@ -2,7 +2,7 @@
 //!
 //! The last of duplicate keys counts, in any spelling (`"mod\u0065l"`), as in the engines' parsers.
 
-use super::json::{Cursor, ScanError, Text, unescaped};
+use super::ScanError;
 use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
 use super::owned::OWNED;
@@ -10,9 +10,9 @@ use super::priority;
 use super::prompt::{narrow, prompt};
 use super::request::{ApiRequest, Endpoint, PromptSource, TEXTS_MAX, TextMember};
 use super::transfer;
-use super::values::{flag, present, switch};
 use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, SCAN_STEPS_MAX};
 use forebay_fleet::worker::SESSION_NAME_BYTES_MAX;
+use forebay_json::{Cursor, JsonError, Text, flag, present, switch, unescaped};
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
@@ -88,9 +88,9 @@ pub fn scan_briefly(
         Ok(cursor) => cursor,
         Err(error) => return Some(Err(error)),
     };
-    cursor.steps_left = SCAN_STEPS_MAX;
+    cursor.limit_steps(SCAN_STEPS_MAX);
     let scanned = read(&mut cursor, endpoint, request);
-    (cursor.steps_left > 0).then_some(scanned)
+    (!cursor.is_out_of_steps()).then_some(scanned)
 }
 
 // A cursor is large, and would be copied.
@@ -102,7 +102,7 @@ fn begin<'a>(
 ) -> Result<Cursor<'a>, ScanError> {
     request.clear();
     request.endpoint = Some(endpoint);
-    Cursor::new(body)
+    Ok(Cursor::new(body)?)
 }
 
 fn read(
@@ -112,7 +112,7 @@ fn read(
 ) -> Result<(), ScanError> {
     cursor.blanks();
     match cursor.peek() {
-        None => return Err(ScanError::Empty),
+        None => return Err(JsonError::Empty.into()),
         Some(b'{') => cursor.open(),
         Some(_) => {
             cursor.skip_value(0)?;
@@ -132,8 +132,8 @@ fn read(
         }
     }
     cursor.end()?;
-    request.data_count = cursor.data.count;
-    request.data_bytes = cursor.data.bytes;
+    request.data_count = cursor.data().count;
+    request.data_bytes = cursor.data().bytes;
     found.finish(endpoint, cursor, request)
 }
 
@@ -264,7 +264,7 @@ impl ScannedKeys {
             let absent =
                 cursor.peek() == Some(b'n') || *key == "echo" && cursor.peek() == Some(b'f');
             *flag = !absent;
-            return cursor.skip_value(1);
+            return Ok(cursor.skip_value(1)?);
         }
         if let (PREVIOUS, Endpoint::Responses | Endpoint::Other) = (name, endpoint) {
             self.previous = optional(cursor)?;
@@ -282,12 +282,12 @@ impl ScannedKeys {
             .chain(more_than_text)
             .chain(own_template.map(|((_, key), flag)| (*key, flag)))
             .chain(continuing);
-        cursor.all_is_data = MORE_THAN_TEXT_KEYS.contains(&name);
+        cursor.count_all_as_data(MORE_THAN_TEXT_KEYS.contains(&name));
         match known.find(|(key, _)| *key == name) {
             Some((_, flag)) => *flag = present(cursor)?,
             None => unread(cursor, request)?,
         }
-        cursor.all_is_data = false;
+        cursor.count_all_as_data(false);
         Ok(())
     }
 
@@ -461,7 +461,7 @@ fn decode(text: &Text, cursor: &Cursor<'_>, out: &mut String) {
 
 fn optional(cursor: &mut Cursor<'_>) -> Result<Optional, ScanError> {
     if cursor.peek() == Some(b'"') {
-        return cursor.string().map(Optional::Text);
+        return Ok(Optional::Text(cursor.string()?));
     }
     let is_null = cursor.peek() == Some(b'n');
     cursor.skip_value(1)?;

@@ -2,6 +2,7 @@
 
 use super::{CACHE_SALT_BYTES_MAX, ScanError, scan};
 use crate::parse::{ApiRequest, Endpoint, MESSAGES_MAX, PromptSource};
+use forebay_json::JsonError;
 use forebay_text::chat::{ChatRole, MessageSpan};
 
 fn scanned(body: &str, endpoint: Endpoint) -> ApiRequest {
@@ -422,12 +423,12 @@ fn a_reused_request_keeps_nothing() {
 fn other_values_and_junk_are_refused() {
     let mut request = ApiRequest::default();
     for (body, wanted) in [
-        ("", ScanError::Empty),
+        ("", JsonError::Empty.into()),
         ("[]", ScanError::NotObject),
         ("null", ScanError::NotObject),
-        ("{}x", ScanError::Syntax { at: 2 }),
-        ("[1", ScanError::Syntax { at: 2 }),
-        ("{\"a\":\"\\ud800\"}", ScanError::LoneSurrogate { at: 6 }),
+        ("{}x", JsonError::Syntax { at: 2 }.into()),
+        ("[1", JsonError::Syntax { at: 2 }.into()),
+        ("{\"a\":\"\\ud800\"}", JsonError::LoneSurrogate { at: 6 }.into()),
     ] {
         assert_eq!(
             scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request),

@@ -1,10 +1,10 @@
 //! The session that a request belongs to, by the fields and members that `[session]` names.
 
-use super::json::unescaped;
 use super::request::ApiRequest;
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::SessionKey;
 use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
+use forebay_json::unescaped;
 use std::ops::Range;
 
 /// The first field in the order of the configuration, else the first member. Of fields and members

@@ -4,7 +4,8 @@
 //! goes where the other two go (`SamplingParams.extra_args`), so what may not be said there may not
 //! be said here either.
 
-use super::json::{Cursor, ScanError, unescaped};
+use super::ScanError;
+use forebay_json::{Cursor, unescaped};
 
 /// Keys that [`SaidByClient::read`] reads.
 pub(super) const KEYS: [&str; 2] = ["kv_transfer_params", "vllm_xargs"];
@@ -51,11 +52,11 @@ impl SaidByClient {
         match cursor.peek() {
             Some(b'{') if is_transfer => self.members(cursor, &OWNED_OF_TRANSFER, true),
             Some(b'{') => self.members(cursor, &OWNED_OF_XARGS, false),
-            Some(b'n') => cursor.skip_value(1),
+            Some(b'n') => Ok(cursor.skip_value(1)?),
             _ => {
                 let key = if is_transfer { "kv_transfer_params" } else { "vllm_xargs" };
                 self.error = self.error.or(Some(ScanError::MemberNotObject { key }));
-                cursor.skip_value(1)
+                Ok(cursor.skip_value(1)?)
             }
         }
     }

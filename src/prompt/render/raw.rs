@@ -5,7 +5,7 @@ use super::engine_text::align;
 use super::{RenderThread, Rendered, Unrenderable};
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_fleet::worker::ModelText;
-use forebay_text::chat::unescape_up_to;
+use forebay_json::unescape_up_to;
 
 /// `escaped` is what stands between the quotes.
 pub(super) fn text(

@@ -1,6 +1,6 @@
 //! Chat messages as spans of the request body, from the JSON scan, without a copy of the text.
 
-use super::unescape::unescape_into;
+use forebay_json::unescape_into;
 use std::ops::Range;
 
 /// Author of a plain message.

@@ -22,7 +22,6 @@ mod shape;
 mod source;
 mod special;
 mod template;
-mod unescape;
 mod values;
 
 pub use date::utc_now;
@@ -36,4 +35,3 @@ pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;
-pub use unescape::{unescape_into, unescape_up_to};

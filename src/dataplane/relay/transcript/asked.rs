@@ -1,7 +1,7 @@
 //! What a request says, as far as a continuation has to say it again. Each member that may change
 //! the answer is in one of the tables below. A request with any other member is not continued.
 
-use forebay_prompt::parse::{Cursor, ScanError};
+use forebay_json::{Cursor, JsonError};
 
 /// Members that go on as they are: none counts what was computed before.
 const COPIED: [&str; 15] = [
@@ -86,7 +86,7 @@ impl RestAsked {
         Some(asked)
     }
 
-    fn scan(&mut self, body: &[u8]) -> Result<Option<()>, ScanError> {
+    fn scan(&mut self, body: &[u8]) -> Result<Option<()>, JsonError> {
         let mut cursor = Cursor::new(body)?;
         cursor.blanks();
         if cursor.peek() != Some(b'{') {
@@ -185,7 +185,7 @@ fn usage_wanted(options: &str) -> Option<bool> {
 }
 
 /// Reads the prompt of a completion: one string, or one list of ids.
-fn is_one_prompt(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn is_one_prompt(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'[') {
         let is_text = cursor.peek() == Some(b'"');
         return cursor.skip_value(1).map(|()| is_text);
@@ -204,7 +204,7 @@ fn is_one_prompt(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
 }
 
 /// Reads the messages of a chat. Images and sound are no token ids.
-fn is_text_alone(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn is_text_alone(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'[') {
         return cursor.skip_value(1).map(|()| false);
     }
@@ -217,7 +217,7 @@ fn is_text_alone(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     Ok(is_text)
 }
 
-fn is_text_message(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn is_text_message(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(2).map(|()| false);
     }
@@ -241,7 +241,7 @@ fn is_text_message(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
     Ok(is_text)
 }
 
-fn are_text_parts(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+fn are_text_parts(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     cursor.open();
     let mut first = true;
     let mut are_text = true;

@@ -1,6 +1,6 @@
 //! One event of vLLM's streams, read where it stands: nothing is copied but token ids.
 
-use forebay_prompt::parse::{Cursor, ScanError};
+use forebay_json::{Cursor, JsonError};
 use std::ops::Range;
 
 /// Where a value stands in the object; empty: it is absent or null.
@@ -60,7 +60,7 @@ impl TokenEvent {
     }
 
     /// Reads the data of an event.
-    pub(super) fn read(data: &[u8]) -> Result<Self, ScanError> {
+    pub(super) fn read(data: &[u8]) -> Result<Self, JsonError> {
         let mut cursor = Cursor::new(data)?;
         cursor.blanks();
         let mut event = Self::default();
@@ -95,7 +95,7 @@ impl TokenEvent {
         Ok(event)
     }
 
-    fn choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn choices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         if cursor.peek() != Some(b'[') {
             self.is_strange = true;
             return cursor.skip_value(1);
@@ -114,7 +114,7 @@ impl TokenEvent {
         Ok(())
     }
 
-    fn choice(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
+    fn choice(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         cursor.open();
         let mut first = true;
         let mut choice = StreamChoice::default();
@@ -150,7 +150,7 @@ fn first_list(noted: &mut MemberPlace, place: MemberPlace) -> bool {
 }
 
 /// Reads the delta of a chat; false if it has more than text.
-fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, ScanError> {
+fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(3).map(|()| false);
     }
@@ -169,7 +169,7 @@ fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, ScanEr
 }
 
 /// Goes over a value.
-fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, ScanError> {
+fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, JsonError> {
     let start = cursor.at();
     if cursor.peek() == Some(b'[') {
         ids(cursor, depth)?;
@@ -181,7 +181,7 @@ fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, ScanError
 }
 
 /// Goes over a list, fast if it is one of ids.
-fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), ScanError> {
+fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
     cursor.open();
     let mut first = true;
     while cursor.next_element(&mut first)? {

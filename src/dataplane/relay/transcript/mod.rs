@@ -16,7 +16,7 @@
 
 mod asked;
 mod event;
-mod events;
+mod overlong;
 #[cfg(test)]
 mod overlong_tests;
 mod rewrite;
@@ -25,12 +25,13 @@ mod tests;
 
 use asked::RestAsked;
 use event::{TokenEvent, push_ids};
-use events::{CutPart, EventCutter, OverlongIds, data_of, is_comment};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
 use forebay_fleet::account::NotContinued;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::push_decimal;
+use forebay_json::{CutPart, EventCutter, data_of, is_comment};
 use forebay_prompt::parse::Endpoint;
+use overlong::OverlongIds;
 use rewrite::{EventShape, is_failure, slice, without_ids};
 
 /// What the client has of one stream.

@@ -1,7 +1,7 @@
 //! Events as the client gets them: without ids, and in the shape of the stream that it has.
 
 use super::event::{MemberPlace, StreamChoice, TokenEvent};
-use forebay_prompt::parse::Cursor;
+use forebay_json::Cursor;
 
 /// How each event of a stream begins and what it is called, as the first event said.
 #[derive(Debug)]

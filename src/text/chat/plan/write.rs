@@ -8,8 +8,8 @@ use super::trim::Trim;
 use crate::chat::message::{ChatRole, MessageSpan};
 use crate::chat::python::is_space;
 use crate::chat::shape::BILLING_LINE;
-use crate::chat::unescape::unescape_into;
 use crate::leading_bytes;
+use forebay_json::unescape_into;
 
 /// Literals and trims of a template for plain messages of a kind of conversation.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! The small object in which an engine tells what an answer has cost, read byte by byte as it
 //! comes. Nothing of it is kept but the numbers. Lists are passed over, however long.
 
-use super::usage_text::TextReader;
+use crate::usage_text::TextReader;
+use forebay_base::TokenUsage;
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};
-use forebay_fleet::tenant::TokenUsage;
 use std::num::NonZeroU32;
 
 /// Members that are read, each at its place of [`UsageNumbers`].
@@ -27,7 +27,7 @@ const DETAILS: usize = 7;
 /// The numbers of one object, where told; each is kept as one more, in four bytes: every open
 /// stream holds them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UsageNumbers([Option<NonZeroU32>; NAMES.len()]);
+pub struct UsageNumbers([Option<NonZeroU32>; NAMES.len()]);
 
 /// One object on its way.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub(super) enum Fed {
 
 impl UsageNumbers {
     /// What they say together; `None` if nothing.
-    pub(super) fn usage(&self) -> Option<TokenUsage> {
+    pub fn usage(&self) -> Option<TokenUsage> {
         let [prompt, input, _, cache_read, cache_creation, completion, output, ..] = self.all();
         let output = completion.or(output);
         prompt.or(input).or(output)?;
@@ -83,7 +83,7 @@ impl UsageNumbers {
     }
 
     /// Cached tokens, where told.
-    pub(super) fn cached_told(&self) -> Option<u64> {
+    pub fn cached_told(&self) -> Option<u64> {
         let [_, _, cached, cache_read, _, _, _, by, more] = self.all();
         cached.or(by).or(more).or(cache_read)
     }
@@ -110,7 +110,7 @@ impl UsageNumbers {
 
     /// Takes a member by its name, if it is a number that is read. Engines begin with the prompt:
     /// what came before belongs to another object, which may be the client's own.
-    pub(super) fn take(&mut self, name: &[u8], number: u64) {
+    pub fn take(&mut self, name: &[u8], number: u64) {
         let mut numbers = NAMES.iter().take(DETAILS);
         if let Some(member) = numbers.position(|known| *known == name) {
             if member < CACHED {

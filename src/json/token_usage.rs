@@ -12,10 +12,10 @@
 //! object count. Of a batch of `/generate` in one piece, all objects count. In a stream the data of
 //! an event counts, see [`EventLines`].
 
-use super::event_lines::{DataPart, EventLines};
-use super::usage_object::{Fed, UsageNumbers, UsageObject};
-use super::usage_path::UsagePath;
-use forebay_fleet::tenant::TokenUsage;
+use crate::event_lines::{DataPart, EventLines};
+use crate::usage_object::{Fed, UsageNumbers, UsageObject};
+use crate::usage_path::UsagePath;
+use forebay_base::TokenUsage;
 
 /// The search through one answer.
 #[derive(Debug)]

@@ -5,10 +5,10 @@
 //! | in one piece | the outermost object |
 //! | a stream | `response` of an event |
 
-use super::event_lines::{DataPart, EventLines};
-use super::usage_path::UsagePath;
+use crate::event_lines::{DataPart, EventLines};
+use crate::usage_path::UsagePath;
+use forebay_base::ResponseId;
 use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, RESPONSE_ID_SEARCH_BYTES_MAX};
-use forebay_fleet::mailbox::ResponseId;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 /// The search through the beginning of one answer.

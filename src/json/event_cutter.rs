@@ -4,7 +4,7 @@ use forebay_base::limits::CONTINUED_EVENT_BYTES_MAX;
 
 /// What has come of an event.
 #[derive(Debug, Default)]
-pub(super) struct EventCutter {
+pub struct EventCutter {
     held: Vec<u8>,
     /// No event ends in so many of the bytes held.
     searched: usize,
@@ -13,7 +13,7 @@ pub(super) struct EventCutter {
 }
 
 /// The next of a stream.
-pub(super) enum CutPart<'a> {
+pub enum CutPart<'a> {
     /// An event that is whole.
     Event(&'a [u8]),
     /// A part of one that is too long to be read.
@@ -22,7 +22,7 @@ pub(super) enum CutPart<'a> {
 
 impl EventCutter {
     /// Takes bytes, and calls for each event that has come whole.
-    pub(super) fn feed(&mut self, data: &[u8], mut each: impl FnMut(CutPart<'_>)) {
+    pub fn feed(&mut self, data: &[u8], mut each: impl FnMut(CutPart<'_>)) {
         self.held.extend_from_slice(data);
         let mut from = 0;
         while let Some(end) = event_end(&self.held, self.searched.max(from)) {
@@ -50,61 +50,24 @@ impl EventCutter {
     }
 
     /// Forgets what has come of an event.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Has a part of an event passed?
-    pub(super) const fn is_overlong(&self) -> bool {
+    pub const fn is_overlong(&self) -> bool {
         self.is_overlong
     }
 
     /// What has come of an event, and stays.
-    pub(super) fn held(&self) -> &[u8] {
+    pub fn held(&self) -> &[u8] {
         &self.held
     }
 
     /// What has come of an event.
-    pub(super) fn take(&mut self) -> Vec<u8> {
+    pub fn take(&mut self) -> Vec<u8> {
         self.searched = 0;
         std::mem::take(&mut self.held)
-    }
-}
-
-/// Takes the lists of token ids out of events that are too long to be read.
-#[derive(Debug, Default)]
-pub(super) struct OverlongIds {
-    /// So many bytes of [`LIST`] have come.
-    matched: usize,
-    is_in_list: bool,
-    /// The stream has broken off in such an event: the client has the beginning of it.
-    pub(super) is_torn: bool,
-}
-
-/// How a list of ids begins. In a string the quote would be escaped, so this is the end of a key.
-/// No part of it but its first byte begins it again.
-const LIST: &[u8] = b"token_ids\":[";
-
-impl OverlongIds {
-    /// Appends a part of an event, with null in the place of each list.
-    pub(super) fn pass(&mut self, mut part: &[u8], out: &mut Vec<u8>) {
-        loop {
-            if self.is_in_list {
-                let Some(end) = memchr::memchr(b']', part) else { return };
-                part = part.get(end + 1..).unwrap_or_default();
-                *self = Self::default();
-            }
-            let begins = part.iter().position(|byte| {
-                let is_next = LIST.get(self.matched) == Some(byte);
-                self.matched = if is_next { self.matched + 1 } else { usize::from(*byte == b't') };
-                self.matched == LIST.len()
-            });
-            let Some(bracket) = begins else { return out.extend_from_slice(part) };
-            out.extend_from_slice(part.get(..bracket).unwrap_or_default());
-            out.extend_from_slice(b"null");
-            part = part.get(bracket + 1..).unwrap_or_default();
-            self.is_in_list = true;
-        }
     }
 }
 
@@ -119,7 +82,7 @@ fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
 }
 
 /// What stands before the data of an event that has one line of it, and the data.
-pub(super) fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
+pub fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0_usize;
     let mut found = None;
     for line in event.split_inclusive(|byte| *byte == b'\n') {
@@ -140,7 +103,7 @@ pub(super) fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Has an event nothing but comments?
-pub(super) fn is_comment(event: &[u8]) -> bool {
+pub fn is_comment(event: &[u8]) -> bool {
     event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
 }
 

@@ -10,7 +10,7 @@ use forebay_base::limits::HELD_EVENT_BYTES_MAX;
 
 /// What has come of an event.
 #[derive(Debug, Default)]
-pub(super) struct EventTail {
+pub struct EventTail {
     held: Vec<u8>,
     /// The client has the beginning of an event that is too long.
     is_overlong: bool,
@@ -20,7 +20,7 @@ pub(super) struct EventTail {
 
 impl EventTail {
     /// What passes of `data`, and what was held back before and passes before that.
-    pub(super) fn pass<'a>(&mut self, data: &'a [u8]) -> (Vec<u8>, &'a [u8]) {
+    pub fn pass<'a>(&mut self, data: &'a [u8]) -> (Vec<u8>, &'a [u8]) {
         let is_long = self.held.len().saturating_add(data.len()) > HELD_EVENT_BYTES_MAX;
         let end = self.end_in(data);
         self.is_overlong = end.is_none() && (self.is_overlong || is_long);
@@ -33,12 +33,12 @@ impl EventTail {
     }
 
     /// The stream is over: what is held passes.
-    pub(super) fn flush(&mut self) -> Vec<u8> {
+    pub fn flush(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
     /// Does what the client has end with a whole event?
-    pub(super) const fn is_between_events(&self) -> bool {
+    pub const fn is_between_events(&self) -> bool {
         !self.is_overlong
     }
 

@@ -1,77 +1,14 @@
 //! A cursor over JSON text: strict (RFC 8259), no tree, no recursion. Strings are skipped from mark
 //! to mark.
 
-use super::request::NOT_TEXT_BYTES;
-use forebay_base::limits::JSON_DEPTH_MAX;
-use forebay_text::chat::unescape_into;
+use crate::error::JsonError;
+use crate::unescape::unescape_into;
+use forebay_base::limits::{IMAGE_TEXT_BYTES, JSON_DEPTH_MAX};
 use forebay_wide::Marks;
 use std::ops::Range;
-use thiserror::Error;
-
-/// Why a body was refused. Positions are byte offsets into the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ScanError {
-    /// No value at all.
-    #[error("it is empty")]
-    Empty,
-    /// A value, but no object.
-    #[error("it is another JSON value")]
-    NotObject,
-    /// Not UTF-8 (RFC 8259 section 8.1).
-    #[error("it is not UTF-8 at byte {at}")]
-    Encoding {
-        /// First byte that is wrong.
-        at: usize,
-    },
-    /// Not JSON, or bytes after the value.
-    #[error("syntax error at byte {at}")]
-    Syntax {
-        /// Where the scan stopped.
-        at: usize,
-    },
-    /// Half of a surrogate pair, which no UTF-8 text can hold; engines refuse it too.
-    #[error("lone surrogate in an escape at byte {at}")]
-    LoneSurrogate {
-        /// Where the escape starts.
-        at: usize,
-    },
-    /// Nested deeper than [`JSON_DEPTH_MAX`].
-    #[error("it is nested too deep at byte {at}")]
-    Depth {
-        /// Where the level too many opens.
-        at: usize,
-    },
-    /// Key that only the router may set.
-    #[error("only the router may set {key}")]
-    Owned {
-        /// The key that the client set.
-        key: &'static str,
-    },
-    /// A response that the engine makes after its answer.
-    #[error("`background` is true")]
-    Background,
-    /// Key whose value has to be an object.
-    #[error("{key} is no object")]
-    MemberNotObject {
-        /// The key of that value.
-        key: &'static str,
-    },
-    /// A form that engines may read in two ways, or not at all.
-    #[error("{what}")]
-    Form {
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// Model name longer than [`super::MODEL_BYTES_MAX`].
-    #[error("the model name is too long")]
-    ModelTooLong,
-    /// 4 GiB or more.
-    #[error("it is too long")]
-    TooLong,
-}
 
 /// Longest token id in digits: ids are 32-bit.
-pub(super) const ID_DIGITS_MAX: usize = 10;
+pub const ID_DIGITS_MAX: usize = 10;
 
 /// A string in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +20,11 @@ pub struct Text {
 }
 
 /// Checks that `body` is one JSON value in UTF-8, not deeper than [`JSON_DEPTH_MAX`].
-pub fn check_json(body: &[u8]) -> Result<(), ScanError> {
+pub fn check_json(body: &[u8]) -> Result<(), JsonError> {
     let mut cursor = Cursor::new(body)?;
     cursor.blanks();
     if cursor.peek().is_none() {
-        return Err(ScanError::Empty);
+        return Err(JsonError::Empty);
     }
     cursor.skip_value(0)?;
     cursor.end()
@@ -99,22 +36,26 @@ pub struct Cursor<'a> {
     text: &'a str,
     at: usize,
     marks: Marks,
-    /// What is left of the work that may be done: values, keys and escapes.
-    pub(super) steps_left: u32,
+    /// Values, keys and escapes that may still be read.
+    steps_left: u32,
     /// The key read last.
     key: Range<usize>,
-    /// All long strings are data now, whatever they look like.
-    pub(super) all_is_data: bool,
-    /// Long strings skipped that are images, sound or files, not text; see [`Cursor::note_data`].
-    pub(super) data: Data,
+    /// All long strings count as encoded data, whatever they look like.
+    all_is_data: bool,
+    data: EncodedData,
 }
 
-/// How many strings, and their bytes.
+/// Long strings that the cursor has skipped and that are images, sound or files, not text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Data {
-    pub(super) count: u64,
-    pub(super) bytes: u64,
+pub struct EncodedData {
+    /// Number of these strings.
+    pub count: u64,
+    /// Bytes of these strings.
+    pub bytes: u64,
 }
+
+/// Strings up to here are text: a token for each byte weighs more than what they encode.
+const SHORT_TEXT_BYTES: u64 = IMAGE_TEXT_BYTES as u64;
 
 /// The word that makes a `data:` URL one of encoded bytes stands within so many of its first.
 const DATA_HEAD_BYTES: usize = 256;
@@ -124,17 +65,40 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// A body of 4 GiB or more, or one that is not UTF-8.
-    pub fn new(body: &'a [u8]) -> Result<Self, ScanError> {
+    pub fn new(body: &'a [u8]) -> Result<Self, JsonError> {
         if u32::try_from(body.len()).is_err() {
-            return Err(ScanError::TooLong);
+            return Err(JsonError::TooLong);
         }
         let text = simdutf8::compat::from_utf8(body)
-            .map_err(|error| ScanError::Encoding { at: error.valid_up_to() })?;
+            .map_err(|error| JsonError::Encoding { at: error.valid_up_to() })?;
         let marks = Marks::default();
-        let data = Data::default();
+        let data = EncodedData::default();
         // Each step takes a byte, and there are fewer bytes.
         let steps_left = u32::MAX;
         Ok(Self { text, at: 0, marks, steps_left, key: 0..0, all_is_data: false, data })
+    }
+
+    /// Limits the values, keys and escapes that are read. At the limit the text is a syntax error,
+    /// and [`Cursor::is_out_of_steps`].
+    pub fn limit_steps(&mut self, steps_max: u32) {
+        self.steps_left = steps_max;
+    }
+
+    /// Did the reading end at [`Cursor::limit_steps`]?
+    #[must_use]
+    pub fn is_out_of_steps(&self) -> bool {
+        self.steps_left == 0
+    }
+
+    /// Counts all long strings that follow as encoded data, or only those that look like it.
+    pub fn count_all_as_data(&mut self, all_is_data: bool) {
+        self.all_is_data = all_is_data;
+    }
+
+    /// Encoded data in the strings skipped so far.
+    #[must_use]
+    pub fn data(&self) -> EncodedData {
+        self.data
     }
 
     /// Bytes read so far.
@@ -144,7 +108,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// The key read last, as it is written.
-    pub(super) fn key_span(&self) -> Range<usize> {
+    #[must_use]
+    pub fn key_span(&self) -> Range<usize> {
         self.key.clone()
     }
 
@@ -159,11 +124,11 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    pub(super) fn syntax<T>(&self) -> Result<T, ScanError> {
-        Err(ScanError::Syntax { at: self.at })
+    fn syntax<T>(&self) -> Result<T, JsonError> {
+        Err(JsonError::Syntax { at: self.at })
     }
 
-    fn step(&mut self) -> Result<(), ScanError> {
+    fn step(&mut self) -> Result<(), JsonError> {
         self.steps_left = self.steps_left.saturating_sub(1);
         if self.steps_left == 0 { self.syntax() } else { Ok(()) }
     }
@@ -175,7 +140,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
+    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
         if self.peek() != Some(byte) {
             return self.syntax();
         }
@@ -184,7 +149,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Only blanks may follow.
-    pub fn end(&mut self) -> Result<(), ScanError> {
+    pub fn end(&mut self) -> Result<(), JsonError> {
         self.blanks();
         if self.at == self.text.len() { Ok(()) } else { self.syntax() }
     }
@@ -196,7 +161,7 @@ impl<'a> Cursor<'a> {
 
     /// Next key of the object entered; then the cursor stands on its value. `None`: the object is
     /// closed. `first` is true before the first call.
-    pub fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, ScanError> {
+    pub fn next_key(&mut self, first: &mut bool) -> Result<Option<Text>, JsonError> {
         if !self.next_item(b'}', first)? {
             return Ok(None);
         }
@@ -205,11 +170,11 @@ impl<'a> Cursor<'a> {
 
     /// True when the cursor stands on another element of the array entered, false when the array is
     /// closed.
-    pub fn next_element(&mut self, first: &mut bool) -> Result<bool, ScanError> {
+    pub fn next_element(&mut self, first: &mut bool) -> Result<bool, JsonError> {
         self.next_item(b']', first)
     }
 
-    fn next_item(&mut self, close: u8, first: &mut bool) -> Result<bool, ScanError> {
+    fn next_item(&mut self, close: u8, first: &mut bool) -> Result<bool, JsonError> {
         self.step()?;
         self.blanks();
         if self.peek() == Some(close) {
@@ -224,7 +189,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A key, its colon and the blanks around it.
-    fn key(&mut self) -> Result<Text, ScanError> {
+    fn key(&mut self) -> Result<Text, JsonError> {
         let key = self.string()?;
         self.key = key.span.clone();
         self.blanks();
@@ -234,7 +199,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The string the cursor stands on.
-    pub fn string(&mut self) -> Result<Text, ScanError> {
+    pub fn string(&mut self) -> Result<Text, JsonError> {
         self.expect(b'"')?;
         let start = self.at;
         let mut escaped = false;
@@ -257,7 +222,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The escape the cursor stands on.
-    fn escape(&mut self) -> Result<(), ScanError> {
+    fn escape(&mut self) -> Result<(), JsonError> {
         match self.text.as_bytes().get(self.at + 1) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
                 self.at += 2;
@@ -269,11 +234,11 @@ impl<'a> Cursor<'a> {
                     0xd800..=0xdbff => {
                         let pairs = self.text.as_bytes().get(self.at..self.at + 2) == Some(b"\\u");
                         if !pairs || !matches!(self.code_unit()?, 0xdc00..=0xdfff) {
-                            return Err(ScanError::LoneSurrogate { at: start });
+                            return Err(JsonError::LoneSurrogate { at: start });
                         }
                         Ok(())
                     }
-                    0xdc00..=0xdfff => Err(ScanError::LoneSurrogate { at: start }),
+                    0xdc00..=0xdfff => Err(JsonError::LoneSurrogate { at: start }),
                     _ => Ok(()),
                 }
             }
@@ -282,7 +247,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The `\uXXXX` the cursor stands on.
-    fn code_unit(&mut self) -> Result<u32, ScanError> {
+    fn code_unit(&mut self) -> Result<u32, JsonError> {
         let digits = self.text.as_bytes().get(self.at + 2..self.at + 6).unwrap_or(&[]);
         if digits.len() < 4 {
             return self.syntax();
@@ -298,7 +263,7 @@ impl<'a> Cursor<'a> {
 
     /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or
     /// exponent).
-    pub fn number(&mut self) -> Result<Option<Range<usize>>, ScanError> {
+    pub fn number(&mut self) -> Result<Option<Range<usize>>, JsonError> {
         let start = self.at;
         let mut plain = true;
         if self.peek() == Some(b'-') {
@@ -350,7 +315,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// At least one digit.
-    fn digits(&mut self) -> Result<(), ScanError> {
+    fn digits(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
             self.at += 1;
@@ -358,7 +323,7 @@ impl<'a> Cursor<'a> {
         if self.at == start { self.syntax() } else { Ok(()) }
     }
 
-    fn literal(&mut self, word: &str) -> Result<(), ScanError> {
+    fn literal(&mut self, word: &str) -> Result<(), JsonError> {
         if !self
             .text
             .as_bytes()
@@ -372,7 +337,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips the value the cursor stands on; `depth` containers are open around it.
-    pub fn skip_value(&mut self, depth: usize) -> Result<(), ScanError> {
+    pub fn skip_value(&mut self, depth: usize) -> Result<(), JsonError> {
         // One bit for each container opened here: 1 is an object.
         let mut open = 0_u128;
         let mut level = 0_usize;
@@ -390,7 +355,7 @@ impl<'a> Cursor<'a> {
             };
             if let Some(kind) = container {
                 if depth + level >= JSON_DEPTH_MAX {
-                    return Err(ScanError::Depth { at: self.at });
+                    return Err(JsonError::Depth { at: self.at });
                 }
                 self.open();
                 open = open << 1 | kind;
@@ -420,7 +385,7 @@ impl<'a> Cursor<'a> {
     /// at the first bytes of long strings only.
     fn note_data(&mut self, span: &Range<usize>) -> Option<u128> {
         let bytes = u64::try_from(span.len()).unwrap_or(u64::MAX);
-        if bytes <= NOT_TEXT_BYTES {
+        if bytes <= SHORT_TEXT_BYTES {
             return None;
         }
         let string = self.text.as_bytes().get(span.clone()).unwrap_or_default();
@@ -434,7 +399,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Next value of an array (0) or object (1), key skipped; false when it is closed.
-    fn inner_item(&mut self, kind: u128, first: &mut bool) -> Result<bool, ScanError> {
+    fn inner_item(&mut self, kind: u128, first: &mut bool) -> Result<bool, JsonError> {
         if kind == 1 {
             self.next_key(first).map(|key| key.is_some())
         } else {
@@ -443,7 +408,9 @@ impl<'a> Cursor<'a> {
     }
 }
 
-pub(super) fn unescaped(text: &str) -> String {
+/// The text of a JSON string, escapes resolved.
+#[must_use]
+pub fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     unescape_into(text.as_bytes(), &mut bytes);
     String::from_utf8(bytes).unwrap_or_default()
@@ -451,25 +418,26 @@ pub(super) fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ScanError, check_json};
+    use super::check_json;
+    use crate::JsonError;
 
     #[test]
     fn depth_is_limited() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert_eq!(check_json(nested(128).as_bytes()), Ok(()));
-        assert_eq!(check_json(nested(129).as_bytes()), Err(ScanError::Depth { at: 128 }));
+        assert_eq!(check_json(nested(129).as_bytes()), Err(JsonError::Depth { at: 128 }));
         assert_eq!(
             check_json("{\"a\":".repeat(100_000).as_bytes()),
-            Err(ScanError::Depth { at: 640 })
+            Err(JsonError::Depth { at: 640 })
         );
     }
 
     #[test]
     fn faults_say_where() {
-        assert_eq!(check_json(b"  "), Err(ScanError::Empty));
-        assert_eq!(check_json(b"{\"a\":1,}"), Err(ScanError::Syntax { at: 7 }));
-        assert_eq!(check_json(b"[1] x"), Err(ScanError::Syntax { at: 4 }));
-        assert_eq!(check_json(b"\"a\xff\""), Err(ScanError::Encoding { at: 2 }));
-        assert_eq!(check_json(br#"["\ud800"]"#), Err(ScanError::LoneSurrogate { at: 2 }));
+        assert_eq!(check_json(b"  "), Err(JsonError::Empty));
+        assert_eq!(check_json(b"{\"a\":1,}"), Err(JsonError::Syntax { at: 7 }));
+        assert_eq!(check_json(b"[1] x"), Err(JsonError::Syntax { at: 4 }));
+        assert_eq!(check_json(b"\"a\xff\""), Err(JsonError::Encoding { at: 2 }));
+        assert_eq!(check_json(br#"["\ud800"]"#), Err(JsonError::LoneSurrogate { at: 2 }));
     }
 }

@@ -7,7 +7,7 @@
 //! | event of `/v1/responses`, of `/v1/messages` | `usage` of `response`, of `message` |
 //! | `/generate`, `/generate` with a batch | `meta_info` of the object, of each in the list |
 
-use super::usage_text::TextReader;
+use crate::usage_text::TextReader;
 
 /// Objects whose member counts as one of the outermost.
 const HOLDERS: [&[u8]; 2] = [b"response", b"message"];

@@ -1,9 +1,9 @@
-//! Single values of a body.
+//! Single values of a JSON text, with the cursor on the value.
 
-use super::json::{Cursor, ScanError};
+use crate::{Cursor, JsonError};
 
 /// A boolean, if it is one.
-pub(super) fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError> {
+pub fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, JsonError> {
     let first = cursor.peek();
     cursor.skip_value(1)?;
     Ok(match first {
@@ -14,14 +14,14 @@ pub(super) fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, ScanError>
 }
 
 /// True unless the value is `null` or `false`.
-pub(super) fn present(cursor: &mut Cursor<'_>) -> Result<bool, ScanError> {
+pub fn present(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     let absent = matches!(cursor.peek(), Some(b'n' | b'f'));
     cursor.skip_value(1)?;
     Ok(!absent)
 }
 
 /// A boolean, or `default` for anything else.
-pub(super) fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, ScanError> {
+pub fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, JsonError> {
     let first = cursor.peek();
     cursor.skip_value(1)?;
     Ok(first == Some(b't') || (default && first != Some(b'f')))

@@ -10,7 +10,7 @@ const BYTE_ORDER_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
 /// Where in a stream its next byte stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EventLines {
+pub struct EventLines {
     line: LinePlace,
     /// A CR was the last byte: an LF behind it belongs to the same end.
     after_cr: bool,
@@ -29,7 +29,7 @@ enum LinePlace {
 
 /// A part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DataPart<'a> {
+pub enum DataPart<'a> {
     /// Bytes of a line of data.
     Data(&'a [u8]),
     /// The end of an event.
@@ -38,13 +38,13 @@ pub(super) enum DataPart<'a> {
 
 impl EventLines {
     /// For a stream of events, or a body in one piece.
-    pub(super) const fn new(is_stream: bool) -> Self {
+    pub const fn new(is_stream: bool) -> Self {
         let line = if is_stream { LinePlace::Name(0) } else { LinePlace::Whole };
         Self { line, after_cr: false }
     }
 
     /// The next part, and what stands behind it; `None` if nothing more counts.
-    pub(super) fn next<'a>(&mut self, data: &'a [u8]) -> Option<(DataPart<'a>, &'a [u8])> {
+    pub fn next<'a>(&mut self, data: &'a [u8]) -> Option<(DataPart<'a>, &'a [u8])> {
         let mut rest = data;
         loop {
             let first = *rest.first()?;
