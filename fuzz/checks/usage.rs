@@ -1,10 +1,10 @@
-//! The body of an answer that is counted. The first byte says in which form, the second how it is
-//! cut into reads. Must hold: the reads do not change what is found; no count passes its bound; of
-//! JSON in one piece, a parser of all of it says the same.
+//! The body of an answer whose tokens are read. The first byte is the form, the second the length of
+//! reads. Must hold: the reads do not change the tokens, of a scan and of a glance; no count passes
+//! its bound; of JSON in one piece, a parser of the whole body finds the same.
 
 use forebay_base::TokenUsage;
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};
-use forebay_json::{UsageForm, UsageScan};
+use forebay_json::{UsageFinder, UsageForm, UsageReader, UsageScan};
 use serde_json::Value;
 
 /// Panics when a rule above is broken.
@@ -19,6 +19,7 @@ pub(crate) fn check(data: &[u8]) {
     let whole = scanned(form, body, body.len().max(1));
     for piece in [1, usize::from(*piece) + 1] {
         assert_eq!(scanned(form, body, piece), whole, "in reads of {piece}");
+        assert_eq!(glanced(form, body, piece), glanced(form, body, body.len().max(1)));
     }
     let (told, events) = whole;
     assert!(usize::try_from(events).expect("few") <= body.len(), "{events} events");
@@ -35,7 +36,16 @@ fn scanned(form: UsageForm, body: &[u8], piece: usize) -> (Option<TokenUsage>, u
     for piece in body.chunks(piece) {
         scan.feed(piece);
     }
-    (scan.told(), scan.events())
+    (scan.usage(), scan.events())
+}
+
+fn glanced(form: UsageForm, body: &[u8], piece: usize) -> (Option<TokenUsage>, Option<u64>) {
+    let finder = UsageFinder::default();
+    let mut reader = UsageReader::glance(form);
+    for piece in body.chunks(piece) {
+        reader.feed(&finder, piece);
+    }
+    (reader.usage(), reader.cached())
 }
 
 fn second_opinion(form: UsageForm, body: &[u8], told: Option<TokenUsage>) {

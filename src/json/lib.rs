@@ -1,25 +1,30 @@
-//! JSON and server-sent events, read where they lie: no tree, and no copy of what is not kept.
-//! Sans-IO, on any thread.
+//! JSON and server-sent events, read where they lie: no tree, and no copy of bytes that are not
+//! stored. Sans-IO, on any thread.
 //!
-//! - [`Cursor`] reads one JSON text that is all there, strictly, and knows each position.
+//! - [`Cursor`] reads a whole JSON text, strictly, and knows each position.
 //! - [`EventLines`], [`EventCutter`] and [`EventTail`] cut a stream of events, wherever reads end.
-//! - [`UsageScan`] and [`ResponseIdScan`] read single members of an answer as it passes, wherever
-//!   reads end.
+//! - [`UsageReader`] and [`ResponseIdScan`] read single members of an answer as the answer passes,
+//!   wherever reads end.
 //!
 //! Limits are [`forebay_base::limits`]. This crate must never follow JSON deeper than
-//! [`forebay_base::limits::JSON_DEPTH_MAX`], and never holds more of a stream than one event.
+//! [`forebay_base::limits::JSON_DEPTH_MAX`], and never holds more of a stream than an event.
 
 mod cursor;
 mod error;
 mod event_cutter;
 mod event_lines;
 mod event_tail;
+mod member_path;
 mod response_id;
-mod token_usage;
+mod short_text;
 mod unescape;
+mod usage_finder;
+mod usage_form;
+mod usage_glance;
+mod usage_numbers;
 mod usage_object;
-mod usage_path;
-mod usage_text;
+mod usage_reader;
+mod usage_scan;
 mod values;
 
 pub use cursor::{Cursor, EncodedData, ID_DIGITS_MAX, Text, check_json, unescaped};
@@ -28,7 +33,10 @@ pub use event_cutter::{CutPart, EventCutter, data_of, is_comment};
 pub use event_lines::{DataPart, EventLines};
 pub use event_tail::EventTail;
 pub use response_id::ResponseIdScan;
-pub use token_usage::{UsageForm, UsageScan};
 pub use unescape::{unescape_into, unescape_up_to};
-pub use usage_object::UsageNumbers;
+pub use usage_finder::UsageFinder;
+pub use usage_form::UsageForm;
+pub use usage_glance::UsageGlance;
+pub use usage_reader::UsageReader;
+pub use usage_scan::UsageScan;
 pub use values::{flag, present, switch};

@@ -6,7 +6,7 @@
 //! | a stream | `response` of an event |
 
 use crate::event_lines::{DataPart, EventLines};
-use crate::usage_path::UsagePath;
+use crate::member_path::MemberPath;
 use forebay_base::ResponseId;
 use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, RESPONSE_ID_SEARCH_BYTES_MAX};
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -15,7 +15,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 #[derive(Debug)]
 pub struct ResponseIdScan {
     lines: EventLines,
-    path: UsagePath,
+    path: MemberPath,
     text: Option<Vec<u8>>,
     bytes_left: usize,
 }
@@ -25,7 +25,7 @@ impl ResponseIdScan {
     #[must_use]
     pub fn new(is_stream: bool) -> Self {
         let lines = EventLines::new(is_stream);
-        let path = UsagePath::new(b"id");
+        let path = MemberPath::new(b"id");
         Self { lines, path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
     }
 

@@ -76,6 +76,7 @@ fn a_request_is_a_span_with_its_parts_and_the_worker_goes_on_with_it() {
         (server, "http.response.status_code", 200.into()),
         (server, "gen_ai.request.model", "m".into()),
         (server, "gen_ai.usage.input_tokens", 7.into()),
+        (server, "gen_ai.usage.output_tokens", 3.into()),
         (server, "forebay.because", "only_candidate".into()),
         (first, "server.address", "127.0.0.1".into()),
         (first, "server.port", serde_json::Value::from(worker.address.port())),

@@ -53,7 +53,7 @@ impl ResumableStream {
         let empty = u64::from(transcript.is_some_and(Transcript::is_chat));
         let output = scan.events().saturating_sub(empty);
         let by_events = TokenUsage { prompt: prompt_estimate, cached: 0, output };
-        scan.told().or_else(|| transcript?.usage()).or(Some(by_events))
+        scan.usage().or_else(|| transcript?.usage()).or(Some(by_events))
     }
 }
 

@@ -10,7 +10,6 @@ mod events;
 mod exchange;
 mod first;
 mod gather;
-mod hits;
 mod kept;
 mod key;
 mod pool;
@@ -31,7 +30,6 @@ pub use events::{
 pub use exchange::{Outbound, send};
 pub use first::first_bytes;
 pub use gather::{Gathered, drain, gather};
-pub use hits::{HitFinder, Hits};
 pub use kept::relay_kept;
 pub use key::UpstreamKey;
 pub use pool::UpstreamPool;

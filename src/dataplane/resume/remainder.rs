@@ -26,6 +26,7 @@ use forebay_base::{ModelIndex, NanosSinceStart};
 use forebay_fleet::account::{Count, NotContinued};
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
+use forebay_json::UsageReader;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, Split, Stop};
 use forebay_text::context_tokens;
@@ -129,7 +130,9 @@ async fn relay_on(
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     // Of all ranks together.
-    passed.scan = cost.take().or(passed.scan);
+    if let Some(cost) = cost.take() {
+        passed.usage = UsageReader::Scan(cost);
+    }
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = AttemptWatch { conn, leg: None, down };
     let mut body = None;
@@ -160,7 +163,7 @@ async fn relay_on(
         relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
         part: if is_rest { AnswerPart::Remainder } else { AnswerPart::Whole },
     });
-    *cost = passed.scan.take();
+    *cost = passed.usage.into_scan();
     let relayed = relayed?;
     let status = head.status;
     let is_inference = endpoint.is_inference();

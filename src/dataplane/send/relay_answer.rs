@@ -11,7 +11,7 @@ use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
 use crate::relay::{
-    Answer, Begun, Early, Hits, StreamShape, Upstream, begins_with_error, gather, relay,
+    Answer, Begun, Early, StreamShape, Upstream, begins_with_error, gather, relay,
 };
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
@@ -29,7 +29,7 @@ use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::{ResponseHead, header};
 use forebay_identity::CorsFields;
-use forebay_json::{UsageForm, UsageScan};
+use forebay_json::{UsageForm, UsageReader};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
@@ -262,9 +262,7 @@ pub(crate) fn wanted<'a>(
 
 /// What of an answer has passed.
 pub(crate) struct AnswerTally<'a> {
-    /// Apart: every open stream holds this, and most have none.
-    pub(crate) scan: Option<Box<UsageScan>>,
-    hits: Hits,
+    pub(crate) usage: UsageReader,
     is_stream: bool,
     /// When the first byte of a stream did.
     pub(crate) first_at: Option<NanosSinceStart>,
@@ -280,11 +278,11 @@ impl<'a> AnswerTally<'a> {
         endpoint: Endpoint,
         pulse: Option<&'a PulseWatch<'a>>,
     ) -> Self {
-        let scan = usage_scan(workers, head, endpoint);
+        let usage = usage_reader(workers, head, endpoint);
         let is_stream = head.event_stream;
         // What an HTTP server may say by itself tells nothing.
         let pulse = pulse.filter(|_| head.status == 200);
-        Self { scan, hits: Hits::default(), is_stream, first_at: None, last_at: None, pulse }
+        Self { usage, is_stream, first_at: None, last_at: None, pulse }
     }
 
     pub(crate) fn hear(&mut self, env: &Env) {
@@ -296,8 +294,7 @@ impl<'a> AnswerTally<'a> {
 
     pub(crate) fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
         self.hear(env);
-        let Some(scan) = &mut self.scan else { return self.hits.feed(&io.hits, data) };
-        if scan.feed(data) {
+        if self.usage.feed(&io.usage, data) {
             self.last_at = Some(env.now());
         }
     }
@@ -307,31 +304,28 @@ impl<'a> AnswerTally<'a> {
     }
 
     pub(crate) fn usage(&self, reported: Option<TokenUsage>) -> AnswerUsage<'_> {
-        AnswerUsage { reported, scan: self.scan.as_deref(), by_ids: None }
+        AnswerUsage { reported, scan: self.usage.as_scan(), by_ids: None }
     }
 
     /// Tokens that the engine reports, and those from its cache.
     pub(crate) fn reported(&self) -> (Option<TokenUsage>, Option<u64>) {
-        let of_scan = |scan: &UsageScan| (scan.told(), scan.cached());
-        self.scan.as_deref().map_or_else(|| (self.hits.usage(), self.hits.cached()), of_scan)
+        (self.usage.usage(), self.usage.cached())
     }
 }
 
-/// Reads off the answer what it costs, where somebody is to be counted for.
-fn usage_scan(
-    workers: &Workers,
-    head: &ResponseHead,
-    endpoint: Endpoint,
-) -> Option<Box<UsageScan>> {
+/// Reads the tokens of the answer. Only an answer that is billed is scanned.
+fn usage_reader(workers: &Workers, head: &ResponseHead, endpoint: Endpoint) -> UsageReader {
     let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
-    (is_counted && head.status == 200).then(|| {
-        Box::new(UsageScan::new(match (endpoint, head.event_stream) {
-            (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
-            (Endpoint::Generate, false) => UsageForm::MetaInfo,
-            (_, true) => UsageForm::UsageStream,
-            (_, false) => UsageForm::Usage,
-        }))
-    })
+    let form = match (endpoint, head.event_stream) {
+        (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
+        (Endpoint::Generate, false) => UsageForm::MetaInfo,
+        (_, true) => UsageForm::UsageStream,
+        (_, false) => UsageForm::Usage,
+    };
+    match is_counted && head.status == 200 {
+        true => UsageReader::scan(form),
+        false => UsageReader::glance(form),
+    }
 }
 
 /// The engine's answer is not the stream that the client was promised: it becomes the last event of

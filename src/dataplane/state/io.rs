@@ -1,7 +1,7 @@
 //! Buffers, connections to workers, and the thread beside the shard.
 
 use super::env::Env;
-use crate::relay::{HitFinder, Upstream, UpstreamPool};
+use crate::relay::{Upstream, UpstreamPool};
 use crate::runtime::Offload;
 use ahash::AHashMap;
 use forebay_base::limits::{
@@ -9,6 +9,7 @@ use forebay_base::limits::{
 };
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::account::Count;
+use forebay_json::UsageFinder;
 use forebay_link::Turnstile;
 use forebay_net::BufferPool;
 use forebay_router::dispatch::RelayError;
@@ -25,8 +26,8 @@ pub(crate) struct Io {
     pub(crate) handshakes: Handshakes,
     /// The thread for long computations.
     pub(crate) offload: Offload,
-    /// Finds what came from caches.
-    pub(crate) hits: HitFinder,
+    /// Finds the tokens that engines report.
+    pub(crate) usage: UsageFinder,
     /// Engines that are being told to abort a request.
     pub(crate) aborting: Cell<usize>,
     /// From then on, a lack of sockets is worth another line of the log.
@@ -51,7 +52,7 @@ impl Io {
             upstreams: RefCell::new(UpstreamPool::new(upstream_idle)),
             handshakes: Handshakes::default(),
             offload,
-            hits: HitFinder::default(),
+            usage: UsageFinder::default(),
             aborting: Cell::new(0),
             say_lack_at: Cell::default(),
         }

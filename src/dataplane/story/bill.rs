@@ -258,7 +258,7 @@ impl CountedWork {
             (Ok(body_bytes), Some(time)) => {
                 // An answer of a path that is not known may be an image.
                 let is_text = !head.event_stream && self.endpoint != Endpoint::Other;
-                if is_text && scan.told().is_none() {
+                if is_text && scan.usage().is_none() {
                     usage.output = self.by_time(workers, time).min(body_bytes);
                 }
                 let until = last_at.unwrap_or(until);
@@ -292,7 +292,7 @@ impl CountedWork {
         head: &ResponseHead,
         is_whole: bool,
     ) -> TokenUsage {
-        let reported = if is_whole { scan.told() } else { scan.reported_in_whole_events() };
+        let reported = if is_whole { scan.usage() } else { scan.usage_of_whole_events() };
         let Some(reported) = reported else {
             return usage.by_ids.unwrap_or_else(|| self.by_events(scan, head));
         };

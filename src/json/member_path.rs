@@ -7,7 +7,7 @@
 //! | event of `/v1/responses`, of `/v1/messages` | `usage` of `response`, of `message` |
 //! | `/generate`, `/generate` with a batch | `meta_info` of the object, of each in the list |
 
-use crate::usage_text::TextReader;
+use crate::short_text::ShortText;
 
 /// Objects whose member counts as one of the outermost.
 const HOLDERS: [&[u8]; 2] = [b"response", b"message"];
@@ -18,10 +18,10 @@ const LOST: u32 = 1 << 16;
 
 /// Where in an answer its next byte stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct UsagePath {
+pub(crate) struct MemberPath {
     key: &'static [u8],
     depth: u32,
-    text: TextReader,
+    text: ShortText,
     /// What begins now is the value of one of [`HOLDERS`].
     is_held: bool,
     /// What is open at the second level holds members that count.
@@ -51,12 +51,12 @@ enum OuterMember {
     Other,
 }
 
-impl UsagePath {
-    pub(super) fn new(key: &'static [u8]) -> Self {
+impl MemberPath {
+    pub(crate) const fn new(key: &'static [u8]) -> Self {
         Self {
             key,
             depth: 0,
-            text: TextReader::new(),
+            text: ShortText::new(),
             is_held: false,
             holds: false,
             is_batch: false,
@@ -66,22 +66,22 @@ impl UsagePath {
     }
 
     /// Outermost objects that have come whole and may have a token. The end of a stream has none.
-    pub(super) const fn objects(&self) -> u64 {
+    pub(crate) const fn objects(&self) -> u64 {
         self.objects
     }
 
     /// An event begins, whatever was open.
-    pub(super) fn begin_event(&mut self) {
+    pub(crate) fn begin_event(&mut self) {
         *self = Self { objects: self.objects, ..Self::new(self.key) };
     }
 
     /// What was open is not known any more: nothing counts before the next event.
-    pub(super) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self) {
         self.depth = LOST;
     }
 
     /// Reads on to the value that is looked for; `None` if it does not begin in these bytes.
-    pub(super) fn feed(&mut self, data: &[u8]) -> Option<usize> {
+    pub(crate) fn feed(&mut self, data: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(&byte) = data.get(at) {
             if self.text.is_open() {

@@ -1,5 +1,4 @@
-//! What an answer says of the tokens that it has cost, read as it passes. Only the small object
-//! that says so is read.
+//! Tokens of an answer that is billed, read as the answer passes.
 //!
 //! | API | object | prompt | cached | output |
 //! |---|---|---|---|---|
@@ -8,68 +7,51 @@
 //! | Anthropic | `usage` | `input_tokens` and `cache_*` | `cache_read_*` | `output_tokens` |
 //! | SGLang | `meta_info` | `prompt_tokens` | `cached_tokens` | `completion_tokens` |
 //!
-//! An object counts only where engines put it, see [`UsagePath`]. The members of the last such
+//! An object counts only where engines put it, see [`MemberPath`]. The members of the last such
 //! object count. Of a batch of `/generate` in one piece, all objects count. In a stream the data of
 //! an event counts, see [`EventLines`].
 
 use crate::event_lines::{DataPart, EventLines};
-use crate::usage_object::{Fed, UsageNumbers, UsageObject};
-use crate::usage_path::UsagePath;
+use crate::member_path::MemberPath;
+use crate::usage_form::UsageForm;
+use crate::usage_numbers::UsageNumbers;
+use crate::usage_object::{ObjectEnd, UsageObject};
 use forebay_base::TokenUsage;
 
-/// The search through one answer.
+/// The search through an answer.
 #[derive(Debug)]
 pub struct UsageScan {
     form: UsageForm,
     lines: EventLines,
-    path: UsagePath,
+    path: MemberPath,
     /// The object that is being read.
     object: Option<UsageObject>,
-    /// By events that are whole.
-    told: UsageNumbers,
-    /// The same with the event that is open, where that has an object.
+    /// Of events that are whole.
+    reported: UsageNumbers,
+    /// The same with the open event, where that has an object.
     open: Option<UsageNumbers>,
-    /// Whole events so far, and those up to the last one with an object.
+    /// Whole events so far, and whole events up to the last with an object.
     events: u64,
     reported_events: u64,
 }
 
-/// Where an answer says what it has cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageForm {
-    /// `usage` of an answer in one piece.
-    Usage,
-    /// `usage` of some event of a stream.
-    UsageStream,
-    /// `meta_info` of SGLang in one piece: of each prompt of a batch.
-    MetaInfo,
-    /// The same in each event of a stream.
-    MetaInfoStream,
-}
-
 impl UsageScan {
-    /// For an answer in that form.
+    /// For an answer of that form.
     #[must_use]
-    pub fn new(form: UsageForm) -> Self {
-        let (key, is_stream): (&[u8], bool) = match form {
-            UsageForm::Usage => (b"usage", false),
-            UsageForm::UsageStream => (b"usage", true),
-            UsageForm::MetaInfo => (b"meta_info", false),
-            UsageForm::MetaInfoStream => (b"meta_info", true),
-        };
+    pub const fn new(form: UsageForm) -> Self {
         Self {
             form,
-            lines: EventLines::new(is_stream),
-            path: UsagePath::new(key),
+            lines: EventLines::new(form.is_stream()),
+            path: MemberPath::new(form.key()),
             object: None,
-            told: UsageNumbers::default(),
+            reported: UsageNumbers::NONE,
             open: None,
             events: 0,
             reported_events: 0,
         }
     }
 
-    /// Takes the next bytes of the body. True if an event has come whole that may have a token.
+    /// Takes the next bytes of the body. True if an event is whole that may have a token.
     pub fn feed(&mut self, data: &[u8]) -> bool {
         let before = self.events();
         let mut rest = data;
@@ -81,8 +63,8 @@ impl UsageScan {
                     self.object = None;
                     self.path.begin_event();
                     self.events = self.path.objects();
-                    if let Some(told) = self.open.take() {
-                        self.told = told;
+                    if let Some(numbers) = self.open.take() {
+                        self.reported = numbers;
                         self.reported_events = self.events;
                     }
                 }
@@ -100,58 +82,53 @@ impl UsageScan {
                 rest = rest.get(at..).unwrap_or_default();
                 continue;
             };
-            let passed = match object.feed(rest) {
-                Fed::NotAll => return,
-                Fed::Whole(taken) => {
-                    let adds = self.form == UsageForm::MetaInfo;
-                    let before = self.open.unwrap_or(self.told);
-                    self.open = Some(before.joined(*object.numbers(), adds));
-                    taken
+            let end = match object.feed(rest) {
+                ObjectEnd::Open => return,
+                ObjectEnd::Whole(end) => {
+                    let before = self.open.unwrap_or(self.reported);
+                    self.open = Some(before.joined(*object.numbers(), self.form.adds_objects()));
+                    end
                 }
-                Fed::None(passed) => {
-                    if object.is_begun() {
+                ObjectEnd::Not(end) => {
+                    if object.has_begun() {
                         self.path.lose();
                     }
-                    passed
+                    end
                 }
             };
             self.object = None;
-            rest = rest.get(passed..).unwrap_or_default();
+            rest = rest.get(end..).unwrap_or_default();
         }
     }
 
-    /// What the engine has told; `None` if nothing.
+    /// The tokens that the engine has reported.
     #[must_use]
-    pub fn told(&self) -> Option<TokenUsage> {
-        self.open.unwrap_or(self.told).usage()
+    pub fn usage(&self) -> Option<TokenUsage> {
+        self.open.unwrap_or(self.reported).usage()
     }
 
     /// The same of a stream that is cut: a client does not read an event without its end.
     #[must_use]
-    pub fn reported_in_whole_events(&self) -> Option<TokenUsage> {
-        if self.is_stream() { self.told.usage() } else { self.told() }
+    pub fn usage_of_whole_events(&self) -> Option<TokenUsage> {
+        if self.form.is_stream() { self.reported.usage() } else { self.usage() }
     }
 
-    /// Cached tokens, where told.
+    /// Cached tokens of the prompt, where the engine reports them.
     #[must_use]
     pub fn cached(&self) -> Option<u64> {
-        self.open.unwrap_or(self.told).cached_told()
+        self.open.unwrap_or(self.reported).cached()
     }
 
     /// Whole events of the stream so far that may have a token.
     #[must_use]
     pub const fn events(&self) -> u64 {
-        if self.is_stream() { self.events } else { self.path.objects() }
+        if self.form.is_stream() { self.events } else { self.path.objects() }
     }
 
-    /// The same behind the last event with an object.
+    /// Whole events behind the last event with an object.
     #[must_use]
     pub const fn events_since_report(&self) -> u64 {
         self.events.saturating_sub(self.reported_events)
-    }
-
-    const fn is_stream(&self) -> bool {
-        matches!(self.form, UsageForm::UsageStream | UsageForm::MetaInfoStream)
     }
 }
 
@@ -180,7 +157,7 @@ mod tests {
             rest = later;
         }
         scan.feed(rest);
-        (scan.told(), scan.events())
+        (scan.usage(), scan.events())
     }
 
     fn told(form: UsageForm, body: &str) -> Option<(u64, u64, u64)> {
@@ -344,7 +321,7 @@ mod tests {
         let since = |body: &str, cut: usize| {
             let mut scan = UsageScan::new(UsageForm::UsageStream);
             scan.feed(&body.as_bytes()[..cut]);
-            let told = scan.reported_in_whole_events();
+            let told = scan.usage_of_whole_events();
             (told.map(|told| told.output), scan.events_since_report())
         };
         let messages = "data: {\"message\":{\"usage\":{\"output_tokens\":1}}}\n\n\
