@@ -3,7 +3,7 @@
 /// Tokens that a request has used, as its engine counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
-    /// Tokens of the prompt, those in the cache included.
+    /// Tokens of the prompt, with cached tokens.
     pub prompt: u64,
     /// Tokens of the prompt that the cache held.
     pub cached: u64,

@@ -10,16 +10,16 @@ use std::ops::Range;
 /// Longest token id in digits: ids are 32-bit.
 pub const ID_DIGITS_MAX: usize = 10;
 
-/// A string in the body.
+/// The place of a string in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// Between the quotes.
+    /// The bytes between the quotes.
     pub span: Range<usize>,
-    /// Holds a backslash.
+    /// Does the string hold a backslash?
     pub escaped: bool,
 }
 
-/// Checks that `body` is one JSON value in UTF-8, not deeper than [`JSON_DEPTH_MAX`].
+/// Checks that `body` is a JSON value in UTF-8, not deeper than [`JSON_DEPTH_MAX`].
 pub fn check_json(body: &[u8]) -> Result<(), JsonError> {
     let mut cursor = Cursor::new(body)?;
     cursor.blanks();
@@ -57,14 +57,14 @@ pub struct EncodedData {
 /// Strings up to here are text: a token for each byte weighs more than what they encode.
 const SHORT_TEXT_BYTES: u64 = IMAGE_TEXT_BYTES as u64;
 
-/// The word that makes a `data:` URL one of encoded bytes stands within so many of its first.
+/// The `;base64,` of a `data:` URL is within its first bytes, up to here.
 const DATA_HEAD_BYTES: usize = 256;
 
 impl<'a> Cursor<'a> {
     /// At the start of a body.
     ///
     /// # Errors
-    /// A body of 4 GiB or more, or one that is not UTF-8.
+    /// A text of 4 GiB or more, or a text that is not UTF-8.
     pub fn new(body: &'a [u8]) -> Result<Self, JsonError> {
         if u32::try_from(body.len()).is_err() {
             return Err(JsonError::TooLong);
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
         self.steps_left == 0
     }
 
-    /// Counts all long strings that follow as encoded data, or only those that look like it.
+    /// Counts all long strings that follow as encoded data, or only strings that look like data.
     pub fn count_all_as_data(&mut self, all_is_data: bool) {
         self.all_is_data = all_is_data;
     }
@@ -261,8 +261,7 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// The number the cursor stands on; its range when it is a plain one (no sign, fraction or
-    /// exponent).
+    /// The number at the cursor. Its range, if it has no sign, fraction or exponent.
     pub fn number(&mut self) -> Result<Option<Range<usize>>, JsonError> {
         let start = self.at;
         let mut plain = true;
@@ -291,8 +290,8 @@ impl<'a> Cursor<'a> {
         Ok(plain.then_some(start..self.at))
     }
 
-    /// Goes over elements that are plainly token ids (`12,` or `12, `), up to one that is not, or
-    /// the last one.
+    /// Skips elements that are plainly token ids (`12,` or `12, `), up to the last element or to
+    /// another kind of element.
     pub fn skip_ids(&mut self) {
         let mut rest = self.text.as_bytes().get(self.at..).unwrap_or(&[]);
         loop {
@@ -314,7 +313,7 @@ impl<'a> Cursor<'a> {
         self.at = self.text.len() - rest.len();
     }
 
-    /// At least one digit.
+    /// A digit or more.
     fn digits(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
@@ -338,7 +337,7 @@ impl<'a> Cursor<'a> {
 
     /// Skips the value the cursor stands on; `depth` containers are open around it.
     pub fn skip_value(&mut self, depth: usize) -> Result<(), JsonError> {
-        // One bit for each container opened here: 1 is an object.
+        // A bit for each container opened here: 1 is an object.
         let mut open = 0_u128;
         let mut level = 0_usize;
         loop {
@@ -366,7 +365,7 @@ impl<'a> Cursor<'a> {
                 open >>= 1;
                 level -= 1;
             }
-            // A value has ended: close what ends here, or go on to the next one.
+            // A value has ended: close the containers that end here, or go on to the next value.
             loop {
                 if level == 0 {
                     return Ok(());

@@ -1,27 +1,27 @@
-//! Cuts a stream into events, wherever reads end, and finds the data of an event.
+//! Cuts a stream into whole events, wherever reads end, and finds the data of an event.
 
 use forebay_base::limits::CONTINUED_EVENT_BYTES_MAX;
 
-/// What has come of an event.
+/// The bytes so far of an event that is not whole.
 #[derive(Debug, Default)]
 pub struct EventCutter {
     held: Vec<u8>,
-    /// No event ends in so many of the bytes held.
+    /// No event ends before this byte of `held`.
     searched: usize,
     /// The rest of an event that is too long passes as it comes.
     is_overlong: bool,
 }
 
-/// The next of a stream.
+/// The next bytes of a stream.
 pub enum CutPart<'a> {
-    /// An event that is whole.
+    /// A whole event.
     Event(&'a [u8]),
-    /// A part of one that is too long to be read.
+    /// A part of an event that is longer than [`CONTINUED_EVENT_BYTES_MAX`].
     Part(&'a [u8]),
 }
 
 impl EventCutter {
-    /// Takes bytes, and calls for each event that has come whole.
+    /// Takes the next bytes of the body. Calls `each` for each event that is whole with them.
     pub fn feed(&mut self, data: &[u8], mut each: impl FnMut(CutPart<'_>)) {
         self.held.extend_from_slice(data);
         let mut from = 0;
@@ -36,7 +36,7 @@ impl EventCutter {
         // The end of an event may begin with the last bytes.
         self.searched = self.held.len().saturating_sub(2);
         if self.is_overlong || self.held.len() > CONTINUED_EVENT_BYTES_MAX {
-            // The bytes that may begin the end of the event stay.
+            // The last bytes stay: the end of the event may begin with them.
             let part = self.held.get(..self.searched).unwrap_or_default();
             each(CutPart::Part(part));
             self.held.drain(..self.searched);
@@ -49,22 +49,22 @@ impl EventCutter {
         }
     }
 
-    /// Forgets what has come of an event.
+    /// Drops the bytes of an event that is not whole.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Has a part of an event passed?
+    /// Was a part of an open event returned?
     pub const fn is_overlong(&self) -> bool {
         self.is_overlong
     }
 
-    /// What has come of an event, and stays.
+    /// The bytes so far of an event that is not whole.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// What has come of an event.
+    /// Removes and returns the bytes of an event that is not whole.
     pub fn take(&mut self) -> Vec<u8> {
         self.searched = 0;
         std::mem::take(&mut self.held)
@@ -81,7 +81,7 @@ fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// What stands before the data of an event that has one line of it, and the data.
+/// The bytes before the data of an event with a single line of data, and the data.
 pub fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0_usize;
     let mut found = None;
@@ -94,7 +94,7 @@ pub fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
             if data.is_empty() || found.replace((event.get(..start)?, data)).is_some() {
                 return None;
             }
-        } else if !says_nothing(rest) {
+        } else if !is_empty(rest) {
             return None;
         }
         at = at.saturating_add(line.len());
@@ -102,12 +102,12 @@ pub fn data_of(event: &[u8]) -> Option<(&[u8], &[u8])> {
     found
 }
 
-/// Has an event nothing but comments?
+/// Does the event have only comments?
 pub fn is_comment(event: &[u8]) -> bool {
-    event.split(|byte| *byte == b'\n').all(|line| says_nothing(line.trim_ascii_start()))
+    event.split(|byte| *byte == b'\n').all(|line| is_empty(line.trim_ascii_start()))
 }
 
-/// A line without its blanks: is it empty, or a comment?
-fn says_nothing(line: &[u8]) -> bool {
+/// Is the line, without its blanks, empty or a comment?
+fn is_empty(line: &[u8]) -> bool {
     line.is_empty() || line.starts_with(b":")
 }

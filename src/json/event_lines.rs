@@ -1,29 +1,29 @@
 //! Finds the data of events in a stream (WHATWG HTML section 9.2.6), wherever reads end: lines end
 //! with LF, CRLF or CR, an event may have several lines of data, and an empty line ends an event.
-//! Nothing is copied. The LF between two lines of data is left out: outside of texts JSON does not
-//! need the LF, and no text has one.
+//! Nothing is copied. The LF between two lines of data is left out: JSON does not need an LF
+//! outside of strings, and has none inside.
 
-/// The field that counts.
+/// The field with the data of an event.
 const DATA: &[u8] = b"data:";
-/// What may stand before the first line of a stream.
+/// May be in front of the first line of a stream.
 const BYTE_ORDER_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
-/// Where in a stream its next byte stands.
+/// The place of the next byte in a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct EventLines {
     line: LinePlace,
-    /// A CR was the last byte: an LF behind it belongs to the same end.
+    /// The last byte was a CR. An LF behind a CR is part of the same line end.
     after_cr: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum LinePlace {
-    /// So many bytes of [`DATA`] have come.
+    /// Bytes of [`DATA`] that have matched.
     Name(usize),
     Data,
     /// Another field, or a comment.
     Other,
-    /// The body is no stream: all of it is data.
+    /// The whole body is data, without events.
     Whole,
 }
 
@@ -37,13 +37,13 @@ pub enum DataPart<'a> {
 }
 
 impl EventLines {
-    /// For a stream of events, or a body in one piece.
+    /// For a stream of events, or a whole body of data.
     pub const fn new(is_stream: bool) -> Self {
         let line = if is_stream { LinePlace::Name(0) } else { LinePlace::Whole };
         Self { line, after_cr: false }
     }
 
-    /// The next part, and what stands behind it; `None` if nothing more counts.
+    /// The next part, and the bytes behind the part; `None` at the end of `data`.
     pub fn next<'a>(&mut self, data: &'a [u8]) -> Option<(DataPart<'a>, &'a [u8])> {
         let mut rest = data;
         loop {

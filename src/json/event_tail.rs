@@ -1,25 +1,25 @@
-//! Holds back the beginning of an event whose end has not come, so that a stream that breaks off
-//! ends behind a whole event: a client would parse half of one, and never come to the error behind
-//! it. Whole events pass where they lie, and with them a read that ends with one.
+//! Holds back an event that is not whole, so that a stream that breaks off ends behind a whole
+//! event. A client would parse half an event, and never read the error behind that event. Whole
+//! events pass without a copy, and so does a read that ends with an event.
 //!
 //! An event ends with an empty line (WHATWG HTML section 9.2). Comments mean nothing to a parser
-//! and keep connections open: whole lines of them pass behind a whole event. What is longer than
+//! and keep connections open: whole comment lines pass behind a whole event. An event longer than
 //! [`HELD_EVENT_BYTES_MAX`] passes as it comes.
 
 use forebay_base::limits::HELD_EVENT_BYTES_MAX;
 
-/// What has come of an event.
+/// The bytes so far of an event that is not whole.
 #[derive(Debug, Default)]
 pub struct EventTail {
     held: Vec<u8>,
     /// The client has the beginning of an event that is too long.
     is_overlong: bool,
-    /// The last two bytes before those that are held, where the client has these.
+    /// The last two bytes that the client has.
     before: [u8; 2],
 }
 
 impl EventTail {
-    /// What passes of `data`, and what was held back before and passes before that.
+    /// The bytes that were held back and pass now, and the part of `data` that passes behind them.
     pub fn pass<'a>(&mut self, data: &'a [u8]) -> (Vec<u8>, &'a [u8]) {
         let is_long = self.held.len().saturating_add(data.len()) > HELD_EVENT_BYTES_MAX;
         let end = self.end_in(data);
@@ -32,12 +32,12 @@ impl EventTail {
         (held, whole)
     }
 
-    /// The stream is over: what is held passes.
+    /// At the end of the stream the held bytes pass.
     pub fn flush(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// Does what the client has end with a whole event?
+    /// Do the bytes of the client end with a whole event?
     pub const fn is_between_events(&self) -> bool {
         !self.is_overlong
     }
@@ -63,7 +63,7 @@ impl EventTail {
             1 => second,
             position => data.get(position - 2).copied().unwrap_or_default(),
         };
-        // Positions are two ahead of those in `data`.
+        // Positions are by two higher than in `data`.
         memchr::memrchr2_iter(b'\n', b'\r', data).find_map(|position| {
             let last = position + 2;
             let before = match (at(last - 1), at(last)) {
@@ -75,7 +75,7 @@ impl EventTail {
     }
 }
 
-/// Of `before` with `data` behind it.
+/// The last two bytes of `before` and `data`.
 const fn last_two(before: [u8; 2], data: &[u8]) -> [u8; 2] {
     match (before, data) {
         (_, [.., first, second]) => [*first, *second],

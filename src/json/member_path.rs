@@ -1,5 +1,5 @@
-//! Finds the place where an answer tells its cost, by where it stands: clients can have JSON of
-//! their own in answers (`metadata`, `tools`), and no member of it is the engine's word.
+//! Finds a member of an answer by its place. Clients can have JSON of their own in answers
+//! (`metadata`, `tools`), and no member of that JSON comes from the engine.
 //!
 //! | form | place |
 //! |---|---|
@@ -9,22 +9,22 @@
 
 use crate::short_text::ShortText;
 
-/// Objects whose member counts as one of the outermost.
+/// Objects with members that count like members of the outermost object.
 const HOLDERS: [&[u8]; 2] = [b"response", b"message"];
-/// The event of `/v1/messages` behind the one with the usage.
+/// The event of `/v1/messages` behind the event with the usage.
 const LAST_EVENT: &[u8] = b"message_stop";
-/// No member at this depth is looked for.
+/// At this depth no member counts.
 const LOST: u32 = 1 << 16;
 
-/// Where in an answer its next byte stands.
+/// The place of the next byte in an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberPath {
     key: &'static [u8],
     depth: u32,
     text: ShortText,
-    /// What begins now is the value of one of [`HOLDERS`].
+    /// The value that begins now belongs to a name of [`HOLDERS`].
     is_held: bool,
-    /// What is open at the second level holds members that count.
+    /// The object that is open at the second level holds members that count.
     holds: bool,
     is_batch: bool,
     outer: OuterObject,
@@ -35,18 +35,18 @@ pub(crate) struct MemberPath {
 #[derive(Clone, Copy, Debug)]
 struct OuterObject {
     member: OuterMember,
-    /// It has no token of the answer.
+    /// The object has no token of the answer.
     is_empty: bool,
 }
 
 /// The member of the outermost object that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OuterMember {
-    /// `choices`, of which nothing has come.
+    /// `choices`, before its value.
     Choices,
-    /// The list of `choices`, which has nothing so far.
+    /// The list of `choices`, empty so far.
     NoChoice,
-    /// `type`, as Anthropic's events have it.
+    /// `type` of an event of Anthropic.
     Type,
     Other,
 }
@@ -65,22 +65,22 @@ impl MemberPath {
         }
     }
 
-    /// Outermost objects that have come whole and may have a token. The end of a stream has none.
+    /// Whole outermost objects that may have a token. The end of a stream has none.
     pub(crate) const fn objects(&self) -> u64 {
         self.objects
     }
 
-    /// An event begins, whatever was open.
+    /// An event begins, whatever was open before.
     pub(crate) fn begin_event(&mut self) {
         *self = Self { objects: self.objects, ..Self::new(self.key) };
     }
 
-    /// What was open is not known any more: nothing counts before the next event.
+    /// The place is unknown: no member counts before the next event.
     pub(crate) fn lose(&mut self) {
         self.depth = LOST;
     }
 
-    /// Reads on to the value that is looked for; `None` if it does not begin in these bytes.
+    /// The first byte of the next value of the member; `None` if no value begins in these bytes.
     pub(crate) fn feed(&mut self, data: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(&byte) = data.get(at) {
@@ -132,7 +132,7 @@ impl MemberPath {
         self.outer.is_empty |= is_end || member == OuterMember::NoChoice;
     }
 
-    /// The name before a colon: is its value the one?
+    /// Is the name before this colon the member?
     fn is_found(&mut self) -> bool {
         let name = self.text.name();
         if self.depth == 1 {

@@ -1,8 +1,8 @@
-//! The id of a response, read off the answer of `POST /v1/responses` as it passes.
+//! The id of a response, read from the answer of `POST /v1/responses` as the answer passes.
 //!
 //! | answer | place of `id` |
 //! |---|---|
-//! | in one piece | the outermost object |
+//! | JSON | the outermost object |
 //! | a stream | `response` of an event |
 
 use crate::event_lines::{DataPart, EventLines};
@@ -11,7 +11,7 @@ use forebay_base::ResponseId;
 use forebay_base::limits::{RESPONSE_ID_BYTES_MAX, RESPONSE_ID_SEARCH_BYTES_MAX};
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The search through the beginning of one answer.
+/// The search through the beginning of an answer.
 #[derive(Debug)]
 pub struct ResponseIdScan {
     lines: EventLines,
@@ -21,7 +21,7 @@ pub struct ResponseIdScan {
 }
 
 impl ResponseIdScan {
-    /// For a stream of events, or an answer in one piece.
+    /// For a stream of events, or an answer of JSON.
     #[must_use]
     pub fn new(is_stream: bool) -> Self {
         let lines = EventLines::new(is_stream);
@@ -29,8 +29,8 @@ impl ResponseIdScan {
         Self { lines, path, text: None, bytes_left: RESPONSE_ID_SEARCH_BYTES_MAX }
     }
 
-    /// Takes the next bytes of the body. Breaks when the search is over, with the id if there is
-    /// one.
+    /// Takes the next bytes of the body. Breaks when the search is over, with the id if the answer
+    /// has an id.
     pub fn feed(&mut self, data: &[u8]) -> ControlFlow<Option<ResponseId>> {
         let mut rest = data.get(..self.bytes_left).unwrap_or(data);
         self.bytes_left -= rest.len();

@@ -1,12 +1,12 @@
-//! Unescapes JSON strings. Total: never fails, never reads past the input, and copies invalid
-//! escapes unchanged (the scan refuses such bodies before).
+//! JSON string contents to plain bytes. Total: never fails, never reads past the input; an
+//! invalid escape (the scan refuses such bodies before) is copied unchanged.
 
 use memchr::memchr;
 
 /// Appends the unescaped text of a JSON string body (the bytes between its quotes) to `out`.
 ///
 /// `\uXXXX` pairs of surrogates become a character; a lone surrogate becomes U+FFFD (RFC 8259
-/// section 8.2 leaves it open; UTF-8 cannot encode it). Runs without a backslash are copied whole.
+/// section 8.2 leaves it open; UTF-8 cannot carry it). Runs without a backslash are copied whole.
 pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     let mut rest = escaped;
     while let Some(at) = memchr(b'\\', rest) {

@@ -1,5 +1,5 @@
-//! Finds the key in front of a `usage` by one search of each read. A key that the end of a read
-//! cuts is found.
+//! Finds the key in front of a `usage` by a search of each read. A key that the end of a read cuts
+//! is found too.
 
 use crate::usage_form::UsageForm;
 use memchr::memmem::Finder;

@@ -3,11 +3,11 @@
 /// The place of the report in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageForm {
-    /// `usage` of an answer in one piece.
+    /// `usage` of an answer of JSON.
     Usage,
     /// `usage` of any event of a stream.
     UsageStream,
-    /// `meta_info` of SGLang in one piece: of each prompt of a batch.
+    /// `meta_info` of an answer of SGLang in JSON: of each prompt of a batch.
     MetaInfo,
     /// `meta_info` in each event of a stream.
     MetaInfoStream,

@@ -1,5 +1,5 @@
-//! Tokens of an answer by one search of each read. The objects of the key count wherever they are
-//! in the answer.
+//! Tokens of an answer by a search of each read. Objects behind the key count anywhere in the
+//! answer.
 
 use crate::usage_finder::{CutKey, UsageFinder};
 use crate::usage_form::UsageForm;
@@ -7,7 +7,7 @@ use crate::usage_numbers::UsageNumbers;
 use crate::usage_object::{ObjectEnd, UsageObject};
 
 /// The search through an answer of which nothing is billed. Two words, and a box behind the first
-/// object: open streams hold one.
+/// object: each open stream holds a glance.
 #[derive(Debug)]
 pub struct UsageGlance {
     found: Option<Box<FoundUsage>>,

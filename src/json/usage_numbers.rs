@@ -24,8 +24,8 @@ const DETAILS: u8 = 7;
 /// The shortest and the longest of [`NAMES`].
 const NAME_BYTES: std::ops::RangeInclusive<usize> = 12..=27;
 
-/// The numbers of an object, where the engine reports them. Each is stored as one more, in four
-/// bytes: open streams hold them.
+/// The numbers of an object, where the engine reports them. A number is stored plus 1 in four
+/// bytes, because open streams hold the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsageNumbers([Option<NonZeroU32>; NAMES.len()]);
 
@@ -78,7 +78,7 @@ impl UsageNumbers {
     /// The numbers of a later object replace earlier numbers, or are added to them.
     pub(crate) fn joined(self, later: Self, adds: bool) -> Self {
         // Some answers repeat objects of the client, and the engine's own comes last: an earlier
-        // object leaves only its output in a later one that has the prompt.
+        // object leaves only its output in a later object that has the prompt.
         let is_anew = !adds && (later.0[0].is_some() || later.0[1].is_some());
         let mut joined = later;
         for (member, (now, before)) in joined.0.iter_mut().zip(self.0).enumerate() {

@@ -18,7 +18,7 @@ pub(crate) struct UsageObject {
     member: OpenMember,
 }
 
-/// The member whose value is being read.
+/// The member at the place of the next byte.
 #[derive(Clone, Copy, Debug)]
 struct OpenMember {
     place: Option<MemberIndex>,
@@ -168,7 +168,7 @@ impl UsageObject {
             _ => None,
         };
         if let Some(place) = place {
-            // Of members with one name the last counts, whatever its value.
+            // Of members with the same name the last counts, whatever its value.
             self.numbers.set(place, None);
         }
         self.member = OpenMember { place, details, value: MemberValue::Empty };

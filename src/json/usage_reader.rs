@@ -1,4 +1,4 @@
-//! The one reader of the tokens of an answer.
+//! The reader of the tokens of an answer, for all APIs.
 
 use crate::usage_finder::UsageFinder;
 use crate::usage_form::UsageForm;
@@ -10,7 +10,7 @@ use forebay_base::TokenUsage;
 /// search for an object differs.
 #[derive(Debug)]
 pub enum UsageReader {
-    /// Nothing is billed: one search of each read.
+    /// Nothing is billed: a search of each read.
     Glance(UsageGlance),
     /// The answer is billed: objects count by their place, and events are counted.
     Scan(Box<UsageScan>),

@@ -8,8 +8,8 @@
 //! | SGLang | `meta_info` | `prompt_tokens` | `cached_tokens` | `completion_tokens` |
 //!
 //! An object counts only where engines put it, see [`MemberPath`]. The members of the last such
-//! object count. Of a batch of `/generate` in one piece, all objects count. In a stream the data of
-//! an event counts, see [`EventLines`].
+//! object count. Of a batch of `/generate` without a stream, all objects count. In a stream the
+//! data of an event counts, see [`EventLines`].
 
 use crate::event_lines::{DataPart, EventLines};
 use crate::member_path::MemberPath;

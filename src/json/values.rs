@@ -2,7 +2,7 @@
 
 use crate::{Cursor, JsonError};
 
-/// A boolean, if it is one.
+/// The value, if it is a boolean.
 pub fn switch(cursor: &mut Cursor<'_>) -> Result<Option<bool>, JsonError> {
     let first = cursor.peek();
     cursor.skip_value(1)?;
@@ -20,7 +20,7 @@ pub fn present(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     Ok(!absent)
 }
 
-/// A boolean, or `default` for anything else.
+/// The value, or `default` if it is no boolean.
 pub fn flag(cursor: &mut Cursor<'_>, default: bool) -> Result<bool, JsonError> {
     let first = cursor.peek();
     cursor.skip_value(1)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`], [`RelayError::DownMidStream`],
-/// [`RelayError::Stalled`], or what `watch` says.
+/// [`RelayError::Stalled`], or an error of `watch`.
 pub(super) async fn next_chunk(
     watch: &mut impl Watch,
     upstream: &mut Upstream,

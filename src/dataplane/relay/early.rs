@@ -1,6 +1,6 @@
 //! The head of an answer that goes out while its request still waits (`queue.sse_comments`): a
-//! streaming client is told where it stands, and whatever becomes of the request then follows as
-//! events. Once begun, no status can be told any more.
+//! streaming client gets its place in the queue, and the outcome of the request follows as events.
+//! After the head no other status can be sent.
 
 use super::{QueueStanding, StreamShape, encode_standing};
 use forebay_base::NanosSinceStart;
@@ -8,24 +8,24 @@ use forebay_config::QueueConfig;
 use forebay_http1::{AnswerFraming, ResponseHead};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 
-/// What the client of one request has before there is an answer.
+/// Part of the answer that a client has before a worker answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Early {
-    /// Nothing, however long it waits.
+    /// Nothing, however long the request waits.
     #[default]
     Nothing,
-    /// Nothing yet: it has not had to wait.
+    /// Nothing so far: the request has not waited.
     Ready(StreamShape),
     /// The head of the answer.
     Begun(Begun),
-    /// The beginning of a stream whose worker has failed.
+    /// The beginning of a stream of a worker that has failed.
     Broken(Begun),
 }
 
-/// A stream of events whose head is sent.
+/// A stream of events, after its head was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// How it tells of an error.
+    /// Shape of an error in the stream.
     pub shape: StreamShape,
     /// How its bytes are framed.
     pub framing: AnswerFraming,
@@ -46,7 +46,7 @@ impl Early {
         }
     }
 
-    /// Has the client the beginning of a stream whose worker has failed?
+    /// Does the client have the beginning of a stream of a worker that has failed?
     pub const fn is_broken(&self) -> bool {
         matches!(self, Self::Broken(_))
     }
@@ -66,7 +66,7 @@ impl Begun {
         response.status == 200 && response.event_stream && response.content_length != Some(0)
     }
 
-    /// Appends a comment that says where the request stands.
+    /// Appends a comment with the place of the request.
     pub fn encode(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
         let mut line = Vec::new();
         encode_standing(standing, &mut line);

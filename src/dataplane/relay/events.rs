@@ -1,12 +1,12 @@
-//! What the router itself writes into a stream of events (WHATWG HTML section 9.2): where a request
-//! stands, as comments, which every client skips, and why there is no answer, as an event in the
-//! shape of the API. Sans-IO.
+//! Parts of a stream of events (WHATWG HTML section 9.2) that the router writes: the place of a
+//! request, as comments, which every client skips, and an error, as an event in the shape of the
+//! API. Sans-IO.
 
 use forebay_http1::reason_phrase;
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal};
 use serde_json::Value;
 
-/// So much of an engine's error is repeated that is not JSON, in characters.
+/// Characters of an engine's error that the router repeats, if the error is not JSON.
 const QUOTED_CHARS_MAX: usize = 512;
 
 /// How streams of an API end with an error.
@@ -21,20 +21,20 @@ pub enum StreamShape {
     Anthropic,
 }
 
-/// Where a request stands.
+/// The place of a request on its way to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueStanding<'a> {
-    /// It has joined a queue in which so many wait, itself included.
+    /// The request has joined a queue.
     Queued {
-        /// Requests in the queue.
+        /// Requests in the queue, with this request.
         position: u32,
     },
-    /// It still waits.
+    /// The request still waits.
     Waited {
-        /// Since it was first told.
+        /// Seconds since the first comment.
         seconds: u64,
     },
-    /// It is being sent to a worker.
+    /// The request is being sent to a worker.
     Prefill {
         /// As in `x-forebay-worker`.
         worker: &'a str,
@@ -42,7 +42,7 @@ pub enum QueueStanding<'a> {
 }
 
 impl StreamShape {
-    /// That of an endpoint; `None` for those that never answer with a stream.
+    /// The shape of an endpoint; `None` for an endpoint that never answers with a stream.
     #[must_use]
     pub const fn of(endpoint: Endpoint) -> Option<Self> {
         match endpoint {
@@ -74,7 +74,7 @@ impl StreamShape {
     }
 }
 
-/// Appends a comment that tells where the request stands.
+/// Appends a comment with the place of the request.
 pub fn encode_standing(standing: QueueStanding<'_>, out: &mut Vec<u8>) {
     let line = match standing {
         QueueStanding::Queued { position } => format!(": queued position={position}\n\n"),
@@ -84,8 +84,8 @@ pub fn encode_standing(standing: QueueStanding<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// Appends the end of a stream that the router refuses after all. A comment holds what its head
-/// would have said.
+/// Appends the end of a stream that the router refuses after its head. A comment has the status
+/// and the reason.
 pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) {
     let status = refusal.status();
     let reason = refusal.reason().as_str();
@@ -98,10 +98,10 @@ pub fn encode_refused(shape: StreamShape, refusal: &Refusal, out: &mut Vec<u8>) 
 }
 
 /// Appends the last event of a stream that breaks off: `why`, in plain ASCII. No proper end
-/// follows. `is_between_events`: what the client has so far ends with a whole event.
+/// follows. `is_between_events`: the bytes of the client so far end with a whole event.
 pub fn encode_cut(shape: StreamShape, why: &str, is_between_events: bool, out: &mut Vec<u8>) {
     if !is_between_events {
-        // Else this event would be read as the rest of the one that broke off.
+        // Else this event would be read as the rest of the event that broke off.
         out.extend_from_slice(b"\n\n");
     }
     let message = format!(
@@ -134,8 +134,8 @@ pub fn encode_engine_error(shape: StreamShape, status: u16, body: &[u8], out: &m
     push_end(shape, &body, out);
 }
 
-/// The object that says what is wrong, on one line: `error` of the body, or all of it, as older
-/// engines have it. `None` without a message, which clients show.
+/// The error object on a single line: `error` of the body, or the whole body, as older engines have
+/// it. `None` without a message, which clients show.
 fn engine_error(body: &[u8]) -> Option<String> {
     let Ok(Value::Object(mut members)) = serde_json::from_slice(body) else { return None };
     let error = match members.remove("error") {
@@ -166,7 +166,7 @@ fn push_end(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `body`: one line, a JSON object with `error`.
+/// `body`: a JSON object with `error`, without line breaks.
 fn push_event(shape: StreamShape, body: &[u8], out: &mut Vec<u8>) {
     if shape != StreamShape::OpenAi {
         out.extend_from_slice(b"event: error\n");

@@ -1,5 +1,5 @@
-//! Sends a request and waits for the head of its answer, watching all the while whether anybody
-//! still wants it.
+//! Sends a request and waits for the head of its answer, as long as the client waits for the
+//! answer.
 
 use super::{Over, Upstream, Watch};
 use crate::ingress::Turn;
@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Body bytes of one system call. Pieces bound how long one large body keeps the shard busy.
+/// Body bytes of a system call. Pieces limit how long a large body keeps the shard busy.
 const PIECE_BYTES: usize = 8 * READ_BYTES;
 /// A longer body is sent from where it lies, without a copy.
 const COPIED_BYTES_MAX: usize = READ_BYTES - 2 * 1024;
@@ -26,9 +26,9 @@ pub struct Outbound<'a> {
     pub head: Vec<u8>,
     /// The body, verbatim.
     pub body: &'a [u8],
-    /// Its method: answers to HEAD have no body.
+    /// The method: answers to HEAD have no body.
     pub method: &'a Method,
-    /// It asks for another protocol: a 101 is an answer, else an error.
+    /// The request asks for another protocol: a 101 is an answer, else an error.
     pub may_switch: bool,
     /// Limits of the answer's head.
     pub limits: &'a HeadLimits,
@@ -39,7 +39,7 @@ pub struct Outbound<'a> {
 /// cannot be used again). The deadline for the first byte is that of `watch`, set by the caller.
 ///
 /// # Errors
-/// [`RelayError`], all of them `before_head`, or what `watch` says.
+/// [`RelayError`], all of them `before_head`, or an error of `watch`.
 pub async fn send(
     watch: &mut impl Watch,
     upstream: &mut Upstream,
@@ -95,7 +95,7 @@ pub async fn send(
     .await
 }
 
-/// How far the heads of one answer have come.
+/// State of the heads of an answer.
 #[derive(Default)]
 struct Heads {
     may_switch: bool,
@@ -104,7 +104,7 @@ struct Heads {
 }
 
 impl Heads {
-    /// Parses heads until the final one. Interim ones (100, 103) end here: the router asked, not
+    /// Parses heads up to the final head. Interim heads (100, 103) end here: the router asked, not
     /// the client.
     fn last(
         &mut self,

@@ -1,5 +1,5 @@
-//! The beginning of an answer's body, before anything of it reaches the client: while that is so,
-//! another worker can still be asked.
+//! The beginning of an answer's body, before the client gets any byte. Until then the request can
+//! be sent to another worker.
 
 use super::chunk::next_chunk;
 use super::{Upstream, Watch};
@@ -10,10 +10,10 @@ use forebay_router::dispatch::RelayError;
 /// request's instructions and tools in its first events.
 const FIRST_BYTES_MAX: usize = 256 * 1024;
 
-/// Waits for the first bytes of the body whose head is parsed from `upstream.input`; they stay
-/// there. `is_enough` is asked about the body as far as it is here, without its framing. The
-/// deadline is that of `watch`, set when the request was sent: an engine that sends nothing but
-/// comments does not move it.
+/// Waits for the first bytes of the body behind the head in `upstream.input`. The bytes stay there.
+/// `is_enough` gets the body so far, without framing. The
+/// deadline is that of `watch`, set when the request was sent: an engine that sends only
+/// comments does not move the deadline.
 ///
 /// # Errors
 /// As [`super::send`]; and [`RelayError::ClosedBeforeBody`] when the connection ends first.
@@ -31,7 +31,7 @@ pub async fn first_bytes(
         }
         let chunk = next_chunk(watch, upstream).await.map_err(before_body)?;
         if chunk.is_empty() {
-            // A body that its connection delimits may be as short as this.
+            // A body that ends with the connection may be short.
             let ends = head.body == BodyFraming::UntilClose && !body.is_empty();
             return if ends { Ok(body) } else { Err(RelayError::ClosedBeforeBody) };
         }
@@ -40,7 +40,7 @@ pub async fn first_bytes(
     }
 }
 
-/// Nothing has reached the client yet, so these are not the errors of a stream that breaks.
+/// The client has no byte so far, so the error is not the error of a stream that breaks.
 const fn before_body(error: RelayError) -> RelayError {
     match error {
         RelayError::ClosedMidStream => RelayError::ClosedBeforeBody,

@@ -1,5 +1,5 @@
-//! Takes a whole answer in instead of passing it on: what an engine says is wrong, for clients that
-//! have seen the head of a stream already; and what a prefill leg answers.
+//! Reads a whole answer instead of relaying it: an error of an engine, for clients that already
+//! have the head of a stream, and the answer of a prefill leg.
 
 use super::chunk::next_chunk;
 use super::{Upstream, Watch};
@@ -9,21 +9,20 @@ use forebay_http1::{AnswerBody, ResponseHead, Version};
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
-/// The body of one answer.
+/// The body of an answer.
 #[derive(Debug)]
 pub struct Gathered {
-    /// Without framing; at most [`ENGINE_ERROR_BYTES_MAX`], and less than was sent if the worker
-    /// broke off.
+    /// Without framing, at most [`ENGINE_ERROR_BYTES_MAX`]. If the worker broke off, the body is
+    /// incomplete.
     pub body: Vec<u8>,
     /// May the worker's connection be used again?
     pub upstream_reusable: bool,
 }
 
-/// Gathers the answer whose head is parsed from `upstream.input`. `idle_max`: longest silence of
-/// the worker.
+/// Reads the answer behind the head in `upstream.input`. `idle_max`: longest silence of the worker.
 ///
 /// # Errors
-/// What `watch` says; where the worker broke off, less than it sent is no error.
+/// An error of `watch`. An answer that the worker broke off is no error.
 pub async fn gather(
     watch: &mut impl Watch,
     upstream: &mut Upstream,
@@ -44,12 +43,12 @@ pub async fn gather(
     Ok(Gathered { body, upstream_reusable })
 }
 
-/// Reads the answer whose head is parsed from `upstream.input` to its end. `observe` sees every
-/// piece of it as it comes, and may end it. True if the worker's connection may be used again.
+/// Reads the answer behind the head in `upstream.input` to its end. `observe` gets every piece as
+/// the piece comes, and may end the reading. True if the worker's connection may be used again.
 ///
 /// # Errors
-/// What `watch` or `observe` says, or [`RelayError::ClosedMidStream`], [`RelayError::StreamIdle`],
-/// [`RelayError::BodyInvalid`].
+/// An error of `watch` or `observe`, or [`RelayError::ClosedMidStream`],
+/// [`RelayError::StreamIdle`], [`RelayError::BodyInvalid`].
 pub async fn drain(
     watch: &mut impl Watch,
     upstream: &mut Upstream,

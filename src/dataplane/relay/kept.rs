@@ -1,5 +1,5 @@
-//! Relays a stream that another rank may go on with: event by event, without the ids that the
-//! router has asked for. A stream that breaks off gets no last event here: it may go on.
+//! Relays a stream that another rank may continue: event by event, without the ids that the router
+//! has asked for. A stream that breaks off gets no last event here, because it may continue.
 
 use super::chunk::{next_chunk, pass_on};
 use super::pump::encode_head;
@@ -8,11 +8,11 @@ use crate::ingress::Turn;
 use forebay_http1::{AnswerBody, AnswerFraming, Version};
 use forebay_router::dispatch::RelayError;
 
-/// Relays the stream. `observe` sees the events as they pass, and hears of reads without one.
-/// `leaves` is asked after each read: true if the stream goes on at another rank from here.
+/// Relays the stream. `observe` gets the events as they pass, and no bytes for a read without an
+/// event. `leaves` is called after each read: true if the stream continues at another rank.
 ///
 /// # Errors
-/// As [`super::relay`], but the client has whole events and no word of the error.
+/// As [`super::relay`], but the client has whole events and no error event.
 /// [`RelayError::Moved`].
 pub async fn relay_kept(
     client: &mut impl Client,

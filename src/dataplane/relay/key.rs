@@ -3,11 +3,11 @@
 use forebay_base::WorkerIndex;
 use std::net::SocketAddr;
 
-/// Whom a connection is good for.
+/// The destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamKey {
-    /// The address that it leads to.
+    /// Address of the connection.
     pub address: SocketAddr,
-    /// Over TLS: the worker whose name was checked. Others may have the same address.
+    /// Over TLS: the worker by the name that was checked. Workers may share an address.
     pub secured_for: Option<WorkerIndex>,
 }

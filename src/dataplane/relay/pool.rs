@@ -1,6 +1,6 @@
-//! Idle connections to workers, per address. The engines close theirs after 5 s (uvicorn's
-//! default), so ours are dropped before, and each is looked at before use: the outstanding read has
-//! seen the close if there was one.
+//! Idle connections to workers, per address. Engines close idle connections after 5 s (uvicorn's
+//! default), so the router drops them before, and checks each connection before use: the
+//! outstanding read has seen a close.
 
 use super::Upstream;
 use super::key::UpstreamKey;
@@ -9,7 +9,7 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::UPSTREAM_IDLE_MAX;
 use std::time::Duration;
 
-/// The idle connections of one shard.
+/// The idle connections of a shard.
 #[derive(Debug)]
 pub struct UpstreamPool {
     idle: AHashMap<UpstreamKey, Vec<Upstream>>,
@@ -23,12 +23,13 @@ impl UpstreamPool {
         Self { idle: AHashMap::new(), idle_max }
     }
 
-    /// How long connections may wait from now on, those that wait already too.
+    /// How long connections may wait from now on, with the connections that wait already.
     pub const fn set_idle_max(&mut self, idle_max: Duration) {
         self.idle_max = idle_max;
     }
 
-    /// The connection used last, if one is still good. `is_for_long`: only one for long requests.
+    /// The connection that was used last and is still good. `is_for_long`: only connections for
+    /// long requests.
     pub fn take(
         &mut self,
         key: UpstreamKey,
@@ -46,11 +47,11 @@ impl UpstreamPool {
         None
     }
 
-    /// Keeps a connection whose answer is complete.
+    /// Stores a connection behind a complete answer.
     pub fn put(&mut self, mut upstream: Upstream, now: NanosSinceStart) {
         let idle = self.idle.entry(upstream.key).or_default();
-        // Starts the read that sees the worker close, and that the next answer arrives in: now,
-        // where nobody waits, and not when the next request is to be sent.
+        // Starts the read that sees the worker close and that receives the next answer. Now no
+        // request waits for the read; before the next request, that request would wait.
         let good = upstream.input.is_empty() && upstream.reader.is_quiet();
         if good && idle.len() < UPSTREAM_IDLE_MAX {
             upstream.idle_since = now;
@@ -59,7 +60,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Closes what waited too long. Called once per second.
+    /// Closes connections that waited too long. Called once per second.
     pub fn sweep(&mut self, now: NanosSinceStart) {
         let idle_max = self.idle_max;
         for idle in self.idle.values_mut() {

@@ -1,4 +1,4 @@
-//! Relays an answer whose head is parsed: chunk by chunk, as it comes, never to the end first.
+//! Relays an answer behind its parsed head: chunk by chunk, as the chunks come.
 
 use super::chunk::{next_chunk, pass_on};
 use super::{Client, StreamShape, Upstream, encode_cut};
@@ -10,7 +10,7 @@ use forebay_json::EventTail;
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
-/// What chunked framing adds to a piece.
+/// Bytes of chunked framing around a piece.
 const CHUNK_FRAME_BYTES: usize = 24;
 
 /// The answer and how the client wants it.
@@ -22,20 +22,20 @@ pub struct Answer<'a> {
     pub client_version: Version,
     /// May the client's connection stay open?
     pub keep_alive: bool,
-    /// How a stream of it tells of an error.
+    /// Shape of an error in a stream.
     pub shape: StreamShape,
-    /// The client has the head of a stream, and waits for the rest of that.
+    /// The client has the head of a stream, and waits for the rest of the stream.
     pub head_sent: bool,
     /// Fields that the router adds.
     pub extra: &'a [(&'a str, &'a [u8])],
     /// Longest silence of the worker.
     pub idle_max: Duration,
-    /// Longest time for the client to take one chunk.
+    /// Longest time for the client to take a chunk.
     pub write_max: Duration,
 }
 
 impl Answer<'_> {
-    /// The client was not told how long the body is.
+    /// The head of the client has no length of the body.
     const fn is_open(&self) -> bool {
         self.head_sent || matches!(self.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
     }
@@ -52,11 +52,11 @@ pub struct Relayed {
     pub client_reusable: bool,
 }
 
-/// Relays the answer. `observe` sees every piece of body as it passes.
+/// Relays the answer. `observe` gets every piece of the body as the piece passes.
 ///
 /// # Errors
-/// [`RelayError`], never one of `before_head`: the client has seen the head. A stream of events
-/// that breaks gets a last event that says so, and then no clean end.
+/// [`RelayError`], never of `before_head`: the client has seen the head. A stream of events that
+/// breaks gets an error event at its end, and then no clean end.
 pub async fn relay(
     client: &mut impl Client,
     upstream: &mut Upstream,
@@ -156,10 +156,10 @@ fn end(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Vec<u8>) {
     body.finish(out);
 }
 
-/// The worker broke its answer off. What came whole is sent; a stream of events gets a last event
+/// The worker broke its answer off. Whole events are sent; a stream of events gets a last event
 /// with the reason; then the connection is closed without the body's proper end, so that no client
-/// takes it for complete. In the middle of an event no event follows: a client would read the last
-/// one as the rest of the first.
+/// takes the body for complete. In the middle of an event no event follows: a client would read the last
+/// event as the rest of the open event.
 async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,

@@ -1,6 +1,6 @@
-//! Both directions of a connection that has left HTTP. Bytes go on as they come. Each direction
-//! holds one chunk, and what its socket has read ahead: a side that takes nothing stops the other
-//! side from being read. The end of one side is passed on, and the other direction goes on.
+//! Both directions of a connection that has left HTTP. Bytes pass as they come. Each direction
+//! holds a chunk, and the bytes that its socket has read ahead: a side that takes nothing stops the
+//! other side from being read. The end of a side is passed on, and the other direction stays open.
 
 use super::tunnel_clock::{Toward, TunnelClock, TunnelLimits, TunnelOver};
 use super::upstream::Halves;
@@ -19,22 +19,22 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How a tunnel has ended, where no side is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelEnd {
-    /// Both sides have said their end.
+    /// Both sides have ended.
     Closed,
     /// The router ends it: idle for too long, or without its worker.
     Over,
 }
 
-/// Whoever accounts for a tunnel.
+/// Accounts for the bytes of a tunnel, and may end the tunnel.
 pub trait TunnelWatch {
-    /// So many bytes have come, and go on.
+    /// Bytes have come, and pass.
     fn passes(&mut self, toward: Toward, bytes: usize);
     /// Looks whether the tunnel has lost its point.
     fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>>;
 }
 
-/// Passes bytes on until both sides have ended, or a wait is over. `first` goes to the client, then
-/// what the worker sends; to the worker goes first what the client has sent already.
+/// Passes bytes on until both sides have ended, or a wait is over. `first` goes to the client
+/// before the bytes of the worker. Bytes that the client has already sent go to the worker first.
 ///
 /// # Errors
 /// The side that broke off, or does not take its bytes.
@@ -122,7 +122,7 @@ const fn broken_by(
     }
 }
 
-/// One direction of a tunnel.
+/// A direction of a tunnel.
 struct Pipe<'a> {
     toward: Toward,
     reader: &'a mut LinkReader,
@@ -137,7 +137,7 @@ enum PipeState {
     Ended,
 }
 
-/// What has moved in one direction.
+/// Progress of a direction.
 enum Moved {
     Came(Vec<u8>),
     Sent,
@@ -159,17 +159,17 @@ impl<'a> Pipe<'a> {
         clock.sends(self.toward, now);
     }
 
-    /// Ready when something has moved; with the side that broke off, if one did.
+    /// Ready after progress, or with the side that broke off.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, Toward>> {
         match self.state {
             PipeState::Ended => Poll::Pending,
             PipeState::Reads => self.reader.poll_chunk(cx).map(|read| match read {
                 Ok(chunk) if !chunk.is_empty() => Ok(Moved::Came(chunk)),
-                // Over TLS many close without a word. Frames say better whether all has come.
+                // Over TLS many peers close without a notice. Frames show whether all has come.
                 Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(self.toward.other()),
                 _ => {
                     self.state = PipeState::Ended;
-                    // Whoever is not there any more will not hear it.
+                    // A peer that has left does not get the end.
                     let _ = self.writer.close();
                     Ok(Moved::Ended)
                 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 /// Which side bytes go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toward {
-    /// Those of the worker.
+    /// Bytes of the worker go to the client.
     Client,
-    /// Those of the client.
+    /// Bytes of the client go to the worker.
     Worker,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum TunnelOver {
 pub struct TunnelLimits {
     /// For a byte of either side.
     pub idle_max: Duration,
-    /// The same, once one side has ended.
+    /// The same, after a side has ended.
     pub half_closed_max: Duration,
     /// For the client to take a chunk.
     pub client_write_max: Duration,
@@ -45,13 +45,13 @@ pub struct TunnelLimits {
     pub worker_write_max: Duration,
 }
 
-/// The waits of one tunnel.
+/// The waits of a tunnel.
 #[derive(Debug)]
 pub(super) struct TunnelClock {
     limits: TunnelLimits,
     moved_at: NanosSinceStart,
     is_half_closed: bool,
-    /// Since when a chunk is on its way to the client, if one is.
+    /// Start of the chunk that is on its way to the client.
     client_since: Option<NanosSinceStart>,
     worker_since: Option<NanosSinceStart>,
 }
@@ -75,7 +75,7 @@ impl TunnelClock {
         *self.since(toward) = None;
     }
 
-    /// One side has ended.
+    /// A side has ended.
     pub(super) const fn half_closed(&mut self, now: NanosSinceStart) {
         self.moved_at = now;
         self.is_half_closed = true;
@@ -87,7 +87,7 @@ impl TunnelClock {
         self.idle_at().min(client).min(worker)
     }
 
-    /// The wait that is over, if one is.
+    /// The first wait that is over.
     pub(super) fn over(&self, now: NanosSinceStart) -> Option<TunnelOver> {
         let [client, worker] = self.stalls();
         if now >= client {

@@ -1,4 +1,4 @@
-//! One connection to a worker.
+//! A connection to a worker.
 
 use super::Watch;
 use super::key::UpstreamKey;
@@ -89,8 +89,8 @@ pub struct Halves<'a> {
     pub writer: &'a mut LinkWriter,
 }
 
-/// What comes of it within that time. The work stays where it is: a future that is handed over
-/// would lie twice in each that waits for it.
+/// The result of the work, if it ends in time. The work is not moved: a future that is moved lies
+/// twice in each future that waits for it.
 async fn in_time<T>(timeout: Duration, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     let mut late = pin!(forebay_net::sleep(timeout));
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -100,10 +100,10 @@ async fn in_time<T>(timeout: Duration, mut work: Pin<&mut impl Future<Output = T
     .await
 }
 
-/// Works as long as somebody wants what comes of it. The work stays where it is, as in `in_time`.
+/// Works as long as the client waits for the result. The work is not moved, as in `in_time`.
 ///
 /// # Errors
-/// The same, or what `watch` says.
+/// An error of the work, or of `watch`.
 pub async fn while_wanted<T>(
     watch: &mut impl Watch,
     mut work: Pin<&mut impl Future<Output = Result<T, RelayError>>>,

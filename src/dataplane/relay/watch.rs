@@ -1,5 +1,4 @@
-//! What else is looked at while a worker is waited for: whoever wants the answer may not want it
-//! any more.
+//! Events that end a wait for a worker: the client leaves, a deadline passes, the worker fails.
 
 use crate::ingress::Conn;
 use forebay_router::dispatch::RelayError;
@@ -17,7 +16,7 @@ pub enum Over {
     Stalled,
 }
 
-/// Who wants an answer, and how long they wait for it.
+/// The side that waits for an answer, and its deadline.
 pub trait Watch {
     /// Ready once the exchange has lost its point, with why.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError>;

@@ -9,8 +9,8 @@ const PROTOCOL_ID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Base64 of a hash of 20 bytes.
 const ACCEPT_BYTES: usize = 28;
 
-/// Is this the answer to the key of a client? No secret is in it: a server that answers so has read
-/// the request as one for WebSocket, and no cache or other protocol has answered.
+/// Is this the answer to the key of a client? The answer has no secret. It proves that a server has
+/// read a WebSocket request, and that no cache or other protocol has answered.
 #[must_use]
 pub fn answers_key(key: &[u8], accept: &[u8]) -> bool {
     let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);

@@ -1,5 +1,5 @@
-//! What a request says, as far as a continuation has to say it again. Each member that may change
-//! the answer is in one of the tables below. A request with any other member is not continued.
+//! Members of a request that a continuation has to repeat. Each member that may change the answer
+//! is in a table below. A request with any other member is not continued.
 
 use forebay_json::{Cursor, JsonError};
 
@@ -55,7 +55,7 @@ const COPIED_BYTES_MAX: usize = 4 * 1024;
 /// The limit of vLLM 0.32 and SGLang 0.5.23 in `/v1/completions` where the client sets none.
 const COMPLETION_TOKENS: u64 = 16;
 
-/// What a continuation says again.
+/// Members that a continuation repeats.
 #[derive(Debug, Default)]
 pub(super) struct RestAsked {
     pub(super) is_chat: bool,
@@ -68,7 +68,7 @@ pub(super) struct RestAsked {
     pub(super) has_usage: bool,
 }
 
-/// What of the answer's length a body says.
+/// Members of a body that limit the length of the answer.
 #[derive(Default)]
 struct Found {
     max_tokens: Option<u64>,
@@ -79,7 +79,7 @@ struct Found {
 }
 
 impl RestAsked {
-    /// Reads a body. `None`: it says something that a continuation could not say again.
+    /// Reads a body. `None`: the body has a member that a continuation could not repeat.
     pub(super) fn read(body: &[u8], is_chat: bool) -> Option<Self> {
         let mut asked = Self { is_chat, ..Self::default() };
         asked.scan(body).ok().flatten()?;
@@ -115,7 +115,7 @@ impl RestAsked {
         Ok(self.limit(&found))
     }
 
-    /// Takes a member; false if it is none of those that are known.
+    /// Takes a member; false if the member is unknown.
     fn member(&mut self, name: &str, value: &str, found: &mut Found) -> bool {
         let number = || value.parse::<u64>().ok();
         let is_null = value == "null";
@@ -184,7 +184,7 @@ fn usage_wanted(options: &str) -> Option<bool> {
     Some(wanted)
 }
 
-/// Reads the prompt of a completion: one string, or one list of ids.
+/// Reads the prompt of a completion: a single string, or a single list of ids.
 fn is_one_prompt(cursor: &mut Cursor<'_>) -> Result<bool, JsonError> {
     if cursor.peek() != Some(b'[') {
         let is_text = cursor.peek() == Some(b'"');

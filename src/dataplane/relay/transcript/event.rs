@@ -1,27 +1,27 @@
-//! One event of vLLM's streams, read where it stands: nothing is copied but token ids.
+//! An event of vLLM's streams, read where it lies: only token ids are copied.
 
 use forebay_json::{Cursor, JsonError};
 use std::ops::Range;
 
-/// Where a value stands in the object; empty: it is absent or null.
+/// Range of a value in the object; empty if the value is absent or null.
 pub(super) type MemberPlace = Range<usize>;
 
 /// An object of a stream, by the places of its members.
 #[derive(Debug, Default)]
 pub(super) struct TokenEvent {
-    /// What each event of a stream repeats.
+    /// Members that each event of a stream repeats.
     pub(super) name: StreamName,
     pub(super) fingerprint: MemberPlace,
     pub(super) usage: MemberPlace,
     pub(super) prompt_ids: MemberPlace,
     pub(super) choice: Option<StreamChoice>,
-    /// What the engine says is wrong.
+    /// The error that the engine reports.
     pub(super) error: MemberPlace,
-    /// It says something that is not understood.
+    /// The event has an unknown member.
     pub(super) is_strange: bool,
 }
 
-/// How an answer is called.
+/// Id, time and model of an answer.
 #[derive(Debug, Default)]
 pub(super) struct StreamName {
     pub(super) id: MemberPlace,
@@ -29,7 +29,7 @@ pub(super) struct StreamName {
     pub(super) model: MemberPlace,
 }
 
-/// The choice of an event, which has one at most.
+/// The choice of an event, which has no second choice.
 #[derive(Debug, Default)]
 pub(super) struct StreamChoice {
     /// The text, with its quotes.
@@ -47,13 +47,13 @@ impl StreamChoice {
 }
 
 impl TokenEvent {
-    /// Has it a choice that says nothing, but for a role?
+    /// Has the event a choice without text and end, for example only with a role?
     pub(super) fn is_empty(&self) -> bool {
         let says_nothing = |choice: &StreamChoice| !choice.has_text() && choice.finish.is_empty();
         !self.is_strange && self.choice.as_ref().is_some_and(says_nothing)
     }
 
-    /// Does the engine end the answer because it stops?
+    /// Does the engine end the answer because the engine stops?
     pub(super) fn is_abort(&self, data: &[u8]) -> bool {
         let finish = self.choice.as_ref().map(|choice| choice.finish.clone());
         finish.is_some_and(|finish| data.get(finish) == Some(b"\"abort\""))
@@ -130,7 +130,7 @@ impl TokenEvent {
                 "finish_reason" => choice.finish = place,
                 "stop_reason" => choice.stop = place,
                 "token_ids" => self.is_strange |= !first_list(&mut choice.ids, place),
-                // As SGLang says why it stopped.
+                // SGLang's reason of the stop.
                 "matched_stop" => {}
                 "prompt_token_ids" => {
                     self.is_strange |= !first_list(&mut self.prompt_ids, place);
@@ -144,7 +144,7 @@ impl TokenEvent {
     }
 }
 
-/// Notes where ids stand; false if they stand in two places. Null is no place.
+/// Stores the place of a list; false if the event has two lists. Null is no place.
 fn first_list(noted: &mut MemberPlace, place: MemberPlace) -> bool {
     place.is_empty() || std::mem::replace(noted, place).is_empty()
 }
@@ -168,7 +168,7 @@ fn delta(cursor: &mut Cursor<'_>, text: &mut MemberPlace) -> Result<bool, JsonEr
     Ok(is_text)
 }
 
-/// Goes over a value.
+/// Skips a value, and returns its place.
 fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, JsonError> {
     let start = cursor.at();
     if cursor.peek() == Some(b'[') {
@@ -180,7 +180,7 @@ fn place(cursor: &mut Cursor<'_>, depth: usize) -> Result<MemberPlace, JsonError
     Ok(if cursor.slice(&place) == "null" { 0..0 } else { place })
 }
 
-/// Goes over a list, fast if it is one of ids.
+/// Skips a list, fast if the list has ids.
 fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
     cursor.open();
     let mut first = true;
@@ -191,7 +191,7 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
     Ok(())
 }
 
-/// Appends the ids of a list, up to so many in all; false if they are more, or no ids.
+/// Appends the ids of a list; false if `out` would hold over `ids_max`, or for other elements.
 pub(super) fn push_ids(list: &[u8], ids_max: usize, out: &mut Vec<u32>) -> bool {
     let Some(inner) = list.strip_prefix(b"[").and_then(|list| list.strip_suffix(b"]")) else {
         return false;

@@ -1,17 +1,17 @@
-//! What the client has of a stream of vLLM, as token ids, so that another rank can go on where the
-//! first one broke off. Sans-IO: bytes of events in, bytes of events out.
+//! Token ids of a stream of vLLM, as far as the client has the stream, so that another rank can
+//! continue where the first rank broke off. Sans-IO: bytes of events in, bytes of events out.
 //!
 //! The router asks for the ids (`return_token_ids`). The first event has id, time and model of the
 //! stream, the request has sampling and limits.
 //!
 //! # Exactness
-//! The engine holds text back until a character is whole. An event with text and one id is
+//! The engine holds text back until a character is whole. An event with text and a single id is
 //! therefore a safe place: the client has the text of all ids up to there. Of an event with text
-//! and several ids, the last id may be held back. Such a place is safe if the vocabulary says that
-//! its bytes end with a whole character. Ids behind the safe place are computed again.
+//! and several ids, the last id may be held back. Such a place is safe if its bytes, by the
+//! vocabulary, end with a whole character. Ids behind the safe place are computed again.
 //!
 //! # Limits
-//! [`CONTINUED_IDS_MAX`] ids of one stream, [`CONTINUED_EVENT_BYTES_MAX`] bytes of one event,
+//! [`CONTINUED_IDS_MAX`] ids of a stream, [`CONTINUED_EVENT_BYTES_MAX`] bytes of an event,
 //! [`CONTINUED_BODY_BYTES_MAX`] bytes of a request.
 
 mod asked;
@@ -34,7 +34,7 @@ use forebay_prompt::parse::Endpoint;
 use overlong::OverlongIds;
 use rewrite::{EventShape, is_failure, slice, without_ids};
 
-/// What the client has of one stream.
+/// The part of a stream that the client has.
 #[derive(Debug)]
 pub struct Transcript {
     asked: RestAsked,
@@ -44,28 +44,28 @@ pub struct Transcript {
     overlong: OverlongIds,
     ids: StreamIds,
     told: StreamTold,
-    /// That of the last engine.
+    /// The last event of the last engine.
     said: LastWord,
     /// Why no other rank can go on.
     obstacle: Option<NotContinued>,
 }
 
-/// The ids of the prompt, of what the client has, and of what came behind.
+/// The ids of the prompt and of the output, with output that the client does not have.
 #[derive(Debug, Default)]
 struct StreamIds {
     all: Vec<u32>,
     prompt_count: usize,
-    /// The client has the text of so many, the prompt among them.
+    /// Ids with text that the client has, with the prompt.
     sent_count: usize,
     /// Output that the rank of this moment was sent as prompt.
     behind_count: usize,
-    /// StreamIds up to the last event with text.
+    /// Ids up to the last event with text.
     text_count: usize,
     /// The engine may send the text of a token in parts.
     has_parts: bool,
 }
 
-/// What the client has beside text.
+/// Parts of a stream besides text that the client has.
 #[derive(Debug, Default)]
 struct StreamTold {
     /// `None` before the first event.
@@ -81,11 +81,11 @@ struct StreamTold {
     failure: LastWord,
 }
 
-/// The event in which an engine says that it has failed or stops, held back.
+/// The event with which an engine fails or stops, held back.
 #[derive(Debug, Default)]
 struct LastWord {
     event: Vec<u8>,
-    /// It stops, and a usage may follow.
+    /// The engine stops, and a usage may follow.
     is_abort: bool,
 }
 
@@ -120,8 +120,8 @@ impl Transcript {
         self.asked.is_chat
     }
 
-    /// Says whether the engine may send the text of a token in parts, as SGLang does where a
-    /// character is half there. Then only the vocabulary tells how far the client has the text.
+    /// Sets whether the engine may send the text of a token in parts, as SGLang does with half a
+    /// character. Then only the vocabulary shows how far the client has the text.
     pub fn sends_parts(&mut self, has_parts: bool) {
         self.ids.has_parts = has_parts;
     }
@@ -149,24 +149,24 @@ impl Transcript {
         self.events = events;
     }
 
-    /// Appends what has come of an event: nothing follows.
+    /// Appends the bytes of an event that is not whole: nothing follows.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         self.overlong.pass(&self.events.take(), out);
     }
 
-    /// Has the engine said that it has failed? Nothing that comes behind counts.
+    /// Has the engine reported a failure? No event behind that report counts.
     #[must_use]
     pub const fn has_failed(&self) -> bool {
         !self.told.failure.event.is_empty()
     }
 
-    /// Why nothing is taken down any more.
+    /// Why no more ids are stored.
     pub(super) const fn obstacle(&self) -> Option<NotContinued> {
         self.obstacle
     }
 
-    /// Has the answer ended before the stream? Only where that is known: of what has come all is
-    /// understood, and nothing of it is an end.
+    /// Has the answer ended before the stream? True only if all events were understood, and none is
+    /// an end.
     #[must_use]
     pub fn is_cut_short(&self) -> bool {
         let has_end = self.told.is_finished || self.told.is_done;
@@ -174,8 +174,8 @@ impl Transcript {
         self.has_begun() && self.obstacle().is_none() && !has_end && !may_end()
     }
 
-    /// No other rank goes on with what has broken off: appends what the engine has said, and the
-    /// end. False if it has said nothing.
+    /// No other rank continues the stream: appends the last event of the engine, and the end. False
+    /// if the engine sent no such event.
     pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
         if self.said.event.is_empty() {
             return false;
@@ -192,14 +192,14 @@ impl Transcript {
         true
     }
 
-    /// The stream has broken off: a part of an event is none.
+    /// The stream has broken off: a part of an event is dropped.
     pub fn break_off(&mut self) {
         self.overlong.is_torn = self.events.is_overlong();
         self.events.clear();
         self.said = std::mem::take(&mut self.told.failure);
     }
 
-    /// Has the client no more than whole events, where the stream has broken off?
+    /// Does the client have only whole events of the stream that broke off?
     #[must_use]
     pub const fn is_between_events(&self) -> bool {
         !self.overlong.is_torn
@@ -214,8 +214,8 @@ impl Transcript {
         decode: impl FnOnce(&[u32], &mut Vec<u8>) -> bool,
     ) {
         let prompt = u64::try_from(self.ids.prompt_count).unwrap_or(u64::MAX);
-        // Before the ids of the prompt have come, nobody knows what room it leaves. A stream longer
-        // than the context came from a worker with a larger one: its end is not known.
+        // The room is unknown before the ids of the prompt have come. A stream longer than the
+        // context came from a worker with a larger context: its end is unknown.
         let held = self.token_count();
         let context_tokens = context_tokens.filter(|most| prompt > 0 && *most >= held);
         self.context_room = context_tokens.map(|most| most.saturating_sub(prompt));
@@ -229,14 +229,14 @@ impl Transcript {
         }
     }
 
-    /// Can another rank go on? `Ok` too if nothing is left but the end.
+    /// Can another rank continue? `Ok` too if only the end is left.
     ///
     /// # Errors
     /// Why not.
     pub fn may_go_on(&self) -> Result<(), NotContinued> {
         match self.obstacle {
             _ if self.told.is_finished && !self.owes_usage() => Ok(()),
-            // The client has an end, of something.
+            // The client has an end, of an unknown stream.
             None if self.told.is_done => Err(NotContinued::Answer),
             Some(obstacle) => Err(obstacle),
             None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
@@ -262,7 +262,7 @@ impl Transcript {
         u64::try_from(self.ids.all.len()).unwrap_or(u64::MAX)
     }
 
-    /// What the engines have computed, by the ids; `None` where these are not known.
+    /// Tokens that the engines have computed, by the ids; `None` if the ids are unknown.
     #[must_use]
     pub fn usage(&self) -> Option<TokenUsage> {
         let StreamIds { all, prompt_count, .. } = &self.ids;
@@ -278,9 +278,9 @@ impl Transcript {
         self.told.shape.is_some()
     }
 
-    /// Does another rank go on behind what the client has? Else it is sent the request itself: no
-    /// event has come, or a chat has no text yet. What a parser of the engine makes of the first
-    /// tokens of a chat, and whether it keeps them for itself, ids do not tell.
+    /// Does another rank continue behind the ids of the client? Else that rank gets the request
+    /// itself: no event has come, or a chat has no text so far. Ids do not show whether a parser of
+    /// the engine holds the first tokens of a chat back.
     #[must_use]
     pub const fn goes_on_by_ids(&self) -> bool {
         let has_text = self.ids.text_count > self.ids.prompt_count;
@@ -314,8 +314,7 @@ impl Transcript {
         self.told.has_prompt = false;
     }
 
-    /// Another rank goes on: appends the body of the request to it, which is one for
-    /// `/v1/completions`.
+    /// Another rank continues: appends the body of its request, for `/v1/completions`.
     pub fn go_on(&mut self, out: &mut Vec<u8>) {
         debug_assert!(self.may_go_on().is_ok() && self.goes_on_by_ids(), "cannot go on");
         let StreamIds { all, prompt_count, sent_count, behind_count, text_count, .. } =
@@ -346,10 +345,10 @@ impl Transcript {
         out.extend_from_slice(b"]}");
     }
 
-    /// Nothing has to be taken down any more. The stream goes on as it would without.
+    /// Stops to store ids. The stream passes as it would without a transcript.
     pub fn give_up(&mut self, why: NotContinued) {
         self.obstacle.get_or_insert(why);
-        // What the rank of this moment got as prompt stays output for the client.
+        // Output that this rank got as prompt stays output for the client.
         let behind_count = self.ids.behind_count;
         self.ids = StreamIds { behind_count, ..StreamIds::default() };
     }
@@ -427,7 +426,7 @@ impl Transcript {
         }
     }
 
-    /// Notes what an event tells.
+    /// Takes the members of an event.
     fn take(&mut self, event: &TokenEvent, data: &[u8], is_first: bool) {
         if !event.error.is_empty() || event.is_strange {
             self.give_up(NotContinued::Answer);
@@ -478,7 +477,7 @@ impl Transcript {
     }
 }
 
-/// The data of an event, with what stands around.
+/// The data of an event, with the bytes around.
 #[derive(Clone, Copy)]
 struct EventParts<'a> {
     before: &'a [u8],
@@ -488,13 +487,13 @@ struct EventParts<'a> {
 
 /// Output of a request without a limit, as far as bytes are held for it.
 const TOKENS_USUAL: u64 = 4_096;
-/// What ends a stream.
+/// The end of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 /// How a body begins that asks for ids; the members of the request follow.
 const ASKS_IDS: &[u8] = b"{\"return_token_ids\":true,";
 
-/// Appends the beginning of a body that asks for ids, and returns what of the body goes behind it
-/// as it is. The body is that of a [`Transcript`], which has members.
+/// Appends the beginning of a body that asks for ids, and returns the part of `body` that follows
+/// unchanged. The body is the body of a [`Transcript`], which has members.
 pub fn ask_for_ids<'a>(body: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let Some(rest) = body.trim_ascii_start().strip_prefix(b"{") else { return body };
     out.extend_from_slice(ASKS_IDS);

@@ -3,15 +3,15 @@
 /// Removes the lists of token ids from the parts of such an event.
 #[derive(Debug, Default)]
 pub(super) struct OverlongIds {
-    /// So many bytes of [`LIST`] have come.
+    /// Bytes of [`LIST`] that have matched.
     matched: usize,
     is_in_list: bool,
-    /// The stream has broken off in such an event: the client has the beginning of it.
+    /// The stream has broken off in such an event, and the client has its beginning.
     pub(super) is_torn: bool,
 }
 
-/// How a list of ids begins. In a string the quote would be escaped, so this is the end of a key.
-/// No part of it but its first byte begins it again.
+/// The beginning of a list of ids. In a string the quote would be escaped, so this is the end of a
+/// key. Only its first byte begins it again.
 const LIST: &[u8] = b"token_ids\":[";
 
 impl OverlongIds {

@@ -1,9 +1,9 @@
-//! Events as the client gets them: without ids, and in the shape of the stream that it has.
+//! Events for the client: without ids, and in the shape of the client's stream.
 
 use super::event::{MemberPlace, StreamChoice, TokenEvent};
 use forebay_json::Cursor;
 
-/// How each event of a stream begins and what it is called, as the first event said.
+/// Beginning and names of each event of a stream, from its first event.
 #[derive(Debug)]
 pub(super) struct EventShape {
     is_chat: bool,
@@ -12,12 +12,12 @@ pub(super) struct EventShape {
     model: Vec<u8>,
     /// The engine writes members without a value as null.
     has_nulls: bool,
-    /// The members are those of SGLang, which leaves out ids that were not asked for.
+    /// The members are of SGLang, which leaves out ids without a request for ids.
     is_sglang: bool,
 }
 
 impl EventShape {
-    /// That of the first event.
+    /// The shape of the first event.
     pub(super) fn of(event: &TokenEvent, data: &[u8], is_chat: bool) -> Self {
         let copied = |place: &MemberPlace| slice(data, place).to_vec();
         Self {
@@ -30,8 +30,8 @@ impl EventShape {
         }
     }
 
-    /// Writes an event of `/v1/completions` as one of this stream, of which `behind` tokens count
-    /// as prompt there.
+    /// Writes an event of `/v1/completions` as an event of this stream. `behind` tokens of output
+    /// count as prompt at that rank.
     pub(super) fn write(&self, event: &TokenEvent, data: &[u8], behind: u64, out: &mut Vec<u8>) {
         if !self.is_chat {
             return self.rename(event, data, behind, out);
@@ -54,8 +54,8 @@ impl EventShape {
         out.extend_from_slice(b"}\n\n");
     }
 
-    /// Writes an event of the same path as one of this stream, of which `behind` tokens count as
-    /// prompt there.
+    /// Writes an event of the same path as an event of this stream. `behind` tokens of output count
+    /// as prompt at that rank.
     pub(super) fn rename(&self, event: &TokenEvent, data: &[u8], behind: u64, out: &mut Vec<u8>) {
         let usage = corrected_usage(slice(data, &event.usage), behind);
         let mut edits = [
@@ -156,7 +156,7 @@ pub(super) fn without_ids(event: &TokenEvent, data: &[u8], out: &mut Vec<u8>) {
     splice(data, &mut [no_ids(&event.prompt_ids, data), no_ids(&ids, data)], out);
 }
 
-/// How a list of ids goes out of an event. vLLM writes null where it has none, SGLang nothing.
+/// The edit that removes a list of ids from an event. vLLM writes null without ids, SGLang nothing.
 fn no_ids<'a>(place: &MemberPlace, data: &[u8]) -> (MemberPlace, &'a [u8]) {
     let before = data.get(..place.start).unwrap_or_default();
     let names = [&b",\"token_ids\":"[..], b",\"prompt_token_ids\":"];
@@ -183,7 +183,7 @@ pub(super) fn slice<'a>(data: &'a [u8], place: &MemberPlace) -> &'a [u8] {
     data.get(place.clone()).unwrap_or_default()
 }
 
-/// Does the object say that the engine has failed?
+/// Does the object report a failure of the engine?
 pub(super) fn is_failure(error: &[u8]) -> bool {
     let numbers = numbers(error).unwrap_or_default();
     numbers.iter().any(|&(name, _, number)| name == "code" && (500..600).contains(&number))
