@@ -1,6 +1,6 @@
-//! The body of an answer whose tokens are read. The first byte is the form, the second the length of
-//! reads. Must hold: the reads do not change the tokens, of a scan and of a glance; no count passes
-//! its bound; of JSON in one piece, a parser of the whole body finds the same.
+//! An answer with its tokens. The first byte is the form, the second the length of reads. Must
+//! hold: the reads do not change the tokens, of a scan and of a glance; no count passes its bound;
+//! of JSON without a stream, a parser of the whole body finds the same.
 
 use forebay_base::TokenUsage;
 use forebay_base::limits::{USAGE_BYTES_MAX, USAGE_TOKENS_MAX};

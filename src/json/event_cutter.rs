@@ -14,7 +14,7 @@ pub struct EventCutter {
 
 /// The next bytes of a stream.
 pub enum CutPart<'a> {
-    /// A whole event.
+    /// An event with its end.
     Event(&'a [u8]),
     /// A part of an event that is longer than [`CONTINUED_EVENT_BYTES_MAX`].
     Part(&'a [u8]),

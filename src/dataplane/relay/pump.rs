@@ -158,8 +158,8 @@ fn end(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Vec<u8>) {
 
 /// The worker broke its answer off. Whole events are sent; a stream of events gets a last event
 /// with the reason; then the connection is closed without the body's proper end, so that no client
-/// takes the body for complete. In the middle of an event no event follows: a client would read the last
-/// event as the rest of the open event.
+/// takes the body for complete. In the middle of an event no event follows: a client would read the
+/// last event as the rest of the open event.
 async fn cut(
     conn: &mut Conn,
     answer: &Answer<'_>,
