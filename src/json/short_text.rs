@@ -1,13 +1,14 @@
 //! A JSON string that comes in reads. Only a short name is stored.
 
 /// Longer strings are no name of a member that is read.
-const NAME_BYTES_MAX: usize = 28;
+const NAME_BYTES_MAX: usize = NO_NAME as usize;
+/// Length of a string that is too long, or has an escape.
+const NO_NAME: u8 = 28;
 
 /// The string that was read last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortText {
     name: [u8; NAME_BYTES_MAX],
-    /// At [`NAME_BYTES_MAX`] the string is too long, or has an escape.
     length: u8,
     state: TextState,
 }
@@ -18,8 +19,6 @@ enum TextState {
     Inside,
     Escaped,
 }
-
-const NO_NAME: u8 = NAME_BYTES_MAX as u8;
 
 impl ShortText {
     pub(crate) const fn new() -> Self {

@@ -43,7 +43,7 @@ impl CutKey {
         };
         let mut from = 0;
         while self.0 > 0 {
-            let Some(byte) = data.get(from) else { return None };
+            let byte = data.get(from)?;
             from += 1;
             if self.step(key, *byte) {
                 return Some(from);

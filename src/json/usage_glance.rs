@@ -77,6 +77,8 @@ mod tests {
     use proptest::prelude::*;
 
     type Found = (Option<TokenUsage>, Option<u64>);
+    /// Prompt, cached and output tokens.
+    type Tokens = (u64, Option<u64>, u64);
 
     fn read<'a>(mut reader: UsageReader, reads: impl Iterator<Item = &'a [u8]>) -> Found {
         let finder = UsageFinder::default();
@@ -86,7 +88,7 @@ mod tests {
         (reader.usage(), reader.cached())
     }
 
-    fn glance(form: UsageForm, reads: &[&str]) -> Option<(u64, Option<u64>, u64)> {
+    fn glance(form: UsageForm, reads: &[&str]) -> Option<Tokens> {
         let reads = reads.iter().map(|read| read.as_bytes());
         let (usage, cached) = read(UsageReader::glance(form), reads);
         usage.map(|usage| (usage.prompt, cached, usage.output))
@@ -122,7 +124,7 @@ mod tests {
         "data: {\"text\":\"ab\",\"meta_info\":{\"prompt_tokens\":2,\"completion_tokens\":2}}\n\n",
         "data: [DONE]\n\n",
     );
-    const ANSWERS: [(UsageForm, &str, (u64, Option<u64>, u64)); 6] = [
+    const ANSWERS: [(UsageForm, &str, Tokens); 6] = [
         (UsageForm::Usage, CHAT, (64, Some(48), 3)),
         (UsageForm::UsageStream, RESPONSES, (9, Some(4), 2)),
         (UsageForm::UsageStream, MESSAGES, (22, Some(16), 33)),
