@@ -7,7 +7,7 @@ the worker must have received the same body, the client the same status, end-to-
 Clients cut their requests at random points too, some read slowly, most keep their connection.
 
 usage: tools/bytes_equal.py [--cases 1000] [--seed N] [--wrap PROGRAM]
-env:   FOREBAY   program under test, default target/release/forebay
+env:   FOREBAY   program under test, default target/dist/forebay
 """
 
 import argparse

@@ -2,7 +2,7 @@
 """Official clients over TLS and with API keys: OpenAI and Anthropic for Python, OpenAI for Node, and openssl.
 
 usage: tools/front_door.py      needs the packages of tools/ci/clients (tools/ci/40-openai)
-env:   FOREBAY   program under test, default target/release/forebay
+env:   FOREBAY   program under test, default target/dist/forebay
 """
 
 import json

@@ -2,7 +2,7 @@
 """The official OpenAI client, and Anthropic's where a stream breaks off, against the router in front of simulated engines.
 
 usage: tools/openai_client.py [--cancel-ms-max 100]      needs the packages `openai` and `anthropic` (tools/ci/40-openai)
-env:   FOREBAY   program under test, default target/release/forebay
+env:   FOREBAY   program under test, default target/dist/forebay
 """
 
 import argparse

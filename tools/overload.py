@@ -5,7 +5,7 @@ A recorder stands between the clients and the router. Every request has to be an
 the client has to stay away for as long as the answer says. OpenAI for Python and Node, Anthropic for Python.
 
 usage: tools/overload.py [--requests 32]      needs `openai`, `anthropic` and Node (tools/ci/40-openai sets them up)
-env:   FOREBAY   program under test, default target/release/forebay
+env:   FOREBAY   program under test, default target/dist/forebay
 """
 
 import argparse

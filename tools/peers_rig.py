@@ -102,10 +102,10 @@ class Load:
     """The program `peers` of benches/peers: workers on `ports`, and clients."""
 
     def __init__(self):
-        command = ["cargo", "build", "--quiet", "--release", "--locked", "--package", "forebay-peers"]
+        command = ["cargo", "build", "--quiet", "--profile", "dist", "--locked", "--package", "forebay-peers"]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             raise SystemExit("peers: the build of benches/peers failed")
-        program = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "peers")
+        program = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "dist", "peers")
         self.child = subprocess.Popen(on_core(LOAD_CORE, [program]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ports = free_ports(WORKERS)
         self.ask(listen={"ports": self.ports})

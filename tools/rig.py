@@ -1,7 +1,7 @@
 """What the proofs in tools/ share: start the router and simulated engines on free ports, wait until they
 are ready, read their metrics, stop them. Standard library only.
 
-The program under test is $FOREBAY, else target/release/forebay. Logs go to target/qa/.
+The program under test is $FOREBAY, else target/dist/forebay. Logs go to target/qa/.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ class Missing(SystemExit):
 
 
 def binary():
-    path = os.environ.get("FOREBAY") or os.path.join(ROOT, "target", "release", "forebay")
+    path = os.environ.get("FOREBAY") or os.path.join(ROOT, "target", "dist", "forebay")
     if not os.access(path, os.X_OK):
-        raise Missing(f"{path} is missing: run `cargo build --release`, or set FOREBAY")
+        raise Missing(f"{path} is missing: run `cargo build --profile dist`, or set FOREBAY")
     return path
 
 
