@@ -9,44 +9,23 @@
 //! worker bounded in time and bytes. Must never make a shard wait, and never count on a worker's
 //! good will.
 
-mod drain;
-mod adapter_loads;
-mod adapters;
-mod admin_rules;
-mod ejection;
 mod error;
 mod feeds;
 mod fleet;
-mod handover;
-mod kv_pools;
-mod model_memory;
-#[cfg(test)]
-mod fleet_tests;
+mod lifecycle;
+mod membership;
 mod ports;
-mod probes;
-mod reload;
+mod reports;
 mod run;
 mod setup;
-mod snapshots;
-mod sources;
-mod start_report;
-mod stop;
-mod systemd;
+mod shown;
 #[cfg(test)]
 mod tests;
-mod text_log;
-mod tier_numbers;
 mod tls;
-mod token_keys;
-mod traces;
-mod warming;
-mod watchdog;
-mod workers_state;
 
-pub use admin_rules::admin_tokens;
 pub use error::ControlError;
-pub use handover::{HandoverOffer, HandoverSetup};
+pub use feeds::refuse_snapshot;
+pub use lifecycle::{HandoverOffer, HandoverSetup, admin_tokens};
 pub use run::run;
 pub use setup::ControlSetup;
-pub use snapshots::refuse_snapshot;
 pub use tls::{ServerTls, TlsSetup};

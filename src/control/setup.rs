@@ -1,6 +1,6 @@
 //! What the control plane is given at start.
 
-use super::handover::HandoverSetup;
+use super::lifecycle::HandoverSetup;
 use super::tls::{ServerTls, TlsSetup};
 use forebay_admin::{Access, AdminSocket, ClientCallers};
 use forebay_base::{Clock, RouterId};

@@ -95,7 +95,7 @@ pub(crate) fn fleet(
     let device_blocks = plan.device_blocks(trace);
     let block_count = |rank: RankIndex| device_blocks(rank.index()) as u32;
     let kv_use_percent = u64::from(config.flow.queue.kv_use_percent);
-    // As `src/control/feeds.rs` has it.
+    // As `src/control/feeds/kv_feeds.rs` has it.
     let follows_pool = config.kv.pool_credit_percent > 0;
     let room = |rank, kv_tokens: u64| RoomLimits {
         places_max: places(rank, plan, config).places_max,

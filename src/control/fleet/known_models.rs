@@ -1,7 +1,7 @@
 //! What is known of the models of one worker.
 
-use super::super::model_memory::RememberedWorker;
 use super::model_state::{ModelEvent, ModelState, SoleWorker};
+use super::remembered_worker::RememberedWorker;
 use forebay_config::{Config, WorkerConfig};
 use forebay_discovery::Listing;
 use forebay_fleet::worker::{ANY_MODEL, WorkerState};

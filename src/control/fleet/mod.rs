@@ -13,21 +13,26 @@ mod model_state;
 mod model_tests;
 mod places;
 mod plans;
+mod remembered_worker;
 mod same_engine;
 mod serving_models;
 mod sharing;
 mod shown;
 mod sleeping;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod text_tests;
+mod tier_numbers;
 
 pub(super) use cards::{ModelLength, UnequalLengths};
 pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
+pub(super) use remembered_worker::RememberedWorker;
 pub(super) use same_engine::SharedEngine;
 pub(super) use shown::FoundWorker;
+pub(super) use tier_numbers::GivenNumbers;
 
-use super::tier_numbers::GivenNumbers;
 use super::tls::{ServerTls, TlsSetup};
 use configured::Configured;
 use engine_seat::EngineSeat;

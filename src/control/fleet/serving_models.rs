@@ -1,8 +1,8 @@
 //! Which names each worker serves, which are expected, and which workers take any.
 
-use super::super::model_memory::RememberedWorker;
 use super::known_models::ListNews;
 use super::model_state::{Contender, ModelState};
+use super::remembered_worker::RememberedWorker;
 use super::{Fleet, KnownWorker, OperatorWord};
 use forebay_base::WorkerIndex;
 use forebay_discovery::{Description, Listing, ServedModel, configured_model};

@@ -1,6 +1,6 @@
 //! Adapters that clients have asked for are loaded by workers.
 
-use super::super::adapter_loads::LoadOutcome;
+use super::super::feeds::LoadOutcome;
 use super::Control;
 use forebay_base::NanosSinceStart;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! A configuration that was read again reaches all that goes by it.
 
-use super::super::reload;
-use super::super::token_keys::TokenKeysSource;
+use super::super::lifecycle;
+use super::super::shown::TokenKeysSource;
 use super::{Control, Parts};
 use forebay_admin::{ReloadRefused, Reloaded};
 use forebay_config::WorkerConfig;
@@ -33,7 +33,7 @@ impl Control {
         let Parts { config, reloader, tls, admin_rules, .. } = &mut self.setup;
         let reloader = reloader.as_mut();
         let tls = tls.server.as_mut();
-        let mut done = reload::reload(reloader, config, &mut self.fleet, tls)?;
+        let mut done = lifecycle::reload(reloader, config, &mut self.fleet, tls)?;
         for key in admin_rules.read_again(config) {
             done.changes.also_applied(key);
         }

@@ -1,7 +1,7 @@
 //! Workers that operators take out, add and remove through the admin API.
 
 use super::super::fleet::NoPlace;
-use super::super::sources::{SourceNews, WorkerList};
+use super::super::membership::{SourceNews, WorkerList};
 use super::{Control, Parts};
 use forebay_admin::{AddRefused, AddWorkerRequest, StreamsStay, WorkerDrain};
 use forebay_base::{NanosSinceStart, WorkerIndex};

@@ -2,9 +2,9 @@
 
 use super::super::error::ControlError;
 use super::super::fleet::Fleet;
-use super::super::reload;
+use super::super::lifecycle;
+use super::super::shown::TokenKeysSource;
 use super::super::tls::TlsSetup;
-use super::super::token_keys::TokenKeysSource;
 use super::Control;
 use forebay_config::Config;
 use forebay_keys::{KeyRing, TokenKeys};
@@ -20,7 +20,7 @@ impl Control {
     ) -> Result<Option<TokenKeysSource>, ControlError> {
         fleet.set_config(Arc::clone(config), keys.map(Arc::new));
         fleet.set_tls(tls);
-        reload::take_image_key(config, fleet);
+        lifecycle::take_image_key(config, fleet);
         let token_keys = TokenKeysSource::start(config)?;
         if let Some(source) = &token_keys {
             // From the first request on: without keys each token is refused.

@@ -1,7 +1,7 @@
 //! Ranks that are ejected, and come back: what was decided reaches the board, the log and the live
 //! page.
 
-use super::super::ejection::{EjectionStep, RankLook};
+use super::super::reports::{EjectionStep, RankLook};
 use super::Control;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::EjectReason;

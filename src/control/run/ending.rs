@@ -1,10 +1,10 @@
 //! The first and the last moments of the loop: it takes over from the process before, hands over to
 //! the next one, drains.
 
-use super::super::drain::Drain;
 use super::super::error::ControlError;
-use super::super::model_memory;
-use super::super::snapshots;
+use super::super::feeds;
+use super::super::lifecycle::Drain;
+use super::super::membership;
 use super::Control;
 use forebay_fleet::account::ShardPhase;
 use forebay_handover::HostCall;
@@ -33,7 +33,7 @@ impl Control {
             HostCall::Models(answer) => {
                 let workers = self.fleet.remembered();
                 tokio::task::spawn_blocking(move || {
-                    let file = model_memory::file_of(&workers);
+                    let file = membership::file_of(&workers);
                     let file = file.inspect_err(|error| {
                         warn!(%error, "the models of the workers are not handed over");
                     });
@@ -42,7 +42,7 @@ impl Control {
             }
             HostCall::Index(answer) => {
                 let copy = self.snapshots.copy(self.feeds.copyable());
-                tokio::task::spawn_local(snapshots::answer(copy, answer));
+                tokio::task::spawn_local(feeds::answer(copy, answer));
             }
             HostCall::Sockets(answer) => {
                 let is_given = self.drain.is_none();

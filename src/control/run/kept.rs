@@ -1,8 +1,8 @@
 //! What operators changed of the fleet outlives the process, in the file of `workers_state`.
 
 use super::super::fleet::{NoPlace, OperatorWord};
-use super::super::model_memory::ModelMemory;
-use super::super::workers_state::{Confirmation, WorkerOrder, WorkersState};
+use super::super::membership::ModelMemory;
+use super::super::membership::{Confirmation, WorkerOrder, WorkersState};
 use super::Control;
 use forebay_admin::WorkerDrain;
 use forebay_base::WorkerIndex;

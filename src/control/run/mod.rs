@@ -4,7 +4,6 @@
 mod adapters;
 mod anew;
 mod answering;
-mod board_watch;
 mod coming;
 mod doors;
 mod ejecting;
@@ -12,35 +11,33 @@ mod ending;
 mod engine_calls;
 mod kept;
 mod live;
-mod note_reading;
 mod noting;
 mod outliers;
 mod reporting;
 mod signs;
 mod sleeping;
 
-use self::board_watch::BoardWatch;
-use self::note_reading::NoteReading;
-use super::admin_rules::AdminRules;
-use super::drain::Drain;
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
+use super::feeds::{SnapshotSetup, Snapshots};
 use super::fleet::{Fleet, ListNews, SharedEngine};
-use super::handover::Handover;
+use super::lifecycle::AdminRules;
+use super::lifecycle::Drain;
+use super::lifecycle::Handover;
+use super::lifecycle::Systemd;
+use super::lifecycle::Watchdog;
+use super::lifecycle::{StopOrder, StopSignal};
+use super::membership;
+use super::membership::Probes;
+use super::membership::WorkersState;
+use super::membership::{WorkerList, WorkerLists};
 use super::ports::Ports;
-use super::probes::Probes;
+use super::reports::Traces;
+use super::reports::{BoardWatch, NoteReading};
 use super::setup::ControlSetup;
-use super::snapshots::{self, Snapshots};
-use super::sources::{WorkerList, WorkerLists};
-use super::stop::{StopOrder, StopSignal};
-use super::systemd::Systemd;
-use super::text_log;
+use super::shown::TokenKeysSource;
+use super::shown::Warming;
 use super::tls::TlsSetup;
-use super::token_keys::TokenKeysSource;
-use super::traces::Traces;
-use super::warming::Warming;
-use super::watchdog::Watchdog;
-use super::workers_state::WorkersState;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
     Explaining, FleetView, LiveFeed, Question, RecordFigures, ScrapeSources, ShardsView,
@@ -161,7 +158,7 @@ impl Control {
         let mut fleet = Fleet::new(&config, seed);
         let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
         let ports = Rc::new(Ports::new(end));
-        let kept = snapshots::Setup {
+        let kept = SnapshotSetup {
             config: &config.index,
             clock,
             seed,
@@ -304,7 +301,7 @@ impl Control {
                 let needs_text = self.setup.config.policy == Policy::Kv;
                 // Prompts of a worker that lists nothing are seldom its own.
                 if !description.listing.is_nothing() {
-                    text_log::say_new(&self.fleet, &texts, needs_text);
+                    membership::say_new(&self.fleet, &texts, needs_text);
                 }
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
@@ -312,10 +309,10 @@ impl Control {
                 let left = self.fleet.describe(worker, address, description, texts);
                 self.log_list(worker);
                 self.say_other_models(worker, &before);
-                text_log::say_lengths(&unequal, &self.fleet.unequal_lengths());
+                membership::say_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
                     let dir = self.setup.config.model_dir.as_deref();
-                    text_log::say_shared(&sharing, &self.fleet.sharing_models(), dir);
+                    membership::say_shared(&sharing, &self.fleet.sharing_models(), dir);
                 }
                 if left.ranks + left.models > 0 {
                     warn!(
@@ -338,7 +335,7 @@ impl Control {
         if let Some((fault, does)) = lost {
             warn!(worker = name, fault, does, help = Listing::HELP, "worker lists no models");
         } else if is_back {
-            let models = text_log::named(&self.fleet.model_names(worker));
+            let models = membership::named(&self.fleet.model_names(worker));
             info!(worker = name, models, "worker lists its models");
         }
     }
@@ -349,8 +346,8 @@ impl Control {
             return;
         }
         let name = self.logged_name(worker);
-        let before = text_log::named(before);
-        let models = text_log::named(&now);
+        let before = membership::named(before);
+        let models = membership::named(&now);
         info!(worker = name, before, models, "worker serves other models now");
     }
 

@@ -1,7 +1,7 @@
 //! Notes of requests on their way from the shards to `forebay record`, while it reads.
 
+use super::super::reports::NoteReading;
 use super::Control;
-use super::note_reading::NoteReading;
 use forebay_admin::NotesReader;
 use forebay_fleet::account::Count;
 use forebay_fleet::worker::NoteSink;

@@ -1,6 +1,6 @@
 //! The log tells of workers that are new: at start of all of them together.
 
-use super::super::start_report::report;
+use super::super::reports::report;
 use super::Control;
 use forebay_config::Policy;
 use tracing::{info, warn};

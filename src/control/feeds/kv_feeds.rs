@@ -1,0 +1,264 @@
+//! Which KV-event feeds run. Starts, replaces and ends them so that they are as the fleet plans
+//! them. Runs on the control plane's loop and never waits for a feed: its way out leads through
+//! rings that may be full and notices that the loop itself reads.
+
+use super::super::fleet::FeedPlan;
+use super::super::fleet::GivenNumbers;
+use super::super::ports::Ports;
+use super::kv_pools::{KvPools, PoolWanted};
+use super::snapshots::{Claim, Copyable, Loading, Snapshots};
+use forebay_admin::FeedsView;
+use forebay_base::RankIndex;
+use forebay_base::limits::RANKS_MAX;
+use forebay_config::{Config, KvConfig};
+use forebay_index::{KeySeed, slice_of};
+use forebay_kv_events::{
+    Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
+    SharedPool, SharedState, TRACKED_BLOCK_BYTES, keep_pool,
+};
+use forebay_snapshot::RankName;
+use forebay_text::Vocabulary;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Blocks that a rank may track at least, however small the budget.
+const RANK_BLOCKS_MIN: usize = 4_096;
+/// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
+const BUDGET_RANKS_MIN: usize = 8;
+
+/// All feeds.
+pub(in crate::control) struct Feeds {
+    ports: Rc<Ports>,
+    setup: FeedSetup,
+    counters: Rc<FeedCounters>,
+    running: HashMap<RankIndex, Running>,
+    /// Feeds that are taking their blocks out of the index.
+    ending: HashMap<RankIndex, JoinHandle<()>>,
+    /// What the ranks held before a restart.
+    loading: Option<Rc<Loading>>,
+    /// Snapshots are taken of them.
+    are_kept: bool,
+    pools: KvPools,
+}
+
+/// What every feed is started with.
+pub(in crate::control) struct FeedSetup {
+    notices: mpsc::Sender<FeedNotice>,
+    seed: KeySeed,
+    /// Shared by all ranks.
+    memory_bytes_max: usize,
+    tiers: Tiers,
+    timers: FeedTimers,
+}
+
+impl FeedSetup {
+    pub(in crate::control) fn new(
+        config: &Config,
+        seed: KeySeed,
+        numbers: Rc<GivenNumbers>,
+        timers: FeedTimers,
+        notices: mpsc::Sender<FeedNotice>,
+    ) -> Self {
+        let memory_bytes_max = config.limits.index_bytes_max;
+        Self { notices, seed, memory_bytes_max, tiers: Tiers::new(&config.kv, numbers), timers }
+    }
+}
+
+/// Which tiers beside the device count, and where their numbers come from.
+#[derive(Clone, Debug)]
+struct Tiers {
+    counted: LowerTiers,
+    /// What ranks share counts too.
+    pools: bool,
+    numbers: Rc<GivenNumbers>,
+}
+
+impl Tiers {
+    /// The tiers whose blocks lower the cost of a rank.
+    fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
+        let host = kv.host_credit_percent > 0;
+        let disk = kv.disk_credit_percent > 0;
+        let pools = kv.pool_credit_percent > 0;
+        Self { counted: LowerTiers { host, disk, ttl: kv.tier_ttl }, pools, numbers }
+    }
+}
+
+struct Running {
+    plan: FeedPlan,
+    state: SharedState,
+    status: Rc<FeedStatus>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Feeds {
+    /// No feed runs yet.
+    pub(in crate::control) fn new(
+        setup: FeedSetup,
+        ports: &Rc<Ports>,
+        snapshots: &Snapshots,
+    ) -> Self {
+        Self {
+            ports: Rc::clone(ports),
+            setup,
+            counters: Rc::new(FeedCounters::new()),
+            running: HashMap::new(),
+            ending: HashMap::new(),
+            loading: snapshots.loading().cloned(),
+            are_kept: snapshots.are_written(),
+            pools: KvPools::default(),
+        }
+    }
+
+    /// Counts these tiers from now on. Until [`Self::adjust`], no feed runs if they are others.
+    pub(in crate::control) fn set_kv(&mut self, kv: &KvConfig) {
+        let tiers = Tiers::new(kv, Rc::clone(&self.setup.tiers.numbers));
+        let before = std::mem::replace(&mut self.setup.tiers, tiers);
+        let now = &self.setup.tiers;
+        if (now.counted, now.pools) != (before.counted, before.pools) {
+            for (rank, feed) in self.running.drain() {
+                let _ = feed.stop.send(());
+                self.ending.insert(rank, feed.task);
+            }
+            if !now.pools {
+                self.pools.end();
+            }
+        }
+    }
+
+    /// What the feeds have counted.
+    pub(in crate::control) fn counters(&self) -> &FeedCounters {
+        &self.counters
+    }
+
+    /// What the feeds count, and what each of them is doing.
+    pub(in crate::control) fn view(&self) -> FeedsView<'_> {
+        let statuses = self.running.iter().map(|(rank, feed)| (*rank, &*feed.status)).collect();
+        FeedsView { counters: &self.counters, statuses, pools: self.pools.views() }
+    }
+
+    /// The ranks that a snapshot can be taken of.
+    pub(in crate::control) fn copyable(&self) -> Vec<Copyable> {
+        let of_rank = |feed: &Running| {
+            let text = feed.plan.text.as_ref()?;
+            Some(Copyable {
+                name: rank_name(&feed.plan),
+                vocabulary: Arc::clone(&text.vocabulary),
+                state: Rc::clone(&feed.state),
+            })
+        };
+        self.running.values().filter_map(of_rank).collect()
+    }
+
+    /// Makes the feeds be as planned.
+    pub(in crate::control) fn adjust(&mut self, plans: Vec<FeedPlan>, rank_count: usize) {
+        self.ending.retain(|_, task| !task.is_finished());
+        let mut plans: HashMap<RankIndex, FeedPlan> =
+            plans.into_iter().map(|plan| (plan.rank, plan)).collect();
+        let is_stale = |(rank, feed): (&RankIndex, &Running)| {
+            let kept = plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan));
+            (!kept).then_some(*rank)
+        };
+        let stale: Vec<RankIndex> = self.running.iter().filter_map(is_stale).collect();
+        for rank in stale {
+            if let Some(feed) = self.running.remove(&rank) {
+                let _ = feed.stop.send(());
+                self.ending.insert(rank, feed.task);
+            }
+        }
+        plans.retain(|rank, _| !self.running.contains_key(rank));
+        for (rank, plan) in plans {
+            let feed = self.start(plan, rank_count);
+            self.running.insert(rank, feed);
+        }
+    }
+
+    fn naming(&self, plan: &FeedPlan) -> Naming<Arc<Vocabulary>> {
+        Naming {
+            seed: self.setup.seed,
+            model: Arc::clone(&plan.model),
+            text: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+            slice_of,
+            shard_count: self.ports.shard_count(),
+        }
+    }
+
+    /// What the rank shares with others; a pool may track as many blocks as a rank.
+    fn pool_of(&mut self, plan: &FeedPlan, entries_max: usize) -> Option<SharedPool> {
+        let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
+        let naming = self.naming(plan);
+        let ttl = self.setup.tiers.counted.ttl;
+        let wanted = PoolWanted { name, naming, entries_max, ttl };
+        let ports = Rc::clone(&self.ports);
+        let counters = Rc::clone(&self.counters);
+        let keep = |pool| drop(tokio::task::spawn_local(keep_pool(pool, ports, counters)));
+        self.pools.of(wanted, &self.setup.tiers.numbers, keep)
+    }
+
+    fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
+        let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
+        let entries_max = self.setup.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
+        let entries_max = entries_max.max(RANK_BLOCKS_MIN);
+        let claim = Claim {
+            name: rank_name(&plan),
+            vocabulary: plan.text.as_ref().map(|text| Arc::clone(&text.vocabulary)),
+            block_size_tokens: plan.block_size_tokens,
+            entries_max,
+            lower_tiers: self.setup.tiers.counted,
+        };
+        let spec = FeedSpec {
+            rank: plan.rank,
+            dp_rank: plan.dp_rank,
+            worker: Arc::clone(&plan.worker),
+            endpoint: plan.events.endpoint.clone(),
+            replay: plan.events.replay.clone(),
+            topic: plan.events.topic.clone(),
+            naming: self.naming(&plan),
+            text_dir: plan.text_dir.clone(),
+            entries_max,
+            lower_tiers: self.setup.tiers.counted,
+            expects_tiers: plan.expects_tiers,
+            tier_numbers: self.setup.tiers.numbers.clone(),
+            pool: self.pool_of(&plan, entries_max),
+            timers: self.setup.timers,
+        };
+        let (stop, stopped) = oneshot::channel();
+        let ports = Rc::clone(&self.ports);
+        let counters = Rc::clone(&self.counters);
+        let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.setup.notices.clone());
+        let state = feed.state();
+        let status = feed.status();
+        if self.are_kept {
+            state.borrow_mut().keep_recent();
+        }
+        let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));
+        // The old feed's last removals have to arrive before the new one's first stores.
+        let before = self.ending.remove(&plan.rank);
+        let task = tokio::task::spawn_local(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            if let Some((loading, _under_way)) = loading
+                && let Some(restored) = loading.claim(claim, &counters).await
+            {
+                feed.restore(restored).await;
+            }
+            feed.run(stopped).await;
+        });
+        Running { plan, state, status, stop, task }
+    }
+}
+
+/// What a rank is found again by.
+fn rank_name(plan: &FeedPlan) -> RankName {
+    RankName {
+        worker: plan.authority.to_string(),
+        dp_rank: plan.dp_rank.0,
+        endpoint: plan.events.endpoint.to_string(),
+        topic: plan.events.topic.clone(),
+        model: plan.model.to_string(),
+    }
+}

@@ -1,0 +1,235 @@
+//! The KV pools that ranks share, one per name and model. A pool lives for as long as a rank shares
+//! it: ranks come and go, and what they stored there goes with the last of them. Runs on the
+//! control plane's thread.
+
+use super::super::fleet::GivenNumbers;
+use forebay_admin::KvPoolView;
+use forebay_base::limits::KV_POOLS_MAX;
+use forebay_kv_events::{Naming, PoolBlocks, SharedPool};
+use forebay_text::Vocabulary;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::warn;
+
+/// Those that are, and those that end.
+const PLACES_MAX: usize = 2 * KV_POOLS_MAX;
+
+/// All that are, each at the place that gives it its number. The places of those that have ended
+/// are free.
+#[derive(Default)]
+pub(in crate::control) struct KvPools {
+    known: Vec<KnownPool>,
+    /// It was said that there is no room for one more.
+    refused: bool,
+}
+
+struct KnownPool {
+    name: Arc<str>,
+    model: Arc<str>,
+    /// No further rank will share it.
+    is_over: bool,
+    blocks: Weak<RefCell<PoolBlocks<Arc<Vocabulary>>>>,
+}
+
+impl KnownPool {
+    /// What further ranks may share under that name.
+    fn shared(&self, name: &str, model: &str) -> Option<SharedPool> {
+        let is_it = *self.name == *name && *self.model == *model && !self.is_over;
+        self.blocks.upgrade().filter(|_| is_it)
+    }
+
+    fn view(&self) -> Option<KvPoolView<'_>> {
+        let blocks = self.blocks.upgrade().filter(|_| !self.is_over)?;
+        let blocks = blocks.borrow();
+        Some(KvPoolView {
+            name: &self.name,
+            model: &self.model,
+            number: blocks.number(),
+            blocks: blocks.block_count(),
+            bytes: blocks.byte_count(),
+        })
+    }
+}
+
+/// What a rank's pool has to be.
+pub(in crate::control) struct PoolWanted<'a> {
+    pub(in crate::control) name: &'a Arc<str>,
+    pub(in crate::control) naming: Naming<Arc<Vocabulary>>,
+    pub(in crate::control) entries_max: usize,
+    /// How long a store is believed: `kv.tier_ttl`.
+    pub(in crate::control) ttl: Duration,
+}
+
+impl KvPools {
+    /// The pool of that name and model; another text begins another one. `keep` gets a new pool and
+    /// keeps it for as long as ranks share it. `None` where there are too many.
+    pub(in crate::control) fn of(
+        &mut self,
+        wanted: PoolWanted<'_>,
+        numbers: &GivenNumbers,
+        keep: impl FnOnce(SharedPool),
+    ) -> Option<SharedPool> {
+        let PoolWanted { name, naming, entries_max, ttl } = wanted;
+        let mut known = self.known.iter_mut();
+        if let Some((known, blocks)) =
+            known.find_map(|known| known.shared(name, &naming.model).map(|pool| (known, pool)))
+        {
+            if naming.text.as_ref().is_none_or(|text| has_text(&blocks, text)) {
+                blocks.borrow_mut().set_ttl(ttl);
+                return Some(blocks);
+            }
+            // What it holds, and what its ranks go on to store, is of the other text.
+            known.is_over = true;
+        }
+        let place = self.free_place();
+        let number = place.and_then(|place| Some((place, numbers.of_kv_pool(place)?)));
+        let Some((place, number)) = number else {
+            if !std::mem::replace(&mut self.refused, true) {
+                warn!(
+                    kv_pool = &**name,
+                    model = &*naming.model,
+                    most = KV_POOLS_MAX,
+                    "too many KV pools: this one counts for nothing; \
+                     use fewer names, then add its workers again"
+                );
+            }
+            return None;
+        };
+        let name = Arc::clone(name);
+        let model = Arc::clone(&naming.model);
+        let blocks = PoolBlocks::new(naming, entries_max, ttl, number);
+        let blocks = Rc::new(RefCell::new(blocks));
+        let known = KnownPool { name, model, is_over: false, blocks: Rc::downgrade(&blocks) };
+        match self.known.get_mut(place) {
+            Some(free) => *free = known,
+            None => self.known.push(known),
+        }
+        keep(Rc::clone(&blocks));
+        Some(blocks)
+    }
+
+    /// Ranks that come share none of them: from now on their events are not followed.
+    pub(in crate::control) fn end(&mut self) {
+        self.known.iter_mut().for_each(|known| known.is_over = true);
+    }
+
+    /// What each of them holds.
+    pub(in crate::control) fn views(&self) -> Vec<KvPoolView<'_>> {
+        self.known.iter().filter_map(KnownPool::view).collect()
+    }
+
+    fn free_place(&self) -> Option<usize> {
+        let is_free = |known: &KnownPool| known.blocks.strong_count() == 0;
+        let count = self.known.iter().filter(|known| !is_free(known) && !known.is_over).count();
+        let place = self.known.iter().position(is_free).unwrap_or(self.known.len());
+        (count < KV_POOLS_MAX && place < PLACES_MAX).then_some(place)
+    }
+}
+
+/// True if the pool's blocks are read by that text, or by an equal one.
+fn has_text(pool: &SharedPool, text: &Arc<Vocabulary>) -> bool {
+    let is_equal =
+        |own: &Arc<Vocabulary>| Arc::ptr_eq(own, text) || own.fingerprint() == text.fingerprint();
+    pool.borrow().text().is_some_and(is_equal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::RankIndex;
+    use forebay_index::{KeySeed, slice_of};
+    use forebay_kv_events::test_support::vocabulary;
+    use serde_json::json;
+
+    fn wanted<'a>(name: &'a Arc<str>, model: &str, ttl: u64) -> PoolWanted<'a> {
+        let naming = Naming {
+            seed: KeySeed(1),
+            model: model.into(),
+            text: Some(Arc::new(vocabulary())),
+            slice_of,
+            shard_count: 1,
+        };
+        PoolWanted { name, naming, entries_max: 100, ttl: Duration::from_secs(ttl) }
+    }
+
+    #[test]
+    fn ranks_of_one_name_and_model_share_a_pool() {
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
+        let names: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let mut of = |name: usize, model: &str, ttl| {
+            let pool = pools.of(wanted(&names[name], model, ttl), &numbers, drop).unwrap();
+            let number: RankIndex = pool.borrow().number();
+            (pool, number)
+        };
+        let first = of(0, "m", 9);
+        let same = of(0, "m", 9);
+        assert!(Rc::ptr_eq(&first.0, &same.0));
+        let others = [of(1, "m", 9), of(0, "n", 9)];
+        let numbers = [first.1, others[0].1, others[1].1];
+        assert!(
+            numbers.iter().all(|one| numbers.iter().filter(|other| *other == one).count() == 1)
+        );
+        assert_eq!(of(0, "m", 8).1, first.1, "another time, the same number");
+        assert_eq!(pools.views().len(), 3);
+    }
+
+    #[test]
+    fn another_text_begins_another_pool() {
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
+        let name: Arc<str> = "a".into();
+        let mut of = |text: Option<&str>| {
+            let mut wanted = wanted(&name, "m", 9);
+            let of_token = |token: &str| {
+                let json = json!({"model": {"type": "BPE", "vocab": {token: 0}, "merges": []}});
+                Vocabulary::from_tokenizer_json(&json.to_string()).unwrap()
+            };
+            wanted.naming.text = text.map(|token| Arc::new(of_token(token)));
+            pools.of(wanted, &numbers, drop).unwrap()
+        };
+        let first = of(Some("a"));
+        assert!(Rc::ptr_eq(&first, &of(Some("a"))) && Rc::ptr_eq(&first, &of(None)));
+        let other = of(Some("b"));
+        assert_ne!(first.borrow().number(), other.borrow().number());
+        assert!(Rc::ptr_eq(&other, &of(Some("b"))));
+        let shown: Vec<RankIndex> = pools.views().iter().map(|view| view.number).collect();
+        assert_eq!(shown, [other.borrow().number()], "the first ends with its ranks");
+    }
+
+    #[test]
+    fn nothing_is_shared_that_was_not_followed_for_a_while() {
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
+        let name: Arc<str> = "a".into();
+        let first = pools.of(wanted(&name, "m", 9), &numbers, drop).unwrap();
+        pools.end();
+        let next = pools.of(wanted(&name, "m", 9), &numbers, drop).unwrap();
+        assert!(!Rc::ptr_eq(&first, &next));
+        assert_ne!(first.borrow().number(), next.borrow().number());
+    }
+
+    #[test]
+    fn there_are_only_so_many_at_a_time() {
+        let mut pools = KvPools::default();
+        let numbers = GivenNumbers::default();
+        let names: Vec<Arc<str>> = (0..=KV_POOLS_MAX).map(|name| name.to_string().into()).collect();
+        let mut of = |name: &Arc<str>| pools.of(wanted(name, "m", 9), &numbers, drop);
+        let mut found: Vec<SharedPool> = names.iter().filter_map(&mut of).collect();
+        assert_eq!(found.len(), KV_POOLS_MAX);
+        // Those that nobody shares make room, with their numbers.
+        let gone = found.swap_remove(3).borrow().number();
+        let last = of(&names[KV_POOLS_MAX]).unwrap();
+        assert_eq!(last.borrow().number(), gone);
+        assert!(Rc::ptr_eq(&last, &of(&names[KV_POOLS_MAX]).unwrap()), "one pool for one name");
+        assert!(of(&names[3]).is_none());
+        // A name may come back while its old place is free, and takes another one.
+        let first = found.remove(0).borrow().number();
+        drop(last);
+        let back = of(&names[KV_POOLS_MAX]).unwrap();
+        assert_eq!(back.borrow().number(), first);
+        assert!(Rc::ptr_eq(&back, &of(&names[KV_POOLS_MAX]).unwrap()));
+    }
+}

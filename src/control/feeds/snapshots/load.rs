@@ -1,0 +1,277 @@
+//! The last snapshot, read on a thread of its own: first all of it, to know that it is sound, then
+//! rank by rank as the fleet's feeds start and claim their part. What nobody has claimed in time is
+//! let go.
+
+use super::setup::give_way;
+use forebay_index::slice_of;
+use forebay_kv_events::{
+    Dropped, FeedCounters, Groups, Left, LowerTiers, RankState, Restored, RestoredBlocks,
+    Restoring, SliceOps,
+};
+use forebay_snapshot::{Contents, RankName, SnapshotFile};
+use forebay_text::Vocabulary;
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+
+/// Claims under way.
+const CLAIMS_MAX: usize = 64;
+
+/// The control plane's side.
+pub(in crate::control) struct Loading {
+    /// Gone once it is too late.
+    claims: RefCell<Option<mpsc::Sender<ClaimRequest>>>,
+    progress: watch::Receiver<LoadProgress>,
+    /// Feeds that are restoring.
+    under_way: Cell<usize>,
+    verified_by: Instant,
+}
+
+/// What a feed asks for.
+pub(in crate::control) struct Claim {
+    pub(in crate::control) name: RankName,
+    pub(in crate::control) vocabulary: Option<Arc<Vocabulary>>,
+    /// As the engine describes it; 0 if it does not.
+    pub(in crate::control) block_size_tokens: u32,
+    /// Most blocks that the rank may track.
+    pub(in crate::control) entries_max: usize,
+    /// Which tiers beside the device count.
+    pub(in crate::control) lower_tiers: LowerTiers,
+}
+
+struct ClaimRequest {
+    claim: Claim,
+    answer: oneshot::Sender<ClaimAnswer>,
+}
+
+/// What the reading thread has for a rank.
+enum ClaimAnswer {
+    Nothing,
+    Refused(Dropped, u64),
+    Found(Box<RestoredRank>),
+}
+
+struct RestoredRank {
+    state: RankState<RestoredBlocks>,
+    ops: SliceOps,
+    left: Left,
+}
+
+#[derive(Clone, Copy, Default)]
+struct LoadProgress {
+    is_checked: bool,
+    /// Ranks that nobody has claimed.
+    ranks: usize,
+    /// Their blocks.
+    blocks: u64,
+}
+
+/// Readiness waits for it; let go when the shards were told.
+pub(in crate::control) struct UnderWay(Rc<Loading>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get().saturating_sub(1));
+    }
+}
+
+impl Loading {
+    /// Starts the thread.
+    pub(super) fn start(
+        file: SnapshotFile,
+        path: &Path,
+        shard_count: usize,
+        verified_by: Instant,
+    ) -> Option<Rc<Self>> {
+        let (claims, asked) = mpsc::channel(CLAIMS_MAX);
+        let (told, progress) = watch::channel(LoadProgress::default());
+        let reading = SnapshotReading {
+            file,
+            path: path.to_owned(),
+            shard_count,
+            contents: Contents::default(),
+            told,
+        };
+        let thread = std::thread::Builder::new().name("snapshot-read".into());
+        if let Err(error) = thread.spawn(move || reading.run(asked)) {
+            warn!(%error, "no thread to read the snapshot: starting without it");
+            return None;
+        }
+        let claims = RefCell::new(Some(claims));
+        Some(Rc::new(Self { claims, progress, under_way: Cell::new(0), verified_by }))
+    }
+
+    /// Notes that a feed is about to claim.
+    pub(in crate::control) fn begin(self: &Rc<Self>) -> UnderWay {
+        self.under_way.set(self.under_way.get() + 1);
+        UnderWay(Rc::clone(self))
+    }
+
+    /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited
+    /// for only as long as its answer could still be confirmed.
+    pub(in crate::control) async fn claim(
+        &self,
+        claim: Claim,
+        counters: &FeedCounters,
+    ) -> Option<Restored> {
+        let claims = self.claims.borrow().clone()?;
+        let (answer, answered) = oneshot::channel();
+        claims.send(ClaimRequest { claim, answer }).await.ok()?;
+        match timeout_at(self.verified_by, answered).await.ok()?.ok()? {
+            ClaimAnswer::Nothing => None,
+            ClaimAnswer::Refused(reason, blocks) => {
+                counters.dropped(reason, blocks);
+                None
+            }
+            ClaimAnswer::Found(found) => {
+                let RestoredRank { state, ops, left } = *found;
+                count_left(counters, left);
+                Some(Restored { state, ops, verified_by: self.verified_by })
+            }
+        }
+    }
+
+    /// Lets go of what nobody has claimed once it is time.
+    pub(super) fn close_in_time(&self, counters: &FeedCounters) {
+        if Instant::now() < self.verified_by || self.claims.borrow_mut().take().is_none() {
+            return;
+        }
+        let LoadProgress { ranks, blocks, .. } = *self.progress.borrow();
+        counters.dropped(Dropped::Unclaimed, blocks);
+        if ranks > 0 {
+            info!(ranks, blocks, "no worker of the fleet has claimed these ranks of the snapshot");
+        }
+    }
+
+    pub(super) fn restoring(&self) -> Option<String> {
+        let open = self.claims.borrow().is_some();
+        let reading = !self.progress.borrow().is_checked && self.progress.has_changed().is_ok();
+        match self.under_way.get() {
+            _ if !open => None,
+            _ if reading => Some("the snapshot is being read".to_owned()),
+            0 => None,
+            ranks => Some(format!("{ranks} ranks are being restored from the snapshot")),
+        }
+    }
+
+    /// True once no rank of the file waits for its feed any more.
+    pub(super) fn is_settled(&self) -> bool {
+        let LoadProgress { is_checked, ranks, .. } = *self.progress.borrow();
+        let all_claimed = is_checked && ranks == 0 && self.under_way.get() == 0;
+        all_claimed || self.claims.borrow().is_none()
+    }
+}
+
+/// The thread's side.
+struct SnapshotReading {
+    file: SnapshotFile,
+    path: PathBuf,
+    shard_count: usize,
+    contents: Contents,
+    told: watch::Sender<LoadProgress>,
+}
+
+impl SnapshotReading {
+    fn run(mut self, mut asked: mpsc::Receiver<ClaimRequest>) {
+        give_way();
+        match self.file.check() {
+            Ok(mut contents) => {
+                let slice_count = usize::from(self.file.header().slice_count);
+                if slice_count != self.shard_count {
+                    contents.paths.place_anew(slice_of, slice_count, self.shard_count);
+                }
+                let written = Duration::from_nanos(self.file.header().written_unix_ns);
+                let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let age_s = since_1970.saturating_sub(written).as_secs();
+                let ranks = contents.ranks.len();
+                let blocks = contents.paths.len();
+                info!(ranks, blocks, age_s, path = %self.path.display(), "snapshot read");
+                self.contents = contents;
+            }
+            Err(error) => refuse_snapshot(&self.path, &error),
+        }
+        self.tell();
+        while let Some(ClaimRequest { claim, answer }) = asked.blocking_recv() {
+            let found = self.answer(&claim);
+            // The feed may have been told to stop meanwhile.
+            let _ = answer.send(found);
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let ranks = &self.contents.ranks;
+        let blocks = ranks.values().map(|place| place.head.entry_count).sum();
+        let ranks = ranks.len();
+        self.told.send_replace(LoadProgress { is_checked: true, ranks, blocks });
+    }
+
+    fn answer(&mut self, claim: &Claim) -> ClaimAnswer {
+        // Without a tokenizer nothing can be matched; a feed that has one may still come.
+        let Some(vocabulary) = &claim.vocabulary else { return ClaimAnswer::Nothing };
+        let Some(place) = self.contents.ranks.remove(&claim.name) else {
+            return ClaimAnswer::Nothing;
+        };
+        let head = &place.head;
+        let refused = |reason| ClaimAnswer::Refused(reason, head.entry_count);
+        if vocabulary.fingerprint() != head.vocabulary {
+            self.say_refused(claim, "its tokenizer is another one now");
+            return refused(Dropped::Tokenizer);
+        }
+        if claim.block_size_tokens > 0 && claim.block_size_tokens != head.block_size_tokens {
+            self.say_refused(claim, "its block size is another one now");
+            return refused(Dropped::BlockSize);
+        }
+        let mut restoring = Restoring::new(
+            &self.contents.paths,
+            self.shard_count,
+            claim.lower_tiers,
+            head.trees,
+            claim.entries_max,
+        );
+        let whole = head.whole_groups.clone();
+        let forgetful = head.forgetful_groups.clone();
+        restoring.groups(Groups { whole, forgetful });
+        let mut entries = Vec::new();
+        if let Err(error) = self.file.entries(&place, |entry| entries.push(entry)) {
+            refuse_snapshot(&self.path, &error);
+            return refused(Dropped::Odd);
+        }
+        restoring.add_all(entries);
+        let (blocks, ops, left) = restoring.finish();
+        let state = RankState {
+            blocks,
+            sequence: head.sequence,
+            payload_hash: head.payload_hash,
+            block_size_tokens: head.block_size_tokens,
+        };
+        ClaimAnswer::Found(Box::new(RestoredRank { state, ops, left }))
+    }
+
+    fn say_refused(&self, claim: &Claim, reason: &str) {
+        let RankName { worker, dp_rank, .. } = &claim.name;
+        info!(%worker, dp_rank, reason, "a rank of the snapshot is not restored");
+    }
+}
+
+/// Counts what a claim gave.
+fn count_left(counters: &FeedCounters, left: Left) {
+    for (reason, blocks) in [
+        (Dropped::Limit, left.over_limit),
+        (Dropped::Orphan, left.orphans),
+        (Dropped::Tier, left.tiers),
+        (Dropped::Odd, left.odd),
+    ] {
+        counters.dropped(reason, blocks as u64);
+    }
+}
+
+/// The one line on a snapshot that cannot be used.
+pub fn refuse_snapshot(path: &Path, reason: &dyn std::fmt::Display) {
+    warn!("snapshot {} cannot be used: {reason}; starting without it", path.display());
+}

@@ -1,0 +1,164 @@
+//! What is known of the caches, across restarts: reads the last snapshot when the router starts
+//! ([`load`]) and writes new ones while it runs and when it ends ([`save`]).
+//!
+//! Files are read and written on threads of their own; the control plane's loop only copies one
+//! rank at a time and hands over what it gets. Limits: the copies of three ranks in memory at once,
+//! or the links of one slice, [`RESTORE_TIME_MAX`] for what was restored to be confirmed,
+//! [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting, serving
+//! or ending.
+
+mod load;
+mod save;
+mod setup;
+
+pub use load::refuse_snapshot;
+pub(in crate::control) use load::{Claim, Loading};
+pub(in crate::control) use save::Copyable;
+pub(in crate::control) use setup::Setup;
+
+use super::super::membership::ModelMemory;
+use forebay_admin::SnapshotFigures;
+use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
+use forebay_kv_events::FeedCounters;
+use forebay_snapshot::SnapshotFile;
+use save::{Saving, SnapshotEnd, SnapshotTarget};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::mpsc::SyncSender;
+use tempfile::TempDir;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+/// The file of a copy in its folder.
+const COPY: &str = "index.copy";
+
+/// Both directions.
+pub(in crate::control) struct Snapshots {
+    loading: Option<Rc<Loading>>,
+    saving: Option<Saving>,
+    /// Copies for other processes; `None` where there will be none.
+    copying: Option<SnapshotTarget>,
+    /// The names of the workers' models, in a file beside the snapshot.
+    pub(in crate::control) models: ModelMemory,
+}
+
+/// A copy that is being written, and the folder that goes with it.
+pub(in crate::control) struct IndexCopy {
+    folder: TempDir,
+    end: SnapshotEnd,
+}
+
+/// Hands a copy to whoever has asked for it, or nothing.
+pub(in crate::control) async fn answer(
+    copy: io::Result<Option<IndexCopy>>,
+    to: SyncSender<Option<File>>,
+) {
+    let file = match copy {
+        Ok(Some(copy)) => copy.file().await.map(Some),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let file = file.unwrap_or_else(|error| {
+        warn!("the index is not handed over: it cannot be written to a temporary file: {error}");
+        None
+    });
+    let _ = to.send(file);
+}
+
+impl IndexCopy {
+    /// The copy, once it is whole.
+    ///
+    /// # Errors
+    /// What was wrong with its place.
+    pub(in crate::control) async fn file(self) -> io::Result<File> {
+        let Self { folder, end } = self;
+        end.await.map_err(io::Error::other)??;
+        File::open(folder.path().join(COPY))
+    }
+}
+
+impl Snapshots {
+    /// Begins to read the snapshot, if there is one; the first write is a period away.
+    pub(in crate::control) fn start(setup: &Setup<'_>, file: Option<SnapshotFile>) -> Self {
+        let path = setup.config.snapshot.as_deref();
+        let name = path.unwrap_or(Path::new(COPY));
+        let verified_by = Instant::now() + RESTORE_TIME_MAX;
+        let load = |file| Loading::start(file, name, setup.shard_count, verified_by);
+        Self {
+            loading: file.and_then(load),
+            saving: path.map(|path| Saving::new(setup, path)),
+            models: ModelMemory::default(),
+            copying: setup.can_hand_over.then(|| SnapshotTarget::new(setup, Path::new(COPY))),
+        }
+    }
+
+    /// Begins to write a copy; `None` if there is nothing to copy yet.
+    ///
+    /// # Errors
+    /// When there is no place for it.
+    pub(in crate::control) fn copy(&self, ranks: Vec<Copyable>) -> io::Result<Option<IndexCopy>> {
+        let Some(target) = self.copying.as_ref().filter(|_| self.is_settled()) else {
+            return Ok(None);
+        };
+        let folder = tempfile::tempdir()?;
+        let end = target.at(folder.path().join(COPY)).write(ranks)?;
+        Ok(Some(IndexCopy { folder, end }))
+    }
+
+    /// Where feeds ask for what their ranks held.
+    pub(in crate::control) fn loading(&self) -> Option<&Rc<Loading>> {
+        self.loading.as_ref()
+    }
+
+    /// What was written, for the metrics; `None` where nothing is to be.
+    pub(in crate::control) fn figures(&self) -> Option<SnapshotFigures> {
+        self.saving.as_ref().map(Saving::figures)
+    }
+
+    /// True where snapshots are written, or copies.
+    pub(in crate::control) fn are_written(&self) -> bool {
+        self.saving.is_some() || self.copying.is_some()
+    }
+
+    /// Why the router is not ready yet, if that is because of what is being restored.
+    pub(in crate::control) fn restoring(&self) -> Option<String> {
+        self.loading.as_ref()?.restoring()
+    }
+
+    /// Called ten times a second. `copyable` tells the ranks that a snapshot can be taken of.
+    pub(in crate::control) fn tick(
+        &mut self,
+        counters: &FeedCounters,
+        copyable: impl FnOnce() -> Vec<Copyable>,
+    ) {
+        if let Some(loading) = &self.loading {
+            loading.close_in_time(counters);
+        }
+        let settled = self.is_settled();
+        if let Some(saving) = &mut self.saving {
+            saving.tick(settled, copyable);
+        }
+    }
+
+    /// Writes once more, at the end.
+    pub(in crate::control) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
+        let settled = self.is_settled();
+        let Some(saving) = &mut self.saving else { return };
+        if !settled {
+            // Workers that were not heard of yet would be missing in a new one; replay makes up for
+            // the old one's age.
+            debug!("the snapshot stays as it was read: not all of its ranks were heard of");
+            return;
+        }
+        if timeout(LAST_SNAPSHOT_TIME_MAX, saving.finish(copyable)).await.is_err() {
+            warn!("the last snapshot is not written in time: the one before stays");
+        }
+    }
+
+    /// True once nothing in the file waits for its rank any more: only then may it be replaced.
+    fn is_settled(&self) -> bool {
+        self.loading.as_ref().is_none_or(|loading| loading.is_settled())
+    }
+}

@@ -1,0 +1,288 @@
+//! Writes snapshots: every so often, and at the end. The loop's task copies one rank after the
+//! other, each at one moment between two of its messages, and waits until the writing thread has
+//! taken it; so each rank is whole in itself, and the copies of at most three ranks exist at once.
+//! What leads from block to block the thread reads from the index, after all ranks, so that it
+//! knows what they hold; but for what came last, which the copies bring.
+
+use super::setup::{Setup, give_way};
+use forebay_admin::{SavedSnapshot, SnapshotFigures};
+use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_index::{IndexReader, KeySeed};
+use forebay_kv_events::{KeptBlocks, RankState, SharedState};
+use forebay_snapshot::{Header, Link, RankHead, RankName, SnapshotWriter};
+use forebay_text::Vocabulary;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tracing::{debug, warn};
+
+/// A rank that can be copied.
+pub(in crate::control) struct Copyable {
+    pub(in crate::control) name: RankName,
+    pub(in crate::control) vocabulary: Arc<Vocabulary>,
+    pub(in crate::control) state: SharedState,
+}
+
+/// A rank at one moment.
+struct Copied {
+    name: RankName,
+    vocabulary: Arc<Vocabulary>,
+    state: RankState<KeptBlocks>,
+    copy_ns: u64,
+}
+
+/// What goes to the thread.
+enum ToWrite {
+    Rank(Box<Copied>),
+    /// Nothing more. Without it the snapshot is not whole.
+    End,
+}
+
+/// What became of a snapshot.
+pub(super) type SnapshotEnd = oneshot::Receiver<io::Result<SavedSnapshot>>;
+
+/// When the next snapshot is due, and what became of the last.
+pub(super) struct Saving {
+    target: SnapshotTarget,
+    every: Duration,
+    due_at: NanosSinceStart,
+    under_way: Option<SnapshotEnd>,
+    last: Option<SavedSnapshot>,
+    /// Failed and whole ones.
+    counts: [u64; 2],
+}
+
+/// Where snapshots are written, and what of.
+#[derive(Clone)]
+pub(super) struct SnapshotTarget {
+    path: PathBuf,
+    clock: Clock,
+    seed: KeySeed,
+    slice_count: u16,
+    index: IndexReader,
+}
+
+impl Saving {
+    pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
+        let every = setup.config.snapshot_every;
+        Self {
+            target: SnapshotTarget::new(setup, path),
+            every,
+            due_at: setup.clock.now().plus(every),
+            under_way: None,
+            last: None,
+            counts: [0; 2],
+        }
+    }
+
+    /// How many were written or failed, and the last one.
+    pub(super) fn figures(&self) -> SnapshotFigures {
+        let [failed_count, written_count] = self.counts;
+        SnapshotFigures { written_count, failed_count, last: self.last }
+    }
+
+    /// Takes in what has ended and begins what is due.
+    pub(super) fn tick(&mut self, may_begin: bool, copyable: impl FnOnce() -> Vec<Copyable>) {
+        if let Some(under_way) = &mut self.under_way {
+            match under_way.try_recv() {
+                Ok(ended) => self.ended(ended),
+                Err(oneshot::error::TryRecvError::Empty) => return,
+                Err(oneshot::error::TryRecvError::Closed) => self.ended(Err(gone())),
+            }
+        }
+        if may_begin && !self.every.is_zero() && self.target.clock.now() >= self.due_at {
+            self.begin(copyable());
+        }
+    }
+
+    /// Writes once more and waits for it.
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
+        if let Some(under_way) = self.under_way.take() {
+            let ended = under_way.await.unwrap_or_else(|_| Err(gone()));
+            self.ended(ended);
+        }
+        self.begin(copyable());
+        if let Some(under_way) = self.under_way.take() {
+            let ended = under_way.await.unwrap_or_else(|_| Err(gone()));
+            self.ended(ended);
+        }
+    }
+
+    fn begin(&mut self, ranks: Vec<Copyable>) {
+        self.due_at = self.target.clock.now().plus(self.every);
+        match self.target.write(ranks) {
+            Ok(under_way) => self.under_way = Some(under_way),
+            Err(error) => self.ended(Err(error)),
+        }
+    }
+
+    fn ended(&mut self, ended: io::Result<SavedSnapshot>) {
+        self.under_way = None;
+        if let Some(count) = self.counts.get_mut(usize::from(ended.is_ok())) {
+            *count += 1;
+        }
+        let path = self.target.path.display();
+        match ended {
+            Ok(saved) => {
+                debug!(ranks = saved.ranks, blocks = saved.blocks, bytes = saved.bytes, %path, "snapshot written");
+                self.last = Some(saved);
+            }
+            Err(error) => warn!("snapshot {path} cannot be written: {error}; the one before stays"),
+        }
+    }
+}
+
+impl SnapshotTarget {
+    pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            clock: setup.clock,
+            seed: setup.seed,
+            slice_count: u16::try_from(setup.shard_count).unwrap_or(u16::MAX),
+            index: setup.index.clone(),
+        }
+    }
+
+    /// The same, in another file.
+    pub(super) fn at(&self, path: PathBuf) -> Self {
+        Self { path, ..self.clone() }
+    }
+
+    /// Begins to write a snapshot.
+    pub(super) fn write(&self, ranks: Vec<Copyable>) -> io::Result<SnapshotEnd> {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header = Header {
+            written_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
+            seed: self.seed,
+            slice_count: self.slice_count,
+        };
+        // One being written, one waiting, one being copied.
+        let (parts, to_write) = mpsc::channel(1);
+        let (tell, told) = oneshot::channel();
+        let Self { path, clock, index, .. } = self.clone();
+        let thread = std::thread::Builder::new().name("snapshot-write".into());
+        thread.spawn(move || {
+            give_way();
+            let _ = tell.send(write(&path, &header, to_write, &index, clock));
+        })?;
+        tokio::task::spawn_local(copy_out(ranks, parts, self.clock));
+        Ok(told)
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("its thread ended (this is a bug)")
+}
+
+/// Hands over one rank after the other.
+async fn copy_out(ranks: Vec<Copyable>, parts: mpsc::Sender<ToWrite>, clock: Clock) {
+    for Copyable { name, vocabulary, state } in ranks {
+        let start = clock.now();
+        let copied = state.borrow().state();
+        let copy_ns = clock.now().since(start);
+        let Some(state) = copied else { continue };
+        // An error: the thread could not write and has said so.
+        let copied = Copied { name, vocabulary, state, copy_ns };
+        if parts.send(ToWrite::Rank(Box::new(copied))).await.is_err() {
+            return;
+        }
+        yield_now().await;
+    }
+    let _ = parts.send(ToWrite::End).await;
+}
+
+/// The thread.
+fn write(
+    path: &Path,
+    header: &Header,
+    mut parts: mpsc::Receiver<ToWrite>,
+    index: &IndexReader,
+    clock: Clock,
+) -> io::Result<SavedSnapshot> {
+    let start = clock.now();
+    let mut saved = SavedSnapshot::default();
+    let mut writer = SnapshotWriter::create(path, header)?;
+    let mut fingerprints = Fingerprints::default();
+    let mut recent = Vec::new();
+    loop {
+        match parts.blocking_recv() {
+            Some(ToWrite::Rank(rank)) => {
+                saved.copy_ns_max = saved.copy_ns_max.max(rank.copy_ns);
+                recent.extend_from_slice(&rank.state.blocks.recent);
+                let blocks = write_rank(&mut writer, *rank, &mut fingerprints)?;
+                saved.ranks += u64::from(blocks.is_some());
+                saved.blocks += blocks.unwrap_or(0);
+            }
+            Some(ToWrite::End) => break,
+            None => return Err(io::Error::other("it was given up half-way")),
+        }
+    }
+    for slice in (0..header.slice_count).map(ShardIndex) {
+        write_links(&mut writer, index, slice)?;
+    }
+    recent.iter().try_for_each(|link| writer.link(link))?;
+    saved.bytes = writer.finish()?;
+    saved.ended_at = clock.now();
+    saved.took_ns = saved.ended_at.since(start);
+    Ok(saved)
+}
+
+/// Returns how many blocks it has; `None` if its name is too long to be written.
+fn write_rank(
+    writer: &mut SnapshotWriter,
+    rank: Copied,
+    fingerprints: &mut Fingerprints,
+) -> io::Result<Option<u64>> {
+    let Copied { name, vocabulary, state, .. } = rank;
+    let blocks = state.blocks;
+    let head = RankHead {
+        name,
+        vocabulary: fingerprints.of(&vocabulary),
+        block_size_tokens: state.block_size_tokens,
+        sequence: state.sequence,
+        payload_hash: state.payload_hash,
+        trees: blocks.trees,
+        whole_groups: blocks.groups.whole,
+        forgetful_groups: blocks.groups.forgetful,
+        entry_count: blocks.kept.len() as u64,
+    };
+    if !writer.rank(&head) {
+        return Ok(None);
+    }
+    for entry in blocks.kept.entries() {
+        writer.entry(&entry)?;
+    }
+    Ok(Some(head.entry_count))
+}
+
+/// Collects before it writes: a look at the index is short, a write need not be.
+fn write_links(
+    writer: &mut SnapshotWriter,
+    index: &IndexReader,
+    slice: ShardIndex,
+) -> io::Result<()> {
+    let mut links = Vec::new();
+    index.visit_slice(slice, &mut |parent, key, block_bytes| {
+        links.push(Link { parent, key, block_bytes, slice });
+    });
+    links.iter().try_for_each(|link| writer.link(link))
+}
+
+/// Ranks share few vocabularies, and hashing one takes milliseconds.
+#[derive(Default)]
+struct Fingerprints(Vec<(Arc<Vocabulary>, u64)>);
+
+impl Fingerprints {
+    fn of(&mut self, vocabulary: &Arc<Vocabulary>) -> u64 {
+        let known = self.0.iter().find(|(known, _)| Arc::ptr_eq(known, vocabulary));
+        if let Some((_, fingerprint)) = known {
+            return *fingerprint;
+        }
+        let fingerprint = vocabulary.fingerprint();
+        self.0.push((Arc::clone(vocabulary), fingerprint));
+        fingerprint
+    }
+}

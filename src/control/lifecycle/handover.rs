@@ -1,0 +1,206 @@
+//! Takes over from the process before, and hands over to the next one. What both of them listen on
+//! is with `forebay_handover`; here is who answers the admin API meanwhile, and who is the main
+//! process.
+
+use forebay_admin::{Access, AdminListener, ClientCallers, Question};
+use forebay_base::Clock;
+use forebay_handover::{
+    BoundPlace, HandoverHost, HostCall, HostSetup, MeetingPlace, ProcessBefore, Program,
+    TakenProcess,
+};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tracing::{info, warn};
+
+/// What the process is given at start.
+#[derive(Debug, Default)]
+pub struct HandoverSetup {
+    /// From the process before, if there is one.
+    pub taken: Option<TakenProcess>,
+    /// The names that its workers listed, if it handed them over.
+    pub models: Option<File>,
+    /// For the next one; `None` where none can come.
+    pub offer: Option<HandoverOffer>,
+}
+
+/// What the next process gets, and where.
+#[derive(Debug)]
+pub struct HandoverOffer {
+    /// Where it is met.
+    pub place: MeetingPlace,
+    /// Everything that this process listens on.
+    pub sockets: Arc<[OwnedFd]>,
+    /// How this process was started.
+    pub program: Program,
+}
+
+/// The admin API before it answers.
+pub(in crate::control) struct AdminDoor {
+    pub(in crate::control) listener: AdminListener,
+    pub(in crate::control) callers: Option<ClientCallers>,
+    pub(in crate::control) questions: mpsc::Sender<Question>,
+    pub(in crate::control) access: Arc<Access>,
+}
+
+/// Who else has the listening sockets.
+struct OtherHolders {
+    /// Until it has ended.
+    before: Option<ProcessBefore>,
+    /// Processes that got them from this one, and may have them still.
+    heir_count: u32,
+}
+
+/// What goes on between two processes.
+pub(in crate::control) struct Handover {
+    setup: HandoverSetup,
+    others: OtherHolders,
+    clock: Clock,
+    calls: mpsc::Sender<HostCall>,
+    /// Until this process is the one that answers.
+    door: Option<AdminDoor>,
+    admin: Option<AbortHandle>,
+    host: Option<HandoverHost>,
+    /// The log has why no process can come.
+    has_complained: bool,
+}
+
+impl Handover {
+    /// Answers at once, unless the process before still does.
+    pub(in crate::control) fn start(
+        setup: HandoverSetup,
+        clock: Clock,
+        calls: mpsc::Sender<HostCall>,
+        door: AdminDoor,
+    ) -> Self {
+        let door = Some(door);
+        let before = setup.taken.as_ref().zip(setup.offer.as_ref());
+        let before =
+            before.map(|(taken, own)| ProcessBefore::new(taken.from, Arc::clone(&own.sockets)));
+        let mut own = Self {
+            setup,
+            others: OtherHolders { before, heir_count: 0 },
+            clock,
+            calls,
+            door,
+            admin: None,
+            host: None,
+            has_complained: false,
+        };
+        if own.setup.taken.is_none() {
+            own.open();
+        }
+        own
+    }
+
+    /// The names that the workers of the process before listed, if it handed them over.
+    pub(in crate::control) fn take_models(&mut self) -> Option<File> {
+        self.setup.models.take()
+    }
+
+    /// This is the process that answers the admin API.
+    pub(in crate::control) fn is_open(&self) -> bool {
+        self.door.is_none()
+    }
+
+    /// Another process may come.
+    pub(in crate::control) fn can_hand_over(&self) -> bool {
+        self.setup.offer.is_some() || self.host.is_some()
+    }
+
+    /// This process serves: the one before has to do nothing any more.
+    pub(in crate::control) fn serves(&mut self) {
+        let Some(taken) = self.setup.taken.take() else { return };
+        let process = taken.from.as_raw_nonzero().get();
+        match taken.serves() {
+            Ok(()) => info!(process, "took over; the process before drains"),
+            Err(error) => warn!(process, %error, "the process before did not hear of this one"),
+        }
+        self.open();
+    }
+
+    /// Another process serves: this one answers nothing any more but the clients that it has.
+    pub(in crate::control) fn is_over(&mut self) {
+        self.ends();
+        if let Some(admin) = self.admin.take() {
+            admin.abort();
+        }
+    }
+
+    /// This process ends, and nobody takes over.
+    pub(in crate::control) fn ends(&mut self) {
+        self.host = None;
+        self.setup.offer = None;
+        self.others.before = None;
+    }
+
+    /// Another process gets the sockets.
+    pub(in crate::control) fn gives(&mut self) {
+        self.others.heir_count = self.others.heir_count.saturating_add(1);
+    }
+
+    /// A process that got the sockets is gone.
+    pub(in crate::control) fn takes_back(&mut self) {
+        self.others.heir_count = self.others.heir_count.saturating_sub(1);
+    }
+
+    /// Another process may have the sockets.
+    pub(in crate::control) fn has_heir(&self) -> bool {
+        self.others.heir_count > 0
+    }
+
+    /// Clients can connect, whatever the process before does to the sockets while it ends.
+    pub(in crate::control) fn reopen(&mut self) {
+        self.others.before.take_if(|before| !before.reopen());
+    }
+
+    /// Waits for the next process, if this one does not yet. A process that ends may still have
+    /// the place: it is tried for until it is free.
+    pub(in crate::control) fn wait_for_next(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        let Some(offer) = &self.setup.offer else { return };
+        match offer.place.bind() {
+            Ok(place) => {
+                if std::mem::take(&mut self.has_complained) {
+                    info!("another process can take over from this one now");
+                }
+                self.host = self.setup.offer.take().and_then(|offer| self.host(place, offer));
+            }
+            Err(error) if !std::mem::replace(&mut self.has_complained, true) => {
+                warn!(
+                    %error,
+                    "no other process can take over from this one without loss; trying on"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn open(&mut self) {
+        let Some(mut door) = self.door.take() else { return };
+        if let Err(error) = door.listener.take_name() {
+            warn!(%error, "the admin socket keeps the name that it has beside the configured one");
+        }
+        let AdminDoor { listener, callers, questions, access } = door;
+        let admin = forebay_admin::serve(listener, callers, questions, access);
+        let admin = tokio::task::spawn_local(admin);
+        self.admin = Some(admin.abort_handle());
+        self.wait_for_next();
+    }
+
+    fn host(&self, place: BoundPlace, offer: HandoverOffer) -> Option<HandoverHost> {
+        let HandoverOffer { sockets, program, .. } = offer;
+        let calls = self.calls.clone();
+        let call = Box::new(move |call| calls.blocking_send(call).is_ok());
+        let setup = HostSetup { sockets, program, clock: self.clock, call };
+        let host = HandoverHost::start(place, setup);
+        host.inspect_err(|error| {
+            warn!(%error, "no other process can take over from this one without loss");
+        })
+        .ok()
+    }
+}

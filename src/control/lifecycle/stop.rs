@@ -1,0 +1,71 @@
+//! Orders from outside: to stop, from the process (a watch) and from the operator (SIGTERM,
+//! SIGINT); to read the configuration again (SIGHUP).
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::control) enum StopOrder {
+    /// Drain; the second one cuts.
+    Stop,
+    /// Read the configuration again.
+    Reload,
+}
+
+/// Who may give orders.
+pub(in crate::control) struct StopSignal {
+    stopped: watch::Receiver<bool>,
+    signals: Option<Signals>,
+}
+
+impl StopSignal {
+    /// Listens; to signals only where asked to.
+    pub(in crate::control) fn listen(
+        stopped: watch::Receiver<bool>,
+        signals: bool,
+    ) -> std::io::Result<Self> {
+        let signals = if signals { Some(Signals::install()?) } else { None };
+        Ok(Self { stopped, signals })
+    }
+
+    /// Resolves once per order. Cancel-safe.
+    pub(in crate::control) async fn asked(&mut self) -> StopOrder {
+        let Self { stopped, signals } = self;
+        let told = async {
+            loop {
+                if stopped.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                if *stopped.borrow() {
+                    return StopOrder::Stop;
+                }
+            }
+        };
+        match signals {
+            None => told.await,
+            Some(signals) => tokio::select! {
+                order = told => order,
+                _ = signals.terminate.recv() => StopOrder::Stop,
+                _ = signals.interrupt.recv() => StopOrder::Stop,
+                _ = signals.hangup.recv() => StopOrder::Reload,
+            },
+        }
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! What systemd is told where it started the router (`Type=notify`, `WatchdogSec`): that it is
+//! ready, that it lives, that it stops. Datagrams to the socket that the environment names; without
+//! the names nothing is sent.
+
+use forebay_base::NanosSinceStart;
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// The way to systemd, if there is one.
+#[derive(Debug)]
+pub(in crate::control) struct Systemd {
+    socket: Option<UnixDatagram>,
+    /// Between two signs of life.
+    period: Option<Duration>,
+    next: NanosSinceStart,
+}
+
+impl Systemd {
+    /// By the names that systemd gives: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks
+    /// for signs of life.
+    pub(in crate::control) fn of_environment() -> Self {
+        let socket = std::env::var_os("NOTIFY_SOCKET");
+        let watchdog_us = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
+        Self::at(socket.as_deref(), watchdog_us)
+    }
+
+    fn at(name: Option<&OsStr>, watchdog_us: Option<u64>) -> Self {
+        // Signs of life four times as often as they are waited for.
+        let period = watchdog_us.map(|time| Duration::from_micros(time / 4));
+        let socket = name.and_then(|name| connect(name.as_bytes()).ok());
+        Self { socket, period, next: NanosSinceStart(0) }
+    }
+
+    pub(in crate::control) fn tell_ready(&self) {
+        self.tell(b"READY=1");
+    }
+
+    /// The service lives on in another process.
+    pub(in crate::control) fn tell_main(&self, process: i32) {
+        self.tell(format!("MAINPID={process}").as_bytes());
+    }
+
+    pub(in crate::control) fn tell_stopping(&self) {
+        self.tell(b"STOPPING=1");
+    }
+
+    /// Called every turn of the control plane's loop.
+    pub(in crate::control) fn tick(&mut self, now: NanosSinceStart) {
+        if let Some(period) = self.period
+            && now >= self.next
+        {
+            self.next = now.plus(period);
+            self.tell(b"WATCHDOG=1");
+        }
+    }
+
+    fn tell(&self, state: &[u8]) {
+        if let Some(socket) = &self.socket {
+            // One that is full is read by somebody who knows already.
+            let _ = socket.send(state);
+        }
+    }
+}
+
+/// A path, or after `@` a name without a file.
+fn connect(name: &[u8]) -> std::io::Result<UnixDatagram> {
+    let address = match name.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(OsStr::from_bytes(name))?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_hears_of_start_life_and_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let listening = UnixDatagram::bind(&path).unwrap();
+        listening.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let heard = || {
+            let mut buffer = [0; 64];
+            let length = listening.recv(&mut buffer).unwrap();
+            String::from_utf8(buffer[..length].to_vec()).unwrap()
+        };
+        let mut systemd = Systemd::at(Some(path.as_os_str()), Some(4_000_000));
+        systemd.tell_ready();
+        assert_eq!(heard(), "READY=1");
+        let second = NanosSinceStart(1_000_000_000);
+        for now in [NanosSinceStart(0), NanosSinceStart(999_999_999), second] {
+            systemd.tick(now);
+        }
+        assert_eq!((heard(), heard()), ("WATCHDOG=1".into(), "WATCHDOG=1".into()));
+        systemd.tell_stopping();
+        assert_eq!(heard(), "STOPPING=1");
+    }
+
+    #[test]
+    fn without_systemd_nothing_happens() {
+        let mut systemd = Systemd::at(None, None);
+        systemd.tell_ready();
+        systemd.tick(NanosSinceStart(1));
+        assert!(Systemd::at(Some(OsStr::new("/nonexistent/socket")), None).socket.is_none());
+    }
+}

@@ -1,0 +1,160 @@
+//! Which names each worker listed, for the process after this one: a name whose worker is down at
+//! its start is known, and gets 503 instead of 404. One line of JSON for each worker. An upgrade
+//! hands the lines over in a temporary file. A restart reads them from a file beside the snapshot
+//! of the index, if there is a snapshot. The control plane's thread decides what the file holds; a
+//! blocking thread writes, one text at a time.
+
+use super::super::fleet::RememberedWorker;
+use forebay_base::limits::MODEL_MEMORY_BYTES_MAX;
+use forebay_base::read_text;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::NamedTempFile;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// How long the end of the process waits for the disk.
+const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The file, and the text that it has or is about to have.
+#[derive(Debug, Default)]
+pub(in crate::control) struct ModelMemory {
+    /// `None` without a snapshot.
+    path: Option<PathBuf>,
+    text: String,
+    /// Of the fleet that the text is of.
+    generation: u64,
+    writing: Option<JoinHandle<()>>,
+}
+
+impl ModelMemory {
+    /// What the process before has handed over, otherwise what the file beside the snapshot holds.
+    pub(in crate::control) fn open(
+        handed: Option<File>,
+        snapshot: Option<&Path>,
+    ) -> (Self, Vec<RememberedWorker>) {
+        let path = snapshot.map(|snapshot| snapshot.with_added_extension("models"));
+        let handed = handed.map(|mut file| file.rewind().and_then(|()| read(file)));
+        let read = match (handed, &path) {
+            (Some(handed), _) => handed,
+            (None, Some(path)) => match File::open(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+                opened => opened.and_then(read),
+            },
+            (None, None) => Ok(String::new()),
+        };
+        let text = read.unwrap_or_else(|error| {
+            warn!(%error, "the models of the process before are not known");
+            String::new()
+        });
+        let workers = parse(&text);
+        if !workers.is_empty() {
+            info!(workers = workers.len(), "the models of the process before are known");
+        }
+        (Self { path, text: String::new(), generation: 0, writing: None }, workers)
+    }
+
+    /// Is this a fleet that the file has not seen? Then [`Self::keep`] is due. Not while the file
+    /// is being written: the next tick asks again.
+    pub(in crate::control) fn is_due(&mut self, generation: u64) -> bool {
+        let is_writing = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
+        self.path.is_some()
+            && !is_writing
+            && std::mem::replace(&mut self.generation, generation) != generation
+    }
+
+    /// Has the file written if it holds anything else.
+    pub(in crate::control) fn keep(&mut self, workers: &[RememberedWorker]) {
+        // How they are now says nothing of the time after a restart.
+        let later = workers.iter().map(|one| RememberedWorker { up: false, ..one.clone() });
+        let text = text_of(&later.collect::<Vec<_>>());
+        let Some(path) = self.path.clone().filter(|_| text != self.text) else { return };
+        self.text.clone_from(&text);
+        self.writing = Some(spawn_blocking(move || {
+            if let Err(error) = replace(&path, &text) {
+                let file = path.display();
+                warn!(%file, %error, "the models of the workers are not kept for a restart");
+            }
+        }));
+    }
+
+    /// Waits until the file is written, for a while.
+    pub(in crate::control) async fn written(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            // A failure is in the log.
+            let _ = timeout(LAST_WRITE_TIME_MAX, writing).await;
+        }
+    }
+}
+
+/// A temporary file with the lines.
+pub(in crate::control) fn file_of(workers: &[RememberedWorker]) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(text_of(workers).as_bytes())?;
+    Ok(file)
+}
+
+fn read(file: File) -> io::Result<String> {
+    read_text(file, MODEL_MEMORY_BYTES_MAX)
+}
+
+/// Lines of another version count as far as they are understood.
+fn parse(text: &str) -> Vec<RememberedWorker> {
+    let known = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    known.filter(|known: &RememberedWorker| !known.worker.is_empty()).collect()
+}
+
+fn text_of(workers: &[RememberedWorker]) -> String {
+    let mut text = String::new();
+    for worker in workers {
+        if let Ok(line) = serde_json::to_string(worker) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text
+}
+
+/// The file is the old one or the new one at each moment.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(models: &[&str], up: bool) -> RememberedWorker {
+        let models = models.iter().map(|&name| name.to_owned()).collect();
+        RememberedWorker { worker: "a:1".into(), models, up, sole: false }
+    }
+
+    #[test]
+    fn what_one_process_hands_over_the_next_one_reads() {
+        let workers = [worker(&["m", "\"odd\"\nname"], true), worker(&[], false)];
+        let file = file_of(&workers).unwrap();
+        assert_eq!(ModelMemory::open(Some(file), None).1, workers);
+    }
+
+    #[test]
+    fn a_file_is_read_as_far_as_it_is_understood() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = folder.path().join("snapshot");
+        assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, []);
+        let lines = "{\"worker\":\"a:1\",\"models\":[\"m\"],\"later\":1}\n[]\n{\"worker\":";
+        let path = folder.path().join("snapshot.models");
+        std::fs::write(&path, lines).unwrap();
+        assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, [worker(&["m"], false)]);
+        std::fs::write(&path, [0xff; 16]).unwrap();
+        assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, []);
+        replace(&path, &text_of(&[worker(&["n"], false)])).unwrap();
+        assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, [worker(&["n"], false)]);
+    }
+}

@@ -1,0 +1,403 @@
+//! Workers that come and go by themselves: a file that is looked at, and host names. What cannot be
+//! read, or names nobody, removes nobody. Which of them a change brings and takes is decided here
+//! without I/O; the tasks below only read.
+
+use super::super::fleet::NoPlace;
+use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
+use forebay_base::read_file;
+use forebay_config::{
+    Config, DiscoveryConfig, UpstreamTlsConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl,
+    workers_of,
+};
+use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// Lists under way; the sources wait for a place.
+const LISTS_MAX: usize = 4;
+/// Longest wait for a resolver.
+const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What a source lists now.
+#[derive(Debug)]
+pub(in crate::control) struct WorkerList {
+    /// File or URL, as configured.
+    pub(in crate::control) source: String,
+    pub(in crate::control) workers: Vec<WorkerConfig>,
+}
+
+/// All sources, and what each has brought.
+#[derive(Debug, Default)]
+pub(in crate::control) struct WorkerLists {
+    /// The workers that each source has brought.
+    brought: BTreeMap<String, Vec<WorkerConfig>>,
+    /// WorkerLists that have said nothing since the start.
+    awaited: Vec<String>,
+    reading: JoinSet<()>,
+    listed: Option<mpsc::Sender<WorkerList>>,
+    /// URLs of the configuration whose name or address a worker that leaves still has.
+    held_back: Vec<String>,
+    /// What was said last of each source's workers that could not join.
+    refused: BTreeMap<String, Complaint>,
+}
+
+/// What to do about a list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::control) struct SourceNews {
+    /// Workers that the source has gained.
+    pub(in crate::control) joined: Vec<WorkerConfig>,
+    /// URLs of those that neither it nor another source lists any more.
+    pub(in crate::control) left: Vec<String>,
+}
+
+impl WorkerLists {
+    /// Looks where the configuration says. What is found comes out of the receiver.
+    pub(in crate::control) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
+        let (listed, receiver) = mpsc::channel(LISTS_MAX);
+        let mut sources = Self { listed: Some(listed), ..Self::default() };
+        sources.look(config);
+        sources.awaited = names(&config.discovery).collect();
+        (sources, receiver)
+    }
+
+    /// Looks from now on where the configuration says. The answer are the URLs of workers that
+    /// leave, since it has their sources no more.
+    pub(in crate::control) fn look(&mut self, config: &Config) -> Vec<String> {
+        self.reading = JoinSet::new();
+        self.awaited.clear();
+        let Some(listed) = self.listed.clone() else { return Vec::new() };
+        let Config { discovery, upstream_tls, .. } = config;
+        let every = discovery.interval;
+        if let Some(path) = &discovery.file {
+            let file = WorkersFile { path: path.clone(), upstream_tls: upstream_tls.clone() };
+            self.reading.spawn_local(follow_file(file, every, listed.clone()));
+        }
+        for url in &discovery.dns {
+            let Ok(name) = WorkerUrl::parse(url) else { continue };
+            let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
+            if source.name.host.starts_with('_') {
+                self.reading.spawn_local(follow_service(source, discovery.name_server_address()));
+            } else {
+                self.reading.spawn_local(follow_name(source));
+            }
+        }
+        let is_kept = |source: &String| names(discovery).any(|name| name == *source);
+        let gone: Vec<String> =
+            self.brought.keys().filter(|source| !is_kept(source)).cloned().collect();
+        let nothing = |source| WorkerList { source, workers: Vec::new() };
+        gone.into_iter().flat_map(|source| self.news(&nothing(source), |_| false).left).collect()
+    }
+
+    /// Has a source of the start said nothing yet?
+    pub(in crate::control) const fn are_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// A worker of the configuration joins once one that leaves is gone.
+    pub(in crate::control) fn hold_back(&mut self, url: &str) {
+        self.held_back.push(url.to_owned());
+    }
+
+    /// Those that were held back, to be tried again.
+    pub(in crate::control) fn take_held_back(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.held_back)
+    }
+
+    /// Nobody waits for sources any more.
+    pub(in crate::control) fn stop_waiting(&mut self) {
+        self.awaited.clear();
+    }
+
+    /// What a list changes. The workers that join count once [`Self::has_brought`] says so. Nobody
+    /// leaves before one that is listed serves: then the next list takes those that are not.
+    pub(in crate::control) fn news(
+        &mut self,
+        listed: &WorkerList,
+        serves: impl Fn(&WorkerConfig) -> bool,
+    ) -> SourceNews {
+        self.awaited.retain(|source| *source != listed.source);
+        let had = self.brought.entry(listed.source.clone()).or_default();
+        if *had == listed.workers {
+            return SourceNews::default();
+        }
+        let has = |workers: &[WorkerConfig], url: &str| workers.iter().any(|one| one.url == url);
+        let joined = listed.workers.iter().filter(|one| !has(had, &one.url)).cloned().collect();
+        let may_leave = listed.workers.is_empty() || listed.workers.iter().any(serves);
+        let is_kept = |one: &WorkerConfig| !may_leave || has(&listed.workers, &one.url);
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(had).into_iter().partition(is_kept);
+        *had = kept;
+        let left = gone.into_iter().map(|worker| worker.url);
+        let left = left.filter(|url| !self.lists(url)).collect();
+        self.brought.retain(|_, workers| !workers.is_empty());
+        SourceNews { joined, left }
+    }
+
+    /// The worker of a source is in the fleet, by it or by others.
+    pub(in crate::control) fn has_brought(&mut self, source: &str, worker: WorkerConfig) {
+        self.brought.entry(source.to_owned()).or_default().push(worker);
+    }
+
+    /// Workers of a list could not join, for now: said once, and again when it is otherwise.
+    pub(in crate::control) fn were_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
+        let Some((url, reason)) = refused.first() else {
+            self.refused.remove(source);
+            return;
+        };
+        let text = format!("{url}: {reason}");
+        let said = self.refused.entry(source.to_owned()).or_default();
+        if said.is_new(&text) {
+            let count = refused.len();
+            let first = text;
+            warn!(source, count, first, "workers not added: tried again with each list");
+        }
+    }
+
+    /// The workers of all sources.
+    pub(in crate::control) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
+        self.brought.values().flatten()
+    }
+
+    /// Does some source list a worker?
+    pub(in crate::control) fn lists(&self, url: &str) -> bool {
+        self.brought.values().flatten().any(|worker| worker.url == url)
+    }
+}
+
+fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
+    let file = config.file.iter().map(|path| path.display().to_string());
+    file.chain(config.dns.iter().cloned())
+}
+
+/// A file of workers, and the files of TLS that its workers go by.
+#[derive(Clone)]
+struct WorkersFile {
+    path: PathBuf,
+    upstream_tls: UpstreamTlsConfig,
+}
+
+async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<WorkerList>) {
+    let source = file.path.display().to_string();
+    let mut complaint = Complaint::default();
+    let mut last = None;
+    loop {
+        let file = file.clone();
+        let read = tokio::task::spawn_blocking(move || file.read()).await;
+        match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
+            Ok(workers) => {
+                complaint = Complaint::default();
+                // Half a file may be a file too: what was read twice is whole.
+                if last.replace(workers.clone()).is_none_or(|last| last == workers) {
+                    let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
+                }
+            }
+            Err(error) => complaint.say(&source, &error),
+        }
+        sleep(every).await;
+    }
+}
+
+impl WorkersFile {
+    fn read(&self) -> Result<Vec<WorkerConfig>, String> {
+        let read = read_file(&self.path, WORKERS_FILE_BYTES_MAX);
+        let text = read.map_err(|error| error.to_string())?;
+        workers_of(&self.path.display().to_string(), &text, &self.upstream_tls)
+    }
+}
+
+/// A name that is asked for again and again.
+struct NamedSource {
+    url: String,
+    name: WorkerUrl,
+    every: Duration,
+    listed: mpsc::Sender<WorkerList>,
+}
+
+impl NamedSource {
+    async fn list(&self, workers: Vec<WorkerConfig>) {
+        let _ = self.listed.send(WorkerList { source: self.url.clone(), workers }).await;
+    }
+}
+
+/// The hosts are resolved as those of other workers are.
+async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
+    let NamedSource { url, name, every, .. } = &source;
+    let mut complaint = Complaint::default();
+    loop {
+        let found = srv_records(&name.host, server, LOOKUP_TIME_MAX).await;
+        let wait = match found {
+            Ok(SrvAnswer { targets, ttl }) => {
+                complaint = Complaint::default();
+                source.list(workers_of_service(targets, name.is_tls)).await;
+                ttl.min(SRV_TTL_MAX).max(*every)
+            }
+            Err(fault) => {
+                complaint.say(url, &fault.to_string());
+                *every
+            }
+        };
+        sleep(wait).await;
+    }
+}
+
+async fn follow_name(source: NamedSource) {
+    let NamedSource { url, name, every, .. } = &source;
+    let WorkerUrl { host, port, .. } = name;
+    let mut complaint = Complaint::default();
+    loop {
+        let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
+        let addresses = match found {
+            Ok(Ok(addresses)) => Ok(addresses.collect::<Vec<_>>()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the resolver does not answer".to_owned()),
+        };
+        match addresses.and_then(|addresses| workers_at(&addresses, name)) {
+            Ok(workers) => {
+                complaint = Complaint::default();
+                source.list(workers).await;
+            }
+            Err(error) => complaint.say(url, &error),
+        }
+        sleep(*every).await;
+    }
+}
+
+/// One worker for each address, in an order of their own: resolvers turn theirs. A certificate has
+/// to be for the name.
+fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerConfig>, String> {
+    if addresses.is_empty() {
+        return Err("the name has no address".to_owned());
+    }
+    let scheme = scheme(name.is_tls);
+    let mut urls: Vec<String> = addresses.iter().map(|at| format!("{scheme}://{at}")).collect();
+    urls.sort_unstable();
+    urls.dedup();
+    let is_name = name.is_tls && name.host.parse::<IpAddr>().is_err();
+    let tls = WorkerTlsConfig {
+        tls_name: is_name.then(|| name.host.clone()),
+        ..WorkerTlsConfig::default()
+    };
+    let worker = |url| WorkerConfig { url, tls: tls.clone(), ..WorkerConfig::default() };
+    Ok(urls.into_iter().map(worker).collect())
+}
+
+/// One worker for each record. A certificate has to be for the target.
+fn workers_of_service(targets: Vec<SrvTarget>, is_tls: bool) -> Vec<WorkerConfig> {
+    let scheme = scheme(is_tls);
+    let url = |at: SrvTarget| format!("{scheme}://{}:{}", at.host, at.port);
+    let worker = |at| WorkerConfig { url: url(at), ..WorkerConfig::default() };
+    targets.into_iter().map(worker).collect()
+}
+
+const fn scheme(is_tls: bool) -> &'static str {
+    if is_tls { "https" } else { "http" }
+}
+
+/// Said once, and again when it is another one.
+#[derive(Debug, Default)]
+struct Complaint(String);
+
+impl Complaint {
+    fn is_new(&mut self, error: &str) -> bool {
+        let is_new = self.0 != error;
+        if is_new {
+            error.clone_into(&mut self.0);
+        }
+        is_new
+    }
+
+    fn say(&mut self, source: &str, error: &str) {
+        if self.is_new(error) {
+            warn!(source, error, "nothing learnt of workers: those that are known stay");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(source: &str, urls: &[&str]) -> WorkerList {
+        let worker =
+            |url: &&str| WorkerConfig { url: (*url).to_owned(), ..WorkerConfig::default() };
+        WorkerList { source: source.to_owned(), workers: urls.iter().map(worker).collect() }
+    }
+
+    /// Takes a list, as if all that joins found a place.
+    fn take(sources: &mut WorkerLists, source: &str, urls: &[&str]) -> (Vec<String>, Vec<String>) {
+        let serves = |worker: &WorkerConfig| worker.url != "new";
+        let SourceNews { joined, left } = sources.news(&listed(source, urls), serves);
+        let came = joined.iter().map(|worker| worker.url.clone()).collect();
+        joined.into_iter().for_each(|worker| sources.has_brought(source, worker));
+        (came, left)
+    }
+
+    #[test]
+    fn what_a_source_gains_joins_and_what_all_have_lost_leaves() {
+        let mut sources = WorkerLists::default();
+        let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        assert_eq!(take(&mut sources, "f", &["a", "b"]), (strings(&["a", "b"]), vec![]));
+        assert_eq!(
+            take(&mut sources, "f", &["b", "a"]),
+            (vec![], vec![]),
+            "the order says nothing"
+        );
+        assert_eq!(take(&mut sources, "d", &["b", "c"]), (strings(&["b", "c"]), vec![]));
+        assert_eq!(take(&mut sources, "f", &["a"]), (vec![], vec![]), "the other still lists it");
+        assert_eq!(take(&mut sources, "d", &["c"]), (vec![], strings(&["b"])));
+        assert!(sources.lists("a") && sources.lists("c") && !sources.lists("b"));
+        // One that found no place is tried again.
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
+        assert_eq!(joined, listed("", &["x"]).workers);
+        let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
+        assert_eq!(joined.len(), 1);
+    }
+
+    #[test]
+    fn nobody_leaves_before_one_that_is_listed_serves() {
+        let mut sources = WorkerLists::default();
+        let _ = take(&mut sources, "f", &["a", "b"]);
+        let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+        assert_eq!(take(&mut sources, "f", &["new"]), (strings(&["new"]), vec![]));
+        assert_eq!(take(&mut sources, "f", &["new"]), (vec![], vec![]), "nor with the next list");
+        let SourceNews { joined, left } = sources.news(&listed("f", &["new"]), |_| true);
+        assert_eq!((joined, left), (vec![], strings(&["a", "b"])));
+        assert!(sources.lists("new") && !sources.lists("a"));
+    }
+
+    #[test]
+    fn each_address_is_a_worker() {
+        let at = |text: &str| text.parse().unwrap();
+        let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
+        let of =
+            |url: &str, found: &[SocketAddr]| workers_at(found, &WorkerUrl::parse(url).unwrap());
+        let workers = of("http://gpu:80", &found).unwrap();
+        let urls: Vec<&str> = workers.iter().map(|worker| &*worker.url).collect();
+        assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
+        assert!(of("http://gpu:80", &[]).is_err(), "no address removes nobody");
+        assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));
+        assert!(workers.iter().all(|worker| worker.tls.tls_name.is_none()));
+    }
+
+    #[test]
+    fn with_tls_a_certificate_is_for_the_name_or_the_target() {
+        let at = [SocketAddr::from(([10, 0, 0, 1], 80))];
+        let name = |url: &str| {
+            let [worker] =
+                <[_; 1]>::try_from(workers_at(&at, &WorkerUrl::parse(url).unwrap()).unwrap())
+                    .unwrap();
+            assert_eq!(worker.url, "https://10.0.0.1:80");
+            worker.tls.tls_name
+        };
+        assert_eq!(name("https://gpu:80").as_deref(), Some("gpu"));
+        assert_eq!(name("https://10.0.0.1:80"), None);
+        let target = SrvTarget { host: "gpu1".to_owned(), port: 9 };
+        let found = workers_of_service(vec![target], true);
+        assert_eq!((&*found[0].url, &found[0].tls.tls_name), ("https://gpu1:9", &None));
+    }
+}

@@ -1,0 +1,285 @@
+//! Ejection: ranks that stand still, or whose first bytes come far later than those of their pool,
+//! get no requests for a while. Sans-IO: the fleet, what was seen of its ranks, and time are
+//! arguments; what is to be done with ranks comes back. Watches ranks that serve whole requests, of
+//! workers that are up. Holds an entry for each of them.
+
+mod look;
+mod rules;
+mod silence;
+mod speed;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::control) use self::look::RankLook;
+
+use self::rules::EjectionRules;
+use self::silence::Silence;
+use self::speed::{FirstByteSpeed, SPEED_STEPS, lower_median};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::{EjectReason, FleetSnapshot, Role, WorkerState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A look that comes later than this after the last one says nothing of the time between.
+const LATE: Duration = Duration::from_secs(1);
+/// A rank that has served for so long begins with the shortest pause again.
+const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
+
+/// What is to be done with a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::control) enum EjectionStep {
+    /// It gets nothing until then.
+    Eject { reason: EjectReason, until: NanosSinceStart },
+    /// One request tries it.
+    LetTry,
+    /// It gets requests again.
+    Readmit,
+}
+
+/// All that is known of the ranks.
+#[derive(Debug, Default)]
+pub(in crate::control) struct Ejection {
+    ranks: BTreeMap<RankIndex, WatchedRank>,
+    looked_at: NanosSinceStart,
+    judged_at: NanosSinceStart,
+}
+
+#[derive(Debug, Default)]
+struct WatchedRank {
+    place: EjectionPlace,
+    silence: Silence,
+    speed: FirstByteSpeed,
+    /// Its breaker is open, and not by an ejection.
+    is_failing: bool,
+    /// Ejections, one soon after the other.
+    row: u32,
+    readmitted_at: Option<NanosSinceStart>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum EjectionPlace {
+    #[default]
+    In,
+    Out {
+        reason: EjectReason,
+        until: NanosSinceStart,
+    },
+    /// It stood still, and its pause ended then: a request may try it.
+    Tried {
+        until: NanosSinceStart,
+    },
+}
+
+impl Ejection {
+    /// Looks at all ranks; what is to be done with some of them, in that order.
+    pub(in crate::control) fn observe(
+        &mut self,
+        fleet: &FleetSnapshot,
+        now: NanosSinceStart,
+        mut look: impl FnMut(RankIndex) -> RankLook,
+    ) -> Vec<(RankIndex, EjectionStep)> {
+        let rules = EjectionRules::of(&fleet.config);
+        let is_late = Duration::from_nanos(now.since(self.looked_at)) > LATE;
+        self.looked_at = now;
+        let mut steps = self.forget(fleet);
+        for rank in watched_ranks(fleet) {
+            let watched = self.ranks.entry(rank).or_default();
+            if is_late {
+                watched.silence = Silence::default();
+            }
+            let step = watched.pass(&rules, look(rank), now);
+            steps.extend(step.map(|step| (rank, step)));
+        }
+        self.judge_speeds(fleet, &rules, now);
+        self.keep_share(fleet, &rules, now, &mut steps);
+        self.eject(fleet, &rules, now, &mut steps);
+        steps
+    }
+
+    /// The ranks that are ejected, and until when they get nothing.
+    pub(in crate::control) fn ejected(&self) -> impl Iterator<Item = (RankIndex, NanosSinceStart)> {
+        self.ranks.iter().filter_map(|(rank, watched)| match watched.place {
+            EjectionPlace::In => None,
+            EjectionPlace::Out { until, .. } | EjectionPlace::Tried { until } => {
+                Some((*rank, until))
+            }
+        })
+    }
+
+    /// Ranks that are gone, or of workers that are not up: begun anew when they come back.
+    fn forget(&mut self, fleet: &FleetSnapshot) -> Vec<(RankIndex, EjectionStep)> {
+        let mut steps = Vec::new();
+        self.ranks.retain(|&rank, watched| {
+            let is_kept = is_watched(fleet, rank);
+            if !is_kept && watched.place != EjectionPlace::In {
+                steps.push((rank, EjectionStep::Readmit));
+            }
+            is_kept
+        });
+        steps
+    }
+
+    /// Compares the ranks of each pool.
+    fn judge_speeds(&mut self, fleet: &FleetSnapshot, rules: &EjectionRules, now: NanosSinceStart) {
+        let step = rules.slow_after / SPEED_STEPS;
+        if rules.slow_factor == 0 || Duration::from_nanos(now.since(self.judged_at)) < step {
+            return;
+        }
+        self.judged_at = now;
+        for (_, pool) in fleet.used_pools() {
+            let rate = |rank| self.ranks.get(rank).and_then(|watched| watched.speed.rate());
+            let median = lower_median(pool.ranks.iter().filter_map(rate).collect());
+            for rank in &pool.ranks {
+                if let Some(watched) = self.ranks.get_mut(rank) {
+                    watched.speed.judge(median, rules.slow_factor, now);
+                }
+            }
+        }
+    }
+
+    /// Others have gone since, or the limit is another one.
+    fn keep_share(
+        &mut self,
+        fleet: &FleetSnapshot,
+        rules: &EjectionRules,
+        now: NanosSinceStart,
+        steps: &mut Vec<(RankIndex, EjectionStep)>,
+    ) {
+        let ejected: Vec<RankIndex> = self.ejected().map(|(rank, _)| rank).collect();
+        for rank in ejected {
+            if !self.fits_share(fleet, rules, rank)
+                && let Some(watched) = self.ranks.get_mut(&rank)
+            {
+                steps.push((rank, watched.readmit(now)));
+            }
+        }
+    }
+
+    fn eject(
+        &mut self,
+        fleet: &FleetSnapshot,
+        rules: &EjectionRules,
+        now: NanosSinceStart,
+        steps: &mut Vec<(RankIndex, EjectionStep)>,
+    ) {
+        let due = |(rank, watched): (&RankIndex, &mut WatchedRank)| {
+            watched.fault(rules, now).map(|reason| (*rank, reason))
+        };
+        let due: Vec<(RankIndex, EjectReason)> = self.ranks.iter_mut().filter_map(due).collect();
+        for (rank, reason) in due {
+            if self.fits_share(fleet, rules, rank)
+                && let Some(watched) = self.ranks.get_mut(&rank)
+            {
+                steps.push((rank, watched.eject(rules, reason, now)));
+            }
+        }
+    }
+
+    /// May the rank be ejected beside those that are? In each model that it serves, at most the
+    /// share is out, and one at least is left.
+    fn fits_share(&self, fleet: &FleetSnapshot, rules: &EjectionRules, rank: RankIndex) -> bool {
+        let is_out = |one: &WatchedRank| one.place != EjectionPlace::In;
+        let mut models = fleet.models.iter().filter(|model| model.ranks.contains(&rank));
+        models.all(|model| {
+            let mut all = 0_usize;
+            let mut out = 0_usize;
+            for other in &model.ranks {
+                let Some(watched) = self.ranks.get(other) else { continue };
+                all += usize::from(!watched.is_failing);
+                out += usize::from(is_out(watched) || *other == rank);
+            }
+            out < all && out * 100 <= all * rules.share_percent
+        })
+    }
+}
+
+impl WatchedRank {
+    /// Takes what was seen.
+    fn pass(
+        &mut self,
+        rules: &EjectionRules,
+        seen: RankLook,
+        now: NanosSinceStart,
+    ) -> Option<EjectionStep> {
+        self.is_failing = seen.is_open && self.place == EjectionPlace::In;
+        match self.place {
+            EjectionPlace::In => {
+                self.silence.note(seen, now);
+                self.speed.add(seen.first_bytes);
+                None
+            }
+            EjectionPlace::Out { reason: EjectReason::Slow, until } => {
+                (rules.slow_factor == 0 || now >= until).then(|| self.readmit(now))
+            }
+            _ if seen.answers || rules.stall_timeout.is_zero() => Some(self.readmit(now)),
+            EjectionPlace::Out { until, .. } => {
+                if now < until {
+                    return None;
+                }
+                self.place = EjectionPlace::Tried { until };
+                Some(EjectionStep::LetTry)
+            }
+            EjectionPlace::Tried { .. } => {
+                // Of the trial alone: others have been sent before.
+                self.silence.note(RankLook { awaited: seen.is_tried, ..seen }, now);
+                let is_over = self.stands_still(rules, now);
+                is_over.then(|| self.eject(rules, EjectReason::Stalled, now))
+            }
+        }
+    }
+
+    fn stands_still(&self, rules: &EjectionRules, now: NanosSinceStart) -> bool {
+        let is_over = |since: NanosSinceStart| now >= since.plus(rules.stall_timeout);
+        !rules.stall_timeout.is_zero() && self.silence.since().is_some_and(is_over)
+    }
+
+    /// Why the rank had better be ejected.
+    fn fault(&mut self, rules: &EjectionRules, now: NanosSinceStart) -> Option<EjectReason> {
+        if self.place != EjectionPlace::In || self.is_failing {
+            return None;
+        }
+        if self.stands_still(rules, now) {
+            return Some(EjectReason::Stalled);
+        }
+        let is_slow = rules.slow_factor > 0 && self.speed.is_slow_for(rules.slow_after, now);
+        is_slow.then_some(EjectReason::Slow)
+    }
+
+    fn eject(
+        &mut self,
+        rules: &EjectionRules,
+        reason: EjectReason,
+        now: NanosSinceStart,
+    ) -> EjectionStep {
+        let is_forgiven = |at| Duration::from_nanos(now.since(at)) >= FORGIVEN_AFTER;
+        if self.readmitted_at.take().is_some_and(is_forgiven) {
+            self.row = 0;
+        }
+        let until = now.plus(rules.pause(reason, self.row));
+        self.row = self.row.saturating_add(1);
+        self.silence = Silence::default();
+        self.speed = FirstByteSpeed::default();
+        self.place = EjectionPlace::Out { reason, until };
+        EjectionStep::Eject { reason, until }
+    }
+
+    /// What was seen of it before does not count any more.
+    fn readmit(&mut self, now: NanosSinceStart) -> EjectionStep {
+        let row = self.row;
+        *self = Self { row, readmitted_at: Some(now), ..Self::default() };
+        EjectionStep::Readmit
+    }
+}
+
+fn watched_ranks(fleet: &FleetSnapshot) -> impl Iterator<Item = RankIndex> {
+    let indices = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    indices.filter(|rank| is_watched(fleet, *rank))
+}
+
+/// A leg of a pair waits for the other one too, so that its silence tells nothing.
+fn is_watched(fleet: &FleetSnapshot, rank: RankIndex) -> bool {
+    let is_up = fleet
+        .rank(rank)
+        .is_some_and(|(rank, worker)| rank.role == Role::Both && worker.state == WorkerState::Up);
+    is_up && fleet.has(rank)
+}

@@ -1,0 +1,114 @@
+//! The one reader of request notes: what is on its way from the shards to `forebay record`.
+
+use forebay_admin::{NotePieces, NotesReader};
+use forebay_base::RankIndex;
+use forebay_base::limits::REQUEST_NOTES_MAX;
+use forebay_fleet::worker::{FleetSnapshot, NoteSink, Role, ShardNote, WorkerState};
+use forebay_record::{NotedEnd, NotedRank, NotedRequest, NotedUsage, RequestNote};
+use std::sync::mpsc::Receiver;
+
+/// The one reader, and the way to it.
+#[derive(Debug)]
+pub(in crate::control) struct NoteReading {
+    sink: NoteSink,
+    notes: Receiver<ShardNote>,
+    pieces: NotePieces,
+    /// The generation of the fleet whose ranks the reader knows.
+    told_generation: u64,
+    /// Notes that shards had lost when they were last counted.
+    shards_lost: u64,
+    /// Notes that the reader has not been told of.
+    lost: u64,
+}
+
+impl NoteReading {
+    /// A way for notes of all shards, and the body that a client reads.
+    pub(in crate::control) fn new(shards_lost: u64) -> (Self, NotesReader) {
+        let (sink, notes) = NoteSink::new();
+        let (pieces, reader) = NotesReader::new();
+        let told_generation = 0;
+        let lost = 0;
+        (Self { sink, notes, pieces, told_generation, shards_lost, lost }, reader)
+    }
+
+    /// Has the client gone?
+    pub(in crate::control) fn is_closed(&self) -> bool {
+        self.pieces.is_closed()
+    }
+
+    pub(in crate::control) fn sink(&self) -> NoteSink {
+        self.sink.clone()
+    }
+
+    /// Hands on what has come. `shards_lost`: notes that shards have lost by now.
+    pub(in crate::control) fn pass_on(&mut self, fleet: &FleetSnapshot, shards_lost: u64) {
+        let mut piece = Vec::new();
+        self.lost += shards_lost.saturating_sub(self.shards_lost);
+        self.shards_lost = shards_lost;
+        let has_news = self.told_generation != fleet.generation;
+        if has_news {
+            put(&RequestNote::Ranks(ranks(fleet)), &mut piece);
+        }
+        if self.lost > 0 {
+            put(&RequestNote::Lost(self.lost), &mut piece);
+        }
+        let mut count = 0;
+        for note in self.notes.try_iter().take(REQUEST_NOTES_MAX) {
+            count += 1;
+            put(&recorded(note, fleet), &mut piece);
+        }
+        if piece.is_empty() {
+            return;
+        }
+        if self.pieces.put(piece) {
+            self.told_generation = fleet.generation;
+            self.lost = 0;
+        } else {
+            self.lost += count;
+        }
+    }
+}
+
+/// Each note stands behind its length.
+fn put(note: &RequestNote, piece: &mut Vec<u8>) {
+    let mut bytes = Vec::new();
+    note.encode(&mut bytes);
+    piece.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    piece.extend(bytes);
+}
+
+/// Ranks that compute no prompts have a pool of their own.
+fn ranks(fleet: &FleetSnapshot) -> Vec<NotedRank> {
+    let noted = |index| {
+        let (rank, worker) = fleet.rank(index)?;
+        let computes = rank.role != Role::Decode && worker.state != WorkerState::Gone;
+        Some(NotedRank {
+            pool: if computes { rank.pool.0.into() } else { u32::MAX },
+            kv_tokens: fleet.kv_capacity_tokens(index),
+            name: format!("{} {}", worker.name, rank.dp_rank.0),
+        })
+    };
+    let all = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    all.map(|index| noted(index).unwrap_or_default()).collect()
+}
+
+fn recorded(note: ShardNote, fleet: &FleetSnapshot) -> RequestNote {
+    match note {
+        ShardNote::Sent(sent) => RequestNote::Sent(NotedRequest {
+            id: sent.id,
+            pool: fleet.ranks.get(sent.rank.index()).map_or(u32::MAX, |rank| rank.pool.0.into()),
+            rank: sent.rank.0.into(),
+            arrived_ns: sent.arrived_at.0,
+            prompt_bytes: sent.prompt_bytes,
+            keys: sent.keys,
+        }),
+        ShardNote::Ended { id, rank, told } => {
+            let told = told.map(|told| NotedUsage {
+                prompt: told.prompt,
+                cached: told.cached,
+                output: told.output,
+            });
+            RequestNote::Ended(NotedEnd { id, rank: rank.0.into(), told })
+        }
+    }
+}

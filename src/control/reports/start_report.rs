@@ -1,0 +1,133 @@
+//! What the log says at start of the fleet that was found: workers that are alike together, then
+//! what they lack. Sans-IO: descriptions in, lines out.
+
+use super::super::fleet::FoundWorker;
+use forebay_discovery::{Lack, lacks};
+use std::collections::BTreeMap;
+
+/// Lines of the whole report.
+pub(in crate::control) const LINES_MAX: usize = 10;
+/// Names of workers in one line.
+const NAMES_MAX: usize = 4;
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::control) struct ReportLine {
+    /// Names of the workers that it is about.
+    pub(in crate::control) workers: String,
+    /// What they are, or what is missing.
+    pub(in crate::control) found: String,
+    /// What mends it, if something is missing.
+    pub(in crate::control) help: Option<String>,
+}
+
+/// The report. Without `for_kv`, what policy `kv` needs does not matter.
+pub(in crate::control) fn report<'a>(
+    workers: impl Iterator<Item = FoundWorker<'a>>,
+    for_kv: bool,
+) -> Vec<ReportLine> {
+    let mut kinds = BTreeMap::<String, Vec<&str>>::new();
+    let mut missing = BTreeMap::<Lack, Vec<&str>>::new();
+    for FoundWorker { name, description, texts, places } in workers {
+        let Some(description) = description else {
+            let what = "not reached yet: it takes no traffic".to_owned();
+            let help = "start it; `forebay doctor` says more".to_owned();
+            missing.entry(Lack { what, help }).or_default().push(name);
+            continue;
+        };
+        let found = format!("{}, {}", description.in_words(), places.in_words());
+        kinds.entry(found).or_default().push(name);
+        for lack in lacks(description, texts).into_iter().filter(|_| for_kv) {
+            missing.entry(lack).or_default().push(name);
+        }
+    }
+    let found = kinds.into_iter().map(|(found, workers)| ReportLine {
+        workers: some_of(&workers),
+        found,
+        help: None,
+    });
+    let lacks = missing.into_iter().map(|(Lack { what, help }, workers)| ReportLine {
+        workers: some_of(&workers),
+        found: what,
+        help: Some(help),
+    });
+    // What is missing comes first, if not all finds room.
+    let mut lines: Vec<_> = lacks.chain(found).collect();
+    let left_out = lines.len().saturating_sub(LINES_MAX);
+    if left_out > 0 {
+        lines.truncate(LINES_MAX - 1);
+        let found = format!("{} more lines", left_out + 1);
+        let help = Some("`forebay doctor` says all".to_owned());
+        lines.push(ReportLine { workers: "others".to_owned(), found, help });
+    }
+    lines.sort_by_key(|line| line.help.is_some());
+    lines
+}
+
+fn some_of(names: &[&str]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMES_MAX).copied().collect();
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_discovery::{DescribedRank, Description, Listing};
+    use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
+
+    fn worker(ranks: usize, rank: &DescribedRank) -> Description {
+        Description {
+            dialect: Dialect::Vllm,
+            models: Vec::new(),
+            listing: Listing::Any,
+            ranks: vec![rank.clone(); ranks],
+            port_per_rank: false,
+            role: Role::Both,
+            source: None,
+            is_asleep: false,
+        }
+    }
+
+    fn lines(workers: &[(String, Option<Description>)], for_kv: bool) -> Vec<ReportLine> {
+        let texts = BTreeMap::new();
+        let found = workers.iter().map(|(name, description)| FoundWorker {
+            name,
+            description: description.as_ref(),
+            texts: &texts,
+            places: PlacesLimit { places_max: 32, source: LimitSource::Declared },
+        });
+        report(found, for_kv)
+    }
+
+    #[test]
+    fn workers_that_are_alike_share_a_line() {
+        let bare = DescribedRank::default();
+        let fleet: Vec<_> =
+            (0..300).map(|number| (format!("w{number}"), Some(worker(1, &bare)))).collect();
+        let said = lines(&fleet, true);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(said[0].workers, "w0, w1, w2, w3 and 296 more");
+        assert_eq!(said[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
+        assert!(said[1].found.contains("no KV events") && said[1].help.is_some(), "{said:?}");
+        assert_eq!(lines(&fleet, false).len(), 1, "other policies need none");
+    }
+
+    #[test]
+    fn a_report_has_an_end_and_says_what_is_missing() {
+        let bare = DescribedRank::default();
+        let mut fleet: Vec<_> =
+            (1..=20).map(|ranks| (format!("w{ranks}"), Some(worker(ranks, &bare)))).collect();
+        fleet.push(("late".to_owned(), None));
+        let said = lines(&fleet, true);
+        assert_eq!(said.len(), LINES_MAX);
+        let missing: Vec<_> = said.iter().filter(|line| line.help.is_some()).collect();
+        assert!(missing.iter().any(|line| line.workers == "late"), "{said:?}");
+        assert!(missing.iter().any(|line| line.found == "13 more lines"), "{said:?}");
+        let caching = DescribedRank { reuses_prefixes: Some(true), ..bare };
+        let said = lines(&[("w".to_owned(), Some(worker(2, &caching)))], false);
+        assert_eq!(said[0].found, "vLLM, any model, 2 ranks, prefix caching, limit 32 (declared)");
+    }
+}

@@ -1,0 +1,239 @@
+//! Spans on their way to a collector: made at each tick of what the shards have handed over, and
+//! sent by one task at a time. A collector that is slow or gone costs spans, which are counted, and
+//! nothing else. Limits: `TRACE_*` of `base::limits`.
+
+mod otlp;
+
+use self::otlp::{SpanMaker, envelope};
+use super::super::ports::Ports;
+use forebay_admin::SpanFigures;
+use forebay_base::limits::{
+    TRACE_BATCH_AGE_MAX, TRACE_BATCH_SPANS_MAX, TRACE_BYTES_WAITING_MAX, TRACE_FLUSH_TIME_MAX,
+    TRACE_RETRY_AFTER_MAX, TRACE_SPANS_WAITING_MAX,
+};
+use forebay_base::{NanosSinceStart, since_1970};
+use forebay_config::TracesConfig;
+use forebay_fleet::worker::FleetSnapshot;
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Client, Response};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// Longest answer of a collector that is read.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Before the second try, where the collector does not say.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Spans that wait, and what became of others.
+#[derive(Debug, Default)]
+pub(in crate::control) struct Traces {
+    /// Made for the first export.
+    client: Option<Client>,
+    waiting: VecDeque<String>,
+    waiting_bytes: usize,
+    /// When the oldest that waits was made.
+    since: NanosSinceStart,
+    export: Rc<ExportState>,
+}
+
+/// What the task that sends has to tell.
+#[derive(Debug, Default)]
+struct ExportState {
+    is_sending: Cell<bool>,
+    /// The last export has failed: the log tells of the first only.
+    has_failed: Cell<bool>,
+    figures: Cell<SpanFigures>,
+}
+
+impl Traces {
+    /// Spans sent and lost so far.
+    pub(in crate::control) fn figures(&self) -> SpanFigures {
+        self.export.figures.get()
+    }
+
+    /// Takes what the shards have handed over, and sends what is due.
+    pub(in crate::control) fn tick(
+        &mut self,
+        config: &TracesConfig,
+        ports: &Ports,
+        fleet: &FleetSnapshot,
+        now: NanosSinceStart,
+    ) {
+        self.collect(config, ports, fleet, now);
+        let is_due = self.waiting.len() >= TRACE_BATCH_SPANS_MAX
+            || now >= self.since.plus(TRACE_BATCH_AGE_MAX);
+        if self.waiting.is_empty() || !is_due || self.export.is_sending.get() {
+            return;
+        }
+        if let Some(sending) = self.batch(config) {
+            tokio::task::spawn_local(sending);
+        }
+    }
+
+    /// Sends what is left, in bounded time.
+    pub(in crate::control) async fn finish(&mut self, config: &TracesConfig) {
+        let Some(sending) = self.batch(config) else { return };
+        let _ = timeout(TRACE_FLUSH_TIME_MAX, sending).await;
+    }
+
+    fn collect(
+        &mut self,
+        config: &TracesConfig,
+        ports: &Ports,
+        fleet: &FleetSnapshot,
+        now: NanosSinceStart,
+    ) {
+        let start_ns = since_1970().as_nanos().saturating_sub(u128::from(now.0));
+        let maker = SpanMaker { fleet, start_ns };
+        let is_on = config.endpoint.is_some();
+        if !is_on {
+            self.waiting.clear();
+            self.waiting_bytes = 0;
+        }
+        ports.take_traces(|traced| {
+            let spans = if is_on { maker.spans(&traced) } else { Vec::new() };
+            for span in spans {
+                let bytes = self.waiting_bytes.saturating_add(span.len());
+                if self.waiting.len() >= TRACE_SPANS_WAITING_MAX || bytes > TRACE_BYTES_WAITING_MAX
+                {
+                    self.export.count(|figures| figures.full += 1);
+                    continue;
+                }
+                if self.waiting.is_empty() {
+                    self.since = now;
+                }
+                self.waiting_bytes = bytes;
+                self.waiting.push_back(span);
+            }
+        });
+    }
+
+    fn client(&mut self, patience: Duration) -> Option<Client> {
+        if self.client.is_none() {
+            let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+            self.client = client.connect_timeout(patience).build().ok();
+        }
+        self.client.clone()
+    }
+
+    /// The next export; `None` if there is nothing to send, or nowhere.
+    fn batch(&mut self, config: &TracesConfig) -> Option<impl Future<Output = ()> + use<>> {
+        let url = config.url().filter(|_| !self.waiting.is_empty())?;
+        let count = self.waiting.len().min(TRACE_BATCH_SPANS_MAX);
+        let spans: Vec<String> = self.waiting.drain(..count).collect();
+        let bytes: usize = spans.iter().map(String::len).sum();
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
+        let body = envelope(&config.service, &spans);
+        let export = Rc::clone(&self.export);
+        let patience = config.timeout;
+        let client = self.client(patience);
+        export.is_sending.set(true);
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        Some(async move {
+            let sent = match client {
+                Some(client) => send(&client, &url, body, patience).await,
+                None => Err(Lost::Unreachable("no client of HTTP could be made".into())),
+            };
+            export.note(count, sent, &url);
+            export.is_sending.set(false);
+        })
+    }
+}
+
+/// Why spans are lost.
+enum Lost {
+    /// No answer in time, or no connection.
+    Unreachable(String),
+    /// A status that is no success.
+    Refused(u16),
+}
+
+impl ExportState {
+    fn count(&self, change: impl FnOnce(&mut SpanFigures)) {
+        let mut figures = self.figures.get();
+        change(&mut figures);
+        self.figures.set(figures);
+    }
+
+    /// `sent`: spans that the collector has rejected of those that it took.
+    fn note(&self, count: u64, sent: Result<u64, Lost>, url: &str) {
+        let fault = match sent {
+            Ok(rejected) => {
+                let rejected = rejected.min(count);
+                self.count(|figures| {
+                    figures.exported += count - rejected;
+                    figures.refused += rejected;
+                });
+                self.has_failed.set(false);
+                return;
+            }
+            Err(Lost::Unreachable(cause)) => {
+                self.count(|figures| figures.unreachable += count);
+                cause
+            }
+            Err(Lost::Refused(status)) => {
+                self.count(|figures| figures.refused += count);
+                format!("it answered {status}")
+            }
+        };
+        if !self.has_failed.replace(true) {
+            warn!(url, fault, "spans are lost: the collector does not take them");
+        }
+    }
+}
+
+/// A collector that asks for a pause is asked once more; every other fault loses the spans.
+async fn send(client: &Client, url: &str, body: String, patience: Duration) -> Result<u64, Lost> {
+    let first = post(client, url, &body, patience).await?;
+    let Some(pause) = retry_pause(&first) else { return judged(first).await };
+    sleep(pause).await;
+    judged(post(client, url, &body, patience).await?).await
+}
+
+async fn post(
+    client: &Client,
+    url: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<Response, Lost> {
+    let request = client.post(url).header(CONTENT_TYPE, "application/json");
+    let sent = request.body(body.to_owned()).timeout(patience).send().await;
+    sent.map_err(|error| Lost::Unreachable(error.without_url().to_string()))
+}
+
+/// `None`: there is no second try.
+fn retry_pause(response: &Response) -> Option<Duration> {
+    let may_retry = matches!(response.status().as_u16(), 429 | 502..=504);
+    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let asked = asked.map(|text| text.trim().parse().map(Duration::from_secs));
+    let pause = match asked {
+        None => RETRY_PAUSE,
+        Some(Ok(pause)) => pause,
+        // A date: the next batch is as good.
+        Some(Err(_)) => return None,
+    };
+    (may_retry && pause <= TRACE_RETRY_AFTER_MAX).then_some(pause)
+}
+
+async fn judged(mut response: Response) -> Result<u64, Lost> {
+    let status = response.status().as_u16();
+    if status != 200 {
+        return Err(Lost::Refused(status));
+    }
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Ok(0);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let answer: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let rejected = answer.pointer("/partialSuccess/rejectedSpans");
+    // A 64-bit number is text in this encoding, and some write it as a number.
+    let told = rejected.and_then(|it| it.as_u64().or_else(|| it.as_str()?.parse().ok()));
+    Ok(told.unwrap_or(0))
+}
