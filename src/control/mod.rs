@@ -9,6 +9,7 @@
 //! worker bounded in time and bytes. Must never make a shard wait, and never count on a worker's
 //! good will.
 
+mod environment;
 mod error;
 mod feeds;
 mod fleet;

@@ -1,22 +1,21 @@
-//! What the control plane makes of the load board as time passes.
+//! Observers of the load board: rates at which ranks end requests, cache writes, ejection, outliers.
 
 use super::ejection::Ejection;
-use forebay_base::{NanosSinceStart, RankIndex};
+use super::outliers::Outliers;
+use forebay_base::NanosSinceStart;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
-use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
-pub(in crate::control) struct BoardWatch {
-    pub(in crate::control) drain_rates: DrainRates,
-    pub(in crate::control) ejection: Ejection,
-    /// Ranks that fail what their siblings serve, as far as the log has named them.
-    pub(in crate::control) named_outliers: BTreeSet<RankIndex>,
+pub(super) struct BoardWatch {
+    pub(super) drain_rates: DrainRates,
+    pub(super) ejection: Ejection,
+    pub(super) outliers: Outliers,
     cache_writes: CacheWrites,
 }
 
 impl BoardWatch {
-    pub(in crate::control) fn observe(
+    pub(super) fn observe(
         &mut self,
         fleet: &FleetSnapshot,
         board: &LoadBoard,

@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 
 /// The one reader, and the way to it.
 #[derive(Debug)]
-pub(in crate::control) struct NoteReading {
+pub(super) struct NoteReading {
     sink: NoteSink,
     notes: Receiver<ShardNote>,
     pieces: NotePieces,
@@ -23,7 +23,7 @@ pub(in crate::control) struct NoteReading {
 
 impl NoteReading {
     /// A way for notes of all shards, and the body that a client reads.
-    pub(in crate::control) fn new(shards_lost: u64) -> (Self, NotesReader) {
+    pub(super) fn new(shards_lost: u64) -> (Self, NotesReader) {
         let (sink, notes) = NoteSink::new();
         let (pieces, reader) = NotesReader::new();
         let told_generation = 0;
@@ -32,16 +32,16 @@ impl NoteReading {
     }
 
     /// Has the client gone?
-    pub(in crate::control) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.pieces.is_closed()
     }
 
-    pub(in crate::control) fn sink(&self) -> NoteSink {
+    pub(super) fn sink(&self) -> NoteSink {
         self.sink.clone()
     }
 
     /// Hands on what has come. `shards_lost`: notes that shards have lost by now.
-    pub(in crate::control) fn pass_on(&mut self, fleet: &FleetSnapshot, shards_lost: u64) {
+    pub(super) fn pass_on(&mut self, fleet: &FleetSnapshot, shards_lost: u64) {
         let mut piece = Vec::new();
         self.lost += shards_lost.saturating_sub(self.shards_lost);
         self.shards_lost = shards_lost;

@@ -1,31 +1,74 @@
 //! What the log says at start of the fleet that was found: workers that are alike together, then
 //! what they lack. Sans-IO: descriptions in, lines out.
 
-use super::super::fleet::FoundWorker;
+use super::super::fleet::{Fleet, FoundWorker};
+use forebay_base::WorkerIndex;
 use forebay_discovery::{Lack, lacks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use tracing::{info, warn};
 
 /// Lines of the whole report.
-pub(in crate::control) const LINES_MAX: usize = 10;
+const LINES_MAX: usize = 10;
 /// Names of workers in one line.
 const NAMES_MAX: usize = 4;
 
+/// Workers that the log has reported.
+#[derive(Debug, Default)]
+pub(super) struct ReportedWorkers {
+    /// By worker: it had answered by then.
+    had_answered: HashMap<WorkerIndex, bool>,
+}
+
+impl ReportedWorkers {
+    /// Logs workers that are not reported yet, and workers that have answered since. Without
+    /// `for_kv`, missing parts of policy `kv` are left out.
+    pub(super) fn log_new(&mut self, fleet: &Fleet, for_kv: bool) {
+        let is_new = |index, has_answered| match self.had_answered.get(&index) {
+            None => true,
+            Some(had_answered) => has_answered && !had_answered,
+        };
+        let new: Vec<_> = fleet
+            .found()
+            .filter(|(index, worker)| is_new(*index, worker.description.is_some()))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let answers = new.iter().map(|(index, worker)| (*index, worker.description.is_some()));
+        self.had_answered.extend(answers);
+        for line in report(new.into_iter().map(|(_, worker)| worker), for_kv) {
+            match line.help {
+                None => info!(workers = line.workers, found = line.found, "workers found"),
+                Some(help) => {
+                    warn!(
+                        workers = line.workers,
+                        missing = line.found,
+                        help,
+                        "workers lack something"
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, worker: WorkerIndex) {
+        self.had_answered.remove(&worker);
+    }
+}
+
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct ReportLine {
+struct ReportLine {
     /// Names of the workers that it is about.
-    pub(in crate::control) workers: String,
+    workers: String,
     /// What they are, or what is missing.
-    pub(in crate::control) found: String,
+    found: String,
     /// What mends it, if something is missing.
-    pub(in crate::control) help: Option<String>,
+    help: Option<String>,
 }
 
 /// The report. Without `for_kv`, what policy `kv` needs does not matter.
-pub(in crate::control) fn report<'a>(
-    workers: impl Iterator<Item = FoundWorker<'a>>,
-    for_kv: bool,
-) -> Vec<ReportLine> {
+fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<Lack, Vec<&str>>::new();
     for FoundWorker { name, description, texts, places } in workers {

@@ -9,7 +9,7 @@ use tracing::{error, info};
 impl Control {
     /// Takes what shards ask for and what workers have answered, and asks workers.
     pub(super) fn load_adapters(&mut self, now: NanosSinceStart) {
-        while let Some(ask) = self.ports.next_adapter_ask() {
+        while let Some(ask) = self.env.ports.next_adapter_ask() {
             self.probes.adapters.wanted.asked(ask);
         }
         while let Some(outcome) = self.probes.adapters.next_answer() {
@@ -18,8 +18,8 @@ impl Control {
         // Their next description may have the adapter.
         let unlisted = self.probes.adapters.wanted.unlisted(now);
         unlisted.into_iter().for_each(|worker| self.probes.doubt(worker));
-        let config = &self.setup.config;
-        let board = &self.setup.board;
+        let config = &self.env.config;
+        let board = &self.env.board;
         for load in self.probes.adapters.wanted.due(config, &self.snapshot, board, now) {
             let asked_as = self.fleet.asked_as(load.worker);
             let clients = self.probes.clients().clone();

@@ -30,7 +30,8 @@ impl Control {
     }
 
     fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
-        let Parts { config, reloader, tls, admin_rules, .. } = &mut self.setup;
+        let Parts { reloader, tls, admin_rules, .. } = &mut self.setup;
+        let config = &mut self.env.config;
         let reloader = reloader.as_mut();
         let tls = tls.server.as_mut();
         let mut done = lifecycle::reload(reloader, config, &mut self.fleet, tls)?;
@@ -49,7 +50,8 @@ impl Control {
 
     /// Reads the files of TLS to workers again; true if there is another one.
     fn renew_connectors(&mut self) -> bool {
-        let Parts { config, tls, .. } = &mut self.setup;
+        let Parts { tls, .. } = &mut self.setup;
+        let config = &self.env.config;
         let is_configured = |url: &str| config.workers.iter().any(|worker| worker.url == url);
         // One that leaves may have lost its own files.
         let has_own_files = |worker: &WorkerConfig| worker.tls.has_files();
@@ -75,7 +77,7 @@ impl Control {
 
     /// Starts again what goes by one of these keys. Shards get theirs with the fleet.
     fn go_by(&mut self, changed: &[String]) {
-        let config = Arc::clone(&self.setup.config);
+        let config = Arc::clone(&self.env.config);
         let any = |of: &[&str]| changed.iter().any(|key| of.iter().any(|of| key.starts_with(of)));
         if any(&OF_PROBES) {
             let fleet = &self.fleet;
@@ -102,7 +104,7 @@ impl Control {
     }
 
     fn follow_token_keys(&mut self, is_same_place: bool) {
-        match TokenKeysSource::start(&self.setup.config) {
+        match TokenKeysSource::start(&self.env.config) {
             Ok(source) => {
                 let rules = source.as_ref().map(TokenKeysSource::rules);
                 self.fleet.set_token_rules(rules, is_same_place);

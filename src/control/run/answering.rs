@@ -43,7 +43,7 @@ impl Control {
             }
             #[cfg(debug_assertions)]
             Question::Plant(shard, fault, answer) => {
-                let _ = answer.send(self.ports.plant(shard, fault));
+                let _ = answer.send(self.env.ports.plant(shard, fault));
             }
             Question::Watch(answer) => {
                 let _ = answer.send(self.live.join());
@@ -62,8 +62,8 @@ impl Control {
                 let _ = answer.send(self.windows());
             }
             Question::SetWindow(asked, answer) => {
-                let windows = self.setup.board.windows();
-                let now = self.setup.clock.now();
+                let windows = self.env.board.windows();
+                let now = self.env.clock.now();
                 let set = asked.apply(&self.snapshot, windows, now);
                 let _ = answer.send(set.map(|()| self.windows()));
             }
@@ -75,13 +75,13 @@ impl Control {
 
     fn explain_facts(&self) -> ExplainFacts {
         ExplainFacts {
-            config: Arc::clone(&self.setup.config),
+            config: Arc::clone(&self.env.config),
             fleet: Arc::clone(&self.snapshot),
-            board: Arc::clone(&self.setup.board),
+            board: Arc::clone(&self.env.board),
             reports: self.reporter.reports().clone(),
-            index: self.setup.index.clone(),
-            counters: self.ports.counters(),
-            now: self.setup.clock.now(),
+            index: self.env.index.clone(),
+            counters: self.env.ports.counters(),
+            now: self.env.clock.now(),
         }
     }
 

@@ -17,7 +17,7 @@ impl Control {
         order: WorkerDrain,
     ) -> Result<(), StreamsStay> {
         let Some(index) = self.fleet.worker_named(worker) else { return Ok(()) };
-        if order == WorkerDrain::MoveStreams && !self.setup.config.retry.mid_stream {
+        if order == WorkerDrain::MoveStreams && !self.env.config.retry.mid_stream {
             return Err(StreamsStay);
         }
         if !self.fleet.set_draining(index, order) {
@@ -40,7 +40,8 @@ impl Control {
         worker: &WorkerConfig,
         known: &mut KnownConnectors,
     ) -> Result<WorkerIndex, NoPlace> {
-        let Parts { config, tls, .. } = &mut self.setup;
+        let Parts { tls, .. } = &mut self.setup;
+        let config = &self.env.config;
         let authority =
             WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
         let is_same = |one: &WorkerConfig| one.url == worker.url && one.tls == worker.tls;
@@ -134,7 +135,7 @@ impl Control {
     /// Workers that a source lists no more leave, unless the configuration has them.
     pub(super) fn leave_with(&mut self, left: &[String], source: &str) {
         for url in left {
-            let is_configured = self.setup.config.workers.iter().any(|one| one.url == *url);
+            let is_configured = self.env.config.workers.iter().any(|one| one.url == *url);
             if let Some(place) = self.fleet.worker_at(url).filter(|_| !is_configured) {
                 self.leave_by(place, source);
             }
@@ -181,8 +182,8 @@ impl Control {
     }
 
     fn leave_by(&mut self, place: WorkerIndex, by: &str) {
-        let patience = self.setup.config.timeouts.drain;
-        if self.fleet.leave(place, self.setup.clock.now().plus(patience)) {
+        let patience = self.env.config.timeouts.drain;
+        if self.fleet.leave(place, self.env.clock.now().plus(patience)) {
             let worker = self.fleet.name(place).unwrap_or_default();
             info!(worker = &*worker, by, ?patience, "removed: it gets nothing new");
         }
@@ -190,7 +191,7 @@ impl Control {
 
     /// Ends workers that were removed, once they are idle or their time is over.
     pub(super) fn end_workers(&mut self, now: NanosSinceStart) {
-        let board = &self.setup.board;
+        let board = &self.env.board;
         let is_idle = |rank| board.rank(rank).map_or(0, RankLoad::in_flight) == 0;
         for worker in self.fleet.leaving(now, is_idle) {
             self.end_worker(worker);
@@ -204,7 +205,7 @@ impl Control {
         self.fleet.remove(worker);
         self.change_workers(&WorkerChanges::default());
         self.unheard.remove(&worker);
-        self.reported.remove(&worker);
+        self.reports.forget(worker);
         self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
         self.loads.adjust(self.fleet.load_plans());
         self.publish();

@@ -35,7 +35,7 @@ impl Control {
         if self.fleet.lacks_token_key() {
             source.ask();
         }
-        let waits_no_more = source.stop_waiting(self.setup.clock.now() >= self.first_fleet_at);
+        let waits_no_more = source.stop_waiting(self.env.clock.now() >= self.env.first_fleet_at);
         let keys = source.take();
         let is_new = keys.is_some();
         if let Some(keys) = keys {

@@ -20,7 +20,7 @@ impl Control {
     /// From the process before, once this one accepts and knows what its workers hold.
     pub(super) fn take_over(&mut self) {
         let listens = |phase: &ShardPhase| *phase == ShardPhase::Listening;
-        let serves = self.ports.phases().iter().all(listens);
+        let serves = self.env.ports.phases().iter().all(listens);
         if !self.handover.is_open() && serves && self.snapshots.restoring().is_none() {
             self.handover.serves();
             self.tell_ready();
@@ -59,13 +59,13 @@ impl Control {
                     info!(process, "handed over: this process serves the clients that it has");
                     self.handover.is_over();
                     self.live.end();
-                    self.end_notes();
+                    self.reports.end_notes();
                     if let Some(replicas) = &self.replicas {
                         replicas.hand_over();
                     }
                     self.systemd.tell_main(process);
-                    let now = self.setup.clock.now();
-                    self.drain_by(Drain::handed_over(now, &self.setup.config.timeouts));
+                    let now = self.env.clock.now();
+                    self.drain_by(Drain::handed_over(now, &self.env.config.timeouts));
                 }
                 let _ = answer.send(is_first);
             }
@@ -74,12 +74,12 @@ impl Control {
 
     /// The first call drains, the second cuts.
     pub(super) fn start_drain(&mut self) {
-        let now = self.setup.clock.now();
+        let now = self.env.clock.now();
         let drain = if let Some(drain) = self.drain {
             info!("cutting what is left");
             drain.cut(now)
         } else {
-            let timeouts = &self.setup.config.timeouts;
+            let timeouts = &self.env.config.timeouts;
             let delay = timeouts.drain_delay;
             let patience = timeouts.drain;
             info!(?delay, ?patience, "draining: no new connections; again to cut");
@@ -94,13 +94,13 @@ impl Control {
         if let Some(replicas) = &self.replicas {
             replicas.drain();
         }
-        self.ports.tell(drain.command(self.setup.clock.now()));
+        self.env.ports.tell(drain.command(self.env.clock.now()));
         self.drain = Some(drain);
     }
 
     /// True when all shards have ended, or should have.
     pub(super) fn drained(&mut self) -> bool {
-        let phases = self.ports.phases();
+        let phases = self.env.ports.phases();
         let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
         let all_ended = ended == phases.len();
         if ended > 0 && self.drain.is_none() {
@@ -112,8 +112,8 @@ impl Control {
             self.start_drain();
         }
         let Some(drain) = self.drain else { return all_ended };
-        let now = self.setup.clock.now();
-        self.ports.tell(drain.command(now));
+        let now = self.env.clock.now();
+        self.env.ports.tell(drain.command(now));
         let late = drain.is_given_up(now);
         if late && !all_ended {
             self.fault.get_or_insert(ControlError::ShardsLate);
@@ -128,8 +128,7 @@ impl Control {
         }
         self.keep_workers_at_last().await;
         self.snapshots.models.written().await;
-        self.trace(self.setup.clock.now());
-        self.traces.finish(&self.setup.config.traces).await;
+        self.reports.finish(&self.env, &self.snapshot).await;
         if !self.drain.is_some_and(|drain| drain.is_handed_over()) {
             self.snapshots.finish(|| self.feeds.copyable()).await;
         }

@@ -36,7 +36,7 @@ impl Control {
     /// Takes the names that the workers listed in the process before.
     fn recall_models(&mut self) {
         let handed = self.handover.take_models();
-        let index = &self.setup.config.index;
+        let index = &self.env.config.index;
         let (memory, remembered) = ModelMemory::open(handed, index.snapshot.as_deref());
         self.snapshots.models = memory;
         self.fleet.remember(remembered);
@@ -93,7 +93,7 @@ impl Control {
     /// leaves the file to the next one.
     pub(super) fn keep_workers(&mut self) {
         let generation = self.snapshot.generation;
-        let now = self.setup.clock.now();
+        let now = self.env.clock.now();
         let handed_over = self.is_handed_over();
         let state = self.setup.workers_state.as_mut();
         if !handed_over && state.is_some_and(|state| state.is_due(generation, now)) {
@@ -147,7 +147,7 @@ impl Control {
             words.insert(authority, (place, word));
         }
         let mut orders = Vec::new();
-        for worker in self.setup.config.workers.iter().chain(self.sources.brought()) {
+        for worker in self.env.config.workers.iter().chain(self.sources.brought()) {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
             let Some((_, word)) = words.remove(&*url.authority) else { continue };
             let removed = matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone);

@@ -6,7 +6,7 @@ use forebay_admin::{LiveSources, ReloadRefused, Reloaded};
 impl Control {
     /// Makes a snapshot for the live page, if it is time for one.
     pub(super) fn show_live(&mut self) {
-        if !self.live.is_due(self.setup.clock.now()) {
+        if !self.live.is_due(self.env.clock.now()) {
             return;
         }
         let mut live = std::mem::take(&mut self.live);
@@ -29,6 +29,6 @@ impl Control {
             },
             Err(_) => "configuration read again: refused, nothing changed".to_owned(),
         };
-        self.live.reloaded(text, self.setup.clock.now());
+        self.live.reloaded(text, self.env.clock.now());
     }
 }

@@ -6,17 +6,14 @@ mod anew;
 mod answering;
 mod coming;
 mod doors;
-mod ejecting;
 mod ending;
 mod engine_calls;
 mod kept;
 mod live;
-mod noting;
-mod outliers;
-mod reporting;
 mod signs;
 mod sleeping;
 
+use super::environment::{Environment, TICK};
 use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
 use super::feeds::{SnapshotSetup, Snapshots};
@@ -32,39 +29,34 @@ use super::membership::Probes;
 use super::membership::WorkersState;
 use super::membership::{WorkerList, WorkerLists};
 use super::ports::Ports;
-use super::reports::Traces;
-use super::reports::{BoardWatch, NoteReading};
+use super::reports::{EjectionEvent, ReportSources, Reports};
 use super::setup::ControlSetup;
 use super::shown::TokenKeysSource;
 use super::shown::Warming;
 use super::tls::TlsSetup;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    Explaining, FleetView, LiveFeed, Question, RecordFigures, ScrapeSources, ShardsView,
-    WorkerSources,
+    Explaining, FleetView, LiveFeed, NotesReader, Question, RecordFigures, ScrapeSources,
+    ShardsView, WorkerSources,
 };
-use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
-use forebay_config::{Config, Policy, Reloader};
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_config::{Policy, Reloader};
 use forebay_discovery::{Listing, LoadTasks, ProbeNotice, WorkerClients};
 use forebay_fleet::account::{ShardPhase, StageHistograms};
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport};
+use forebay_fleet::worker::{FleetSnapshot, LoadReport};
 use forebay_handover::HostCall;
-use forebay_index::IndexReader;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
 use forebay_replicas::Replicas;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
-/// How often histograms are fetched, commands repeated and the end of the shards looked for.
-const TICK: Duration = Duration::from_millis(100);
 /// Notices under way from probes and feeds; full ones wait.
 const NOTICES_MAX: usize = 256;
 /// Calls of processes that take over.
@@ -92,8 +84,9 @@ struct Inboxes {
 }
 
 struct Control {
+    env: Environment,
     setup: Parts,
-    ports: Rc<Ports>,
+    reports: Reports,
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
@@ -104,22 +97,14 @@ struct Control {
     histograms: StageHistograms,
     explaining: Explaining,
     live: LiveFeed,
-    /// Who reads the notes of requests.
-    noting: Option<NoteReading>,
-    board_watch: BoardWatch,
     probes: Probes,
     sources: WorkerLists,
     warming: Warming,
-    /// Workers that the log has told of, and whether they had answered by then.
-    reported: HashMap<WorkerIndex, bool>,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
     unheard: HashSet<WorkerIndex>,
-    /// When the shards get a fleet even if some workers have not been heard of.
-    first_fleet_at: NanosSinceStart,
     drain: Option<Drain>,
     handover: Handover,
     watchdog: Watchdog,
-    traces: Traces,
     systemd: Systemd,
     /// Where keys of tokens come from, if clients may show tokens.
     token_keys: Option<TokenKeysSource>,
@@ -129,10 +114,6 @@ struct Control {
 
 /// The parts of the setup that stay as they are.
 struct Parts {
-    config: Arc<Config>,
-    clock: Clock,
-    board: Arc<LoadBoard>,
-    index: IndexReader,
     reloader: Option<Reloader>,
     tls: TlsSetup,
     admin_rules: AdminRules,
@@ -180,9 +161,16 @@ impl Control {
             config.workers_state.as_deref().map(WorkersState::open).unzip();
         let mut control = Self {
             unheard: (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect(),
-            first_fleet_at: clock.now().plus(config.health.timeout),
-            setup: Parts { config, clock, board, index, reloader, tls, admin_rules, workers_state },
-            ports,
+            env: Environment {
+                first_fleet_at: clock.now().plus(config.health.timeout),
+                config,
+                clock,
+                board,
+                index,
+                ports,
+            },
+            setup: Parts { reloader, tls, admin_rules, workers_state },
+            reports: Reports::default(),
             fleet,
             snapshot: Arc::default(),
             feeds,
@@ -193,16 +181,12 @@ impl Control {
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
             live: LiveFeed::default(),
-            noting: None,
-            board_watch: BoardWatch::default(),
             probes,
             sources,
             warming: Warming::default(),
-            reported: HashMap::new(),
             drain: None,
             handover,
             watchdog: Watchdog::default(),
-            traces: Traces::default(),
             systemd: Systemd::of_environment(),
             token_keys,
             fault: None,
@@ -232,34 +216,29 @@ impl Control {
                     StopOrder::Reload => drop(self.reload()),
                 },
                 _ = tick.tick() => {
-                    self.ports.merge_histograms(&mut self.histograms);
+                    self.env.ports.merge_histograms(&mut self.histograms);
                     self.reporter.tick(self.fleet.rank_count());
                     self.pass_on_signs();
-                    let now = self.setup.clock.now();
-                    self.board_watch.observe(&self.snapshot, &self.setup.board, now);
-                    self.live.observe(&self.snapshot, self.setup.board.windows(), now);
+                    let now = self.env.clock.now();
+                    self.live.observe(&self.snapshot, self.env.board.windows(), now);
                     self.show_live();
-                    self.pass_notes_on();
                     self.stop_waiting();
-                    self.report_new();
                     self.end_workers(now);
                     self.turn_sleepers(now);
                     self.load_adapters(now);
                     self.keep_workers();
                     self.keep_models();
-                    self.eject(now);
-                    self.name_outliers();
+                    self.tick_reports(now);
                     self.warm_up(now);
                     self.renew_token_keys();
                     self.take_over();
                     self.handover.wait_for_next();
                     self.handover.reopen();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
-                    self.trace(now);
                     self.systemd.tick(now);
                     forebay_heap::give_back();
-                    self.watchdog.observe(now, &self.ports.beats());
-                    let patience = self.setup.config.timeouts.stall_abort;
+                    self.watchdog.observe(now, &self.env.ports.beats());
+                    let patience = self.env.config.timeouts.stall_abort;
                     if let Some(shard) = self.watchdog.lost(patience) {
                         self.fault = Some(ControlError::ShardStalled { shard, patience });
                         return;
@@ -298,7 +277,7 @@ impl Control {
                 }
             }
             ProbeNotice::Described { worker, address, description, texts } => {
-                let needs_text = self.setup.config.policy == Policy::Kv;
+                let needs_text = self.env.config.policy == Policy::Kv;
                 // Prompts of a worker that lists nothing are seldom its own.
                 if !description.listing.is_nothing() {
                     membership::say_new(&self.fleet, &texts, needs_text);
@@ -311,7 +290,7 @@ impl Control {
                 self.say_other_models(worker, &before);
                 membership::say_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
-                    let dir = self.setup.config.model_dir.as_deref();
+                    let dir = self.env.config.model_dir.as_deref();
                     membership::say_shared(&sharing, &self.fleet.sharing_models(), dir);
                 }
                 if left.ranks + left.models > 0 {
@@ -353,7 +332,7 @@ impl Control {
 
     /// What the log calls a worker: its URL, if it is configured.
     fn logged_name(&self, worker: WorkerIndex) -> String {
-        let configured = self.setup.config.workers.get(worker.index());
+        let configured = self.env.config.workers.get(worker.index());
         let name = || self.fleet.name(worker).map_or_else(String::new, |name| name.to_string());
         configured.map_or_else(name, |configured| configured.url.clone())
     }
@@ -362,10 +341,10 @@ impl Control {
         let mut fleet = self.fleet.snapshot();
         self.fleet.take_shared_engines().iter().for_each(say_shared_engine);
         self.warming.limit(&mut fleet);
-        fleet.serving.notes = self.note_sink();
-        self.live.changed(&self.snapshot, self.setup.clock.now(), &fleet);
+        fleet.serving.notes = self.reports.note_sink();
+        self.live.changed(&self.snapshot, self.env.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
-        self.snapshot.set_queues(&self.setup.board);
+        self.snapshot.set_queues(&self.env.board);
         self.reporter.follow(&self.snapshot);
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);
@@ -374,14 +353,14 @@ impl Control {
         // clients a 503.
         let is_waiting = self.token_keys.as_ref().is_some_and(TokenKeysSource::is_waiting);
         if self.unheard.is_empty() && !is_waiting && !self.sources.are_awaited() {
-            self.ports.publish(&self.snapshot);
+            self.env.ports.publish(&self.snapshot);
         }
     }
 
     /// Workers that are down at start must not keep the others from serving.
     fn stop_waiting(&mut self) {
         let waits = !self.unheard.is_empty() || self.sources.are_awaited();
-        if waits && self.setup.clock.now() >= self.first_fleet_at {
+        if waits && self.env.clock.now() >= self.env.first_fleet_at {
             self.unheard.clear();
             self.sources.stop_waiting();
             self.publish();
@@ -401,39 +380,60 @@ impl Control {
 
     fn fleet_view(&self) -> FleetView<'_> {
         let fleet = &*self.snapshot;
-        let board = &*self.setup.board;
-        FleetView { fleet, board, loads: &self.reporter, now: self.setup.clock.now() }
+        let board = &*self.env.board;
+        FleetView { fleet, board, loads: &self.reporter, now: self.env.clock.now() }
     }
 
     fn scrape<T>(&self, show: impl FnOnce(&ScrapeSources<'_>) -> T) -> T {
-        let counters = self.ports.counters();
+        let counters = self.env.ports.counters();
         show(&ScrapeSources {
             fleet: self.fleet_view(),
-            drain_rates: &self.board_watch.drain_rates,
+            drain_rates: self.reports.drain_rates(),
             feeds: &self.feeds.view(),
             shards: &ShardsView {
                 counters: &counters,
                 histograms: &self.histograms,
                 stalled: self.watchdog.are_stalled().collect(),
             },
-            index: &self.setup.index,
+            index: &self.env.index,
             snapshots: self.snapshots.figures(),
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             records: RecordFigures {
                 log_dropped: dropped_lines_count(),
-                spans: self.traces.figures(),
+                spans: self.reports.span_figures(),
             },
         })
     }
 
-    /// Makes spans of what the shards have handed over, and sends what is due.
-    fn trace(&mut self, now: NanosSinceStart) {
-        self.traces.tick(&self.setup.config.traces, &self.ports, &self.snapshot, now);
+    fn tick_reports(&mut self, now: NanosSinceStart) {
+        let sources = ReportSources {
+            fleet: &self.fleet,
+            published: &self.snapshot,
+            reporter: &self.reporter,
+            is_starting: !self.unheard.is_empty(),
+        };
+        let outcome = self.reports.tick(&self.env, &sources, now);
+        for EjectionEvent { kind, text, slow_start } in outcome.ejections {
+            if let Some((worker, rank)) = slow_start {
+                self.warming.begin_rank(worker, rank, now);
+            }
+            self.live.ejected(kind, text, now);
+        }
+        if outcome.publishes {
+            self.publish();
+        }
+    }
+
+    fn read_notes(&mut self) -> Option<NotesReader> {
+        let reader = self.reports.read_notes(&self.env.ports)?;
+        self.publish();
+        self.reports.pass_on_notes(&self.env.ports, &self.snapshot);
+        Some(reader)
     }
 
     fn windows(&self) -> serde_json::Value {
-        let windows = self.setup.board.windows();
-        let now = self.setup.clock.now();
+        let windows = self.env.board.windows();
+        let now = self.env.clock.now();
         forebay_admin::list_windows(&self.snapshot, windows, now)
     }
 
@@ -443,7 +443,7 @@ impl Control {
         if self.drain.is_some() {
             reasons.push("draining".to_owned());
         }
-        let phases = self.ports.phases();
+        let phases = self.env.ports.phases();
         let listening = phases.iter().filter(|phase| **phase == ShardPhase::Listening).count();
         if listening < phases.len() {
             reasons.push(format!("{listening} of {} shards listen", phases.len()));

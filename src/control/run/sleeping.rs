@@ -1,6 +1,7 @@
 //! Engines that operators put to sleep and wake up through the admin API.
 
-use super::{Control, TICK};
+use super::super::environment::TICK;
+use super::Control;
 use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::RankLoad;
@@ -12,8 +13,8 @@ impl Control {
     pub(super) fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefused> {
         let worker = self.fleet.worker_named(name).ok_or(SleepRefused::Unknown)?;
         if sleeps {
-            let now = self.setup.clock.now();
-            let by = now.plus(self.setup.config.timeouts.drain);
+            let now = self.env.clock.now();
+            let by = now.plus(self.env.config.timeouts.drain);
             self.fleet.send_to_sleep(worker, now.plus(2 * TICK), by)?;
             info!(worker = name, "goes to sleep by the admin API: its requests wait");
         } else if self.fleet.wake(worker)? {
@@ -26,7 +27,7 @@ impl Control {
 
     /// Tells engines that are due, and takes what they have said.
     pub(super) fn turn_sleepers(&mut self, now: NanosSinceStart) {
-        let board = &self.setup.board;
+        let board = &self.env.board;
         let snapshot = &self.snapshot;
         let is_idle = |worker| {
             let of_worker = snapshot.ranks.iter().enumerate().filter(|(_, r)| r.worker == worker);

@@ -3,6 +3,7 @@
 //! arguments; what is to be done with ranks comes back. Watches ranks that serve whole requests, of
 //! workers that are up. Holds an entry for each of them.
 
+mod events;
 mod look;
 mod rules;
 mod silence;
@@ -10,8 +11,9 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::control) use self::look::RankLook;
+pub(in crate::control) use self::events::EjectionEvent;
 
+use self::look::RankLook;
 use self::rules::EjectionRules;
 use self::silence::Silence;
 use self::speed::{FirstByteSpeed, SPEED_STEPS, lower_median};
@@ -27,7 +29,7 @@ const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 
 /// What is to be done with a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::control) enum EjectionStep {
+enum EjectionStep {
     /// It gets nothing until then.
     Eject { reason: EjectReason, until: NanosSinceStart },
     /// One request tries it.
@@ -38,7 +40,7 @@ pub(in crate::control) enum EjectionStep {
 
 /// All that is known of the ranks.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Ejection {
+pub(super) struct Ejection {
     ranks: BTreeMap<RankIndex, WatchedRank>,
     looked_at: NanosSinceStart,
     judged_at: NanosSinceStart,
@@ -72,7 +74,7 @@ enum EjectionPlace {
 
 impl Ejection {
     /// Looks at all ranks; what is to be done with some of them, in that order.
-    pub(in crate::control) fn observe(
+    fn observe(
         &mut self,
         fleet: &FleetSnapshot,
         now: NanosSinceStart,
@@ -97,7 +99,7 @@ impl Ejection {
     }
 
     /// The ranks that are ejected, and until when they get nothing.
-    pub(in crate::control) fn ejected(&self) -> impl Iterator<Item = (RankIndex, NanosSinceStart)> {
+    fn ejected(&self) -> impl Iterator<Item = (RankIndex, NanosSinceStart)> {
         self.ranks.iter().filter_map(|(rank, watched)| match watched.place {
             EjectionPlace::In => None,
             EjectionPlace::Out { until, .. } | EjectionPlace::Tried { until } => {

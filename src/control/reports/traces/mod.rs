@@ -30,7 +30,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Spans that wait, and what became of others.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Traces {
+pub(super) struct Traces {
     /// Made for the first export.
     client: Option<Client>,
     waiting: VecDeque<String>,
@@ -51,12 +51,12 @@ struct ExportState {
 
 impl Traces {
     /// Spans sent and lost so far.
-    pub(in crate::control) fn figures(&self) -> SpanFigures {
+    pub(super) fn figures(&self) -> SpanFigures {
         self.export.figures.get()
     }
 
     /// Takes what the shards have handed over, and sends what is due.
-    pub(in crate::control) fn tick(
+    pub(super) fn tick(
         &mut self,
         config: &TracesConfig,
         ports: &Ports,
@@ -75,7 +75,7 @@ impl Traces {
     }
 
     /// Sends what is left, in bounded time.
-    pub(in crate::control) async fn finish(&mut self, config: &TracesConfig) {
+    pub(super) async fn finish(&mut self, config: &TracesConfig) {
         let Some(sending) = self.batch(config) else { return };
         let _ = timeout(TRACE_FLUSH_TIME_MAX, sending).await;
     }

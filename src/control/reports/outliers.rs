@@ -1,20 +1,26 @@
 //! Ranks that fail what their siblings serve: named in the log once, with what to look at.
 
-use super::Control;
-use forebay_fleet::worker::HeldFailures;
+use forebay_base::RankIndex;
+use forebay_fleet::worker::{FleetSnapshot, HeldFailures, LoadBoard};
+use std::collections::BTreeSet;
 use tracing::{info, warn};
 
 /// Pauses after which a rank is named: a rank that has failed by chance serves again before.
 const PAUSES_NAMED: u32 = 2;
 
-impl Control {
-    /// Names ranks that are paused again and again, and ranks that serve again.
-    pub(super) fn name_outliers(&mut self) {
-        let Self { board_watch, setup, snapshot, .. } = self;
-        let named = &mut board_watch.named_outliers;
-        named.retain(|&rank| snapshot.has(rank));
-        for (index, rank, worker) in snapshot.present() {
-            let Some(load) = setup.board.rank(index) else { continue };
+/// Ranks that the log has named.
+#[derive(Debug, Default)]
+pub(super) struct Outliers {
+    named: BTreeSet<RankIndex>,
+}
+
+impl Outliers {
+    /// Logs ranks that were paused again and again, and ranks that serve again.
+    pub(super) fn log_changes(&mut self, fleet: &FleetSnapshot, board: &LoadBoard) {
+        let named = &mut self.named;
+        named.retain(|&rank| fleet.has(rank));
+        for (index, rank, worker) in fleet.present() {
+            let Some(load) = board.rank(index) else { continue };
             let held = load.held();
             let dp_rank = rank.dp_rank.0;
             match held.filter(|held| held.pauses >= PAUSES_NAMED) {

@@ -1,0 +1,24 @@
+//! Parts of the process that every owner reads: clock, configuration, load board, index, shards.
+
+use super::ports::Ports;
+use forebay_base::{Clock, NanosSinceStart};
+use forebay_config::Config;
+use forebay_fleet::worker::LoadBoard;
+use forebay_index::IndexReader;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Period of the control plane's loop: each owner ticks this often.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+
+/// Parts that the owners share. Only a reload changes a field, the configuration.
+pub(super) struct Environment {
+    pub(super) config: Arc<Config>,
+    pub(super) clock: Clock,
+    pub(super) board: Arc<LoadBoard>,
+    pub(super) index: IndexReader,
+    pub(super) ports: Rc<Ports>,
+    /// The shards get a fleet at this time, even if some workers have not answered yet.
+    pub(super) first_fleet_at: NanosSinceStart,
+}
