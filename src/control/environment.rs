@@ -22,3 +22,13 @@ pub(super) struct Environment {
     /// The shards get a fleet at this time, even if some workers have not answered yet.
     pub(super) first_fleet_at: NanosSinceStart,
 }
+
+/// Keys of the configuration that a reload has changed.
+pub(super) struct ChangedKeys<'a>(pub(super) &'a [String]);
+
+impl ChangedKeys<'_> {
+    /// Does a changed key begin with any of these prefixes?
+    pub(super) fn any(&self, prefixes: &[&str]) -> bool {
+        self.0.iter().any(|key| prefixes.iter().any(|prefix| key.starts_with(prefix)))
+    }
+}

@@ -24,12 +24,12 @@ pub(super) struct Ports {
 struct Port {
     port: ShardPort,
     /// What the shard was told last of its end.
-    told: Option<ShardCommand>,
+    commanded: Option<ShardCommand>,
 }
 
 impl Ports {
     pub(super) fn new(end: ControlEnd) -> Self {
-        let shards = end.shards.into_iter().map(|port| Port { port, told: None }).collect();
+        let shards = end.shards.into_iter().map(|port| Port { port, commanded: None }).collect();
         Self { shards: RefCell::new(shards), adapters: end.adapters }
     }
 
@@ -63,11 +63,11 @@ impl Ports {
     }
 
     /// Tells every shard of its end; one whose ring is full is told at the next call.
-    pub(super) fn tell(&self, command: ShardCommand) {
+    pub(super) fn command(&self, command: ShardCommand) {
         for shard in self.shards.borrow_mut().iter_mut() {
-            let is_new = shard.told != Some(command);
+            let is_new = shard.commanded != Some(command);
             if is_new && shard.port.commands.push(command).is_ok() {
-                shard.told = Some(command);
+                shard.commanded = Some(command);
                 shard.port.bell.ring();
             }
         }
@@ -112,9 +112,9 @@ impl Ports {
     pub(super) fn plant(&self, shard: usize, fault: PlantedFault) -> bool {
         let mut shards = self.shards.borrow_mut();
         let Some(shard) = shards.get_mut(shard) else { return false };
-        let is_told = shard.port.commands.push(ShardCommand::Plant(fault)).is_ok();
+        let is_sent = shard.port.commands.push(ShardCommand::Plant(fault)).is_ok();
         shard.port.bell.ring();
-        is_told
+        is_sent
     }
 
     pub(super) fn counters(&self) -> Vec<Arc<ShardCounters>> {

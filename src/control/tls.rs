@@ -18,21 +18,19 @@ pub struct TlsSetup {
     pub connectors: Connectors,
 }
 
-impl TlsSetup {
-    /// Takes what was read again; true if a worker gets another certificate, authority or name.
-    /// What is as before stays, with its memory of sessions.
-    pub(super) fn take_connectors(&mut self, mut read: Connectors) -> bool {
-        let mut is_new = false;
-        for (authority, connector) in &mut read {
-            match self.connectors.get(authority) {
-                Some(before) if before.is_like(connector) => connector.clone_from(before),
-                Some(_) => is_new = true,
-                None => {}
-            }
+/// Replaces connectors with newly read ones; true if a worker gets another certificate, authority
+/// or name. A connector that is like the earlier one stays, with its memory of sessions.
+pub(super) fn take_connectors(connectors: &mut Connectors, mut read: Connectors) -> bool {
+    let mut is_new = false;
+    for (authority, connector) in &mut read {
+        match connectors.get(authority) {
+            Some(before) if before.is_like(connector) => connector.clone_from(before),
+            Some(_) => is_new = true,
+            None => {}
         }
-        self.connectors = read;
-        is_new
     }
+    *connectors = read;
+    is_new
 }
 
 /// What clients are shown, and the keys of tickets, which outlive it.

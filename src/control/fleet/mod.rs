@@ -4,7 +4,6 @@
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
 mod cards;
-mod caller_keys;
 mod configured;
 mod engine_seat;
 mod known_models;
@@ -33,19 +32,15 @@ pub(super) use same_engine::SharedEngine;
 pub(super) use shown::FoundWorker;
 pub(super) use tier_numbers::GivenNumbers;
 
-use super::tls::{ServerTls, TlsSetup};
 use configured::Configured;
 use engine_seat::EngineSeat;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
-use forebay_fleet::tenant::Tenants;
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
-use forebay_keys::KeyRing;
-use forebay_text::ImageKey;
-use forebay_tls::{Acceptor, ConnectFault};
+use forebay_tls::ConnectFault;
 use known_models::{FleetModels, KnownModels};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -57,20 +52,11 @@ use std::sync::Arc;
 pub(super) struct Fleet {
     seed: KeySeed,
     config: Arc<Config>,
-    front: FrontDoor,
     generation: u64,
     workers: Vec<KnownWorker>,
     ranks: Vec<KnownRank>,
     models: FleetModels,
     tier_numbers: Rc<GivenNumbers>,
-}
-
-/// Who may come in, how sessions begin, and how images are named.
-#[derive(Debug)]
-struct FrontDoor {
-    tenants: Arc<Tenants>,
-    acceptor: Option<Acceptor>,
-    image_key: Option<ImageKey>,
 }
 
 #[derive(Debug)]
@@ -253,13 +239,9 @@ impl Fleet {
     pub(super) fn new(config: &Arc<Config>, seed: KeySeed) -> Self {
         let known = |worker| KnownWorker::new(config, worker);
         let workers: Vec<KnownWorker> = config.workers.iter().filter_map(known).collect();
-        let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, None);
-        let tenants = Arc::new(tenants);
-        let front = FrontDoor { tenants, acceptor: None, image_key: None };
         let mut fleet = Self {
             seed,
             config: Arc::clone(config),
-            front,
             generation: 0,
             workers,
             ranks: Vec::new(),
@@ -268,12 +250,6 @@ impl Fleet {
         };
         fleet.place_expected();
         fleet
-    }
-
-    /// How sessions with clients and workers begin.
-    pub(super) fn set_tls(&mut self, tls: &TlsSetup) {
-        self.set_acceptor(tls.server.as_ref().map(ServerTls::acceptor));
-        self.set_connectors(&tls.connectors);
     }
 
     /// How sessions with workers begin from now on. Workers without an entry keep what they have.
@@ -289,18 +265,6 @@ impl Fleet {
     pub(super) fn knows(&self, authority: &str) -> bool {
         let mut present = self.workers.iter().filter(|known| known.word != OperatorWord::Gone);
         present.any(|known| *known.shown.authority == *authority)
-    }
-
-    /// How sessions with clients begin from now on.
-    pub(super) fn set_acceptor(&mut self, acceptor: Option<Acceptor>) {
-        self.front.acceptor = acceptor;
-    }
-
-    /// How images get names from now on; true if it is another way.
-    pub(super) fn set_image_key(&mut self, key: Option<ImageKey>) -> bool {
-        let is_new = self.front.image_key != key;
-        self.front.image_key = key;
-        is_new
     }
 
     /// Takes a worker's description.
@@ -429,10 +393,8 @@ impl Fleet {
         Rc::clone(&self.tier_numbers)
     }
 
-    /// What the shards go by from the next snapshot on. Without `keys` no key is asked for.
-    pub(super) fn set_config(&mut self, config: Arc<Config>, keys: Option<Arc<KeyRing>>) {
-        let tenants = Tenants::new(&self.front.tenants, &config.flow.tenants, keys);
-        self.front.tenants = Arc::new(tenants);
+    /// Configuration of the next snapshots.
+    pub(super) fn set_config(&mut self, config: Arc<Config>) {
         self.workers.iter_mut().for_each(|known| known.models.is_in_file = false);
         for worker in &config.workers {
             let place = self.worker_at(&worker.url).map(WorkerIndex::index);

@@ -300,7 +300,7 @@ fn configured_names_are_expected_before_the_worker_answers() {
     assert_eq!(found, [Ok(vec![WorkerIndex(0)]), Err(NoModel::NoneYet), Err(NoModel::Unknown)]);
     // Names of the configuration end with it.
     config.workers[1].models.clear();
-    fleet.set_config(Arc::new(config), None);
+    fleet.set_config(Arc::new(config));
     assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::NoneYet), "it has to be asked now");
 }
 

@@ -94,7 +94,7 @@ impl Fleet {
         })
     }
 
-    /// The fleet as it is now, as a new generation.
+    /// The fleet as it is now, as a new generation. The front door adds its terms.
     pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
         self.choose_engine_users();
@@ -106,13 +106,8 @@ impl Fleet {
             models: self.models.names.iter().map(|name| self.shown_model(name, &any)).collect(),
             pools: Vec::new(),
             config: Arc::clone(&self.config),
-            tenants: Arc::clone(&self.front.tenants),
-            serving: Serving {
-                acceptor: self.front.acceptor.clone(),
-                notes: None,
-                image_key: self.front.image_key.clone(),
-                awaits_models: self.awaits_models(),
-            },
+            tenants: Arc::default(),
+            serving: Serving { awaits_models: self.awaits_models(), ..Serving::default() },
         };
         pools::assign(&mut snapshot);
         snapshot.check_invariants();

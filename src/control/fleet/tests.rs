@@ -219,7 +219,7 @@ fn the_operators_word_outlives_health_and_descriptions() {
     assert!(state(&mut fleet).is_down(), "who is silent there is cut");
     fleet.set_state(worker, WorkerState::Up);
     fleet.describe(worker, ADDRESS, description(card, 2, 32), BTreeMap::new());
-    fleet.set_config(Arc::new(config(&["http://a:1", "http://b:1"])), None);
+    fleet.set_config(Arc::new(config(&["http://a:1", "http://b:1"])));
     assert_eq!(
         state(&mut fleet),
         WorkerState::Draining { answers: true, moves: false },
@@ -459,7 +459,7 @@ fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, None);
     let mut config = config(&["http://a:1"]);
     config.flow.disaggregation.fallback = Fallback::TwoPhase;
-    fleet.set_config(Arc::new(config), None);
+    fleet.set_config(Arc::new(config));
     assert_eq!(fleet.snapshot().ranks[0].kv_transfer, Some(KvTransfer::TwoPhase));
 }
 

@@ -13,7 +13,7 @@ const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// An end that has begun.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::control) struct Drain {
+pub(super) struct Drain {
     /// Until then connections are accepted, by a router that is unready.
     begins_at: NanosSinceStart,
     order: DrainOrder,
@@ -21,11 +21,7 @@ pub(in crate::control) struct Drain {
 
 impl Drain {
     /// An end that waits for what is under way. `has_heir`: another process has the sockets.
-    pub(in crate::control) fn new(
-        now: NanosSinceStart,
-        timeouts: &TimeoutsConfig,
-        has_heir: bool,
-    ) -> Self {
+    pub(super) fn new(now: NanosSinceStart, timeouts: &TimeoutsConfig, has_heir: bool) -> Self {
         let begins_at = now.plus(timeouts.drain_delay);
         let order = DrainOrder {
             silent_until: begins_at.plus(SILENCE_MAX.min(timeouts.drain)),
@@ -37,7 +33,7 @@ impl Drain {
     }
 
     /// An end after which another process serves, so that nobody has to hurry.
-    pub(in crate::control) fn handed_over(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
+    pub(super) fn handed_over(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
         let deadline = now.plus(timeouts.drain);
         let order =
             DrainOrder { silent_until: deadline, deadline, is_handed_over: true, has_heir: true };
@@ -45,24 +41,24 @@ impl Drain {
     }
 
     /// Another process serves by now.
-    pub(in crate::control) fn is_handed_over(&self) -> bool {
+    pub(super) fn is_handed_over(&self) -> bool {
         self.order.is_handed_over
     }
 
     /// The same end, which waits for nothing from now on.
-    pub(in crate::control) fn cut(self, now: NanosSinceStart) -> Self {
+    pub(super) fn cut(self, now: NanosSinceStart) -> Self {
         let order = DrainOrder { silent_until: now, deadline: now, ..self.order };
         Self { begins_at: now, order }
     }
 
     /// What the shards have to know by now.
-    pub(in crate::control) fn command(&self, now: NanosSinceStart) -> ShardCommand {
+    pub(super) fn command(&self, now: NanosSinceStart) -> ShardCommand {
         let drains = ShardCommand::Drain(self.order);
         if now >= self.begins_at { drains } else { ShardCommand::Unready }
     }
 
     /// A shard that has not ended by now does not end.
-    pub(in crate::control) fn is_given_up(&self, now: NanosSinceStart) -> bool {
+    pub(super) fn is_given_up(&self, now: NanosSinceStart) -> bool {
         now > self.order.deadline.plus(AFTER_DRAIN_MAX)
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The way to systemd, if there is one.
 #[derive(Debug)]
-pub(in crate::control) struct Systemd {
+pub(super) struct Systemd {
     socket: Option<UnixDatagram>,
     /// Between two signs of life.
     period: Option<Duration>,
@@ -21,7 +21,7 @@ pub(in crate::control) struct Systemd {
 impl Systemd {
     /// By the names that systemd gives: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks
     /// for signs of life.
-    pub(in crate::control) fn of_environment() -> Self {
+    pub(super) fn of_environment() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET");
         let watchdog_us = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
         Self::at(socket.as_deref(), watchdog_us)
@@ -34,30 +34,30 @@ impl Systemd {
         Self { socket, period, next: NanosSinceStart(0) }
     }
 
-    pub(in crate::control) fn tell_ready(&self) {
-        self.tell(b"READY=1");
+    pub(super) fn send_ready(&self) {
+        self.send(b"READY=1");
     }
 
     /// The service lives on in another process.
-    pub(in crate::control) fn tell_main(&self, process: i32) {
-        self.tell(format!("MAINPID={process}").as_bytes());
+    pub(super) fn send_main_process(&self, process: i32) {
+        self.send(format!("MAINPID={process}").as_bytes());
     }
 
-    pub(in crate::control) fn tell_stopping(&self) {
-        self.tell(b"STOPPING=1");
+    pub(super) fn send_stopping(&self) {
+        self.send(b"STOPPING=1");
     }
 
     /// Called every turn of the control plane's loop.
-    pub(in crate::control) fn tick(&mut self, now: NanosSinceStart) {
+    pub(super) fn tick(&mut self, now: NanosSinceStart) {
         if let Some(period) = self.period
             && now >= self.next
         {
             self.next = now.plus(period);
-            self.tell(b"WATCHDOG=1");
+            self.send(b"WATCHDOG=1");
         }
     }
 
-    fn tell(&self, state: &[u8]) {
+    fn send(&self, state: &[u8]) {
         if let Some(socket) = &self.socket {
             // One that is full is read by somebody who knows already.
             let _ = socket.send(state);
@@ -93,21 +93,21 @@ mod tests {
             String::from_utf8(buffer[..length].to_vec()).unwrap()
         };
         let mut systemd = Systemd::at(Some(path.as_os_str()), Some(4_000_000));
-        systemd.tell_ready();
+        systemd.send_ready();
         assert_eq!(heard(), "READY=1");
         let second = NanosSinceStart(1_000_000_000);
         for now in [NanosSinceStart(0), NanosSinceStart(999_999_999), second] {
             systemd.tick(now);
         }
         assert_eq!((heard(), heard()), ("WATCHDOG=1".into(), "WATCHDOG=1".into()));
-        systemd.tell_stopping();
+        systemd.send_stopping();
         assert_eq!(heard(), "STOPPING=1");
     }
 
     #[test]
     fn without_systemd_nothing_happens() {
         let mut systemd = Systemd::at(None, None);
-        systemd.tell_ready();
+        systemd.send_ready();
         systemd.tick(NanosSinceStart(1));
         assert!(Systemd::at(Some(OsStr::new("/nonexistent/socket")), None).socket.is_none());
     }

@@ -8,7 +8,7 @@ use tracing::{error, info};
 
 /// All shards, in shard order.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Watchdog {
+pub(super) struct Watchdog {
     shards: Vec<Watched>,
     observed_at: NanosSinceStart,
 }
@@ -25,7 +25,7 @@ impl Watchdog {
     /// Takes in the counts; `None` is a shard that has not begun, or has ended. A pause of this
     /// thread, or of the whole machine, is no silence of a shard: each call adds one beat's period
     /// at most.
-    pub(in crate::control) fn observe(&mut self, now: NanosSinceStart, beats: &[Option<u64>]) {
+    pub(super) fn observe(&mut self, now: NanosSinceStart, beats: &[Option<u64>]) {
         let passed = Duration::from_nanos(now.since(self.observed_at)).min(SHARD_BEAT_PERIOD);
         self.observed_at = now;
         self.shards.resize(beats.len(), Watched::default());
@@ -52,12 +52,12 @@ impl Watchdog {
     }
 
     /// Of each shard.
-    pub(in crate::control) fn are_stalled(&self) -> impl Iterator<Item = bool> + '_ {
+    pub(super) fn are_stalled(&self) -> impl Iterator<Item = bool> + '_ {
         self.shards.iter().map(|shard| shard.is_stalled)
     }
 
     /// Why the router is not ready, for each shard that is stalled.
-    pub(in crate::control) fn reasons(&self) -> impl Iterator<Item = String> + '_ {
+    pub(super) fn reasons(&self) -> impl Iterator<Item = String> + '_ {
         let stalled = self.shards.iter().enumerate().filter(|(_, shard)| shard.is_stalled);
         stalled.map(|(number, shard)| {
             format!("shard {number} has made no progress for {:.1} s", shard.silent.as_secs_f64())
@@ -65,7 +65,7 @@ impl Watchdog {
     }
 
     /// A shard that has made no progress for `patience`; none if that is 0.
-    pub(in crate::control) fn lost(&self, patience: Duration) -> Option<usize> {
+    pub(super) fn lost(&self, patience: Duration) -> Option<usize> {
         self.shards.iter().position(|shard| !patience.is_zero() && shard.silent >= patience)
     }
 }

@@ -1,8 +1,8 @@
 //! A configuration that was read again reaches all that goes by it.
 
-use super::super::lifecycle;
-use super::super::shown::TokenKeysSource;
-use super::{Control, Parts};
+use super::super::environment::ChangedKeys;
+use super::super::tls::take_connectors;
+use super::Control;
 use forebay_admin::{ReloadRefused, Reloaded};
 use forebay_config::WorkerConfig;
 use forebay_fleet::worker::WorkerState;
@@ -30,14 +30,8 @@ impl Control {
     }
 
     fn read_again(&mut self) -> Result<Reloaded, ReloadRefused> {
-        let Parts { reloader, tls, admin_rules, .. } = &mut self.setup;
-        let config = &mut self.env.config;
-        let reloader = reloader.as_mut();
-        let tls = tls.server.as_mut();
-        let mut done = lifecycle::reload(reloader, config, &mut self.fleet, tls)?;
-        for key in admin_rules.read_again(config) {
-            done.changes.also_applied(key);
-        }
+        let mut done = self.lifecycle.read_config(&mut self.env.config)?;
+        self.fleet.set_config(Arc::clone(&self.env.config));
         let tells_of_tls = done.changes.applied.iter().any(|key| key.contains("tls"));
         if self.renew_connectors() && !tells_of_tls {
             done.changes.also_applied(UPSTREAM_TLS);
@@ -50,7 +44,6 @@ impl Control {
 
     /// Reads the files of TLS to workers again; true if there is another one.
     fn renew_connectors(&mut self) -> bool {
-        let Parts { tls, .. } = &mut self.setup;
         let config = &self.env.config;
         let is_configured = |url: &str| config.workers.iter().any(|worker| worker.url == url);
         // One that leaves may have lost its own files.
@@ -65,11 +58,11 @@ impl Control {
                 return false;
             }
         };
-        let is_new = tls.take_connectors(read);
-        self.fleet.set_connectors(&tls.connectors);
+        let is_new = take_connectors(&mut self.setup.connectors, read);
+        self.fleet.set_connectors(&self.setup.connectors);
         let clients = self.probes.clients();
         clients.forget(|authority| self.fleet.knows(authority));
-        if let Err(error) = clients.renew(config, &workers, &tls.connectors) {
+        if let Err(error) = clients.renew(config, &workers, &self.setup.connectors) {
             error!(%error, "workers are asked about themselves as before");
         }
         is_new
@@ -78,7 +71,7 @@ impl Control {
     /// Starts again what goes by one of these keys. Shards get theirs with the fleet.
     fn go_by(&mut self, changed: &[String]) {
         let config = Arc::clone(&self.env.config);
-        let any = |of: &[&str]| changed.iter().any(|key| of.iter().any(|of| key.starts_with(of)));
+        let any = |prefixes: &[&str]| ChangedKeys(changed).any(prefixes);
         if any(&OF_PROBES) {
             let fleet = &self.fleet;
             let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
@@ -97,20 +90,6 @@ impl Control {
             self.feeds.set_kv(&config.kv);
             self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
         }
-        let is_outdated = |source: &TokenKeysSource| source.is_outdated(&config);
-        if any(&["jwt."]) || self.token_keys.as_ref().is_some_and(is_outdated) {
-            self.follow_token_keys(!any(&["jwt.jwks"]));
-        }
-    }
-
-    fn follow_token_keys(&mut self, is_same_place: bool) {
-        match TokenKeysSource::start(&self.env.config) {
-            Ok(source) => {
-                let rules = source.as_ref().map(TokenKeysSource::rules);
-                self.fleet.set_token_rules(rules, is_same_place);
-                self.token_keys = source;
-            }
-            Err(error) => error!("`jwt.jwks`: {error}; tokens are checked as before"),
-        }
+        self.lifecycle.follow_token_keys(&config, &ChangedKeys(changed));
     }
 }

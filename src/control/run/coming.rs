@@ -2,10 +2,10 @@
 
 use super::super::fleet::NoPlace;
 use super::super::membership::{SourceNews, WorkerList};
-use super::{Control, Parts};
+use super::Control;
 use forebay_admin::{AddRefused, AddWorkerRequest, StreamsStay, WorkerDrain};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::{KnownConnectors, Reloader, WorkerChanges, WorkerConfig, WorkerUrl};
+use forebay_config::{KnownConnectors, WorkerChanges, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::{RankLoad, WorkerState};
 use serde_json::Value;
 use tracing::{error, info, warn};
@@ -40,21 +40,21 @@ impl Control {
         worker: &WorkerConfig,
         known: &mut KnownConnectors,
     ) -> Result<WorkerIndex, NoPlace> {
-        let Parts { tls, .. } = &mut self.setup;
+        let connectors = &mut self.setup.connectors;
         let config = &self.env.config;
         let authority =
             WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
         let is_same = |one: &WorkerConfig| one.url == worker.url && one.tls == worker.tls;
         let is_configured = config.workers.iter().any(is_same);
-        let connector = match tls.connectors.get(&authority) {
+        let connector = match connectors.get(&authority) {
             Some(known) if is_configured => Some(known.clone()),
             _ => config.connector(worker, known).map_err(NoPlace::Tls)?,
         };
         let place = self.fleet.add(config, worker, connector.clone())?;
         if let Some(connector) = connector {
-            tls.connectors.insert(authority, connector);
+            connectors.insert(authority, connector);
             let workers = std::slice::from_ref(worker);
-            if let Err(error) = self.probes.clients().renew(config, workers, &tls.connectors) {
+            if let Err(error) = self.probes.clients().renew(config, workers, connectors) {
                 error!(%error, url = worker.url, "not asked over TLS: mend `upstream_tls`, reload");
             }
         }
@@ -152,8 +152,7 @@ impl Control {
         }
         let held_back = self.sources.take_held_back();
         for url in held_back.iter().chain(&changes.joined) {
-            let running = self.setup.reloader.as_ref().map(Reloader::running);
-            let mut workers = running.into_iter().flat_map(|running| &running.workers);
+            let mut workers = self.env.config.workers.iter();
             let Some(worker) = workers.find(|worker| worker.url == *url).cloned() else { continue };
             match self.add(&worker, &mut KnownConnectors::new()) {
                 Ok(_) => info!(url, "added by the configuration"),
@@ -167,8 +166,7 @@ impl Control {
                         ?reason,
                         "not added: its address or its name is in use; reload again once it is free"
                     );
-                    let reloader = self.setup.reloader.as_mut();
-                    reloader.into_iter().for_each(|reloader| reloader.did_not_join(url));
+                    self.lifecycle.mark_not_joined(std::slice::from_ref(url));
                 }
             }
         }

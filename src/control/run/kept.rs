@@ -35,7 +35,7 @@ impl Control {
 
     /// Takes the names that the workers listed in the process before.
     fn recall_models(&mut self) {
-        let handed = self.handover.take_models();
+        let handed = self.lifecycle.take_models();
         let index = &self.env.config.index;
         let (memory, remembered) = ModelMemory::open(handed, index.snapshot.as_deref());
         self.snapshots.models = memory;
@@ -94,7 +94,7 @@ impl Control {
     pub(super) fn keep_workers(&mut self) {
         let generation = self.snapshot.generation;
         let now = self.env.clock.now();
-        let handed_over = self.is_handed_over();
+        let handed_over = self.lifecycle.is_handed_over();
         let state = self.setup.workers_state.as_mut();
         if !handed_over && state.is_some_and(|state| state.is_due(generation, now)) {
             let orders = self.orders();
@@ -106,18 +106,16 @@ impl Control {
 
     /// The same for the names that workers listed.
     pub(super) fn keep_models(&mut self) {
-        if !self.is_handed_over() && self.snapshots.models.is_due(self.snapshot.generation) {
+        if !self.lifecycle.is_handed_over()
+            && self.snapshots.models.is_due(self.snapshot.generation)
+        {
             self.snapshots.models.keep(&self.fleet.remembered());
         }
     }
 
-    fn is_handed_over(&self) -> bool {
-        self.drain.is_some_and(|drain| drain.is_handed_over())
-    }
-
     /// Confirms that the file has what was changed before, if there is a file.
     pub(super) fn confirm_kept(&mut self, answer: Confirmation) {
-        if self.is_handed_over() {
+        if self.lifecycle.is_handed_over() {
             let _ = answer.send(Err("another process serves from now on".to_owned()));
             return;
         }

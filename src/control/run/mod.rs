@@ -5,7 +5,6 @@ mod adapters;
 mod anew;
 mod answering;
 mod coming;
-mod doors;
 mod ending;
 mod engine_calls;
 mod kept;
@@ -18,12 +17,9 @@ use super::error::ControlError;
 use super::feeds::{FeedSetup, Feeds};
 use super::feeds::{SnapshotSetup, Snapshots};
 use super::fleet::{Fleet, ListNews, SharedEngine};
-use super::lifecycle::AdminRules;
-use super::lifecycle::Drain;
-use super::lifecycle::Handover;
-use super::lifecycle::Systemd;
-use super::lifecycle::Watchdog;
-use super::lifecycle::{StopOrder, StopSignal};
+use super::lifecycle::{
+    AdminRules, FrontDoor, Handover, Lifecycle, LifecycleStep, StopOrder, StopSignal,
+};
 use super::membership;
 use super::membership::Probes;
 use super::membership::WorkersState;
@@ -31,18 +27,16 @@ use super::membership::{WorkerList, WorkerLists};
 use super::ports::Ports;
 use super::reports::{EjectionEvent, ReportSources, Reports};
 use super::setup::ControlSetup;
-use super::shown::TokenKeysSource;
 use super::shown::Warming;
-use super::tls::TlsSetup;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
     Explaining, FleetView, LiveFeed, NotesReader, Question, RecordFigures, ScrapeSources,
     ShardsView, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::{Policy, Reloader};
+use forebay_config::{Connectors, Policy};
 use forebay_discovery::{Listing, LoadTasks, ProbeNotice, WorkerClients};
-use forebay_fleet::account::{ShardPhase, StageHistograms};
+use forebay_fleet::account::StageHistograms;
 use forebay_fleet::worker::{FleetSnapshot, LoadReport};
 use forebay_handover::HostCall;
 use forebay_kv_events::FeedNotice;
@@ -87,6 +81,7 @@ struct Control {
     env: Environment,
     setup: Parts,
     reports: Reports,
+    lifecycle: Lifecycle,
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
@@ -102,21 +97,11 @@ struct Control {
     warming: Warming,
     /// Workers whose state is not known yet; empty once the shards have their first fleet.
     unheard: HashSet<WorkerIndex>,
-    drain: Option<Drain>,
-    handover: Handover,
-    watchdog: Watchdog,
-    systemd: Systemd,
-    /// Where keys of tokens come from, if clients may show tokens.
-    token_keys: Option<TokenKeysSource>,
-    /// Why the process has to end.
-    fault: Option<ControlError>,
 }
 
 /// The parts of the setup that stay as they are.
 struct Parts {
-    reloader: Option<Reloader>,
-    tls: TlsSetup,
-    admin_rules: AdminRules,
+    connectors: Connectors,
     workers_state: Option<WorkersState>,
 }
 
@@ -137,7 +122,8 @@ impl Control {
         let (feed_notices, fed) = mpsc::channel(NOTICES_MAX);
         let (sources, listed) = WorkerLists::start(&config);
         let mut fleet = Fleet::new(&config, seed);
-        let token_keys = Self::set_doors(&mut fleet, &config, setup.api_keys, &tls)?;
+        fleet.set_connectors(&tls.connectors);
+        let front = FrontDoor::open(&config, setup.api_keys, tls.server)?;
         let ports = Rc::new(Ports::new(end));
         let kept = SnapshotSetup {
             config: &config.index,
@@ -169,7 +155,8 @@ impl Control {
                 index,
                 ports,
             },
-            setup: Parts { reloader, tls, admin_rules, workers_state },
+            setup: Parts { connectors: tls.connectors, workers_state },
+            lifecycle: Lifecycle::new(handover, reloader, admin_rules, front),
             reports: Reports::default(),
             fleet,
             snapshot: Arc::default(),
@@ -184,12 +171,6 @@ impl Control {
             probes,
             sources,
             warming: Warming::default(),
-            drain: None,
-            handover,
-            watchdog: Watchdog::default(),
-            systemd: Systemd::of_environment(),
-            token_keys,
-            fault: None,
         };
         control.bring_back(&orders.unwrap_or_default());
         control.turn(Inboxes { probed, fed, asked, called, listed }, stop).await;
@@ -198,7 +179,7 @@ impl Control {
 
     /// Until the shards have drained.
     async fn turn(&mut self, mut inboxes: Inboxes, mut stop: StopSignal) {
-        self.tell_ready();
+        self.lifecycle.report_ready();
         let mut tick = tokio::time::interval(TICK);
         let kept = self.setup.workers_state.as_ref().map(WorkersState::ended).unwrap_or_default();
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -230,20 +211,9 @@ impl Control {
                     self.keep_models();
                     self.tick_reports(now);
                     self.warm_up(now);
-                    self.renew_token_keys();
-                    self.take_over();
-                    self.handover.wait_for_next();
-                    self.handover.reopen();
                     self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
-                    self.systemd.tick(now);
                     forebay_heap::give_back();
-                    self.watchdog.observe(now, &self.env.ports.beats());
-                    let patience = self.env.config.timeouts.stall_abort;
-                    if let Some(shard) = self.watchdog.lost(patience) {
-                        self.fault = Some(ControlError::ShardStalled { shard, patience });
-                        return;
-                    }
-                    if self.drained() {
+                    if self.tick_lifecycle(now).ends {
                         return;
                     }
                 }
@@ -341,6 +311,7 @@ impl Control {
         let mut fleet = self.fleet.snapshot();
         self.fleet.take_shared_engines().iter().for_each(say_shared_engine);
         self.warming.limit(&mut fleet);
+        self.lifecycle.front().equip(&mut fleet);
         fleet.serving.notes = self.reports.note_sink();
         self.live.changed(&self.snapshot, self.env.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
@@ -351,7 +322,7 @@ impl Control {
         }
         // Shards listen from their first fleet on; one with all workers in it spares the first
         // clients a 503.
-        let is_waiting = self.token_keys.as_ref().is_some_and(TokenKeysSource::is_waiting);
+        let is_waiting = self.lifecycle.front().is_waiting();
         if self.unheard.is_empty() && !is_waiting && !self.sources.are_awaited() {
             self.env.ports.publish(&self.snapshot);
         }
@@ -393,7 +364,7 @@ impl Control {
             shards: &ShardsView {
                 counters: &counters,
                 histograms: &self.histograms,
-                stalled: self.watchdog.are_stalled().collect(),
+                stalled: self.lifecycle.stalled_shards(),
             },
             index: &self.env.index,
             snapshots: self.snapshots.figures(),
@@ -403,6 +374,18 @@ impl Control {
                 spans: self.reports.span_figures(),
             },
         })
+    }
+
+    fn tick_lifecycle(&mut self, now: NanosSinceStart) -> LifecycleStep {
+        let is_restoring = self.snapshots.restoring().is_some();
+        let step = self.lifecycle.tick(&self.env, is_restoring, now);
+        if step.publishes {
+            self.publish();
+        }
+        if step.drains {
+            self.drain_replicas();
+        }
+        step
     }
 
     fn tick_reports(&mut self, now: NanosSinceStart) {
@@ -439,20 +422,7 @@ impl Control {
 
     /// Empty when requests can be served, else the reasons why not.
     fn readiness(&self) -> Vec<String> {
-        let mut reasons = Vec::new();
-        if self.drain.is_some() {
-            reasons.push("draining".to_owned());
-        }
-        let phases = self.env.ports.phases();
-        let listening = phases.iter().filter(|phase| **phase == ShardPhase::Listening).count();
-        if listening < phases.len() {
-            reasons.push(format!("{listening} of {} shards listen", phases.len()));
-        }
-        let ended = phases.iter().filter(|phase| **phase == ShardPhase::Ended).count();
-        if ended > 0 && self.fault.is_some() {
-            reasons.push(format!("{ended} ended by a fault: the process ends after the drain"));
-        }
-        reasons.extend(self.watchdog.reasons());
+        let mut reasons = self.lifecycle.reasons(&self.env.ports);
         reasons.extend(self.snapshots.restoring());
         if !self.snapshot.can_serve() {
             reasons.push(forebay_admin::why_not(&self.snapshot));

@@ -24,7 +24,7 @@ const FILE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The keys of `jwt.jwks`, as they come.
 #[derive(Debug)]
-pub(in crate::control) struct TokenKeysSource {
+pub(super) struct TokenKeysSource {
     rules: TokenRules,
     news: Rc<KeyNews>,
     /// How TLS to the server of the URL begins.
@@ -54,7 +54,7 @@ impl TokenKeysSource {
     ///
     /// # Errors
     /// No connection to the server of the URL can ever be made.
-    pub(in crate::control) fn start(config: &Config) -> Result<Option<Self>, ControlError> {
+    pub(super) fn start(config: &Config) -> Result<Option<Self>, ControlError> {
         let Some(place) = &config.jwt.jwks else { return Ok(None) };
         let news = Rc::new(KeyNews::default());
         let of_task = Rc::clone(&news);
@@ -75,7 +75,7 @@ impl TokenKeysSource {
     }
 
     /// True if the authorities that sign the certificate of the URL's server are other ones now.
-    pub(in crate::control) fn is_outdated(&self, config: &Config) -> bool {
+    pub(super) fn is_outdated(&self, config: &Config) -> bool {
         let Some(Ok(url)) = config.jwt.jwks.as_deref().and_then(JwksUrl::parse) else {
             return false;
         };
@@ -84,32 +84,32 @@ impl TokenKeysSource {
     }
 
     /// Checks tokens by these keys.
-    pub(in crate::control) fn verifier(&self, keys: TokenKeys) -> TokenVerifier {
+    pub(super) fn verifier(&self, keys: TokenKeys) -> TokenVerifier {
         TokenVerifier::new(self.rules.clone(), keys)
     }
 
     /// What was read since the last call.
-    pub(in crate::control) fn take(&self) -> Option<TokenKeys> {
+    pub(super) fn take(&self) -> Option<TokenKeys> {
         self.news.fresh.take()
     }
 
     /// What tokens have to say.
-    pub(in crate::control) fn rules(&self) -> TokenRules {
+    pub(super) fn rules(&self) -> TokenRules {
         self.rules.clone()
     }
 
     /// Asks for another look at the URL.
-    pub(in crate::control) fn ask(&self) {
+    pub(super) fn ask(&self) {
         self.news.wanted.notify_one();
     }
 
     /// Does the first fleet have to wait? Valid tokens would be refused.
-    pub(in crate::control) const fn is_waiting(&self) -> bool {
+    pub(super) const fn is_waiting(&self) -> bool {
         self.is_waiting
     }
 
     /// True if the wait ends now: the first attempt has ended, or it takes too long.
-    pub(in crate::control) fn stop_waiting(&mut self, is_late: bool) -> bool {
+    pub(super) fn stop_waiting(&mut self, is_late: bool) -> bool {
         let ends = self.is_waiting && (is_late || self.news.has_tried.get());
         self.is_waiting &= !ends;
         ends
