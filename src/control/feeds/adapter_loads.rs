@@ -1,61 +1,93 @@
-//! The calls by which workers load adapters, beside the loop.
+//! Calls that load adapters into engines. Each call is a task beside the loop, in its turn among
+//! all calls of engines.
 
+use super::super::environment::Environment;
+use super::super::fleet::{EngineAccess, Fleet};
 use super::adapters::{AdapterLoad, Adapters};
-use forebay_base::WorkerIndex;
-use forebay_discovery::WorkerClients;
-use std::rc::Rc;
+use super::engine_calls::EngineCalls;
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_fleet::worker::FleetSnapshot;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tracing::{error, info};
 
 /// Of an engine's answer, for the log and for clients.
 const ANSWER_BYTES_MAX: usize = 512;
 
-/// What is wanted, and the workers that were asked.
+/// Wanted adapters, and the calls under way.
 #[derive(Default)]
-pub(in crate::control) struct AdapterLoads {
-    pub(in crate::control) wanted: Adapters,
-    asked: JoinSet<LoadOutcome>,
+pub(super) struct AdapterLoads {
+    wanted: Adapters,
+    calls: JoinSet<LoadOutcome>,
 }
 
-/// What a worker made of a call.
-pub(in crate::control) struct LoadOutcome {
-    pub(in crate::control) adapter: Arc<str>,
-    pub(in crate::control) worker: WorkerIndex,
-    pub(in crate::control) said: Result<(), String>,
+/// Answer of an engine, or its fault.
+struct LoadOutcome {
+    adapter: Arc<str>,
+    worker: WorkerIndex,
+    result: Result<(), String>,
 }
 
 impl AdapterLoads {
-    /// Asks a worker, in its turn among all calls of engines.
-    pub(in crate::control) fn ask(
+    /// Takes requests of shards and answers of engines, and begins the calls that are due. Returns
+    /// workers that are to be described again: their next description may have the adapter.
+    pub(super) fn tick(
         &mut self,
-        load: AdapterLoad,
-        asked_as: Option<(String, Option<String>)>,
-        clients: WorkerClients,
-        turns: Rc<Semaphore>,
-    ) {
+        env: &Environment,
+        fleet: &Fleet,
+        published: &FleetSnapshot,
+        engines: &EngineCalls,
+        now: NanosSinceStart,
+    ) -> Vec<WorkerIndex> {
+        while let Some(ask) = env.ports.next_adapter_ask() {
+            self.wanted.add_request(ask);
+        }
+        while let Some(outcome) = self.calls.try_join_next() {
+            outcome.into_iter().for_each(|outcome| self.take_outcome(fleet, outcome, now));
+        }
+        let unlisted = self.wanted.unlisted(now);
+        for load in self.wanted.due(&env.config, published, &env.board, now) {
+            let access = fleet.engine_access(load.worker);
+            self.begin(load, access, engines);
+        }
+        unlisted
+    }
+
+    fn take_outcome(&mut self, fleet: &Fleet, outcome: LoadOutcome, now: NanosSinceStart) {
+        let LoadOutcome { adapter, worker, result } = outcome;
+        let name = fleet.name(worker).unwrap_or_default();
+        match &result {
+            Ok(()) => info!(worker = &*name, adapter = &*adapter, "loaded for a client"),
+            Err(fault) => error!(
+                worker = &*name,
+                adapter = &*adapter,
+                "not loaded: {fault}; see `path` of its [[adapter]], and the engine's log"
+            ),
+        }
+        let result = result.map_err(|fault| format!("{name}: {fault}"));
+        self.wanted.take_result(&adapter, worker, result, now);
+    }
+
+    fn begin(&mut self, load: AdapterLoad, access: Option<EngineAccess>, engines: &EngineCalls) {
         let AdapterLoad { adapter, worker, target, body } = load;
-        self.asked.spawn_local(async move {
+        let clients = engines.clients().clone();
+        let turns = engines.engine_turns();
+        self.calls.spawn_local(async move {
             let _turn = turns.acquire().await;
-            let said = match asked_as {
+            let result = match access {
                 None => Err("it is gone".to_owned()),
-                Some((authority, api_key)) => {
+                Some(EngineAccess { authority, api_key }) => {
                     let body = Some(body.into());
-                    let said = clients.hand(&authority, api_key, target, body, ANSWER_BYTES_MAX);
-                    said.await.and_then(|(status, text, _)| match status {
+                    let answer = clients.hand(&authority, api_key, target, body, ANSWER_BYTES_MAX);
+                    answer.await.and_then(|(status, text, _)| match status {
                         200..300 => Ok(()),
-                        // Both engines say so of one that they have.
+                        // Both engines answer so for an adapter that they have.
                         400 if text.contains("already") && text.contains("loaded") => Ok(()),
                         _ => Err(format!("it answered {status}: {text}")),
                     })
                 }
             };
-            LoadOutcome { adapter, worker, said }
+            LoadOutcome { adapter, worker, result }
         });
-    }
-
-    /// The next answer, if one has come.
-    pub(in crate::control) fn next_answer(&mut self) -> Option<LoadOutcome> {
-        self.asked.try_join_next()?.ok()
     }
 }

@@ -17,7 +17,7 @@ const DESCRIBE_PERIOD: Duration = Duration::from_secs(1);
 
 /// All adapters that somebody has asked for.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Adapters {
+pub(super) struct Adapters {
     wanted: BTreeMap<Arc<str>, WantedAdapter>,
     /// Of the fleet that was looked at last.
     generation: u64,
@@ -53,11 +53,11 @@ enum LoadState {
 
 /// A worker that is to load an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct AdapterLoad {
-    pub(in crate::control) adapter: Arc<str>,
-    pub(in crate::control) worker: WorkerIndex,
-    pub(in crate::control) target: &'static str,
-    pub(in crate::control) body: String,
+pub(super) struct AdapterLoad {
+    pub(super) adapter: Arc<str>,
+    pub(super) worker: WorkerIndex,
+    pub(super) target: &'static str,
+    pub(super) body: String,
 }
 
 /// A worker that could have the adapter.
@@ -74,7 +74,7 @@ struct AdapterHost {
 
 impl Adapters {
     /// Requests wait for an adapter.
-    pub(in crate::control) fn asked(&mut self, ask: AdapterAsk) {
+    pub(super) fn add_request(&mut self, ask: AdapterAsk) {
         let wanted = self.wanted.entry(ask.name).or_default();
         wanted.waiting.push(ask.refused);
         wanted.is_kept = true;
@@ -82,15 +82,15 @@ impl Adapters {
     }
 
     /// A worker has answered.
-    pub(in crate::control) fn answered(
+    pub(super) fn take_result(
         &mut self,
         adapter: &str,
         worker: WorkerIndex,
-        said: Result<(), String>,
+        result: Result<(), String>,
         now: NanosSinceStart,
     ) {
         let Some(wanted) = self.wanted.get_mut(adapter) else { return };
-        let state = match said {
+        let state = match result {
             Ok(()) => LoadState::Loaded { at: now },
             Err(fault) => LoadState::Refused { at: now, fault },
         };
@@ -99,7 +99,7 @@ impl Adapters {
     }
 
     /// Workers to describe again now: they have loaded an adapter that they did not list so far.
-    pub(in crate::control) fn unlisted(&mut self, now: NanosSinceStart) -> Vec<WorkerIndex> {
+    pub(super) fn unlisted(&mut self, now: NanosSinceStart) -> Vec<WorkerIndex> {
         if now < self.describe_at {
             return Vec::new();
         }
@@ -110,7 +110,7 @@ impl Adapters {
     }
 
     /// Workers to ask now.
-    pub(in crate::control) fn due(
+    pub(super) fn due(
         &mut self,
         config: &Config,
         fleet: &FleetSnapshot,
@@ -318,7 +318,7 @@ mod tests {
         fn ask(&mut self) -> AdapterRefused {
             let refused = AdapterRefused::default();
             let ask = AdapterAsk { name: "a".into(), refused: refused.clone() };
-            self.adapters.asked(ask);
+            self.adapters.add_request(ask);
             refused
         }
 
@@ -329,7 +329,7 @@ mod tests {
 
         fn answer(&mut self, worker: u16, said: Result<(), &str>, now: NanosSinceStart) {
             let said = said.map_err(str::to_owned);
-            self.adapters.answered("a", WorkerIndex(worker), said, now);
+            self.adapters.take_result("a", WorkerIndex(worker), said, now);
         }
 
         /// These ranks list that adapter from now on.

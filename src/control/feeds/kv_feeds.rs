@@ -30,12 +30,12 @@ const RANK_BLOCKS_MIN: usize = 4_096;
 const BUDGET_RANKS_MIN: usize = 8;
 
 /// All feeds.
-pub(in crate::control) struct Feeds {
+pub(super) struct KvFeeds {
     ports: Rc<Ports>,
-    setup: FeedSetup,
+    setup: KvFeedSetup,
     counters: Rc<FeedCounters>,
     running: HashMap<RankIndex, Running>,
-    /// Feeds that are taking their blocks out of the index.
+    /// KvFeeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
     /// What the ranks held before a restart.
     loading: Option<Rc<Loading>>,
@@ -45,7 +45,7 @@ pub(in crate::control) struct Feeds {
 }
 
 /// What every feed is started with.
-pub(in crate::control) struct FeedSetup {
+pub(super) struct KvFeedSetup {
     notices: mpsc::Sender<FeedNotice>,
     seed: KeySeed,
     /// Shared by all ranks.
@@ -54,8 +54,8 @@ pub(in crate::control) struct FeedSetup {
     timers: FeedTimers,
 }
 
-impl FeedSetup {
-    pub(in crate::control) fn new(
+impl KvFeedSetup {
+    pub(super) fn new(
         config: &Config,
         seed: KeySeed,
         numbers: Rc<GivenNumbers>,
@@ -94,13 +94,9 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-impl Feeds {
+impl KvFeeds {
     /// No feed runs yet.
-    pub(in crate::control) fn new(
-        setup: FeedSetup,
-        ports: &Rc<Ports>,
-        snapshots: &Snapshots,
-    ) -> Self {
+    pub(super) fn new(setup: KvFeedSetup, ports: &Rc<Ports>, snapshots: &Snapshots) -> Self {
         Self {
             ports: Rc::clone(ports),
             setup,
@@ -114,7 +110,7 @@ impl Feeds {
     }
 
     /// Counts these tiers from now on. Until [`Self::adjust`], no feed runs if they are others.
-    pub(in crate::control) fn set_kv(&mut self, kv: &KvConfig) {
+    pub(super) fn set_kv(&mut self, kv: &KvConfig) {
         let tiers = Tiers::new(kv, Rc::clone(&self.setup.tiers.numbers));
         let before = std::mem::replace(&mut self.setup.tiers, tiers);
         let now = &self.setup.tiers;
@@ -130,18 +126,18 @@ impl Feeds {
     }
 
     /// What the feeds have counted.
-    pub(in crate::control) fn counters(&self) -> &FeedCounters {
+    pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters
     }
 
     /// What the feeds count, and what each of them is doing.
-    pub(in crate::control) fn view(&self) -> FeedsView<'_> {
+    pub(super) fn view(&self) -> FeedsView<'_> {
         let statuses = self.running.iter().map(|(rank, feed)| (*rank, &*feed.status)).collect();
         FeedsView { counters: &self.counters, statuses, pools: self.pools.views() }
     }
 
     /// The ranks that a snapshot can be taken of.
-    pub(in crate::control) fn copyable(&self) -> Vec<Copyable> {
+    pub(super) fn copyable(&self) -> Vec<Copyable> {
         let of_rank = |feed: &Running| {
             let text = feed.plan.text.as_ref()?;
             Some(Copyable {
@@ -154,7 +150,7 @@ impl Feeds {
     }
 
     /// Makes the feeds be as planned.
-    pub(in crate::control) fn adjust(&mut self, plans: Vec<FeedPlan>, rank_count: usize) {
+    pub(super) fn adjust(&mut self, plans: Vec<FeedPlan>, rank_count: usize) {
         self.ending.retain(|_, task| !task.is_finished());
         let mut plans: HashMap<RankIndex, FeedPlan> =
             plans.into_iter().map(|plan| (plan.rank, plan)).collect();

@@ -19,7 +19,7 @@ const PLACES_MAX: usize = 2 * KV_POOLS_MAX;
 /// All that are, each at the place that gives it its number. The places of those that have ended
 /// are free.
 #[derive(Default)]
-pub(in crate::control) struct KvPools {
+pub(super) struct KvPools {
     known: Vec<KnownPool>,
     /// It was said that there is no room for one more.
     refused: bool,
@@ -54,18 +54,18 @@ impl KnownPool {
 }
 
 /// What a rank's pool has to be.
-pub(in crate::control) struct PoolWanted<'a> {
-    pub(in crate::control) name: &'a Arc<str>,
-    pub(in crate::control) naming: Naming<Arc<Vocabulary>>,
-    pub(in crate::control) entries_max: usize,
+pub(super) struct PoolWanted<'a> {
+    pub(super) name: &'a Arc<str>,
+    pub(super) naming: Naming<Arc<Vocabulary>>,
+    pub(super) entries_max: usize,
     /// How long a store is believed: `kv.tier_ttl`.
-    pub(in crate::control) ttl: Duration,
+    pub(super) ttl: Duration,
 }
 
 impl KvPools {
     /// The pool of that name and model; another text begins another one. `keep` gets a new pool and
     /// keeps it for as long as ranks share it. `None` where there are too many.
-    pub(in crate::control) fn of(
+    pub(super) fn of(
         &mut self,
         wanted: PoolWanted<'_>,
         numbers: &GivenNumbers,
@@ -111,12 +111,12 @@ impl KvPools {
     }
 
     /// Ranks that come share none of them: from now on their events are not followed.
-    pub(in crate::control) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.known.iter_mut().for_each(|known| known.is_over = true);
     }
 
     /// What each of them holds.
-    pub(in crate::control) fn views(&self) -> Vec<KvPoolView<'_>> {
+    pub(super) fn views(&self) -> Vec<KvPoolView<'_>> {
         self.known.iter().filter_map(KnownPool::view).collect()
     }
 

@@ -1,12 +1,185 @@
-//! Owner of the KV-event feeds.
+//! Owner of the connections to engines beside the probes: KV-event feeds with their snapshots, load
+//! reports, adapter loads, and calls of engines. Runs on the control plane's thread; the loop calls
+//! [`Feeds::tick`] ten times a second. Reads the fleet, and changes no fleet: answers of engines
+//! are in the value that the tick returns.
 
 mod adapter_loads;
 mod adapters;
+mod engine_calls;
 mod kv_feeds;
 mod kv_pools;
 mod snapshots;
 
-pub(super) use adapter_loads::{AdapterLoads, LoadOutcome};
-pub(super) use kv_feeds::{FeedSetup, Feeds};
+pub(super) use engine_calls::{OrderResult, SleepOrder};
 pub use snapshots::refuse_snapshot;
-pub(super) use snapshots::{Setup as SnapshotSetup, Snapshots, answer};
+
+use self::adapter_loads::AdapterLoads;
+use self::engine_calls::EngineCalls;
+use self::kv_feeds::{KvFeedSetup, KvFeeds};
+use self::snapshots::{SnapshotSetup, Snapshots};
+use super::environment::{ChangedKeys, Environment};
+use super::fleet::{Fleet, GivenNumbers};
+use forebay_admin::{CallAnswer, EngineCall, EngineCallRefused, FeedsView, SnapshotFigures};
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_config::Config;
+use forebay_discovery::{LoadTasks, WorkerClients};
+use forebay_fleet::worker::{FleetSnapshot, LoadReport};
+use forebay_index::KeySeed;
+use forebay_kv_events::{FeedNotice, FeedTimers};
+use forebay_load::{LoadReporter, ReportSource};
+use forebay_snapshot::SnapshotFile;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use tokio::sync::{mpsc, oneshot};
+
+/// Feeds and calls of all engines.
+pub(super) struct Feeds {
+    kv: KvFeeds,
+    snapshots: Snapshots,
+    loads: LoadTasks,
+    reporter: Rc<LoadReporter>,
+    engines: EngineCalls,
+    adapters: AdapterLoads,
+}
+
+/// Parts of the process that the feeds start with.
+pub(super) struct FeedsSetup {
+    pub(super) seed: KeySeed,
+    pub(super) numbers: Rc<GivenNumbers>,
+    pub(super) timers: FeedTimers,
+    pub(super) notices: mpsc::Sender<FeedNotice>,
+    /// Last snapshot of the index.
+    pub(super) snapshot: Option<SnapshotFile>,
+    /// Another process may take over, and ask for a copy of the index.
+    pub(super) can_hand_over: bool,
+    pub(super) clients: WorkerClients,
+}
+
+/// Work for the owner of the workers after a tick of the feeds.
+#[must_use]
+#[derive(Debug, Default)]
+pub(super) struct FeedOutcome {
+    pub(super) order_results: Vec<OrderResult>,
+    /// Workers to probe now: they have loaded an adapter that their last description lacks.
+    pub(super) doubted: Vec<WorkerIndex>,
+}
+
+impl Feeds {
+    /// Begins to read the snapshot. No feed runs yet.
+    pub(super) fn start(env: &Environment, setup: FeedsSetup) -> Self {
+        let Environment { config, clock, board, ports, .. } = env;
+        let FeedsSetup { seed, numbers, timers, notices, clients, .. } = setup;
+        let snapshot_setup = SnapshotSetup {
+            config: &config.index,
+            clock: *clock,
+            seed,
+            shard_count: ports.shard_count(),
+            index: env.index.clone(),
+            can_hand_over: setup.can_hand_over,
+        };
+        let snapshots = Snapshots::start(&snapshot_setup, setup.snapshot);
+        let kv_setup = KvFeedSetup::new(config, seed, numbers, timers, notices);
+        let kv = KvFeeds::new(kv_setup, ports, &snapshots);
+        let to_shards = Rc::clone(ports);
+        let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
+        let load = config.load;
+        let reporter = Rc::new(LoadReporter::new(*clock, Arc::clone(board), load.age_max, post));
+        let of_tasks = Rc::clone(&reporter);
+        let timeout = config.health.timeout;
+        let loads = LoadTasks::new(of_tasks, *clock, clients.clone(), load, timeout);
+        let engines = EngineCalls::new(clients);
+        Self { kv, snapshots, loads, reporter, engines, adapters: AdapterLoads::default() }
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        env: &Environment,
+        fleet: &Fleet,
+        published: &FleetSnapshot,
+        now: NanosSinceStart,
+    ) -> FeedOutcome {
+        self.reporter.tick(fleet.rank_count());
+        let doubted = self.adapters.tick(env, fleet, published, &self.engines, now);
+        self.snapshots.tick(self.kv.counters(), || self.kv.copyable());
+        FeedOutcome { order_results: self.engines.take_results(), doubted }
+    }
+
+    /// Starts, replaces and ends KV-event feeds and load reports as the fleet plans.
+    pub(super) fn adjust(&mut self, fleet: &Fleet) {
+        self.kv.adjust(fleet.feed_plans(), fleet.rank_count());
+        self.loads.adjust(fleet.load_plans());
+    }
+
+    /// Learns the limits of the ranks of a new fleet, before shards get the fleet.
+    pub(super) fn learn_limits(&self, published: &FleetSnapshot) {
+        self.reporter.follow(published);
+    }
+
+    /// Applies the configuration that was read again.
+    pub(super) fn reconfigure(
+        &mut self,
+        config: &Config,
+        changed: &ChangedKeys<'_>,
+        fleet: &Fleet,
+    ) {
+        if changed.any(&["health.", "load.", "worker.", "upstream_tls"]) {
+            self.reporter.set_age_max(config.load.age_max);
+            self.loads.set_config(config.load, config.health.timeout);
+            self.loads.adjust(fleet.load_plans());
+        }
+        if changed.any(&["kv."]) {
+            self.kv.set_kv(&config.kv);
+            self.kv.adjust(fleet.feed_plans(), fleet.rank_count());
+        }
+    }
+
+    pub(super) fn send_order(&mut self, order: SleepOrder) {
+        self.engines.send_order(order);
+    }
+
+    /// Passes a call of the admin API on to engines.
+    pub(super) fn call_engines(
+        &self,
+        fleet: &Fleet,
+        call: &EngineCall,
+        answer: oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefused>>,
+    ) {
+        self.engines.call(fleet, call, answer);
+    }
+
+    pub(super) fn reporter(&self) -> &LoadReporter {
+        &self.reporter
+    }
+
+    /// Source of the worker's load reports.
+    pub(super) fn load_source(&self, worker: WorkerIndex) -> Option<ReportSource> {
+        self.loads.source(worker)
+    }
+
+    pub(super) fn view(&self) -> FeedsView<'_> {
+        self.kv.view()
+    }
+
+    /// `None` where no snapshots are written.
+    pub(super) fn snapshot_figures(&self) -> Option<SnapshotFigures> {
+        self.snapshots.figures()
+    }
+
+    /// Reason why the router is not ready, while ranks wait for their restored blocks.
+    pub(super) fn restoring(&self) -> Option<String> {
+        self.snapshots.restoring()
+    }
+
+    /// Sends a copy of the index to the next process.
+    pub(super) fn hand_over_index(&self, answer: SyncSender<Option<File>>) {
+        let copy = self.snapshots.copy(self.kv.copyable());
+        tokio::task::spawn_local(snapshots::answer(copy, answer));
+    }
+
+    /// Writes the last snapshot.
+    pub(super) async fn finish(&mut self) {
+        self.snapshots.finish(|| self.kv.copyable()).await;
+    }
+}

@@ -30,6 +30,7 @@ pub(super) use plans::FeedPlan;
 pub(super) use remembered_worker::RememberedWorker;
 pub(super) use same_engine::SharedEngine;
 pub(super) use shown::FoundWorker;
+pub(super) use sleeping::EngineAccess;
 pub(super) use tier_numbers::GivenNumbers;
 
 use configured::Configured;

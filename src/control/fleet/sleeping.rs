@@ -6,6 +6,14 @@ use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::worker::Dialect;
 
+/// Address and key for calls of an engine.
+#[derive(Debug)]
+pub(in crate::control) struct EngineAccess {
+    /// Address as `host:port`.
+    pub(in crate::control) authority: String,
+    pub(in crate::control) api_key: Option<String>,
+}
+
 impl KnownWorker {
     /// What the router first sees of it: an order to sleep may be older than the router. Later the
     /// router's own orders decide, since an answer may be older than they are.
@@ -121,12 +129,12 @@ impl Fleet {
         here.filter_map(|(place, _)| WorkerIndex::try_from_index(place))
     }
 
-    /// How an engine is asked: its `host:port` and its key.
-    pub(in crate::control) fn asked_as(
-        &self,
-        worker: WorkerIndex,
-    ) -> Option<(String, Option<String>)> {
+    /// Address and key for calls of the worker's engine.
+    pub(in crate::control) fn engine_access(&self, worker: WorkerIndex) -> Option<EngineAccess> {
         let shown = &self.workers.get(worker.index())?.shown;
-        Some((shown.authority.to_string(), shown.api_key.as_deref().map(str::to_owned)))
+        Some(EngineAccess {
+            authority: shown.authority.to_string(),
+            api_key: shown.api_key.as_deref().map(str::to_owned),
+        })
     }
 }

@@ -1,33 +1,19 @@
 //! Which probes run: one for each worker that is not gone.
 
-use super::super::feeds::AdapterLoads;
-use forebay_base::limits::{ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::{ModelTexts, Probe, ProbeNotice, Probing, SignsOfLife, WorkerClients};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 
-/// All probes, what more are made with, and what else engines are asked.
+/// Probes of all present workers.
 pub(in crate::control) struct Probes {
     probing: Probing,
     running: HashMap<WorkerIndex, RunningProbe>,
-    calls: JoinSet<CallOutcome>,
-    turns: CallTurns,
-    pub(in crate::control) adapters: AdapterLoads,
 }
-
-/// How many calls of the admin API may be under way, and how many engines asked for them.
-pub(in crate::control) struct CallTurns {
-    pub(in crate::control) calls: Arc<Semaphore>,
-    pub(in crate::control) engines: Rc<Semaphore>,
-}
-
-/// What an engine made of a call.
-pub(in crate::control) type CallOutcome = (WorkerIndex, Result<(), String>);
 
 struct RunningProbe {
     worker: WorkerConfig,
@@ -51,17 +37,7 @@ impl Probes {
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };
-        let turns = CallTurns {
-            calls: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
-            engines: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
-        };
-        let mut probes = Self {
-            probing,
-            running: HashMap::new(),
-            calls: JoinSet::new(),
-            turns,
-            adapters: AdapterLoads::default(),
-        };
+        let mut probes = Self { probing, running: HashMap::new() };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
             if let Some(index) = WorkerIndex::try_from_index(position) {
@@ -100,11 +76,6 @@ impl Probes {
         }
     }
 
-    /// Of calls that the admin API hands on.
-    pub(in crate::control) const fn turns(&self) -> &CallTurns {
-        &self.turns
-    }
-
     /// The ways to ask workers.
     pub(in crate::control) const fn clients(&self) -> &WorkerClients {
         &self.probing.clients
@@ -130,26 +101,6 @@ impl Probes {
     /// What a worker is probed by.
     pub(in crate::control) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
         self.running.get(&worker).map(|probe| &probe.worker)
-    }
-
-    /// Tells the engine of a worker, which is asked as `authority` with that key.
-    pub(in crate::control) fn call(
-        &mut self,
-        worker: WorkerIndex,
-        authority: String,
-        api_key: Option<String>,
-        path: &'static str,
-    ) {
-        let clients = self.probing.clients.clone();
-        self.calls.spawn_local(async move {
-            let said = clients.call(&authority, api_key, path).await;
-            (worker, said)
-        });
-    }
-
-    /// The next answer to a call, if one has come.
-    pub(in crate::control) fn next_answer(&mut self) -> Option<CallOutcome> {
-        self.calls.try_join_next()?.ok()
     }
 
     /// Tells a probe that its worker may not be what it was.

@@ -77,19 +77,11 @@ impl Control {
             let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
             self.probes.restart(&config, is_up);
         }
-        if any(&["health.", "load.", "worker.", UPSTREAM_TLS]) {
-            self.reporter.set_age_max(config.load.age_max);
-            self.loads.set_config(config.load, config.health.timeout);
-            self.loads.adjust(self.fleet.load_plans());
-        }
         if any(&["discovery.", UPSTREAM_TLS]) {
             let left = self.sources.look(&config);
             self.leave_with(&left, "the configuration");
         }
-        if any(&["kv."]) {
-            self.feeds.set_kv(&config.kv);
-            self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
-        }
+        self.feeds.reconfigure(&config, &ChangedKeys(changed), &self.fleet);
         self.lifecycle.follow_token_keys(&config, &ChangedKeys(changed));
     }
 }

@@ -29,7 +29,9 @@ impl Control {
             Question::SetSleeping(name, sleeps, answer) => {
                 let _ = answer.send(self.set_sleeping(&name, sleeps));
             }
-            Question::CallEngines(call, answer) => self.call_engines(&call, answer),
+            Question::CallEngines(call, answer) => {
+                self.feeds.call_engines(&self.fleet, &call, answer);
+            }
             Question::AddWorker(asked, answer) => {
                 let _ = answer.send(self.add_worker(&asked));
             }
@@ -78,7 +80,7 @@ impl Control {
             config: Arc::clone(&self.env.config),
             fleet: Arc::clone(&self.snapshot),
             board: Arc::clone(&self.env.board),
-            reports: self.reporter.reports().clone(),
+            reports: self.feeds.reporter().reports().clone(),
             index: self.env.index.clone(),
             counters: self.env.ports.counters(),
             now: self.env.clock.now(),

@@ -204,8 +204,7 @@ impl Control {
         self.change_workers(&WorkerChanges::default());
         self.unheard.remove(&worker);
         self.reports.forget(worker);
-        self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
-        self.loads.adjust(self.fleet.load_plans());
+        self.feeds.adjust(&self.fleet);
         self.publish();
     }
 }

@@ -2,7 +2,6 @@
 //! the next one, drains.
 
 use super::super::error::ControlError;
-use super::super::feeds;
 use super::super::membership;
 use super::Control;
 use forebay_handover::HostCall;
@@ -23,8 +22,7 @@ impl Control {
                 });
             }
             HostCall::Index(answer) => {
-                let copy = self.snapshots.copy(self.feeds.copyable());
-                tokio::task::spawn_local(feeds::answer(copy, answer));
+                self.feeds.hand_over_index(answer);
             }
             HostCall::Sockets(answer) => {
                 let _ = answer.send(self.lifecycle.give_sockets());
@@ -63,10 +61,10 @@ impl Control {
             replicas.leave().await;
         }
         self.keep_workers_at_last().await;
-        self.snapshots.models.written().await;
+        self.setup.models.written().await;
         self.reports.finish(&self.env, &self.snapshot).await;
         if !self.lifecycle.is_handed_over() {
-            self.snapshots.finish(|| self.feeds.copyable()).await;
+            self.feeds.finish().await;
         }
         self.lifecycle.result()
     }

@@ -38,7 +38,7 @@ impl Control {
         let handed = self.lifecycle.take_models();
         let index = &self.env.config.index;
         let (memory, remembered) = ModelMemory::open(handed, index.snapshot.as_deref());
-        self.snapshots.models = memory;
+        self.setup.models = memory;
         self.fleet.remember(remembered);
     }
 
@@ -106,10 +106,8 @@ impl Control {
 
     /// The same for the names that workers listed.
     pub(super) fn keep_models(&mut self) {
-        if !self.lifecycle.is_handed_over()
-            && self.snapshots.models.is_due(self.snapshot.generation)
-        {
-            self.snapshots.models.keep(&self.fleet.remembered());
+        if !self.lifecycle.is_handed_over() && self.setup.models.is_due(self.snapshot.generation) {
+            self.setup.models.keep(&self.fleet.remembered());
         }
     }
 

@@ -1,12 +1,10 @@
 //! The control plane's loop: the one owner of the fleet, the feeds and everything that the admin
 //! API shows. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
-mod adapters;
 mod anew;
 mod answering;
 mod coming;
 mod ending;
-mod engine_calls;
 mod kept;
 mod live;
 mod signs;
@@ -14,15 +12,14 @@ mod sleeping;
 
 use super::environment::{Environment, TICK};
 use super::error::ControlError;
-use super::feeds::{FeedSetup, Feeds};
-use super::feeds::{SnapshotSetup, Snapshots};
+use super::feeds::{Feeds, FeedsSetup};
 use super::fleet::{Fleet, ListNews, SharedEngine};
 use super::lifecycle::{
     AdminRules, FrontDoor, Handover, Lifecycle, LifecycleStep, StopOrder, StopSignal,
 };
 use super::membership;
-use super::membership::Probes;
 use super::membership::WorkersState;
+use super::membership::{ModelMemory, Probes};
 use super::membership::{WorkerList, WorkerLists};
 use super::ports::Ports;
 use super::reports::{EjectionEvent, ReportSources, Reports};
@@ -35,12 +32,11 @@ use forebay_admin::{
 };
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_config::{Connectors, Policy};
-use forebay_discovery::{Listing, LoadTasks, ProbeNotice, WorkerClients};
+use forebay_discovery::{Listing, ProbeNotice, WorkerClients};
 use forebay_fleet::account::StageHistograms;
-use forebay_fleet::worker::{FleetSnapshot, LoadReport};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_handover::HostCall;
 use forebay_kv_events::FeedNotice;
-use forebay_load::LoadReporter;
 use forebay_replicas::Replicas;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -85,9 +81,6 @@ struct Control {
     fleet: Fleet,
     snapshot: Arc<FleetSnapshot>,
     feeds: Feeds,
-    snapshots: Snapshots,
-    loads: LoadTasks,
-    reporter: Rc<LoadReporter>,
     replicas: Option<Rc<Replicas>>,
     histograms: StageHistograms,
     explaining: Explaining,
@@ -102,6 +95,7 @@ struct Control {
 /// The parts of the setup that stay as they are.
 struct Parts {
     connectors: Connectors,
+    models: ModelMemory,
     workers_state: Option<WorkersState>,
 }
 
@@ -125,45 +119,43 @@ impl Control {
         fleet.set_connectors(&tls.connectors);
         let front = FrontDoor::open(&config, setup.api_keys, tls.server)?;
         let ports = Rc::new(Ports::new(end));
-        let kept = SnapshotSetup {
-            config: &config.index,
-            clock,
-            seed,
-            shard_count: ports.shard_count(),
-            index: index.clone(),
-            can_hand_over: handover.can_hand_over(),
-        };
-        let snapshots = Snapshots::start(&kept, snapshot);
-        let feeds = FeedSetup::new(&config, seed, fleet.tier_numbers(), feed_timers, feed_notices);
-        let feeds = Feeds::new(feeds, &ports, &snapshots);
-        let to_shards = Rc::clone(&ports);
-        let post = Box::new(move |reports: &[LoadReport]| to_shards.report(reports));
-        let load = config.load;
-        let timeout = config.health.timeout;
-        let reporter = Rc::new(LoadReporter::new(clock, Arc::clone(&board), load.age_max, post));
-        let loads = LoadTasks::new(Rc::clone(&reporter), clock, clients, load, timeout);
         let replicas = Replicas::start(&config, clock, &board)?;
         let (workers_state, orders) =
             config.workers_state.as_deref().map(WorkersState::open).unzip();
+        let can_hand_over = handover.can_hand_over();
+        let env = Environment {
+            first_fleet_at: clock.now().plus(config.health.timeout),
+            config,
+            clock,
+            board,
+            index,
+            ports,
+        };
+        let feeds = FeedsSetup {
+            seed,
+            numbers: fleet.tier_numbers(),
+            timers: feed_timers,
+            notices: feed_notices,
+            snapshot,
+            can_hand_over,
+            clients,
+        };
+        let feeds = Feeds::start(&env, feeds);
         let mut control = Self {
-            unheard: (0..config.workers.len()).filter_map(WorkerIndex::try_from_index).collect(),
-            env: Environment {
-                first_fleet_at: clock.now().plus(config.health.timeout),
-                config,
-                clock,
-                board,
-                index,
-                ports,
+            unheard: (0..env.config.workers.len())
+                .filter_map(WorkerIndex::try_from_index)
+                .collect(),
+            env,
+            setup: Parts {
+                connectors: tls.connectors,
+                models: ModelMemory::default(),
+                workers_state,
             },
-            setup: Parts { connectors: tls.connectors, workers_state },
             lifecycle: Lifecycle::new(handover, reloader, admin_rules, front),
             reports: Reports::default(),
             fleet,
             snapshot: Arc::default(),
             feeds,
-            snapshots,
-            loads,
-            reporter,
             replicas,
             histograms: StageHistograms::new(),
             explaining: Explaining::start()?,
@@ -198,20 +190,18 @@ impl Control {
                 },
                 _ = tick.tick() => {
                     self.env.ports.merge_histograms(&mut self.histograms);
-                    self.reporter.tick(self.fleet.rank_count());
-                    self.pass_on_signs();
                     let now = self.env.clock.now();
+                    self.tick_feeds(now);
+                    self.pass_on_signs();
                     self.live.observe(&self.snapshot, self.env.board.windows(), now);
                     self.show_live();
                     self.stop_waiting();
                     self.end_workers(now);
                     self.turn_sleepers(now);
-                    self.load_adapters(now);
                     self.keep_workers();
                     self.keep_models();
                     self.tick_reports(now);
                     self.warm_up(now);
-                    self.snapshots.tick(self.feeds.counters(), || self.feeds.copyable());
                     forebay_heap::give_back();
                     if self.tick_lifecycle(now).ends {
                         return;
@@ -270,8 +260,7 @@ impl Control {
                         "the fleet is larger than this router's limits: these take no traffic"
                     );
                 }
-                self.feeds.adjust(self.fleet.feed_plans(), self.fleet.rank_count());
-                self.loads.adjust(self.fleet.load_plans());
+                self.feeds.adjust(&self.fleet);
                 self.publish();
             }
         }
@@ -316,7 +305,7 @@ impl Control {
         self.live.changed(&self.snapshot, self.env.clock.now(), &fleet);
         self.snapshot = Arc::new(fleet);
         self.snapshot.set_queues(&self.env.board);
-        self.reporter.follow(&self.snapshot);
+        self.feeds.learn_limits(&self.snapshot);
         if let Some(replicas) = &self.replicas {
             replicas.set_fleet(&self.snapshot);
         }
@@ -345,14 +334,14 @@ impl Control {
             waits_for: &|worker| self.fleet.lacks(worker),
             sleep: &|worker| self.fleet.sleep_word(worker),
             engine_used_by: &|worker| self.fleet.engine_used_by(worker),
-            load_source: &|worker| self.loads.source(worker),
+            load_source: &|worker| self.feeds.load_source(worker),
         })
     }
 
     fn fleet_view(&self) -> FleetView<'_> {
         let fleet = &*self.snapshot;
         let board = &*self.env.board;
-        FleetView { fleet, board, loads: &self.reporter, now: self.env.clock.now() }
+        FleetView { fleet, board, loads: self.feeds.reporter(), now: self.env.clock.now() }
     }
 
     fn scrape<T>(&self, show: impl FnOnce(&ScrapeSources<'_>) -> T) -> T {
@@ -367,7 +356,7 @@ impl Control {
                 stalled: self.lifecycle.stalled_shards(),
             },
             index: &self.env.index,
-            snapshots: self.snapshots.figures(),
+            snapshots: self.feeds.snapshot_figures(),
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             records: RecordFigures {
                 log_dropped: dropped_lines_count(),
@@ -376,8 +365,14 @@ impl Control {
         })
     }
 
+    fn tick_feeds(&mut self, now: NanosSinceStart) {
+        let outcome = self.feeds.tick(&self.env, &self.fleet, &self.snapshot, now);
+        outcome.doubted.into_iter().for_each(|worker| self.probes.doubt(worker));
+        self.take_order_results(outcome.order_results);
+    }
+
     fn tick_lifecycle(&mut self, now: NanosSinceStart) -> LifecycleStep {
-        let is_restoring = self.snapshots.restoring().is_some();
+        let is_restoring = self.feeds.restoring().is_some();
         let step = self.lifecycle.tick(&self.env, is_restoring, now);
         if step.publishes {
             self.publish();
@@ -392,7 +387,7 @@ impl Control {
         let sources = ReportSources {
             fleet: &self.fleet,
             published: &self.snapshot,
-            reporter: &self.reporter,
+            reporter: self.feeds.reporter(),
             is_starting: !self.unheard.is_empty(),
         };
         let outcome = self.reports.tick(&self.env, &sources, now);
@@ -423,7 +418,7 @@ impl Control {
     /// Empty when requests can be served, else the reasons why not.
     fn readiness(&self) -> Vec<String> {
         let mut reasons = self.lifecycle.reasons(&self.env.ports);
-        reasons.extend(self.snapshots.restoring());
+        reasons.extend(self.feeds.restoring());
         if !self.snapshot.can_serve() {
             reasons.push(forebay_admin::why_not(&self.snapshot));
         }

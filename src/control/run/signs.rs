@@ -12,7 +12,7 @@ impl Control {
     pub(super) fn pass_on_signs(&self) {
         let now = self.env.clock.now();
         let told = |rank| {
-            let report = self.reporter.reports().newest(rank).map(|report| report.at);
+            let report = self.feeds.reporter().reports().newest(rank).map(|report| report.at);
             report.is_some_and(|at| now < at.plus(2 * TICK))
         };
         for (rank, shown) in self.snapshot.ranks.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Engines that operators put to sleep and wake up through the admin API.
 
 use super::super::environment::TICK;
+use super::super::feeds::{OrderResult, SleepOrder};
 use super::Control;
 use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -35,9 +36,16 @@ impl Control {
             ranks.all(|rank| board.rank(rank).map_or(0, RankLoad::in_flight) == 0)
         };
         let told = self.fleet.sleepy(now, is_idle);
-        let mut is_new = !told.is_empty();
+        let is_new = !told.is_empty();
         told.into_iter().for_each(|worker| self.call_engine(worker, "/sleep"));
-        while let Some((worker, answer)) = self.probes.next_answer() {
+        if is_new {
+            self.publish();
+        }
+    }
+
+    pub(super) fn take_order_results(&mut self, results: Vec<OrderResult>) {
+        let is_new = !results.is_empty();
+        for (worker, answer) in results {
             let name = self.fleet.name(worker).unwrap_or_default();
             match &answer {
                 Ok(()) => info!(worker = &*name, "the engine did as it was told"),
@@ -47,7 +55,6 @@ impl Control {
                 ),
             }
             self.fleet.answered_call(worker, answer.is_ok());
-            is_new = true;
         }
         if is_new {
             self.publish();
@@ -55,7 +62,7 @@ impl Control {
     }
 
     fn call_engine(&mut self, worker: WorkerIndex, path: &'static str) {
-        let Some((authority, api_key)) = self.fleet.asked_as(worker) else { return };
-        self.probes.call(worker, authority, api_key, path);
+        let Some(access) = self.fleet.engine_access(worker) else { return };
+        self.feeds.send_order(SleepOrder { worker, access, path });
     }
 }

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 const CLAIMS_MAX: usize = 64;
 
 /// The control plane's side.
-pub(in crate::control) struct Loading {
+pub(in super::super) struct Loading {
     /// Gone once it is too late.
     claims: RefCell<Option<mpsc::Sender<ClaimRequest>>>,
     progress: watch::Receiver<LoadProgress>,
@@ -33,15 +33,15 @@ pub(in crate::control) struct Loading {
 }
 
 /// What a feed asks for.
-pub(in crate::control) struct Claim {
-    pub(in crate::control) name: RankName,
-    pub(in crate::control) vocabulary: Option<Arc<Vocabulary>>,
+pub(in super::super) struct Claim {
+    pub(in super::super) name: RankName,
+    pub(in super::super) vocabulary: Option<Arc<Vocabulary>>,
     /// As the engine describes it; 0 if it does not.
-    pub(in crate::control) block_size_tokens: u32,
+    pub(in super::super) block_size_tokens: u32,
     /// Most blocks that the rank may track.
-    pub(in crate::control) entries_max: usize,
+    pub(in super::super) entries_max: usize,
     /// Which tiers beside the device count.
-    pub(in crate::control) lower_tiers: LowerTiers,
+    pub(in super::super) lower_tiers: LowerTiers,
 }
 
 struct ClaimRequest {
@@ -72,7 +72,7 @@ struct LoadProgress {
 }
 
 /// Readiness waits for it; let go when the shards were told.
-pub(in crate::control) struct UnderWay(Rc<Loading>);
+pub(in super::super) struct UnderWay(Rc<Loading>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
@@ -107,14 +107,14 @@ impl Loading {
     }
 
     /// Notes that a feed is about to claim.
-    pub(in crate::control) fn begin(self: &Rc<Self>) -> UnderWay {
+    pub(in super::super) fn begin(self: &Rc<Self>) -> UnderWay {
         self.under_way.set(self.under_way.get() + 1);
         UnderWay(Rc::clone(self))
     }
 
     /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited
     /// for only as long as its answer could still be confirmed.
-    pub(in crate::control) async fn claim(
+    pub(in super::super) async fn claim(
         &self,
         claim: Claim,
         counters: &FeedCounters,

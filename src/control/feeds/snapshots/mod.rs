@@ -12,11 +12,10 @@ mod save;
 mod setup;
 
 pub use load::refuse_snapshot;
-pub(in crate::control) use load::{Claim, Loading};
-pub(in crate::control) use save::Copyable;
-pub(in crate::control) use setup::Setup;
+pub(super) use load::{Claim, Loading};
+pub(super) use save::Copyable;
+pub(super) use setup::SnapshotSetup;
 
-use super::super::membership::ModelMemory;
 use forebay_admin::SnapshotFigures;
 use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
 use forebay_kv_events::FeedCounters;
@@ -35,26 +34,21 @@ use tracing::{debug, warn};
 const COPY: &str = "index.copy";
 
 /// Both directions.
-pub(in crate::control) struct Snapshots {
+pub(super) struct Snapshots {
     loading: Option<Rc<Loading>>,
     saving: Option<Saving>,
     /// Copies for other processes; `None` where there will be none.
     copying: Option<SnapshotTarget>,
-    /// The names of the workers' models, in a file beside the snapshot.
-    pub(in crate::control) models: ModelMemory,
 }
 
 /// A copy that is being written, and the folder that goes with it.
-pub(in crate::control) struct IndexCopy {
+pub(super) struct IndexCopy {
     folder: TempDir,
     end: SnapshotEnd,
 }
 
 /// Hands a copy to whoever has asked for it, or nothing.
-pub(in crate::control) async fn answer(
-    copy: io::Result<Option<IndexCopy>>,
-    to: SyncSender<Option<File>>,
-) {
+pub(super) async fn answer(copy: io::Result<Option<IndexCopy>>, to: SyncSender<Option<File>>) {
     let file = match copy {
         Ok(Some(copy)) => copy.file().await.map(Some),
         Ok(None) => Ok(None),
@@ -72,7 +66,7 @@ impl IndexCopy {
     ///
     /// # Errors
     /// What was wrong with its place.
-    pub(in crate::control) async fn file(self) -> io::Result<File> {
+    pub(super) async fn file(self) -> io::Result<File> {
         let Self { folder, end } = self;
         end.await.map_err(io::Error::other)??;
         File::open(folder.path().join(COPY))
@@ -81,7 +75,7 @@ impl IndexCopy {
 
 impl Snapshots {
     /// Begins to read the snapshot, if there is one; the first write is a period away.
-    pub(in crate::control) fn start(setup: &Setup<'_>, file: Option<SnapshotFile>) -> Self {
+    pub(super) fn start(setup: &SnapshotSetup<'_>, file: Option<SnapshotFile>) -> Self {
         let path = setup.config.snapshot.as_deref();
         let name = path.unwrap_or(Path::new(COPY));
         let verified_by = Instant::now() + RESTORE_TIME_MAX;
@@ -89,7 +83,6 @@ impl Snapshots {
         Self {
             loading: file.and_then(load),
             saving: path.map(|path| Saving::new(setup, path)),
-            models: ModelMemory::default(),
             copying: setup.can_hand_over.then(|| SnapshotTarget::new(setup, Path::new(COPY))),
         }
     }
@@ -98,7 +91,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// When there is no place for it.
-    pub(in crate::control) fn copy(&self, ranks: Vec<Copyable>) -> io::Result<Option<IndexCopy>> {
+    pub(super) fn copy(&self, ranks: Vec<Copyable>) -> io::Result<Option<IndexCopy>> {
         let Some(target) = self.copying.as_ref().filter(|_| self.is_settled()) else {
             return Ok(None);
         };
@@ -108,27 +101,27 @@ impl Snapshots {
     }
 
     /// Where feeds ask for what their ranks held.
-    pub(in crate::control) fn loading(&self) -> Option<&Rc<Loading>> {
+    pub(super) fn loading(&self) -> Option<&Rc<Loading>> {
         self.loading.as_ref()
     }
 
     /// What was written, for the metrics; `None` where nothing is to be.
-    pub(in crate::control) fn figures(&self) -> Option<SnapshotFigures> {
+    pub(super) fn figures(&self) -> Option<SnapshotFigures> {
         self.saving.as_ref().map(Saving::figures)
     }
 
     /// True where snapshots are written, or copies.
-    pub(in crate::control) fn are_written(&self) -> bool {
+    pub(super) fn are_written(&self) -> bool {
         self.saving.is_some() || self.copying.is_some()
     }
 
     /// Why the router is not ready yet, if that is because of what is being restored.
-    pub(in crate::control) fn restoring(&self) -> Option<String> {
+    pub(super) fn restoring(&self) -> Option<String> {
         self.loading.as_ref()?.restoring()
     }
 
     /// Called ten times a second. `copyable` tells the ranks that a snapshot can be taken of.
-    pub(in crate::control) fn tick(
+    pub(super) fn tick(
         &mut self,
         counters: &FeedCounters,
         copyable: impl FnOnce() -> Vec<Copyable>,
@@ -143,7 +136,7 @@ impl Snapshots {
     }
 
     /// Writes once more, at the end.
-    pub(in crate::control) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {

@@ -4,7 +4,7 @@
 //! What leads from block to block the thread reads from the index, after all ranks, so that it
 //! knows what they hold; but for what came last, which the copies bring.
 
-use super::setup::{Setup, give_way};
+use super::setup::{SnapshotSetup, give_way};
 use forebay_admin::{SavedSnapshot, SnapshotFigures};
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_index::{IndexReader, KeySeed};
@@ -20,10 +20,10 @@ use tokio::task::yield_now;
 use tracing::{debug, warn};
 
 /// A rank that can be copied.
-pub(in crate::control) struct Copyable {
-    pub(in crate::control) name: RankName,
-    pub(in crate::control) vocabulary: Arc<Vocabulary>,
-    pub(in crate::control) state: SharedState,
+pub(in super::super) struct Copyable {
+    pub(in super::super) name: RankName,
+    pub(in super::super) vocabulary: Arc<Vocabulary>,
+    pub(in super::super) state: SharedState,
 }
 
 /// A rank at one moment.
@@ -66,7 +66,7 @@ pub(super) struct SnapshotTarget {
 }
 
 impl Saving {
-    pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
+    pub(super) fn new(setup: &SnapshotSetup<'_>, path: &Path) -> Self {
         let every = setup.config.snapshot_every;
         Self {
             target: SnapshotTarget::new(setup, path),
@@ -136,7 +136,7 @@ impl Saving {
 }
 
 impl SnapshotTarget {
-    pub(super) fn new(setup: &Setup<'_>, path: &Path) -> Self {
+    pub(super) fn new(setup: &SnapshotSetup<'_>, path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             clock: setup.clock,

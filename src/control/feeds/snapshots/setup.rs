@@ -5,14 +5,14 @@ use forebay_config::IndexConfig;
 use forebay_index::{IndexReader, KeySeed};
 
 /// What snapshots are made with.
-pub(in crate::control) struct Setup<'a> {
-    pub(in crate::control) config: &'a IndexConfig,
-    pub(in crate::control) clock: Clock,
-    pub(in crate::control) seed: KeySeed,
-    pub(in crate::control) shard_count: usize,
-    pub(in crate::control) index: IndexReader,
+pub(in super::super) struct SnapshotSetup<'a> {
+    pub(in super::super) config: &'a IndexConfig,
+    pub(in super::super) clock: Clock,
+    pub(in super::super) seed: KeySeed,
+    pub(in super::super) shard_count: usize,
+    pub(in super::super) index: IndexReader,
     /// Another process may ask for a copy.
-    pub(in crate::control) can_hand_over: bool,
+    pub(in super::super) can_hand_over: bool,
 }
 
 /// For the thread that calls it: where it competes with a shard for a core, the shard wins.

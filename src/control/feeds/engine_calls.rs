@@ -1,0 +1,132 @@
+//! Calls of engines: sleep and wake-up orders, and calls that the admin API passes on. Each call is
+//! a task beside the loop. At most [`ENGINES_CALLED_MAX`] engines are called at a time, and at most
+//! [`ENGINE_CALLS_MAX`] calls of the admin API run; a further call is refused.
+
+use super::super::fleet::{EngineAccess, Fleet};
+use forebay_admin::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
+use forebay_base::WorkerIndex;
+use forebay_base::limits::{ENGINE_ANSWERS_BYTES_MAX, ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
+use forebay_discovery::WorkerClients;
+use futures_util::future::join_all;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+/// Answers of the engines, or the reason why no engine was called.
+type CallAnswers = Result<Vec<CallAnswer>, EngineCallRefused>;
+
+/// Calls under way, and the clients and turns of further calls.
+pub(super) struct EngineCalls {
+    clients: WorkerClients,
+    orders: JoinSet<OrderResult>,
+    admin_turns: Arc<Semaphore>,
+    engine_turns: Rc<Semaphore>,
+}
+
+/// An order to sleep or to wake up, for the engine of a worker.
+#[derive(Debug)]
+pub(in crate::control) struct SleepOrder {
+    pub(in crate::control) worker: WorkerIndex,
+    pub(in crate::control) access: EngineAccess,
+    pub(in crate::control) path: &'static str,
+}
+
+/// Result of an [`SleepOrder`], with the fault of an order that failed.
+pub(in crate::control) type OrderResult = (WorkerIndex, Result<(), String>);
+
+struct CalledEngine {
+    worker: Arc<str>,
+    access: EngineAccess,
+}
+
+impl EngineCalls {
+    pub(super) fn new(clients: WorkerClients) -> Self {
+        Self {
+            clients,
+            orders: JoinSet::new(),
+            admin_turns: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
+            engine_turns: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
+        }
+    }
+
+    pub(super) const fn clients(&self) -> &WorkerClients {
+        &self.clients
+    }
+
+    /// Turns that all calls of engines share, except orders.
+    pub(super) fn engine_turns(&self) -> Rc<Semaphore> {
+        Rc::clone(&self.engine_turns)
+    }
+
+    pub(super) fn send_order(&mut self, order: SleepOrder) {
+        let SleepOrder { worker, access, path } = order;
+        let clients = self.clients.clone();
+        self.orders.spawn_local(async move {
+            let done = clients.call(&access.authority, access.api_key, path).await;
+            (worker, done)
+        });
+    }
+
+    /// Results of orders since the last call.
+    pub(super) fn take_results(&mut self) -> Vec<OrderResult> {
+        std::iter::from_fn(|| self.orders.try_join_next()).filter_map(Result::ok).collect()
+    }
+
+    /// Calls the named worker's engine, or the engines of all workers.
+    pub(super) fn call(
+        &self,
+        fleet: &Fleet,
+        call: &EngineCall,
+        answer: oneshot::Sender<CallAnswers>,
+    ) {
+        let engines = called_engines(fleet, call.worker.as_deref());
+        if engines.is_empty() {
+            let _ = answer.send(Err(EngineCallRefused::NoWorker));
+            return;
+        }
+        let Ok(turn) = Arc::clone(&self.admin_turns).try_acquire_owned() else {
+            let _ = answer.send(Err(EngineCallRefused::Busy));
+            return;
+        };
+        let answers = self.answers(engines, call);
+        tokio::task::spawn_local(async move {
+            let _turn = turn;
+            let _ = answer.send(Ok(answers.await));
+        });
+    }
+
+    fn answers(
+        &self,
+        engines: Vec<CalledEngine>,
+        call: &EngineCall,
+    ) -> impl Future<Output = Vec<CallAnswer>> + use<> {
+        let bytes_max = ENGINE_ANSWERS_BYTES_MAX / engines.len().max(1);
+        join_all(engines.into_iter().map(|CalledEngine { worker, access }| {
+            let clients = self.clients.clone();
+            let turns = Rc::clone(&self.engine_turns);
+            let call = call.clone();
+            async move {
+                let _turn = turns.acquire().await;
+                let EngineAccess { authority, api_key } = access;
+                let EngineCall { target, post, .. } = call;
+                let said = clients.hand(&authority, api_key, &target, post, bytes_max).await;
+                let reply = |(status, body, is_cut)| EngineReply { status, body, is_cut };
+                CallAnswer { worker, said: said.map(reply) }
+            }
+        }))
+    }
+}
+
+/// Engines of all present workers, or of the named worker.
+fn called_engines(fleet: &Fleet, named: Option<&str>) -> Vec<CalledEngine> {
+    let workers: Vec<_> = match named {
+        Some(name) => fleet.worker_named(name).into_iter().collect(),
+        None => fleet.workers_known().collect(),
+    };
+    let engine = |worker| {
+        let access = fleet.engine_access(worker)?;
+        Some(CalledEngine { worker: fleet.name(worker)?, access })
+    };
+    workers.into_iter().filter_map(engine).collect()
+}
