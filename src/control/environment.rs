@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Period of the control plane's loop: each owner ticks this often.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
+/// Files or keys of TLS to workers, as a changed key of the configuration.
+pub(super) const UPSTREAM_TLS: &str = "upstream_tls";
+
 /// Parts that the owners share. Only a reload changes a field, the configuration.
 pub(super) struct Environment {
     pub(super) config: Arc<Config>,

@@ -19,7 +19,7 @@ mod ports;
 mod reports;
 mod run;
 mod setup;
-mod shown;
+mod publication;
 #[cfg(test)]
 mod tests;
 mod tls;

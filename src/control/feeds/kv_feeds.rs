@@ -5,7 +5,7 @@
 use super::super::fleet::FeedPlan;
 use super::super::fleet::GivenNumbers;
 use super::super::ports::Ports;
-use super::kv_pools::{KvPools, PoolWanted};
+use super::kv_pools::{KvPools, PoolPlan};
 use super::snapshots::{Claim, Copyable, Loading, Snapshots};
 use forebay_admin::FeedsView;
 use forebay_base::RankIndex;
@@ -187,7 +187,7 @@ impl KvFeeds {
         let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
         let naming = self.naming(plan);
         let ttl = self.setup.tiers.counted.ttl;
-        let wanted = PoolWanted { name, naming, entries_max, ttl };
+        let wanted = PoolPlan { name, naming, entries_max, ttl };
         let ports = Rc::clone(&self.ports);
         let counters = Rc::clone(&self.counters);
         let keep = |pool| drop(tokio::task::spawn_local(keep_pool(pool, ports, counters)));

@@ -54,7 +54,7 @@ impl KnownPool {
 }
 
 /// What a rank's pool has to be.
-pub(super) struct PoolWanted<'a> {
+pub(super) struct PoolPlan<'a> {
     pub(super) name: &'a Arc<str>,
     pub(super) naming: Naming<Arc<Vocabulary>>,
     pub(super) entries_max: usize,
@@ -67,11 +67,11 @@ impl KvPools {
     /// keeps it for as long as ranks share it. `None` where there are too many.
     pub(super) fn of(
         &mut self,
-        wanted: PoolWanted<'_>,
+        wanted: PoolPlan<'_>,
         numbers: &GivenNumbers,
         keep: impl FnOnce(SharedPool),
     ) -> Option<SharedPool> {
-        let PoolWanted { name, naming, entries_max, ttl } = wanted;
+        let PoolPlan { name, naming, entries_max, ttl } = wanted;
         let mut known = self.known.iter_mut();
         if let Some((known, blocks)) =
             known.find_map(|known| known.shared(name, &naming.model).map(|pool| (known, pool)))
@@ -143,7 +143,7 @@ mod tests {
     use forebay_kv_events::test_support::vocabulary;
     use serde_json::json;
 
-    fn wanted<'a>(name: &'a Arc<str>, model: &str, ttl: u64) -> PoolWanted<'a> {
+    fn wanted<'a>(name: &'a Arc<str>, model: &str, ttl: u64) -> PoolPlan<'a> {
         let naming = Naming {
             seed: KeySeed(1),
             model: model.into(),
@@ -151,7 +151,7 @@ mod tests {
             slice_of,
             shard_count: 1,
         };
-        PoolWanted { name, naming, entries_max: 100, ttl: Duration::from_secs(ttl) }
+        PoolPlan { name, naming, entries_max: 100, ttl: Duration::from_secs(ttl) }
     }
 
     #[test]

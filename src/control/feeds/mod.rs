@@ -17,7 +17,7 @@ use self::adapter_loads::AdapterLoads;
 use self::engine_calls::EngineCalls;
 use self::kv_feeds::{KvFeedSetup, KvFeeds};
 use self::snapshots::{SnapshotSetup, Snapshots};
-use super::environment::{ChangedKeys, Environment};
+use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
 use super::fleet::{Fleet, GivenNumbers};
 use forebay_admin::{CallAnswer, EngineCall, EngineCallRefused, FeedsView, SnapshotFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
@@ -124,7 +124,7 @@ impl Feeds {
         changed: &ChangedKeys<'_>,
         fleet: &Fleet,
     ) {
-        if changed.any(&["health.", "load.", "worker.", "upstream_tls"]) {
+        if changed.any(&["health.", "load.", "worker.", UPSTREAM_TLS]) {
             self.reporter.set_age_max(config.load.age_max);
             self.loads.set_config(config.load, config.health.timeout);
             self.loads.adjust(fleet.load_plans());

@@ -4,7 +4,7 @@
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
 mod cards;
-mod configured;
+
 mod engine_seat;
 mod known_models;
 mod model_state;
@@ -23,6 +23,7 @@ mod tests;
 #[cfg(test)]
 mod text_tests;
 mod tier_numbers;
+mod worker_settings;
 
 pub(super) use cards::{ModelLength, UnequalLengths};
 pub(super) use known_models::ListNews;
@@ -33,7 +34,6 @@ pub(super) use shown::FoundWorker;
 pub(super) use sleeping::EngineAccess;
 pub(super) use tier_numbers::GivenNumbers;
 
-use configured::Configured;
 use engine_seat::EngineSeat;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -47,6 +47,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use worker_settings::WorkerSettings;
 
 /// Everything known.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ struct KnownWorker {
     /// As shards see it, but for the operator's word.
     shown: Worker,
     word: OperatorWord,
-    configured: Configured,
+    configured: WorkerSettings,
     description: Option<Description>,
     models: KnownModels,
     /// By model name; adapters use their base model's.
@@ -184,7 +185,7 @@ impl KnownWorker {
         let mut known = Self {
             shown,
             word: OperatorWord::Serve,
-            configured: Configured::of(config, worker),
+            configured: WorkerSettings::of(config, worker),
             description: None,
             models: KnownModels::default(),
             texts: BTreeMap::new(),
@@ -198,7 +199,7 @@ impl KnownWorker {
     /// Takes what the configuration says now, beside what a probe goes by.
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
-        self.configured = Configured::of(config, worker);
+        self.configured = WorkerSettings::of(config, worker);
         self.models.is_in_file = config.workers.iter().any(|one| one.url == worker.url);
         self.models.configure(config, worker, self.description.is_some());
     }

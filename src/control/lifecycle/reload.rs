@@ -40,7 +40,8 @@ impl ReloadSource {
         let running = reloader.running();
         let keys = front.read_keys(running, &mut changes);
         front.reread_image_key(running, &mut changes);
-        info!(applied = ?changes.applied, needs_restart = ?changes.restart, "configuration reloaded");
+        let restart = &changes.restart;
+        info!(applied = ?changes.applied, needs_restart = ?restart, "configuration reloaded");
         *config = Arc::new(reloader.running_as(config));
         front.take_config(config, keys);
         for key in self.admin_rules.read_again(config) {

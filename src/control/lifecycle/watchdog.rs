@@ -9,12 +9,12 @@ use tracing::{error, info};
 /// All shards, in shard order.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
-    shards: Vec<Watched>,
+    shards: Vec<ShardWatch>,
     observed_at: NanosSinceStart,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Watched {
+struct ShardWatch {
     beats: u64,
     /// How long the count has stood still.
     silent: Duration,
@@ -28,13 +28,13 @@ impl Watchdog {
     pub(super) fn observe(&mut self, now: NanosSinceStart, beats: &[Option<u64>]) {
         let passed = Duration::from_nanos(now.since(self.observed_at)).min(SHARD_BEAT_PERIOD);
         self.observed_at = now;
-        self.shards.resize(beats.len(), Watched::default());
+        self.shards.resize(beats.len(), ShardWatch::default());
         for (shard, (watched, beats)) in self.shards.iter_mut().zip(beats).enumerate() {
             let silent_before = watched.silent;
             match beats {
                 Some(beats) if *beats == watched.beats => watched.silent += passed,
-                Some(beats) => *watched = Watched { beats: *beats, ..Watched::default() },
-                None => *watched = Watched::default(),
+                Some(beats) => *watched = ShardWatch { beats: *beats, ..ShardWatch::default() },
+                None => *watched = ShardWatch::default(),
             }
             let was_stalled = silent_before >= SHARD_STALLED_AFTER;
             watched.is_stalled = watched.silent >= SHARD_STALLED_AFTER;

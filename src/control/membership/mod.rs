@@ -1,13 +1,285 @@
-//! Owner of the workers.
+//! Owner of the workers: places in the fleet, probes, sources of workers, operators' orders and
+//! their file. Runs on the control plane's thread; the loop calls [`Membership::tick`] ten times a
+//! second. Starts no feed and publishes no fleet: work for the other owners is in the
+//! [`FleetChange`] that each method returns.
 
+mod change;
+mod joining;
 mod model_log;
 mod model_memory;
+mod operator_state;
+mod orders;
 mod probes;
+mod signs;
 mod sources;
 mod workers_state;
 
-pub(super) use model_log::{named, say_lengths, say_new, say_shared};
-pub(super) use model_memory::{ModelMemory, file_of};
-pub(super) use probes::Probes;
-pub(super) use sources::{SourceNews, WorkerList, WorkerLists};
-pub(super) use workers_state::{Confirmation, WorkerOrder, WorkersState};
+pub(super) use change::{FleetChange, SlowStart};
+pub(super) use sources::WorkerList;
+pub(super) use workers_state::Confirmation;
+
+use self::model_log::{log_left_out, log_shared_engine};
+use self::model_memory::ModelMemory;
+use self::probes::Probes;
+use self::signs::pass_on_signs;
+use self::sources::WorkerLists;
+use self::workers_state::WorkersState;
+use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
+use super::fleet::Fleet;
+use super::tls::take_connectors;
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_config::{Connectors, Policy, WorkerChanges, WorkerConfig};
+use forebay_discovery::{ProbeNotice, WorkerClients};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
+use forebay_index::KeySeed;
+use forebay_kv_events::FeedNotice;
+use forebay_load::LoadReporter;
+use std::collections::HashSet;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use tokio::sync::{Notify, mpsc};
+use tracing::{error, warn};
+
+/// Keys that probes depend on.
+const OF_PROBES: [&str; 7] = [
+    "health.",
+    "model_dir",
+    "engine",
+    "image_key_file",
+    "worker.",
+    "timeouts.connect",
+    UPSTREAM_TLS,
+];
+
+/// Workers of the fleet, and the tasks that watch the workers and their sources.
+pub(super) struct Membership {
+    fleet: Fleet,
+    sources: WorkerLists,
+    probes: Probes,
+    connectors: Connectors,
+    /// File of operators' orders, if the configuration names a file.
+    orders_file: Option<WorkersState>,
+    models: ModelMemory,
+    /// Workers of the start without an answer; empty once the shards have their first fleet.
+    unanswered: HashSet<WorkerIndex>,
+}
+
+impl Membership {
+    /// Starts the probes of the configured workers and the reading of the sources. Lists of the
+    /// sources come out of the receiver.
+    pub(super) fn start(
+        env: &Environment,
+        seed: KeySeed,
+        connectors: Connectors,
+        clients: &WorkerClients,
+        notices: mpsc::Sender<ProbeNotice>,
+    ) -> (Self, mpsc::Receiver<WorkerList>) {
+        let config = &env.config;
+        let mut fleet = Fleet::new(config, seed);
+        fleet.set_connectors(&connectors);
+        let probes = Probes::start(config, env.clock, clients, notices);
+        let (sources, lists) = WorkerLists::start(config);
+        let all = 0..config.workers.len();
+        let membership = Self {
+            fleet,
+            sources,
+            probes,
+            connectors,
+            orders_file: None,
+            models: ModelMemory::default(),
+            unanswered: all.filter_map(WorkerIndex::try_from_index).collect(),
+        };
+        (membership, lists)
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        env: &Environment,
+        published: &FleetSnapshot,
+        reporter: &LoadReporter,
+        now: NanosSinceStart,
+    ) -> FleetChange {
+        pass_on_signs(&self.probes, env, published, reporter, now);
+        let change = self.stop_waiting(env, now);
+        let change = change.and(self.end_idle_workers(env, now));
+        change.and(self.send_to_sleep(env, published, now))
+    }
+
+    pub(super) const fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// A new generation of the fleet, before other owners add to the snapshot.
+    pub(super) fn snapshot(&mut self) -> FleetSnapshot {
+        let snapshot = self.fleet.snapshot();
+        self.fleet.take_shared_engines().iter().for_each(log_shared_engine);
+        snapshot
+    }
+
+    /// Workers of the start have not answered yet.
+    pub(super) fn is_starting(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
+    /// May shards get a fleet? Shards listen from their first fleet on. A first fleet with all
+    /// workers spares the first clients a 503.
+    pub(super) fn may_publish(&self) -> bool {
+        self.unanswered.is_empty() && !self.sources.are_awaited()
+    }
+
+    /// Probes the worker now: it may have been restarted.
+    pub(super) fn doubt(&self, worker: WorkerIndex) {
+        self.probes.doubt(worker);
+    }
+
+    pub(super) fn take_feed_notice(
+        &mut self,
+        notice: FeedNotice,
+        published: &FleetSnapshot,
+    ) -> FleetChange {
+        let before = published.ranks.get(notice.rank.index());
+        // The publisher connected or disconnected, perhaps because the process restarted.
+        if let Some(rank) = before.filter(|before| before.kv_feed_live != notice.live) {
+            self.probes.doubt(rank.worker);
+        }
+        FleetChange::published_if(self.fleet.set_feed(notice))
+    }
+
+    pub(super) fn take_probe_notice(
+        &mut self,
+        env: &Environment,
+        notice: ProbeNotice,
+    ) -> FleetChange {
+        match notice {
+            ProbeNotice::State { worker, state } => {
+                self.unanswered.remove(&worker);
+                let slow_start = self.slow_start(env, worker, state);
+                let publishes = self.fleet.set_state(worker, state);
+                FleetChange { publishes, slow_start, ..FleetChange::default() }
+            }
+            ProbeNotice::Registered { worker, registration } => {
+                FleetChange::published_if(self.fleet.set_registration(worker, &registration))
+            }
+            ProbeNotice::Described { worker, address, description, texts } => {
+                let config = &env.config;
+                let needs_text = config.policy == Policy::Kv;
+                // Prompts of a worker that lists nothing are seldom its own.
+                if !description.listing.is_nothing() {
+                    model_log::log_texts(&self.fleet, &texts, needs_text);
+                }
+                let before = self.fleet.model_names(worker);
+                let sharing = self.fleet.sharing_models();
+                let unequal = self.fleet.unequal_lengths();
+                let left = self.fleet.describe(worker, address, description, texts);
+                model_log::log_list(&mut self.fleet, config, worker);
+                model_log::log_other_models(&self.fleet, config, worker, &before);
+                model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());
+                if needs_text {
+                    let dir = config.model_dir.as_deref();
+                    model_log::log_sharing(&sharing, &self.fleet.sharing_models(), dir);
+                }
+                log_left_out(&left);
+                FleetChange { replans: true, ..FleetChange::published() }
+            }
+        }
+    }
+
+    /// Takes the configuration that was read again, and reads the files of TLS to workers. True if
+    /// a worker gets another connector.
+    pub(super) fn take_config(&mut self, env: &Environment) -> bool {
+        self.fleet.set_config(Arc::clone(&env.config));
+        self.renew_connectors(env)
+    }
+
+    /// Restarts probes and sources that depend on changed keys. Workers join and leave.
+    pub(super) fn reconfigure(
+        &mut self,
+        env: &Environment,
+        changed: &ChangedKeys<'_>,
+        workers: &WorkerChanges,
+    ) -> FleetChange {
+        if changed.any(&OF_PROBES) {
+            let fleet = &self.fleet;
+            let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
+            self.probes.restart(&env.config, is_up);
+        }
+        if changed.any(&["discovery.", UPSTREAM_TLS]) {
+            let left = self.sources.look(&env.config);
+            self.leave_with(env, &left, "the configuration");
+        }
+        self.change_workers(env, workers)
+    }
+
+    /// Sends the names of models to the next process, in a file.
+    pub(super) fn hand_over_models(&self, answer: SyncSender<Option<File>>) {
+        let workers = self.fleet.remembered();
+        tokio::task::spawn_blocking(move || {
+            let file = model_memory::file_of(&workers);
+            let file = file.inspect_err(|error| {
+                warn!(%error, "the models of the workers are not handed over");
+            });
+            let _ = answer.send(file.ok());
+        });
+    }
+
+    /// Notified when a write of the orders' file has ended.
+    pub(super) fn orders_written(&self) -> Rc<Notify> {
+        self.orders_file.as_ref().map(WorkersState::ended).unwrap_or_default()
+    }
+
+    /// A worker is about to enter the state. A worker that was down, or that joins after the first
+    /// fleet, starts slowly.
+    fn slow_start(
+        &self,
+        env: &Environment,
+        worker: WorkerIndex,
+        state: WorkerState,
+    ) -> Option<SlowStart> {
+        let before = self.fleet.checked_state(worker);
+        let is_late = before == Some(WorkerState::Unknown) && env.clock.now() > env.first_fleet_at;
+        let comes_back = before == Some(WorkerState::Down) || is_late;
+        if state != WorkerState::Up {
+            return Some(SlowStart::End(worker));
+        }
+        let begins = comes_back && !env.config.health.slow_start.is_zero();
+        begins.then_some(SlowStart::Begin(worker))
+    }
+
+    /// Workers that are down at start delay the first fleet for a bounded time.
+    fn stop_waiting(&mut self, env: &Environment, now: NanosSinceStart) -> FleetChange {
+        let ends = !self.may_publish() && now >= env.first_fleet_at;
+        if ends {
+            self.unanswered.clear();
+            self.sources.stop_waiting();
+        }
+        FleetChange::published_if(ends)
+    }
+
+    /// True if a worker gets another connector.
+    fn renew_connectors(&mut self, env: &Environment) -> bool {
+        let config = &env.config;
+        let is_configured = |url: &str| config.workers.iter().any(|worker| worker.url == url);
+        // A worker that leaves may have lost its own files.
+        let has_own_files = |worker: &WorkerConfig| worker.tls.has_files();
+        let added = self.probes.workers();
+        let added = added.filter(|worker| !is_configured(&worker.url) && !has_own_files(worker));
+        let workers: Vec<WorkerConfig> = config.workers.iter().chain(added).cloned().collect();
+        let read = match config.connectors_of(&workers) {
+            Ok(read) => read,
+            Err(fault) => {
+                error!(%fault, "TLS to workers: not read again, the files from before stay in use");
+                return false;
+            }
+        };
+        let is_new = take_connectors(&mut self.connectors, read);
+        self.fleet.set_connectors(&self.connectors);
+        let clients = self.probes.clients();
+        clients.forget(|authority| self.fleet.knows(authority));
+        if let Err(error) = clients.renew(config, &workers, &self.connectors) {
+            error!(%error, "workers are asked about themselves as before");
+        }
+        is_new
+    }
+}

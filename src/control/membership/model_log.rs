@@ -1,7 +1,9 @@
 //! What the log says of models: their tokenizers, chat templates and lengths.
 
-use super::super::fleet::{Fleet, ModelLength, UnequalLengths};
-use forebay_discovery::FoundText;
+use super::super::fleet::{Fleet, LeftOut, ListNews, ModelLength, SharedEngine, UnequalLengths};
+use forebay_base::WorkerIndex;
+use forebay_config::Config;
+use forebay_discovery::{FoundText, Listing};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +13,7 @@ use tracing::{info, warn};
 const LOGGED_NAMES_MAX: usize = 8;
 
 /// What a description brought, once per change. Before the fleet takes the description.
-pub(in crate::control) fn say_new(
-    fleet: &Fleet,
-    texts: &BTreeMap<Arc<str>, FoundText>,
-    needs_text: bool,
-) {
+pub(super) fn log_texts(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, needs_text: bool) {
     for (model, found) in texts {
         if fleet.is_noted(model, &found.note) {
             continue;
@@ -30,7 +28,7 @@ pub(in crate::control) fn say_new(
 }
 
 /// The directory for all serves several models: each time that a further one comes.
-pub(in crate::control) fn say_shared(before: &[Arc<str>], now: &[Arc<str>], dir: Option<&Path>) {
+pub(super) fn log_sharing(before: &[Arc<str>], now: &[Arc<str>], dir: Option<&Path>) {
     let grew = now.iter().any(|model| !before.contains(model));
     let (true, true, Some(dir)) = (grew, now.len() > 1, dir) else { return };
     warn!(
@@ -42,7 +40,7 @@ pub(in crate::control) fn say_shared(before: &[Arc<str>], now: &[Arc<str>], dir:
 }
 
 /// Workers serve a model with different lengths: each time that this changes.
-pub(in crate::control) fn say_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
+pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
     for unequal in now.iter().filter(|unequal| !before.contains(unequal)) {
         let UnequalLengths { model, shortest, longest } = unequal;
         warn!(
@@ -56,12 +54,79 @@ pub(in crate::control) fn say_lengths(before: &[UnequalLengths], now: &[UnequalL
     }
 }
 
+/// Logs a worker whose list of models is missing, and a worker whose list is back.
+pub(super) fn log_list(fleet: &mut Fleet, config: &Config, worker: WorkerIndex) {
+    let ListNews { lost, is_back } = fleet.take_list_news(worker);
+    let name = logged_name(fleet, config, worker);
+    if let Some((fault, does)) = lost {
+        warn!(worker = name, fault, does, help = Listing::HELP, "worker lists no models");
+    } else if is_back {
+        let models = named(&fleet.model_names(worker));
+        info!(worker = name, models, "worker lists its models");
+    }
+}
+
+/// Logs a worker that serves other models than `before`.
+pub(super) fn log_other_models(
+    fleet: &Fleet,
+    config: &Config,
+    worker: WorkerIndex,
+    before: &[Arc<str>],
+) {
+    let now = fleet.model_names(worker);
+    if before.is_empty() || *before == *now {
+        return;
+    }
+    let name = logged_name(fleet, config, worker);
+    let before = named(before);
+    let models = named(&now);
+    info!(worker = name, before, models, "worker serves other models now");
+}
+
+/// Logs ranks and models of a description that have no place in the fleet.
+pub(super) fn log_left_out(left: &LeftOut) {
+    if left.ranks + left.models > 0 {
+        warn!(
+            ranks = left.ranks,
+            models = left.models,
+            "the fleet is larger than this router's limits: these take no traffic"
+        );
+    }
+}
+
+/// Logs two workers that are the same engine, or may be.
+pub(super) fn log_shared_engine(found: &SharedEngine) {
+    let SharedEngine { first, second, address, is_certain } = found;
+    if *is_certain {
+        warn!(
+            worker = &**second,
+            same_as = &**first,
+            %address,
+            "one engine by two addresses: requests use only the other worker; remove one of them"
+        );
+    } else {
+        warn!(
+            worker = &**second,
+            same_as = &**first,
+            %address,
+            "two names of one address: if they are one engine, remove one of the workers"
+        );
+    }
+}
+
+/// URL of a configured worker, else the name.
+fn logged_name(fleet: &Fleet, config: &Config, worker: WorkerIndex) -> String {
+    let configured = config.workers.get(worker.index());
+    let name = || fleet.name(worker).map_or_else(String::new, |name| name.to_string());
+    configured.map_or_else(name, |configured| configured.url.clone())
+}
+
 fn in_words(ModelLength { tokens, workers }: &ModelLength) -> String {
     format!("{tokens} at {}", named(workers))
 }
 
 /// The first of these names, for the log.
-pub(in crate::control) fn named(models: &[Arc<str>]) -> String {
+fn named(models: &[Arc<str>]) -> String {
     let shown: Vec<&str> = models.iter().take(LOGGED_NAMES_MAX).map(|name| &**name).collect();
     let more = models.len().saturating_sub(LOGGED_NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

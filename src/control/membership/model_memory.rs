@@ -22,7 +22,7 @@ const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The file, and the text that it has or is about to have.
 #[derive(Debug, Default)]
-pub(in crate::control) struct ModelMemory {
+pub(super) struct ModelMemory {
     /// `None` without a snapshot.
     path: Option<PathBuf>,
     text: String,
@@ -33,7 +33,7 @@ pub(in crate::control) struct ModelMemory {
 
 impl ModelMemory {
     /// What the process before has handed over, otherwise what the file beside the snapshot holds.
-    pub(in crate::control) fn open(
+    pub(super) fn open(
         handed: Option<File>,
         snapshot: Option<&Path>,
     ) -> (Self, Vec<RememberedWorker>) {
@@ -60,7 +60,7 @@ impl ModelMemory {
 
     /// Is this a fleet that the file has not seen? Then [`Self::keep`] is due. Not while the file
     /// is being written: the next tick asks again.
-    pub(in crate::control) fn is_due(&mut self, generation: u64) -> bool {
+    pub(super) fn is_due(&mut self, generation: u64) -> bool {
         let is_writing = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
         self.path.is_some()
             && !is_writing
@@ -68,7 +68,7 @@ impl ModelMemory {
     }
 
     /// Has the file written if it holds anything else.
-    pub(in crate::control) fn keep(&mut self, workers: &[RememberedWorker]) {
+    pub(super) fn keep(&mut self, workers: &[RememberedWorker]) {
         // How they are now says nothing of the time after a restart.
         let later = workers.iter().map(|one| RememberedWorker { up: false, ..one.clone() });
         let text = text_of(&later.collect::<Vec<_>>());
@@ -83,7 +83,7 @@ impl ModelMemory {
     }
 
     /// Waits until the file is written, for a while.
-    pub(in crate::control) async fn written(&mut self) {
+    pub(super) async fn written(&mut self) {
         if let Some(writing) = self.writing.take() {
             // A failure is in the log.
             let _ = timeout(LAST_WRITE_TIME_MAX, writing).await;
@@ -92,7 +92,7 @@ impl ModelMemory {
 }
 
 /// A temporary file with the lines.
-pub(in crate::control) fn file_of(workers: &[RememberedWorker]) -> io::Result<File> {
+pub(super) fn file_of(workers: &[RememberedWorker]) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
     file.write_all(text_of(workers).as_bytes())?;
     Ok(file)

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// Probes of all present workers.
-pub(in crate::control) struct Probes {
+pub(super) struct Probes {
     probing: Probing,
     running: HashMap<WorkerIndex, RunningProbe>,
 }
@@ -24,7 +24,7 @@ struct RunningProbe {
 
 impl Probes {
     /// Starts those of the configured workers.
-    pub(in crate::control) fn start(
+    pub(super) fn start(
         config: &Arc<Config>,
         clock: Clock,
         clients: &WorkerClients,
@@ -48,18 +48,14 @@ impl Probes {
     }
 
     /// Starts the one of a worker that has come.
-    pub(in crate::control) fn add(&mut self, index: WorkerIndex, worker: &WorkerConfig) {
+    pub(super) fn add(&mut self, index: WorkerIndex, worker: &WorkerConfig) {
         self.end(index);
         let probe = self.probing.one(index, worker);
         self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
     }
 
     /// Starts all of them again, by the rules of `config` and what it says of its workers now.
-    pub(in crate::control) fn restart(
-        &mut self,
-        config: &Arc<Config>,
-        is_up: impl Fn(WorkerIndex) -> bool,
-    ) {
+    pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
         self.probing.config = Arc::clone(config);
         self.probing.texts.set_names_images(config.image_key_file.is_some());
         let running: Vec<_> = self.running.drain().collect();
@@ -77,34 +73,34 @@ impl Probes {
     }
 
     /// The ways to ask workers.
-    pub(in crate::control) const fn clients(&self) -> &WorkerClients {
+    pub(super) const fn clients(&self) -> &WorkerClients {
         &self.probing.clients
     }
 
     /// Ends the one of a worker that has gone. What it said last may still be on its way.
-    pub(in crate::control) fn end(&mut self, worker: WorkerIndex) {
+    pub(super) fn end(&mut self, worker: WorkerIndex) {
         if let Some(ended) = self.running.remove(&worker) {
             ended.task.abort();
         }
     }
 
     /// The worker showed that it lives.
-    pub(in crate::control) fn note_life(&self, worker: WorkerIndex, at: NanosSinceStart) {
+    pub(super) fn note_life(&self, worker: WorkerIndex, at: NanosSinceStart) {
         self.probing.signs.note(worker, at);
     }
 
     /// What all workers are probed by that are not gone.
-    pub(in crate::control) fn workers(&self) -> impl Iterator<Item = &WorkerConfig> {
+    pub(super) fn workers(&self) -> impl Iterator<Item = &WorkerConfig> {
         self.running.values().map(|probe| &probe.worker)
     }
 
     /// What a worker is probed by.
-    pub(in crate::control) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
+    pub(super) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
         self.running.get(&worker).map(|probe| &probe.worker)
     }
 
     /// Tells a probe that its worker may not be what it was.
-    pub(in crate::control) fn doubt(&self, worker: WorkerIndex) {
+    pub(super) fn doubt(&self, worker: WorkerIndex) {
         if let Some(probe) = self.running.get(&worker) {
             probe.doubts.notify_one();
         }

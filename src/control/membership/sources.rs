@@ -28,13 +28,13 @@ const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(in crate::control) struct WorkerList {
     /// File or URL, as configured.
-    pub(in crate::control) source: String,
-    pub(in crate::control) workers: Vec<WorkerConfig>,
+    pub(super) source: String,
+    pub(super) workers: Vec<WorkerConfig>,
 }
 
 /// All sources, and what each has brought.
 #[derive(Debug, Default)]
-pub(in crate::control) struct WorkerLists {
+pub(super) struct WorkerLists {
     /// The workers that each source has brought.
     brought: BTreeMap<String, Vec<WorkerConfig>>,
     /// WorkerLists that have said nothing since the start.
@@ -49,16 +49,16 @@ pub(in crate::control) struct WorkerLists {
 
 /// What to do about a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::control) struct SourceNews {
+pub(super) struct SourceNews {
     /// Workers that the source has gained.
-    pub(in crate::control) joined: Vec<WorkerConfig>,
+    pub(super) joined: Vec<WorkerConfig>,
     /// URLs of those that neither it nor another source lists any more.
-    pub(in crate::control) left: Vec<String>,
+    pub(super) left: Vec<String>,
 }
 
 impl WorkerLists {
     /// Looks where the configuration says. What is found comes out of the receiver.
-    pub(in crate::control) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
+    pub(super) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
         let (listed, receiver) = mpsc::channel(LISTS_MAX);
         let mut sources = Self { listed: Some(listed), ..Self::default() };
         sources.look(config);
@@ -68,7 +68,7 @@ impl WorkerLists {
 
     /// Looks from now on where the configuration says. The answer are the URLs of workers that
     /// leave, since it has their sources no more.
-    pub(in crate::control) fn look(&mut self, config: &Config) -> Vec<String> {
+    pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
         self.awaited.clear();
         let Some(listed) = self.listed.clone() else { return Vec::new() };
@@ -95,28 +95,28 @@ impl WorkerLists {
     }
 
     /// Has a source of the start said nothing yet?
-    pub(in crate::control) const fn are_awaited(&self) -> bool {
+    pub(super) const fn are_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }
 
     /// A worker of the configuration joins once one that leaves is gone.
-    pub(in crate::control) fn hold_back(&mut self, url: &str) {
+    pub(super) fn hold_back(&mut self, url: &str) {
         self.held_back.push(url.to_owned());
     }
 
     /// Those that were held back, to be tried again.
-    pub(in crate::control) fn take_held_back(&mut self) -> Vec<String> {
+    pub(super) fn take_held_back(&mut self) -> Vec<String> {
         std::mem::take(&mut self.held_back)
     }
 
     /// Nobody waits for sources any more.
-    pub(in crate::control) fn stop_waiting(&mut self) {
+    pub(super) fn stop_waiting(&mut self) {
         self.awaited.clear();
     }
 
     /// What a list changes. The workers that join count once [`Self::has_brought`] says so. Nobody
     /// leaves before one that is listed serves: then the next list takes those that are not.
-    pub(in crate::control) fn news(
+    pub(super) fn news(
         &mut self,
         listed: &WorkerList,
         serves: impl Fn(&WorkerConfig) -> bool,
@@ -139,12 +139,12 @@ impl WorkerLists {
     }
 
     /// The worker of a source is in the fleet, by it or by others.
-    pub(in crate::control) fn has_brought(&mut self, source: &str, worker: WorkerConfig) {
+    pub(super) fn has_brought(&mut self, source: &str, worker: WorkerConfig) {
         self.brought.entry(source.to_owned()).or_default().push(worker);
     }
 
     /// Workers of a list could not join, for now: said once, and again when it is otherwise.
-    pub(in crate::control) fn were_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
+    pub(super) fn were_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
         let Some((url, reason)) = refused.first() else {
             self.refused.remove(source);
             return;
@@ -159,12 +159,12 @@ impl WorkerLists {
     }
 
     /// The workers of all sources.
-    pub(in crate::control) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
+    pub(super) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
         self.brought.values().flatten()
     }
 
     /// Does some source list a worker?
-    pub(in crate::control) fn lists(&self, url: &str) -> bool {
+    pub(super) fn lists(&self, url: &str) -> bool {
         self.brought.values().flatten().any(|worker| worker.url == url)
     }
 }

@@ -29,23 +29,23 @@ const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
 /// A line of the file: a worker, and what operators said of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::control) struct WorkerOrder {
-    pub(in crate::control) url: String,
+pub(super) struct WorkerOrder {
+    pub(super) url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::control) name: Option<String>,
+    pub(super) name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::control) role: Option<String>,
+    pub(super) role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::control) api_key: Option<String>,
+    pub(super) api_key: Option<String>,
     /// No configuration names it.
     #[serde(skip_serializing_if = "is_no")]
-    pub(in crate::control) added: bool,
+    pub(super) added: bool,
     /// It gets nothing new.
     #[serde(skip_serializing_if = "is_no")]
-    pub(in crate::control) draining: bool,
+    pub(super) draining: bool,
     /// It is left out, although the configuration names it.
     #[serde(skip_serializing_if = "is_no")]
-    pub(in crate::control) removed: bool,
+    pub(super) removed: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -55,7 +55,7 @@ const fn is_no(value: &bool) -> bool {
 
 /// The file, and the text that it has or is about to have.
 #[derive(Debug)]
-pub(in crate::control) struct WorkersState {
+pub(super) struct WorkersState {
     path: PathBuf,
     text: String,
     /// Of the fleet that the text is of.
@@ -83,7 +83,7 @@ struct StateWrite {
 
 impl WorkerOrder {
     /// The worker as a table of the configuration would say it.
-    pub(in crate::control) fn worker(&self) -> Result<WorkerConfig, String> {
+    pub(super) fn worker(&self) -> Result<WorkerConfig, String> {
         let name = self.name.clone();
         let role = self.role.clone();
         let api_key = self.api_key.clone();
@@ -103,7 +103,7 @@ impl WorkerOrder {
 
 impl WorkersState {
     /// Reads the file. A broken one is said, moved aside, and changes nothing.
-    pub(in crate::control) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
+    pub(super) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
         let shown = path.display();
         let path = path.to_owned();
         let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
@@ -136,34 +136,34 @@ impl WorkersState {
     }
 
     /// The worker of that order may come by a source.
-    pub(in crate::control) fn expect(&mut self, order: WorkerOrder) {
+    pub(super) fn expect(&mut self, order: WorkerOrder) {
         self.pending.push(order);
     }
 
     /// The order for a worker that has come by a source, if one waits for it.
-    pub(in crate::control) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
+    pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
         let place = self.pending.iter().position(|order| order.url == url)?;
         Some(self.pending.swap_remove(place))
     }
 
     /// Orders for workers that have not come yet.
-    pub(in crate::control) fn pending(&self) -> &[WorkerOrder] {
+    pub(super) fn pending(&self) -> &[WorkerOrder] {
         &self.pending
     }
 
     /// Rings when a write has ended: [`Self::is_due`] is to be asked then.
-    pub(in crate::control) fn ended(&self) -> Rc<Notify> {
+    pub(super) fn ended(&self) -> Rc<Notify> {
         Rc::clone(&self.ended)
     }
 
     /// Confirms what was changed before the call, once the file has it.
-    pub(in crate::control) fn confirm(&mut self, answer: Confirmation) {
+    pub(super) fn confirm(&mut self, answer: Confirmation) {
         self.asked.push(answer);
     }
 
     /// Is [`Self::keep`] to be called? For a fleet that the file has not seen, for a caller who
     /// waits, and again after a failure. Not while the file is being written.
-    pub(in crate::control) fn is_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
+    pub(super) fn is_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
         if let Some(ended) = self.writing.take_if(|writing| writing.task.is_finished()) {
             let mut task = ended.task;
             let ended_by = Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop()));
@@ -186,7 +186,7 @@ impl WorkersState {
     }
 
     /// Has the file written if it says anything else.
-    pub(in crate::control) fn keep(&mut self, orders: &[WorkerOrder]) {
+    pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
         let text = text_of(orders);
         let confirms = std::mem::take(&mut self.asked);
         if text == self.text && self.retry_at.is_none() {
@@ -215,7 +215,7 @@ impl WorkersState {
     }
 
     /// Waits until the file is written, for a while.
-    pub(in crate::control) async fn written(&mut self) {
+    pub(super) async fn written(&mut self) {
         let Some(StateWrite { task, confirms }) = self.writing.take() else { return };
         let result = match tokio::time::timeout(LAST_WRITE_TIME_MAX, task).await {
             Ok(Ok(result)) => result,

@@ -1,4 +1,4 @@
-//! Observers of the load board: rates at which ranks end requests, cache writes, ejection, outliers.
+//! Observers of the load board: drain rates, cache writes, ejection, outliers.
 
 use super::ejection::Ejection;
 use super::outliers::Outliers;

@@ -1,94 +1,121 @@
-//! What the admin API asks.
+//! Answers to questions of the admin API.
 
+use super::super::membership::Confirmation;
 use super::Control;
-use forebay_admin::{ExplainFacts, Question};
-use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
-use std::sync::Arc;
+use forebay_admin::{
+    AddRefused, AddWorkerRequest, NotesReader, Question, SleepRefused, StreamsStay, WorkerDrain,
+};
+use serde_json::Value;
 
 impl Control {
     pub(super) fn answer(&mut self, question: Question) {
         match question {
             Question::Ready(answer) => {
-                let _ = answer.send(self.readiness());
+                let _ = answer.send(self.publication.readiness(&self.owners()));
             }
             Question::Metrics(answer) => {
-                let text = self.scrape(forebay_admin::render_metrics);
+                let text = self.publication.scrape(&self.owners(), forebay_admin::render_metrics);
                 let _ = answer.send(text);
             }
             Question::Workers(answer) => {
-                let _ = answer.send(self.workers(forebay_admin::list_workers));
+                let list = forebay_admin::list_workers;
+                let _ = answer.send(self.publication.workers(&self.owners(), list));
             }
             Question::Worker(name, answer) => {
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
-            }
-            Question::SetDraining(name, order, answer) => {
-                let done = self.set_draining(&name, order);
-                let shown = || self.workers(|all| forebay_admin::worker_named(&name, all));
-                let _ = answer.send(done.map(|()| shown()));
-            }
-            Question::SetSleeping(name, sleeps, answer) => {
-                let _ = answer.send(self.set_sleeping(&name, sleeps));
+                let _ = answer.send(self.worker(&name));
             }
             Question::CallEngines(call, answer) => {
-                self.feeds.call_engines(&self.fleet, &call, answer);
-            }
-            Question::AddWorker(asked, answer) => {
-                let _ = answer.send(self.add_worker(&asked));
-            }
-            Question::RemoveWorker(name, answer) => {
-                self.leave(&name);
-                let _ = answer.send(self.workers(|all| forebay_admin::worker_named(&name, all)));
-            }
-            Question::Kept(answer) => self.confirm_kept(answer),
-            Question::Reload(answer) => {
-                let _ = answer.send(self.reload());
-            }
-            #[cfg(debug_assertions)]
-            Question::Plant(shard, fault, answer) => {
-                let _ = answer.send(self.env.ports.plant(shard, fault));
+                self.feeds.call_engines(self.membership.fleet(), &call, answer);
             }
             Question::Watch(answer) => {
-                let _ = answer.send(self.live.join());
-                self.show_live();
+                let (publication, owners) = self.split();
+                let _ = answer.send(publication.watch());
+                publication.show_live(&owners);
             }
             Question::Notes(answer) => {
                 let _ = answer.send(self.read_notes());
             }
             Question::Replicas(answer) => {
-                let _ = answer.send(self.replicas.as_ref().map(|replicas| replicas.list()));
+                let _ = answer.send(self.publication.replicas());
             }
             Question::ReplicaMessages(reader, answer) => {
-                let _ = answer.send(self.messages_for(reader));
+                let _ = answer.send(self.publication.replica_messages(reader));
             }
             Question::Windows(answer) => {
-                let _ = answer.send(self.windows());
+                let _ = answer.send(self.publication.windows(&self.env));
             }
-            Question::SetWindow(asked, answer) => {
-                let windows = self.env.board.windows();
+            Question::Overlap(question, answer) => {
+                let facts = self.publication.explain_facts(&self.owners());
+                self.publication.explaining().ask(question, facts, answer);
+            }
+            Question::SetDraining(name, order, answer) => {
+                let _ = answer.send(self.set_draining(&name, order));
+            }
+            Question::SetSleeping(name, sleeps, answer) => {
+                let _ = answer.send(self.set_sleeping(&name, sleeps));
+            }
+            Question::AddWorker(request, answer) => {
+                let _ = answer.send(self.add_worker(&request));
+            }
+            Question::RemoveWorker(name, answer) => {
+                let change = self.membership.remove_worker(&self.env, &name);
+                self.apply(change);
+                let _ = answer.send(self.worker(&name));
+            }
+            Question::Kept(answer) => self.confirm_orders(answer),
+            Question::Reload(answer) => {
+                let _ = answer.send(self.reload());
+            }
+            Question::SetWindow(request, answer) => {
                 let now = self.env.clock.now();
-                let set = asked.apply(&self.snapshot, windows, now);
-                let _ = answer.send(set.map(|()| self.windows()));
+                let set = request.apply(self.publication.fleet(), self.env.board.windows(), now);
+                let _ = answer.send(set.map(|()| self.publication.windows(&self.env)));
             }
-            Question::Overlap(asked, answer) => {
-                self.explaining.ask(asked, self.explain_facts(), answer);
+            #[cfg(debug_assertions)]
+            Question::Plant(shard, fault, answer) => {
+                let _ = answer.send(self.env.ports.plant(shard, fault));
             }
         }
     }
 
-    fn explain_facts(&self) -> ExplainFacts {
-        ExplainFacts {
-            config: Arc::clone(&self.env.config),
-            fleet: Arc::clone(&self.snapshot),
-            board: Arc::clone(&self.env.board),
-            reports: self.feeds.reporter().reports().clone(),
-            index: self.env.index.clone(),
-            counters: self.env.ports.counters(),
-            now: self.env.clock.now(),
-        }
+    fn confirm_orders(&mut self, answer: Confirmation) {
+        let generation = self.publication.fleet().generation;
+        let is_handed_over = self.lifecycle.is_handed_over();
+        self.membership.confirm(&self.env, generation, is_handed_over, answer);
     }
 
-    fn messages_for(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
-        let replicas = self.replicas.as_ref().ok_or(SubscribeRefused::NoPeers)?;
-        replicas.subscribe(reader)
+    fn worker(&self, name: &str) -> Option<Value> {
+        self.publication.workers(&self.owners(), |all| forebay_admin::worker_named(name, all))
+    }
+
+    fn set_draining(
+        &mut self,
+        name: &str,
+        order: WorkerDrain,
+    ) -> Result<Option<Value>, StreamsStay> {
+        let change = self.membership.set_draining(&self.env, name, order)?;
+        self.apply(change);
+        Ok(self.worker(name))
+    }
+
+    /// The worker as it is then: the worker drains before its engine gets the order.
+    fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefused> {
+        let change = self.membership.set_sleeping(&self.env, name, sleeps)?;
+        self.apply(change);
+        self.worker(name).ok_or(SleepRefused::Unknown)
+    }
+
+    /// The worker as it is then, without an answer yet.
+    fn add_worker(&mut self, request: &AddWorkerRequest) -> Result<Value, AddRefused> {
+        let (name, change) = self.membership.add_worker(&self.env, request)?;
+        self.apply(change);
+        self.worker(&name).ok_or(AddRefused::Full)
+    }
+
+    fn read_notes(&mut self) -> Option<NotesReader> {
+        let reader = self.reports.read_notes(&self.env.ports)?;
+        self.publish();
+        self.reports.pass_on_notes(&self.env.ports, self.publication.fleet());
+        Some(reader)
     }
 }

@@ -27,7 +27,7 @@ pub(in super::super) struct Copyable {
 }
 
 /// A rank at one moment.
-struct Copied {
+struct RankCopy {
     name: RankName,
     vocabulary: Arc<Vocabulary>,
     state: RankState<KeptBlocks>,
@@ -36,7 +36,7 @@ struct Copied {
 
 /// What goes to the thread.
 enum ToWrite {
-    Rank(Box<Copied>),
+    Rank(Box<RankCopy>),
     /// Nothing more. Without it the snapshot is not whole.
     End,
 }
@@ -185,7 +185,7 @@ async fn copy_out(ranks: Vec<Copyable>, parts: mpsc::Sender<ToWrite>, clock: Clo
         let copy_ns = clock.now().since(start);
         let Some(state) = copied else { continue };
         // An error: the thread could not write and has said so.
-        let copied = Copied { name, vocabulary, state, copy_ns };
+        let copied = RankCopy { name, vocabulary, state, copy_ns };
         if parts.send(ToWrite::Rank(Box::new(copied))).await.is_err() {
             return;
         }
@@ -233,10 +233,10 @@ fn write(
 /// Returns how many blocks it has; `None` if its name is too long to be written.
 fn write_rank(
     writer: &mut SnapshotWriter,
-    rank: Copied,
+    rank: RankCopy,
     fingerprints: &mut Fingerprints,
 ) -> io::Result<Option<u64>> {
-    let Copied { name, vocabulary, state, .. } = rank;
+    let RankCopy { name, vocabulary, state, .. } = rank;
     let blocks = state.blocks;
     let head = RankHead {
         name,

@@ -136,7 +136,7 @@ impl Traces {
         Some(async move {
             let sent = match client {
                 Some(client) => send(&client, &url, body, patience).await,
-                None => Err(Lost::Unreachable("no client of HTTP could be made".into())),
+                None => Err(ExportFault::Unreachable("no client of HTTP could be made".into())),
             };
             export.note(count, sent, &url);
             export.is_sending.set(false);
@@ -145,7 +145,7 @@ impl Traces {
 }
 
 /// Why spans are lost.
-enum Lost {
+enum ExportFault {
     /// No answer in time, or no connection.
     Unreachable(String),
     /// A status that is no success.
@@ -160,7 +160,7 @@ impl ExportState {
     }
 
     /// `sent`: spans that the collector has rejected of those that it took.
-    fn note(&self, count: u64, sent: Result<u64, Lost>, url: &str) {
+    fn note(&self, count: u64, sent: Result<u64, ExportFault>, url: &str) {
         let fault = match sent {
             Ok(rejected) => {
                 let rejected = rejected.min(count);
@@ -171,11 +171,11 @@ impl ExportState {
                 self.has_failed.set(false);
                 return;
             }
-            Err(Lost::Unreachable(cause)) => {
+            Err(ExportFault::Unreachable(cause)) => {
                 self.count(|figures| figures.unreachable += count);
                 cause
             }
-            Err(Lost::Refused(status)) => {
+            Err(ExportFault::Refused(status)) => {
                 self.count(|figures| figures.refused += count);
                 format!("it answered {status}")
             }
@@ -187,7 +187,12 @@ impl ExportState {
 }
 
 /// A collector that asks for a pause is asked once more; every other fault loses the spans.
-async fn send(client: &Client, url: &str, body: String, patience: Duration) -> Result<u64, Lost> {
+async fn send(
+    client: &Client,
+    url: &str,
+    body: String,
+    patience: Duration,
+) -> Result<u64, ExportFault> {
     let first = post(client, url, &body, patience).await?;
     let Some(pause) = retry_pause(&first) else { return judged(first).await };
     sleep(pause).await;
@@ -199,10 +204,10 @@ async fn post(
     url: &str,
     body: &str,
     patience: Duration,
-) -> Result<Response, Lost> {
+) -> Result<Response, ExportFault> {
     let request = client.post(url).header(CONTENT_TYPE, "application/json");
     let sent = request.body(body.to_owned()).timeout(patience).send().await;
-    sent.map_err(|error| Lost::Unreachable(error.without_url().to_string()))
+    sent.map_err(|error| ExportFault::Unreachable(error.without_url().to_string()))
 }
 
 /// `None`: there is no second try.
@@ -219,10 +224,10 @@ fn retry_pause(response: &Response) -> Option<Duration> {
     (may_retry && pause <= TRACE_RETRY_AFTER_MAX).then_some(pause)
 }
 
-async fn judged(mut response: Response) -> Result<u64, Lost> {
+async fn judged(mut response: Response) -> Result<u64, ExportFault> {
     let status = response.status().as_u16();
     if status != 200 {
-        return Err(Lost::Refused(status));
+        return Err(ExportFault::Refused(status));
     }
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {

@@ -12,7 +12,7 @@ const STEPS: u32 = 20;
 
 /// Who came back a moment ago.
 #[derive(Debug, Default)]
-pub(in crate::control) struct Warming {
+pub(super) struct Warming {
     comebacks: BTreeMap<Whose, Comeback>,
 }
 
@@ -28,12 +28,12 @@ struct Comeback {
 
 impl Warming {
     /// The worker serves again.
-    pub(in crate::control) fn begin(&mut self, worker: WorkerIndex, now: NanosSinceStart) {
+    pub(super) fn begin(&mut self, worker: WorkerIndex, now: NanosSinceStart) {
         self.comebacks.insert((worker, None), Comeback { since: now, places: 1 });
     }
 
     /// A rank of it does.
-    pub(in crate::control) fn begin_rank(
+    pub(super) fn begin_rank(
         &mut self,
         worker: WorkerIndex,
         rank: RankIndex,
@@ -43,18 +43,13 @@ impl Warming {
     }
 
     /// The worker serves no more.
-    pub(in crate::control) fn end(&mut self, worker: WorkerIndex) {
+    pub(super) fn end(&mut self, worker: WorkerIndex) {
         self.comebacks.retain(|(whose, _), _| *whose != worker);
     }
 
     /// Time has passed; true if a rank may have more than before. `usual`: requests in flight on
     /// the fullest of the other ranks.
-    pub(in crate::control) fn grow(
-        &mut self,
-        now: NanosSinceStart,
-        time: Duration,
-        usual: u32,
-    ) -> bool {
+    pub(super) fn grow(&mut self, now: NanosSinceStart, time: Duration, usual: u32) -> bool {
         let whole = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let before = self.comebacks.len();
         self.comebacks.retain(|_, comeback| now.since(comeback.since) < whole);
@@ -70,7 +65,7 @@ impl Warming {
     }
 
     /// True for a rank that is on its way up.
-    pub(in crate::control) fn holds(&self, worker: WorkerIndex, rank: RankIndex) -> bool {
+    pub(super) fn holds(&self, worker: WorkerIndex, rank: RankIndex) -> bool {
         self.places(worker, rank).is_some()
     }
 
@@ -80,7 +75,7 @@ impl Warming {
     }
 
     /// Limits what these ranks may have.
-    pub(in crate::control) fn limit(&self, fleet: &mut FleetSnapshot) {
+    pub(super) fn limit(&self, fleet: &mut FleetSnapshot) {
         for (position, rank) in fleet.ranks.iter_mut().enumerate() {
             let index = RankIndex::try_from_index(position);
             let Some(places) = index.and_then(|index| self.places(rank.worker, index)) else {

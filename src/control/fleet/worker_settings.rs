@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// As it is now: a reload may change it.
 #[derive(Debug)]
-pub(super) struct Configured {
+pub(super) struct WorkerSettings {
     pub(super) concurrency_max: Option<u32>,
     pub(super) load_source: LoadSource,
     pub(super) topology: Option<Arc<str>>,
@@ -13,7 +13,7 @@ pub(super) struct Configured {
     pub(super) kv_pool: Option<Arc<str>>,
 }
 
-impl Configured {
+impl WorkerSettings {
     pub(super) fn of(config: &Config, worker: &WorkerConfig) -> Self {
         Self {
             concurrency_max: worker.concurrency_max,

@@ -1,0 +1,190 @@
+//! Workers that sources and the configuration add and remove, from their place in the fleet to
+//! their end.
+
+use super::super::environment::Environment;
+use super::super::fleet::NoPlace;
+use super::sources::{SourceNews, WorkerList};
+use super::{FleetChange, Membership};
+use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_config::{KnownConnectors, WorkerChanges, WorkerConfig, WorkerUrl};
+use forebay_fleet::worker::{RankLoad, WorkerState};
+use tracing::{error, info, warn};
+
+impl Membership {
+    /// Gives the worker a place and starts its probe. Reads the files of TLS to a worker with
+    /// `https://` that the configuration does not have; they are as small as the files of a reload.
+    /// `known`: connectors that were read for other workers of the same list.
+    pub(super) fn add(
+        &mut self,
+        env: &Environment,
+        worker: &WorkerConfig,
+        known: &mut KnownConnectors,
+    ) -> Result<WorkerIndex, NoPlace> {
+        let config = &env.config;
+        let authority =
+            WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
+        let is_same = |other: &WorkerConfig| other.url == worker.url && other.tls == worker.tls;
+        let is_configured = config.workers.iter().any(is_same);
+        let connector = match self.connectors.get(&authority) {
+            Some(known) if is_configured => Some(known.clone()),
+            _ => config.connector(worker, known).map_err(NoPlace::Tls)?,
+        };
+        let place = self.fleet.add(config, worker, connector.clone())?;
+        if let Some(connector) = connector {
+            self.connectors.insert(authority, connector);
+            let workers = std::slice::from_ref(worker);
+            if let Err(error) = self.probes.clients().renew(config, workers, &self.connectors) {
+                error!(%error, url = worker.url, "not asked over TLS: mend `upstream_tls`, reload");
+            }
+        }
+        self.probes.add(place, worker);
+        Ok(place)
+    }
+
+    /// Takes the current list of a source.
+    pub(in crate::control) fn take_list(
+        &mut self,
+        env: &Environment,
+        listed: &WorkerList,
+    ) -> FleetChange {
+        let is_start = self.sources.are_awaited();
+        let fleet = &self.fleet;
+        let serves = |worker: &WorkerConfig| {
+            let place = fleet.worker_at(&worker.url);
+            place.and_then(|place| fleet.checked_state(place)) == Some(WorkerState::Up)
+        };
+        let SourceNews { joined, left } = self.sources.news(listed, serves);
+        let ends_wait = is_start && !self.sources.are_awaited();
+        let publishes = !joined.is_empty() || !left.is_empty() || ends_wait;
+        let mut change = FleetChange::published_if(publishes);
+        let mut refused = Vec::new();
+        let mut known = KnownConnectors::new();
+        for worker in joined {
+            let url = worker.url.clone();
+            match self.join(env, &listed.source, worker, is_start, &mut known) {
+                Ok(joined) => change = change.and(joined),
+                Err(reason) => refused.push((url, reason)),
+            }
+        }
+        self.sources.were_refused(&listed.source, &refused);
+        self.leave_with(env, &left, &listed.source);
+        change
+    }
+
+    /// A worker without a place is tried again with the next list.
+    fn join(
+        &mut self,
+        env: &Environment,
+        source: &str,
+        worker: WorkerConfig,
+        is_start: bool,
+        known: &mut KnownConnectors,
+    ) -> Result<FleetChange, NoPlace> {
+        if let Some(place) = self.fleet.worker_at(&worker.url) {
+            // Present by another source, or about to leave.
+            if self.fleet.stay(place) {
+                info!(source, url = worker.url, "stays, for its source lists it again");
+            }
+            self.sources.has_brought(source, worker);
+            return Ok(FleetChange::default());
+        }
+        let place = self.add(env, &worker, known)?;
+        info!(source, url = worker.url, "added by its source");
+        if is_start {
+            self.unanswered.insert(place);
+        }
+        let url = worker.url.clone();
+        self.sources.has_brought(source, worker);
+        Ok(self.apply_pending_order(env, place, &url))
+    }
+
+    /// Workers that a source lists no more leave, unless the configuration has them.
+    pub(super) fn leave_with(&mut self, env: &Environment, left: &[String], source: &str) {
+        for url in left {
+            let is_configured = env.config.workers.iter().any(|worker| worker.url == *url);
+            if let Some(place) = self.fleet.worker_at(url).filter(|_| !is_configured) {
+                self.leave_by(env, place, source);
+            }
+        }
+    }
+
+    /// Workers that joined and left the configuration file since it was read last.
+    pub(super) fn change_workers(
+        &mut self,
+        env: &Environment,
+        changes: &WorkerChanges,
+    ) -> FleetChange {
+        for url in &changes.left {
+            let place = self.fleet.worker_at(url).filter(|_| !self.sources.lists(url));
+            if let Some(place) = place {
+                self.leave_by(env, place, "the configuration");
+            }
+        }
+        let held_back = self.retry_held_back(env);
+        held_back.and(self.join_configured(env, &changes.joined))
+    }
+
+    /// Adds workers of the configuration that waited for the name or the address of a worker that
+    /// was leaving.
+    fn retry_held_back(&mut self, env: &Environment) -> FleetChange {
+        let held_back = self.sources.take_held_back();
+        self.join_configured(env, &held_back)
+    }
+
+    fn join_configured(&mut self, env: &Environment, urls: &[String]) -> FleetChange {
+        let mut change = FleetChange::default();
+        for url in urls {
+            let mut workers = env.config.workers.iter();
+            let Some(worker) = workers.find(|worker| worker.url == *url) else { continue };
+            match self.add(env, worker, &mut KnownConnectors::new()) {
+                Ok(_) => info!(url, "added by the configuration"),
+                Err(reason @ (NoPlace::Name | NoPlace::Url)) if self.fleet.is_leaving(worker) => {
+                    info!(url, ?reason, "joins once the worker that leaves is gone");
+                    self.sources.hold_back(url);
+                }
+                Err(reason) => {
+                    warn!(
+                        url,
+                        ?reason,
+                        "not added: its address or its name is in use; reload again once it is free"
+                    );
+                    change.not_joined.push(url.clone());
+                }
+            }
+        }
+        change
+    }
+
+    /// Begins the end of a worker. The log has `by`.
+    pub(super) fn leave_by(&mut self, env: &Environment, place: WorkerIndex, by: &str) {
+        let patience = env.config.timeouts.drain;
+        if self.fleet.leave(place, env.clock.now().plus(patience)) {
+            let worker = self.fleet.name(place).unwrap_or_default();
+            info!(worker = &*worker, by, ?patience, "removed: it gets nothing new");
+        }
+    }
+
+    /// Ends leaving workers that are idle, or whose time is over.
+    pub(super) fn end_idle_workers(
+        &mut self,
+        env: &Environment,
+        now: NanosSinceStart,
+    ) -> FleetChange {
+        let board = &env.board;
+        let is_idle = |rank| board.rank(rank).map_or(0, RankLoad::in_flight) == 0;
+        let leaving = self.fleet.leaving(now, is_idle);
+        let ended = leaving.into_iter().map(|worker| self.end_worker(env, worker));
+        ended.fold(FleetChange::default(), FleetChange::and)
+    }
+
+    pub(super) fn end_worker(&mut self, env: &Environment, worker: WorkerIndex) -> FleetChange {
+        let name = self.fleet.name(worker).unwrap_or_default();
+        info!(worker = &*name, "gone");
+        self.probes.end(worker);
+        self.fleet.remove(worker);
+        let joined = self.retry_held_back(env);
+        self.unanswered.remove(&worker);
+        let ended = FleetChange { replans: true, gone: vec![worker], ..FleetChange::published() };
+        joined.and(ended)
+    }
+}

@@ -1,0 +1,217 @@
+//! Operators' changes of the fleet outlive the process, in the file of `workers_state`. Names of
+//! models outlive the process in a file of their own.
+
+use super::super::environment::Environment;
+use super::super::fleet::{NoPlace, OperatorWord};
+use super::model_memory::ModelMemory;
+use super::workers_state::{Confirmation, WorkerOrder, WorkersState};
+use super::{FleetChange, Membership};
+use forebay_admin::WorkerDrain;
+use forebay_base::WorkerIndex;
+use forebay_config::{KnownConnectors, Word, WorkerConfig, WorkerRole, WorkerUrl};
+use std::collections::BTreeMap;
+use std::fs::File;
+use tracing::{error, info, warn};
+
+impl Membership {
+    /// Restores the orders of operators and the names of models. The configuration comes first: a
+    /// worker that the configuration names is as the configuration says. `models`: file from the
+    /// process before.
+    pub(in crate::control) fn restore(
+        &mut self,
+        env: &Environment,
+        models: Option<File>,
+    ) -> FleetChange {
+        let config = &env.config;
+        let (memory, remembered) = ModelMemory::open(models, config.index.snapshot.as_deref());
+        self.models = memory;
+        self.fleet.remember(remembered);
+        let (file, orders) = config.workers_state.as_deref().map(WorkersState::open).unzip();
+        self.orders_file = file;
+        let mut known = KnownConnectors::new();
+        // Without any worker nothing else would publish a first fleet.
+        let mut change = FleetChange::published();
+        for order in orders.unwrap_or_default() {
+            let configured = self.fleet.worker_at(&order.url);
+            match configured.or_else(|| self.restore_added(env, &order, &mut known)) {
+                Some(place) => change = change.and(self.apply_order(env, place, &order)),
+                // A source may list the worker.
+                None if order.added => {}
+                None => self.expect(order),
+            }
+        }
+        change
+    }
+
+    /// Applies the earlier order for a worker that a source has added.
+    pub(super) fn apply_pending_order(
+        &mut self,
+        env: &Environment,
+        place: WorkerIndex,
+        url: &str,
+    ) -> FleetChange {
+        let order = self.orders_file.as_mut().and_then(|file| file.take_order(url));
+        order.map_or_else(FleetChange::default, |order| self.apply_order(env, place, &order))
+    }
+
+    /// Writes the files if the fleet of that generation differs. A process that has handed over
+    /// leaves the files to the next process.
+    pub(in crate::control) fn write_files(
+        &mut self,
+        env: &Environment,
+        generation: u64,
+        is_handed_over: bool,
+    ) {
+        self.write_orders(env, generation, is_handed_over);
+        if !is_handed_over && self.models.is_due(generation) {
+            self.models.keep(&self.fleet.remembered());
+        }
+    }
+
+    /// As [`Self::write_files`], for the orders alone.
+    pub(in crate::control) fn write_orders(
+        &mut self,
+        env: &Environment,
+        generation: u64,
+        is_handed_over: bool,
+    ) {
+        let now = env.clock.now();
+        let file = self.orders_file.as_mut();
+        if !is_handed_over && file.is_some_and(|file| file.is_due(generation, now)) {
+            let orders = self.orders(&env.config.workers);
+            if let Some(file) = &mut self.orders_file {
+                file.keep(&orders);
+            }
+        }
+    }
+
+    /// Confirms earlier changes once the file has the changes, if there is a file.
+    pub(in crate::control) fn confirm(
+        &mut self,
+        env: &Environment,
+        generation: u64,
+        is_handed_over: bool,
+        answer: Confirmation,
+    ) {
+        if is_handed_over {
+            let _ = answer.send(Err("another process serves from now on".to_owned()));
+            return;
+        }
+        match &mut self.orders_file {
+            Some(file) => file.confirm(answer),
+            None => drop(answer.send(Ok(()))),
+        }
+        self.write_orders(env, generation, is_handed_over);
+    }
+
+    /// Waits until the files are written, for a bounded time.
+    pub(in crate::control) async fn finish(
+        &mut self,
+        env: &Environment,
+        generation: u64,
+        is_handed_over: bool,
+    ) {
+        for _ in 0..2 {
+            if let Some(file) = &mut self.orders_file {
+                file.written().await;
+            }
+            self.write_orders(env, generation, is_handed_over);
+        }
+        if let Some(file) = &mut self.orders_file {
+            file.written().await;
+        }
+        self.models.written().await;
+    }
+
+    fn apply_order(
+        &mut self,
+        env: &Environment,
+        place: WorkerIndex,
+        order: &WorkerOrder,
+    ) -> FleetChange {
+        let url = &order.url;
+        if order.removed {
+            info!(url, "stays removed, as the admin API said");
+            return self.end_worker(env, place);
+        }
+        if order.draining && self.fleet.set_draining(place, WorkerDrain::KeepStreams) {
+            info!(url, "goes on draining, as the admin API said");
+        }
+        FleetChange::default()
+    }
+
+    fn restore_added(
+        &mut self,
+        env: &Environment,
+        order: &WorkerOrder,
+        known: &mut KnownConnectors,
+    ) -> Option<WorkerIndex> {
+        let url = &order.url;
+        let worker = order.worker().ok().filter(|_| order.added)?;
+        match self.add(env, &worker, known) {
+            Ok(place) => {
+                info!(url, "added by the admin API before this process began");
+                self.unanswered.insert(place);
+                Some(place)
+            }
+            Err(NoPlace::Tls(fault)) => {
+                error!(
+                    url,
+                    "not added: {fault}; mend `upstream_tls` and restart, the line is kept"
+                );
+                self.expect(order.clone());
+                None
+            }
+            Err(reason) => {
+                warn!(url, ?reason, "not added again: its name is in use, or no place is left");
+                None
+            }
+        }
+    }
+
+    /// The worker of the order may come by a source.
+    fn expect(&mut self, order: WorkerOrder) {
+        if let Some(file) = &mut self.orders_file {
+            file.expect(order);
+        }
+    }
+
+    fn orders(&self, configured: &[WorkerConfig]) -> Vec<WorkerOrder> {
+        let mut words: BTreeMap<&str, (usize, OperatorWord)> = BTreeMap::new();
+        for (place, (authority, word)) in self.fleet.words().enumerate() {
+            words.insert(authority, (place, word));
+        }
+        let mut orders = Vec::new();
+        for worker in configured.iter().chain(self.sources.brought()) {
+            let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
+            let Some((_, word)) = words.remove(&*url.authority) else { continue };
+            let removed = matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone);
+            let draining = matches!(word, OperatorWord::Drain(_));
+            if removed || draining {
+                let url = worker.url.clone();
+                orders.push(WorkerOrder { url, draining, removed, ..WorkerOrder::default() });
+            }
+        }
+        let mut added: Vec<_> = words.into_values().collect();
+        added.sort_unstable_by_key(|(place, _)| *place);
+        for (place, word) in added {
+            let index = WorkerIndex::try_from_index(place);
+            let Some(worker) = index.and_then(|index| self.probes.worker(index)) else { continue };
+            if matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone) {
+                continue;
+            }
+            orders.push(WorkerOrder {
+                url: worker.url.clone(),
+                name: worker.name.clone(),
+                role: (worker.role != WorkerRole::Auto).then(|| worker.role.word().to_owned()),
+                api_key: worker.api_key.clone(),
+                added: true,
+                draining: matches!(word, OperatorWord::Drain(_)),
+                removed: false,
+            });
+        }
+        let pending = self.orders_file.iter().flat_map(WorkersState::pending);
+        orders.extend(pending.cloned());
+        orders
+    }
+}

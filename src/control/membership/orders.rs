@@ -1,0 +1,133 @@
+//! Operators' orders through the admin API: drain, sleep, add and remove a worker.
+
+use super::super::environment::{Environment, TICK};
+use super::super::feeds::{OrderResult, SleepOrder};
+use super::super::fleet::NoPlace;
+use super::{FleetChange, Membership};
+use forebay_admin::{AddRefused, AddWorkerRequest, SleepRefused, StreamsStay, WorkerDrain};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_config::KnownConnectors;
+use forebay_fleet::worker::{FleetSnapshot, RankLoad};
+use std::sync::Arc;
+use tracing::{error, info};
+
+impl Membership {
+    pub(in crate::control) fn set_draining(
+        &mut self,
+        env: &Environment,
+        worker: &str,
+        order: WorkerDrain,
+    ) -> Result<FleetChange, StreamsStay> {
+        let Some(index) = self.fleet.worker_named(worker) else {
+            return Ok(FleetChange::default());
+        };
+        if order == WorkerDrain::MoveStreams && !env.config.retry.mid_stream {
+            return Err(StreamsStay);
+        }
+        if !self.fleet.set_draining(index, order) {
+            return Ok(FleetChange::default());
+        }
+        let moves_streams = order == WorkerDrain::MoveStreams;
+        match order {
+            WorkerDrain::Off => info!(worker, "takes requests again by the admin API"),
+            _ => info!(worker, moves_streams, "drains by the admin API: it gets nothing new"),
+        }
+        Ok(FleetChange::published())
+    }
+
+    /// The name of the new worker, which has not answered yet.
+    pub(in crate::control) fn add_worker(
+        &mut self,
+        env: &Environment,
+        request: &AddWorkerRequest,
+    ) -> Result<(Arc<str>, FleetChange), AddRefused> {
+        let worker = request.worker();
+        let place =
+            self.add(env, worker, &mut KnownConnectors::new()).map_err(|reason| match reason {
+                NoPlace::Url => AddRefused::UrlTaken,
+                NoPlace::Engine(name) => AddRefused::EngineTaken(name.to_string()),
+                NoPlace::Tls(fault) => AddRefused::Tls(fault),
+                NoPlace::Name => AddRefused::NameTaken,
+                NoPlace::Full => AddRefused::Full,
+            })?;
+        let name = self.fleet.name(place).unwrap_or_default();
+        info!(worker = &*name, url = worker.url, "added by the admin API");
+        Ok((name, FleetChange::published()))
+    }
+
+    /// Begins the end of a worker.
+    pub(in crate::control) fn remove_worker(
+        &mut self,
+        env: &Environment,
+        worker: &str,
+    ) -> FleetChange {
+        let Some(index) = self.fleet.worker_named(worker) else { return FleetChange::default() };
+        self.leave_by(env, index, "the admin API");
+        FleetChange::published()
+    }
+
+    /// The worker drains before its engine gets the order to sleep.
+    pub(in crate::control) fn set_sleeping(
+        &mut self,
+        env: &Environment,
+        name: &str,
+        sleeps: bool,
+    ) -> Result<FleetChange, SleepRefused> {
+        let worker = self.fleet.worker_named(name).ok_or(SleepRefused::Unknown)?;
+        let mut change = FleetChange::published();
+        if sleeps {
+            let now = env.clock.now();
+            let by = now.plus(env.config.timeouts.drain);
+            self.fleet.send_to_sleep(worker, now.plus(2 * TICK), by)?;
+            info!(worker = name, "goes to sleep by the admin API: its requests wait");
+        } else if self.fleet.wake(worker)? {
+            info!(worker = name, "is woken by the admin API");
+            change.sleep_orders.extend(self.sleep_order(worker, "/wake_up"));
+        }
+        Ok(change)
+    }
+
+    /// Orders to engines whose workers are idle, or have drained for long enough.
+    pub(super) fn send_to_sleep(
+        &mut self,
+        env: &Environment,
+        published: &FleetSnapshot,
+        now: NanosSinceStart,
+    ) -> FleetChange {
+        let board = &env.board;
+        let is_idle = |worker| {
+            let of_worker = published.ranks.iter().enumerate().filter(|(_, r)| r.worker == worker);
+            let mut ranks = of_worker.filter_map(|(rank, _)| RankIndex::try_from_index(rank));
+            ranks.all(|rank| board.rank(rank).map_or(0, RankLoad::in_flight) == 0)
+        };
+        let sleepy = self.fleet.sleepy(now, is_idle);
+        let publishes = !sleepy.is_empty();
+        let orders = sleepy.into_iter().filter_map(|worker| self.sleep_order(worker, "/sleep"));
+        FleetChange { sleep_orders: orders.collect(), ..FleetChange::published_if(publishes) }
+    }
+
+    /// Takes the results of orders to sleep and to wake up.
+    pub(in crate::control) fn take_order_results(
+        &mut self,
+        results: Vec<OrderResult>,
+    ) -> FleetChange {
+        let publishes = !results.is_empty();
+        for (worker, result) in results {
+            let name = self.fleet.name(worker).unwrap_or_default();
+            match &result {
+                Ok(()) => info!(worker = &*name, "the engine did as it was told"),
+                Err(fault) => error!(
+                    worker = &*name,
+                    "not done by the engine: {fault}; read its log, call again"
+                ),
+            }
+            self.fleet.answered_call(worker, result.is_ok());
+        }
+        FleetChange::published_if(publishes)
+    }
+
+    fn sleep_order(&self, worker: WorkerIndex, path: &'static str) -> Option<SleepOrder> {
+        let access = self.fleet.engine_access(worker)?;
+        Some(SleepOrder { worker, access, path })
+    }
+}

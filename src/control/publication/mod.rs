@@ -1,0 +1,261 @@
+//! Owner of the published fleet and of the answers of the admin API: slow start, the live page,
+//! metrics, `/workers`, replicas. Runs on the control plane's thread; the loop calls
+//! [`Publication::tick`] ten times a second. Reads the other owners, and changes none of them.
+
+mod owners;
+mod warming;
+
+pub(super) use owners::Owners;
+
+use self::warming::Warming;
+use super::environment::Environment;
+use super::membership::SlowStart;
+use super::ports::Ports;
+use super::reports::EjectionEvent;
+use crate::log::dropped_lines_count;
+use forebay_admin::{
+    ExplainFacts, Explaining, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
+    ReloadRefused, Reloaded, ScrapeSources, ShardsView, WorkerSources,
+};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::account::StageHistograms;
+use forebay_fleet::worker::{FleetSnapshot, Rank, RankLoad};
+use forebay_replicas::{MessageStream, ReplicaId, Replicas, SubscribeRefused};
+use serde_json::Value;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The published fleet, and its views for operators and other routers.
+pub(super) struct Publication {
+    fleet: Arc<FleetSnapshot>,
+    warming: Warming,
+    live: LiveFeed,
+    histograms: StageHistograms,
+    explaining: Explaining,
+    /// `None` for a router without replicas.
+    replicas: Option<Rc<Replicas>>,
+}
+
+impl Publication {
+    pub(super) fn start(env: &Environment) -> io::Result<Self> {
+        Ok(Self {
+            fleet: Arc::default(),
+            warming: Warming::default(),
+            live: LiveFeed::default(),
+            histograms: StageHistograms::new(),
+            explaining: Explaining::start()?,
+            replicas: Replicas::start(&env.config, env.clock, &env.board)?,
+        })
+    }
+
+    /// True if the shards need the fleet again: a rank in its slow start may have more requests.
+    pub(super) fn tick(&mut self, owners: &Owners<'_>, now: NanosSinceStart) -> bool {
+        let env = owners.env;
+        env.ports.merge_histograms(&mut self.histograms);
+        self.live.observe(&self.fleet, env.board.windows(), now);
+        self.show_live(owners);
+        self.warm_up(env, now)
+    }
+
+    /// The newest generation.
+    pub(super) const fn fleet(&self) -> &Arc<FleetSnapshot> {
+        &self.fleet
+    }
+
+    /// Takes a new generation, with the limits of ranks in their slow start.
+    pub(super) fn renew(&mut self, env: &Environment, mut fleet: FleetSnapshot) {
+        self.warming.limit(&mut fleet);
+        self.live.changed(&self.fleet, env.clock.now(), &fleet);
+        self.fleet = Arc::new(fleet);
+        self.fleet.set_queues(&env.board);
+    }
+
+    /// Sends the fleet to the replicas, and to the shards if they may have a fleet.
+    pub(super) fn publish(&self, ports: &Ports, to_shards: bool) {
+        if let Some(replicas) = &self.replicas {
+            replicas.set_fleet(&self.fleet);
+        }
+        if to_shards {
+            ports.publish(&self.fleet);
+        }
+    }
+
+    pub(super) fn set_slow_start(&mut self, change: SlowStart, now: NanosSinceStart) {
+        match change {
+            SlowStart::Begin(worker) => self.warming.begin(worker, now),
+            SlowStart::End(worker) => self.warming.end(worker),
+        }
+    }
+
+    /// Shows the event on the live page. A readmitted rank starts slowly.
+    pub(super) fn take_ejection(&mut self, event: EjectionEvent, now: NanosSinceStart) {
+        let EjectionEvent { kind, text, slow_start } = event;
+        if let Some((worker, rank)) = slow_start {
+            self.warming.begin_rank(worker, rank, now);
+        }
+        self.live.ejected(kind, text, now);
+    }
+
+    /// Shows the result of a reload on the live page.
+    pub(super) fn show_reload(
+        &mut self,
+        done: &Result<Reloaded, ReloadRefused>,
+        now: NanosSinceStart,
+    ) {
+        let text = match done {
+            Ok(done) => match done.changes.applied.len() {
+                0 => "configuration read again: no key changed".to_owned(),
+                _ => format!("configuration read again: {}", done.changes.applied.join(", ")),
+            },
+            Err(_) => "configuration read again: refused, nothing changed".to_owned(),
+        };
+        self.live.reloaded(text, now);
+    }
+
+    /// A stream for a client that opens the live page.
+    pub(super) fn watch(&mut self) -> Option<LiveViewer> {
+        self.live.join()
+    }
+
+    /// Sends a picture to the live page, if a picture is due.
+    pub(super) fn show_live(&mut self, owners: &Owners<'_>) {
+        if !self.live.is_due(owners.env.clock.now()) {
+            return;
+        }
+        let mut live = std::mem::take(&mut self.live);
+        let reasons = self.readiness(owners);
+        let replicas = self.replicas();
+        self.scrape(owners, |scrape| {
+            self.workers(owners, |workers| {
+                live.show(&LiveSources { scrape, workers, reasons, replicas });
+            });
+        });
+        self.live = live;
+    }
+
+    /// Makes a view from the sources of `/workers`.
+    pub(super) fn workers<T>(
+        &self,
+        owners: &Owners<'_>,
+        show: impl FnOnce(&WorkerSources<'_>) -> T,
+    ) -> T {
+        let fleet = owners.membership.fleet();
+        show(&WorkerSources {
+            fleet: self.fleet_view(owners),
+            feeds: &owners.feeds.view(),
+            waits_for: &|worker| fleet.lacks(worker),
+            sleep: &|worker| fleet.sleep_word(worker),
+            engine_used_by: &|worker| fleet.engine_used_by(worker),
+            load_source: &|worker| owners.feeds.load_source(worker),
+        })
+    }
+
+    /// Makes a view from the sources of `/metrics`.
+    pub(super) fn scrape<T>(
+        &self,
+        owners: &Owners<'_>,
+        show: impl FnOnce(&ScrapeSources<'_>) -> T,
+    ) -> T {
+        let counters = owners.env.ports.counters();
+        show(&ScrapeSources {
+            fleet: self.fleet_view(owners),
+            drain_rates: owners.reports.drain_rates(),
+            feeds: &owners.feeds.view(),
+            shards: &ShardsView {
+                counters: &counters,
+                histograms: &self.histograms,
+                stalled: owners.lifecycle.stalled_shards(),
+            },
+            index: &owners.env.index,
+            snapshots: owners.feeds.snapshot_figures(),
+            replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
+            records: RecordFigures {
+                log_dropped: dropped_lines_count(),
+                spans: owners.reports.span_figures(),
+            },
+        })
+    }
+
+    /// Empty when requests can be served, else the reasons why not.
+    pub(super) fn readiness(&self, owners: &Owners<'_>) -> Vec<String> {
+        let mut reasons = owners.lifecycle.reasons(&owners.env.ports);
+        reasons.extend(owners.feeds.restoring());
+        if !self.fleet.can_serve() {
+            reasons.push(forebay_admin::why_not(&self.fleet));
+        }
+        reasons
+    }
+
+    pub(super) fn windows(&self, env: &Environment) -> Value {
+        forebay_admin::list_windows(&self.fleet, env.board.windows(), env.clock.now())
+    }
+
+    pub(super) const fn explaining(&self) -> &Explaining {
+        &self.explaining
+    }
+
+    pub(super) fn explain_facts(&self, owners: &Owners<'_>) -> ExplainFacts {
+        let env = owners.env;
+        ExplainFacts {
+            config: Arc::clone(&env.config),
+            fleet: Arc::clone(&self.fleet),
+            board: Arc::clone(&env.board),
+            reports: owners.feeds.reporter().reports().clone(),
+            index: env.index.clone(),
+            counters: env.ports.counters(),
+            now: env.clock.now(),
+        }
+    }
+
+    pub(super) fn replicas(&self) -> Option<Value> {
+        self.replicas.as_ref().map(|replicas| replicas.list())
+    }
+
+    /// Messages for another router.
+    pub(super) fn replica_messages(
+        &self,
+        reader: Option<ReplicaId>,
+    ) -> Result<MessageStream, SubscribeRefused> {
+        self.replicas.as_ref().ok_or(SubscribeRefused::NoPeers)?.subscribe(reader)
+    }
+
+    /// The replicas expect no new requests from this router.
+    pub(super) fn drain_replicas(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.drain();
+        }
+    }
+
+    /// Another process answers at this router's address: live page and replicas connect there.
+    pub(super) fn hand_over(&mut self) {
+        self.live.end();
+        if let Some(replicas) = &self.replicas {
+            replicas.hand_over();
+        }
+    }
+
+    /// Sends the replicas a farewell.
+    pub(super) async fn leave(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.leave().await;
+        }
+    }
+
+    fn fleet_view<'a>(&'a self, owners: &Owners<'a>) -> FleetView<'a> {
+        let Environment { board, clock, .. } = owners.env;
+        FleetView { fleet: &self.fleet, board, loads: owners.feeds.reporter(), now: clock.now() }
+    }
+
+    /// Ranks in their slow start get more as time passes, up to the fullest other rank.
+    fn warm_up(&mut self, env: &Environment, now: NanosSinceStart) -> bool {
+        let index = |(rank, shown): (usize, &Rank)| {
+            RankIndex::try_from_index(rank).map(|rank| (rank, shown.worker))
+        };
+        let ranks = self.fleet.ranks.iter().enumerate().filter_map(index);
+        let warm = ranks.filter(|(rank, worker)| !self.warming.holds(*worker, *rank));
+        let load = |(rank, _)| env.board.rank(rank).map(RankLoad::in_flight);
+        let usual = warm.filter_map(load).max();
+        self.warming.grow(now, env.config.health.slow_start, usual.unwrap_or(0))
+    }
+}

@@ -1,5 +1,0 @@
-//! Owner of the published fleet.
-
-mod warming;
-
-pub(super) use warming::Warming;
