@@ -9,24 +9,14 @@ pub enum ControlError {
     /// No runtime, signal or socket.
     #[error("{0}; check the limit of open files (ulimit -n)")]
     Io(#[from] std::io::Error),
-    /// Shards have ended without being told to.
+    /// Shards have ended without a drain command.
     #[error("{ended} of {shards} shards ended by a fault (this is a bug)")]
-    ShardEnded {
-        /// How many.
-        ended: usize,
-        /// Of how many.
-        shards: usize,
-    },
+    ShardEnded { ended: usize, shards: usize },
     /// A shard has made no progress for `timeouts.stall_abort`.
     #[error(
         "shard {shard} made no progress for {patience:?} (key `timeouts.stall_abort`; this is a bug)"
     )]
-    ShardStalled {
-        /// Which.
-        shard: usize,
-        /// For how long.
-        patience: Duration,
-    },
+    ShardStalled { shard: usize, patience: Duration },
     /// Shards had not ended some seconds after the deadline of a drain.
     #[error("shards did not end in time after the drain: left without them")]
     ShardsLate,

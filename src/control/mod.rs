@@ -1,13 +1,14 @@
-//! The control plane: everything that is not the request path. One thread, one `tokio` runtime on
-//! it.
+//! The control plane: everything beside the request path. A single thread with a `tokio` runtime.
 //!
-//! Owns the fleet and its snapshots ([`fleet`]), the KV-event feeds ([`feeds`], `kv_events`), and
-//! what of them outlives a restart ([`snapshots`]). `forebay_discovery` tells what workers are,
-//! `forebay_replicas` what other routers do; `forebay_admin` asks, and shows what [`run`] answers.
+//! Five owners hold the state: [`feeds`] KV events, load reports and calls of engines,
+//! [`membership`] the workers and their [`fleet`], [`reports`] traces, notes and ejection,
+//! [`lifecycle`] drain, reload and handover, [`publication`] the published fleet and the answers of
+//! the admin API. The loop in [`run`] gives events to the owners, and passes on the work that an
+//! owner returns for another. An owner uses only owners before it in this list.
+//!
 //! Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
-//! counters. Limits: one task per worker and per rank, 256 notices under way, every answer of a
-//! worker bounded in time and bytes. Must never make a shard wait, and never count on a worker's
-//! good will.
+//! counters. Limits: a task per worker and per rank, 256 notices under way, every answer of a
+//! worker bounded in time and bytes. Must never make a shard wait, and never trust a worker.
 
 mod environment;
 mod error;

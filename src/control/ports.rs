@@ -23,7 +23,7 @@ pub(super) struct Ports {
 #[derive(Debug)]
 struct Port {
     port: ShardPort,
-    /// What the shard was told last of its end.
+    /// The last command about the shard's end.
     commanded: Option<ShardCommand>,
 }
 
@@ -62,7 +62,8 @@ impl Ports {
         dropped
     }
 
-    /// Tells every shard of its end; one whose ring is full is told at the next call.
+    /// Sends every shard a command about its end. A shard whose ring is full gets the command with
+    /// the next call.
     pub(super) fn command(&self, command: ShardCommand) {
         for shard in self.shards.borrow_mut().iter_mut() {
             let is_new = shard.commanded != Some(command);
@@ -106,8 +107,7 @@ impl Ports {
         counters.map(|shard| beats(shard).filter(|_| lives(shard.phase()))).collect()
     }
 
-    /// Tells a shard to do wrong; false if there is no such shard, or it has not read what it was
-    /// told before.
+    /// Plants a fault in a shard; false if there is no such shard, or its ring is full.
     #[cfg(debug_assertions)]
     pub(super) fn plant(&self, shard: usize, fault: PlantedFault) -> bool {
         let mut shards = self.shards.borrow_mut();

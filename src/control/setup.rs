@@ -24,7 +24,7 @@ pub struct ControlSetup {
     pub router_id: RouterId,
     /// The secret of the block keys; the shards use the same.
     pub seed: KeySeed,
-    /// The last snapshot, whose seed it is.
+    /// The last snapshot. The seed is from it.
     pub snapshot: Option<SnapshotFile>,
     /// Its side of the rings.
     pub end: ControlEnd,
@@ -32,7 +32,7 @@ pub struct ControlSetup {
     pub board: Arc<LoadBoard>,
     /// For the gauges.
     pub index: IndexReader,
-    /// From the process before, and for the next one.
+    /// From the process before, and for the next process.
     pub handover: HandoverSetup,
     /// The admin API's socket.
     pub admin: AdminSocket,
@@ -40,9 +40,9 @@ pub struct ControlSetup {
     pub tls: TlsSetup,
     /// Certificates for callers of the admin API; `None` without TLS.
     pub admin_tls: Option<ServerTls>,
-    /// Who calls it by the port of clients, if that is open to them.
+    /// Callers of the admin API by the port of clients, if that port is open to them.
     pub callers: Option<ClientCallers>,
-    /// Who may call it.
+    /// Access rules of the admin API.
     pub access: Access,
     /// Turns true to drain; the next true cuts.
     pub stopped: watch::Receiver<bool>,

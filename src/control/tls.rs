@@ -19,7 +19,7 @@ pub struct TlsSetup {
 }
 
 /// Replaces connectors with newly read ones; true if a worker gets another certificate, authority
-/// or name. A connector that is like the earlier one stays, with its memory of sessions.
+/// or name. An equal connector stays, with its memory of sessions.
 pub(super) fn take_connectors(connectors: &mut Connectors, mut read: Connectors) -> bool {
     let mut is_new = false;
     for (authority, connector) in &mut read {

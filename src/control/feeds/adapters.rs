@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Between two descriptions of a worker that is to list an adapter.
 const DESCRIBE_PERIOD: Duration = Duration::from_secs(1);
 
-/// All adapters that somebody has asked for.
+/// All adapters that a request has asked for.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     wanted: BTreeMap<Arc<str>, WantedAdapter>,
@@ -35,7 +35,7 @@ struct WantedAdapter {
     at: BTreeMap<WorkerIndex, LoadState>,
     /// Missing copies are made. An engine that unloads the adapter ends that, until a request finds
     /// no worker with the adapter.
-    is_kept: bool,
+    has_demand: bool,
 }
 
 /// How far a worker is with an adapter.
@@ -43,11 +43,11 @@ struct WantedAdapter {
 enum LoadState {
     /// It was asked, and is silent so far.
     Asked,
-    /// It said yes. Its list is to show the adapter soon.
+    /// The engine has loaded the adapter. Its list is to show the adapter soon.
     Loaded { at: NanosSinceStart },
     /// It lists the adapter, in this life of its process.
     Listed { life: u32 },
-    /// It said no, and why.
+    /// The engine has refused, with this fault.
     Refused { at: NanosSinceStart, fault: String },
 }
 
@@ -77,7 +77,7 @@ impl Adapters {
     pub(super) fn add_request(&mut self, ask: AdapterAsk) {
         let wanted = self.wanted.entry(ask.name).or_default();
         wanted.waiting.push(ask.refused);
-        wanted.is_kept = true;
+        wanted.has_demand = true;
         self.generation = 0;
     }
 
@@ -158,10 +158,10 @@ impl WantedAdapter {
             LoadState::Refused { at, .. } => Some(at.plus(ADAPTER_RETRY_TIME)),
             LoadState::Asked | LoadState::Listed { .. } => None,
         });
-        over.min().filter(|_| self.is_kept)
+        over.min().filter(|_| self.has_demand)
     }
 
-    /// Takes what the lists of workers say, and forgets what is over.
+    /// Compares with the lists of workers, and removes states that are over.
     fn look(&mut self, hosts: &[AdapterHost], now: NanosSinceStart) {
         let host = |worker| hosts.iter().find(|host| host.worker == worker);
         let waits = !self.waiting.is_empty();
@@ -173,7 +173,7 @@ impl WantedAdapter {
                 let after = if waits { ADAPTER_REFUSED_TIME } else { ADAPTER_RETRY_TIME };
                 now < at.plus(after)
             }
-            // A worker that was restarted has another life, and one that is down has none.
+            // A restarted worker has another life, and a worker that is down has none.
             LoadState::Listed { life } => {
                 let lost = host(worker).is_some_and(|host| !host.has_it && host.life == *life);
                 was_unloaded |= lost;
@@ -182,13 +182,13 @@ impl WantedAdapter {
         });
         for host in hosts.iter().filter(|host| host.has_it) {
             self.at.insert(host.worker, LoadState::Listed { life: host.life });
-            // Those who wait see it in their own fleet.
+            // Waiting requests find the adapter in the next fleet.
             self.waiting.clear();
         }
-        self.is_kept &= !was_unloaded || !self.waiting.is_empty();
+        self.has_demand &= !was_unloaded || !self.waiting.is_empty();
     }
 
-    /// Those with the fewest adapters first, then those with the fewest requests.
+    /// Orders hosts by the fewest adapters, then by the fewest requests.
     fn choose(
         &mut self,
         table: &AdapterConfig,
@@ -198,7 +198,7 @@ impl WantedAdapter {
     ) -> Vec<WorkerIndex> {
         let mut hosts = hosts(table, fleet, board);
         self.look(&hosts, now);
-        if !self.is_kept {
+        if !self.has_demand {
             return Vec::new();
         }
         let there = hosts.iter().filter(|host| self.may_have(host.worker)).count();

@@ -29,7 +29,7 @@ const RANK_BLOCKS_MIN: usize = 4_096;
 /// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
 const BUDGET_RANKS_MIN: usize = 8;
 
-/// All feeds.
+/// KV-event feeds of all ranks.
 pub(super) struct KvFeeds {
     ports: Rc<Ports>,
     setup: KvFeedSetup,
@@ -40,7 +40,7 @@ pub(super) struct KvFeeds {
     /// What the ranks held before a restart.
     loading: Option<Rc<Loading>>,
     /// Snapshots are taken of them.
-    are_kept: bool,
+    are_saved: bool,
     pools: KvPools,
 }
 
@@ -77,7 +77,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// The tiers whose blocks lower the cost of a rank.
+    /// Tiers whose blocks lower the cost of a rank.
     fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
         let host = kv.host_credit_percent > 0;
         let disk = kv.disk_credit_percent > 0;
@@ -104,12 +104,12 @@ impl KvFeeds {
             running: HashMap::new(),
             ending: HashMap::new(),
             loading: snapshots.loading().cloned(),
-            are_kept: snapshots.are_written(),
+            are_saved: snapshots.are_written(),
             pools: KvPools::default(),
         }
     }
 
-    /// Counts these tiers from now on. Until [`Self::adjust`], no feed runs if they are others.
+    /// Counts these tiers from now on. Changed tiers end all feeds until [`Self::adjust`].
     pub(super) fn set_kv(&mut self, kv: &KvConfig) {
         let tiers = Tiers::new(kv, Rc::clone(&self.setup.tiers.numbers));
         let before = std::mem::replace(&mut self.setup.tiers, tiers);
@@ -155,8 +155,8 @@ impl KvFeeds {
         let mut plans: HashMap<RankIndex, FeedPlan> =
             plans.into_iter().map(|plan| (plan.rank, plan)).collect();
         let is_stale = |(rank, feed): (&RankIndex, &Running)| {
-            let kept = plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan));
-            (!kept).then_some(*rank)
+            let stays = plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan));
+            (!stays).then_some(*rank)
         };
         let stale: Vec<RankIndex> = self.running.iter().filter_map(is_stale).collect();
         for rank in stale {
@@ -182,7 +182,7 @@ impl KvFeeds {
         }
     }
 
-    /// What the rank shares with others; a pool may track as many blocks as a rank.
+    /// The rank's shared pool. A pool may track as many blocks as a rank.
     fn pool_of(&mut self, plan: &FeedPlan, entries_max: usize) -> Option<SharedPool> {
         let name = plan.kv_pool.as_ref().filter(|_| self.setup.tiers.pools)?;
         let naming = self.naming(plan);
@@ -227,7 +227,7 @@ impl KvFeeds {
         let mut feed = Feed::new(spec, ports, Rc::clone(&counters), self.setup.notices.clone());
         let state = feed.state();
         let status = feed.status();
-        if self.are_kept {
+        if self.are_saved {
             state.borrow_mut().keep_recent();
         }
         let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));

@@ -1,6 +1,5 @@
-//! The KV pools that ranks share, one per name and model. A pool lives for as long as a rank shares
-//! it: ranks come and go, and what they stored there goes with the last of them. Runs on the
-//! control plane's thread.
+//! KV pools that ranks share, a pool per name and model. A pool lives for as long as a rank shares
+//! it: blocks in the pool go with the last rank. Runs on the control plane's thread.
 
 use super::super::fleet::GivenNumbers;
 use forebay_admin::KvPoolView;
@@ -13,15 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 
-/// Those that are, and those that end.
+/// Pools in use, and pools that end.
 const PLACES_MAX: usize = 2 * KV_POOLS_MAX;
 
-/// All that are, each at the place that gives it its number. The places of those that have ended
-/// are free.
+/// All pools, each at the place that gives it its number. Places of ended pools are free.
 #[derive(Default)]
 pub(super) struct KvPools {
     known: Vec<KnownPool>,
-    /// It was said that there is no room for one more.
+    /// The log has that no further pool has room.
     refused: bool,
 }
 
@@ -63,8 +61,8 @@ pub(super) struct PoolPlan<'a> {
 }
 
 impl KvPools {
-    /// The pool of that name and model; another text begins another one. `keep` gets a new pool and
-    /// keeps it for as long as ranks share it. `None` where there are too many.
+    /// The pool of that name and model; another text begins another pool. `keep` gets a new pool
+    /// and keeps it for as long as ranks share it. `None` where there are too many.
     pub(super) fn of(
         &mut self,
         wanted: PoolPlan<'_>,
@@ -128,7 +126,7 @@ impl KvPools {
     }
 }
 
-/// True if the pool's blocks are read by that text, or by an equal one.
+/// True if the pool's blocks are read by that text, or by an equal text.
 fn has_text(pool: &SharedPool, text: &Arc<Vocabulary>) -> bool {
     let is_equal =
         |own: &Arc<Vocabulary>| Arc::ptr_eq(own, text) || own.fingerprint() == text.fingerprint();

@@ -1,5 +1,5 @@
-//! Cards of models. A model has one card, whichever worker answers first: a router that starts
-//! again, and each replica, chooses the same.
+//! Cards of models. A model has the same card whichever worker answers first, after a restart and
+//! at each replica.
 
 use super::{Fleet, KnownWorker};
 use forebay_discovery::ServedModel;
@@ -24,7 +24,7 @@ pub(in crate::control) struct ModelLength {
 
 impl Fleet {
     /// The card of the worker with the shortest length, because a prompt may go to each worker. Of
-    /// equals, that of the first address. Empty where no worker has one.
+    /// equal lengths, the first address decides. Empty where no worker has a card.
     pub(super) fn card_of(&self, name: &str) -> Arc<str> {
         let cards = self.workers.iter().filter_map(|known| {
             let card = &served(known, name)?.card_json;

@@ -1,10 +1,10 @@
-//! Which engine a worker is, and by which worker requests use that engine.
+//! Engine of a worker, and the worker by which requests use that engine.
 
 use forebay_base::WorkerIndex;
 use forebay_config::{EngineAddress, WorkerConfig, WorkerUrl};
 use std::sync::Arc;
 
-/// Which engine a worker is, beside others that may be the same one.
+/// Engine of a worker, beside other workers that may be the same engine.
 #[derive(Debug)]
 pub(super) struct EngineSeat {
     pub(super) place: EngineAddress,

@@ -1,4 +1,4 @@
-//! What is known of the models of one worker.
+//! Models of a worker, as far as the router knows them.
 
 use super::model_state::{ModelEvent, ModelState, SoleWorker};
 use super::remembered_worker::RememberedWorker;
@@ -8,10 +8,10 @@ use forebay_fleet::worker::{ANY_MODEL, WorkerState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most model names of one fleet; further ones are left out with a log line.
+/// Most model names of a fleet. Further names are left out, and logged.
 const FLEET_MODELS_MAX: usize = 1_024;
-/// Names that one worker may bring once half of the places are given. A worker that lists other
-/// names each time takes no place from the others.
+/// Names that a worker may bring once half of the places are given. A worker that lists new names
+/// each time takes no place from other workers.
 const WORKER_MODELS_MAX: usize = FLEET_MODELS_MAX / 4;
 
 /// The names of a fleet, and what is known beyond single workers.
@@ -47,7 +47,7 @@ impl FleetModels {
     }
 }
 
-/// What is known of the models of one worker, beside its description.
+/// Models of a worker, beside its description.
 #[derive(Debug)]
 pub(super) struct KnownModels {
     pub(super) state: ModelState,
@@ -88,7 +88,7 @@ impl Default for KnownModels {
 }
 
 impl KnownModels {
-    /// Takes what the configuration says of the worker's models.
+    /// Takes the worker's models from the configuration.
     pub(super) fn configure(&mut self, config: &Config, worker: &WorkerConfig, is_described: bool) {
         let is_asked = config.health.enabled;
         if !worker.models.is_empty() || !is_asked {

@@ -4,7 +4,6 @@
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
 mod cards;
-
 mod engine_seat;
 mod known_models;
 mod model_state;
@@ -63,9 +62,9 @@ pub(super) struct Fleet {
 
 #[derive(Debug)]
 struct KnownWorker {
-    /// As shards see it, but for the operator's word.
+    /// As shards see it, but for the operator's order.
     shown: Worker,
-    word: OperatorWord,
+    order: OperatorOrder,
     configured: WorkerSettings,
     description: Option<Description>,
     models: KnownModels,
@@ -75,12 +74,12 @@ struct KnownWorker {
     engine: EngineSeat,
 }
 
-/// The operator's word on a worker. It holds whatever the worker's health.
+/// The operator's order on a worker. It holds whatever the worker's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperatorWord {
+pub(super) enum OperatorOrder {
     /// It takes what its health allows.
     Serve,
-    /// It gets nothing new. True: its streams go on at other workers, those that can.
+    /// It gets nothing new. True: its streams move to other workers, where a stream can.
     Drain(bool),
     /// Its engine sleeps, or is about to: requests wait for it.
     Sleep(SleepPhase),
@@ -95,16 +94,16 @@ pub(super) enum OperatorWord {
 pub(super) enum SleepPhase {
     /// It finishes what it has, until `by` at most. Until `settled`, a shard may send more.
     Drains { settled: NanosSinceStart, by: NanosSinceStart },
-    /// Its engine was told to sleep, and has not answered.
+    /// Its engine has the order to sleep, and has not answered.
     FallsAsleep,
-    /// Its engine sleeps, as it said.
+    /// Its engine has confirmed that it sleeps.
     Asleep,
-    /// Its engine was told to wake up, and has not answered.
+    /// Its engine has the order to wake up, and has not answered.
     WakesUp,
 }
 
 impl SleepPhase {
-    /// As the admin API says it.
+    /// Word of the admin API.
     const fn word(self) -> &'static str {
         match self {
             Self::Drains { .. } => "drains",
@@ -143,7 +142,7 @@ struct KnownRank {
     worker: WorkerIndex,
     /// Within its deployment.
     number: u32,
-    /// From KV events; 0 while none says.
+    /// From KV events; 0 before the first event.
     block_size_seen: u32,
     feed_live: bool,
     tiers: TierRanks,
@@ -155,15 +154,15 @@ impl KnownWorker {
         let mut shown = self.shown.clone();
         // Its requests end, and nothing new comes: that is what a drain is.
         let is_surplus = self.engine.used_by.is_some() && shown.state == WorkerState::Up;
-        shown.state = match self.word {
-            OperatorWord::Serve | OperatorWord::Sleep(_) if is_surplus => {
+        shown.state = match self.order {
+            OperatorOrder::Serve | OperatorOrder::Sleep(_) if is_surplus => {
                 shown.state.draining(false)
             }
-            OperatorWord::Serve | OperatorWord::Sleep(_) => shown.state,
-            OperatorWord::Drain(moves) | OperatorWord::Leave(_, moves) => {
+            OperatorOrder::Serve | OperatorOrder::Sleep(_) => shown.state,
+            OperatorOrder::Drain(moves) | OperatorOrder::Leave(_, moves) => {
                 shown.state.draining(moves)
             }
-            OperatorWord::Gone => WorkerState::Gone,
+            OperatorOrder::Gone => WorkerState::Gone,
         };
         shown
     }
@@ -184,7 +183,7 @@ impl KnownWorker {
         };
         let mut known = Self {
             shown,
-            word: OperatorWord::Serve,
+            order: OperatorOrder::Serve,
             configured: WorkerSettings::of(config, worker),
             description: None,
             models: KnownModels::default(),
@@ -196,7 +195,7 @@ impl KnownWorker {
         Some(known)
     }
 
-    /// Takes what the configuration says now, beside what a probe goes by.
+    /// Takes the worker's settings of the configuration, except those of the probe.
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
         self.configured = WorkerSettings::of(config, worker);
@@ -204,8 +203,8 @@ impl KnownWorker {
         self.models.configure(config, worker, self.description.is_some());
     }
 
-    /// By which connector the KV of its pairs moves, where that is known: vLLM's prefill worker has
-    /// the default unless another one is configured.
+    /// Connector that moves the KV of the worker's pairs, where the connector is known. vLLM's
+    /// prefill worker has the default unless the configuration names another.
     fn kv_flow(&self, role: Role) -> Option<KvFlow> {
         match (self.shown.dialect, role) {
             (Dialect::Sglang, _) | (_, Role::Both) => None,
@@ -214,7 +213,7 @@ impl KnownWorker {
         }
     }
 
-    /// SGLang's events do not tell where a model with layers that forget can resume.
+    /// SGLang's events do not show where a model with layers that forget can resume.
     fn has_bound_overlap(&self) -> bool {
         let model = self.description.as_ref().map(Description::root_model);
         let text = model.and_then(|model| self.texts.get(&model));
@@ -263,9 +262,9 @@ impl Fleet {
         }
     }
 
-    /// Is there a worker of that `host:port`, or one on its way out?
+    /// Is a worker of that `host:port` present, or about to leave?
     pub(super) fn knows(&self, authority: &str) -> bool {
-        let mut present = self.workers.iter().filter(|known| known.word != OperatorWord::Gone);
+        let mut present = self.workers.iter().filter(|known| known.order != OperatorOrder::Gone);
         present.any(|known| *known.shown.authority == *authority)
     }
 
@@ -355,7 +354,7 @@ impl Fleet {
         before != state
     }
 
-    /// What the checks say of a worker.
+    /// State of a worker by its health checks.
     pub(super) fn checked_state(&self, worker: WorkerIndex) -> Option<WorkerState> {
         self.workers.get(worker.index()).map(|known| known.shown.state)
     }
@@ -363,17 +362,17 @@ impl Fleet {
     /// The worker of that name.
     pub(super) fn worker_named(&self, name: &str) -> Option<WorkerIndex> {
         let named =
-            |known: &KnownWorker| known.word != OperatorWord::Gone && &*known.shown.name == name;
+            |known: &KnownWorker| known.order != OperatorOrder::Gone && &*known.shown.name == name;
         WorkerIndex::try_from_index(self.workers.iter().position(named)?)
     }
 
     /// The name of a worker that is not gone.
     pub(super) fn name(&self, worker: WorkerIndex) -> Option<Arc<str>> {
         let known = self.workers.get(worker.index())?;
-        (known.word != OperatorWord::Gone).then(|| Arc::clone(&known.shown.name))
+        (known.order != OperatorOrder::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
-    /// Takes what a worker's registry says; true if it changed.
+    /// Takes the registration of a worker; true if it changed.
     pub(super) fn set_registration(&mut self, worker: WorkerIndex, now: &Registration) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let is_asked = known
@@ -383,8 +382,8 @@ impl Fleet {
         is_asked && std::mem::replace(&mut known.registration, now.clone()) != *now
     }
 
-    /// What a prefill worker waits for before it takes traffic; `None` for all others.
-    /// The same for a list of models.
+    /// The registration that a prefill worker waits for before it takes traffic, or the list of
+    /// models that a worker lacks. `None` for a worker that lacks nothing.
     pub(super) fn lacks(&self, worker: WorkerIndex) -> Option<&str> {
         let known = self.workers.get(worker.index())?;
         known.registration.lacks.as_deref().or_else(|| known.models.lacks())
@@ -408,11 +407,11 @@ impl Fleet {
         self.place_expected();
     }
 
-    /// The worker of a URL, if it is there, and over TLS where the URL says so.
+    /// The worker of a URL, if the worker is present and uses TLS as the URL does.
     pub(super) fn worker_at(&self, url: &str) -> Option<WorkerIndex> {
         let url = WorkerUrl::parse(url).ok()?;
         let is_it = |known: &KnownWorker| {
-            known.word != OperatorWord::Gone
+            known.order != OperatorOrder::Gone
                 && *known.shown.authority == *url.authority
                 && known.shown.connector.is_some() == url.is_tls
         };
@@ -430,14 +429,14 @@ impl Fleet {
     }
 }
 
-/// Compares only what a restart may change and nothing else does: model cards carry the time of the
-/// question, and how many requests a rank runs is sometimes not told.
+/// Compares only facts that a restart alone may change. Model cards carry the time of the question,
+/// and an engine sometimes leaves out how many requests a rank runs.
 fn same_caches(before: &[DescribedRank], now: &[DescribedRank]) -> bool {
     let core = |rank: &DescribedRank| DescribedRank { running_max: None, ..rank.clone() };
     before.iter().map(core).eq(now.iter().map(core))
 }
 
-/// A worker that goes on runs as many requests as it told before, if it did not tell this time.
+/// A worker that leaves out its number of requests keeps its earlier number.
 fn keep_capacity(before: &[DescribedRank], now: &mut [DescribedRank]) {
     for (rank, before) in now.iter_mut().zip(before) {
         rank.running_max = rank.running_max.or(before.running_max);

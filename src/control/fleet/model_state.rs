@@ -29,7 +29,7 @@
 use forebay_base::WorkerIndex;
 use forebay_discovery::Listing;
 
-/// The state of one worker.
+/// State of a worker's models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ModelState {
     /// No answer so far.
@@ -48,7 +48,7 @@ pub(super) enum ModelState {
     Awaited,
     /// The worker never listed a name.
     Listless,
-    /// The configuration has the names, or says that it takes any.
+    /// The configuration has the names, or declares that the worker takes any name.
     Configured,
     /// The worker was removed.
     Gone,
@@ -140,7 +140,7 @@ impl SoleWorker {
         self.0.is_some_and(|worker| worker.index() == index)
     }
 
-    /// The sole worker among all that are present, if there is one.
+    /// The sole worker among all present workers.
     pub(super) fn among(&mut self, all: &[Contender]) -> Option<WorkerIndex> {
         // Before its answer it stays what it was in the process before.
         let is_same = |one: &Contender| match one.state {
@@ -159,7 +159,8 @@ impl SoleWorker {
     }
 }
 
-/// The one listless worker that serves. Without any, the one that never did.
+/// The only listless worker that serves. Without such a worker, the only listless worker that never
+/// served.
 fn only(all: &[Contender]) -> Option<Contender> {
     let listless = || all.iter().filter(|one| one.state == ModelState::Listless);
     let was_up = || listless().filter(|one| one.was_up);

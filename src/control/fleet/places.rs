@@ -1,6 +1,6 @@
 //! Workers that operators and sources take out, add and remove.
 
-use super::{Fleet, KnownRank, KnownWorker, NoPlace, OperatorWord};
+use super::{Fleet, KnownRank, KnownWorker, NoPlace, OperatorOrder};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -11,26 +11,27 @@ use forebay_tls::Connector;
 use std::sync::Arc;
 
 impl Fleet {
-    /// Takes the operator's word on a worker, which holds until the next one; true if it changed.
+    /// Takes the operator's order for a worker, which holds until the next order; true if it
+    /// changed.
     pub(in crate::control) fn set_draining(
         &mut self,
         worker: WorkerIndex,
-        order: WorkerDrain,
+        drain: WorkerDrain,
     ) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let moves = order == WorkerDrain::MoveStreams;
-        let word = match known.word {
-            kept @ (OperatorWord::Gone | OperatorWord::Sleep(_)) => kept,
-            _ if order == WorkerDrain::Off => OperatorWord::Serve,
-            OperatorWord::Leave(by, _) => OperatorWord::Leave(by, moves),
-            _ => OperatorWord::Drain(moves),
+        let moves = drain == WorkerDrain::MoveStreams;
+        let order = match known.order {
+            stays @ (OperatorOrder::Gone | OperatorOrder::Sleep(_)) => stays,
+            _ if drain == WorkerDrain::Off => OperatorOrder::Serve,
+            OperatorOrder::Leave(by, _) => OperatorOrder::Leave(by, moves),
+            _ => OperatorOrder::Drain(moves),
         };
-        std::mem::replace(&mut known.word, word) != word
+        std::mem::replace(&mut known.order, order) != order
     }
 
-    /// Adds a worker, in a place of its own. One of an address that was there before gets the place
-    /// of before, with its ranks: what counts by their numbers goes on counting the same address.
-    /// `connector`: of one with `https://`.
+    /// Adds a worker, in a place of its own. A worker of an earlier address gets the earlier place
+    /// with its ranks: counts by rank number continue for the same address. `connector`: of a
+    /// worker with `https://`.
     pub(in crate::control) fn add(
         &mut self,
         config: &Config,
@@ -45,12 +46,12 @@ impl Fleet {
         known.shown.connector = connector;
         let place = self.workers.iter().position(|other| other.shown.authority == authority);
         let is_there = place.and_then(|place| self.workers.get(place));
-        let is_there = is_there.is_some_and(|before| before.word != OperatorWord::Gone);
+        let is_there = is_there.is_some_and(|before| before.order != OperatorOrder::Gone);
         if let Some(name) = self.user_of(&known.engine.place).filter(|_| !is_there) {
             return Err(NoPlace::Engine(name));
         }
         if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
-            if before.word != OperatorWord::Gone
+            if before.order != OperatorOrder::Gone
                 || before.shown.connector.is_some() && known.shown.connector.is_none()
             {
                 return Err(NoPlace::Url);
@@ -71,9 +72,9 @@ impl Fleet {
     /// Calls the end of a worker off; true if it had begun.
     pub(in crate::control) fn stay(&mut self, worker: WorkerIndex) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let leaves = matches!(known.word, OperatorWord::Leave(..));
+        let leaves = matches!(known.order, OperatorOrder::Leave(..));
         if leaves {
-            known.word = OperatorWord::Serve;
+            known.order = OperatorOrder::Serve;
         }
         leaves
     }
@@ -81,31 +82,31 @@ impl Fleet {
     /// Begins the end of a worker, if it has not begun; true if it has now.
     pub(in crate::control) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let begins = !matches!(known.word, OperatorWord::Leave(..) | OperatorWord::Gone);
+        let begins = !matches!(known.order, OperatorOrder::Leave(..) | OperatorOrder::Gone);
         if begins {
-            known.word = OperatorWord::Leave(by, known.word == OperatorWord::Drain(true));
+            known.order = OperatorOrder::Leave(by, known.order == OperatorOrder::Drain(true));
         }
         begins
     }
 
-    /// Does one that leaves still have the name or the address of this worker?
+    /// Does a leaving worker still have the name or the address of this worker?
     pub(in crate::control) fn is_leaving(&self, worker: &WorkerConfig) -> bool {
         let Ok(WorkerUrl { authority, .. }) = WorkerUrl::parse(&worker.url) else { return false };
         let name = worker.name.as_deref().unwrap_or(&authority);
         self.workers.iter().any(|known| {
-            matches!(known.word, OperatorWord::Leave(..))
+            matches!(known.order, OperatorOrder::Leave(..))
                 && (*known.shown.name == *name || *known.shown.authority == *authority)
         })
     }
 
-    /// Workers whose end has begun, that are idle or late.
+    /// Leaving workers that are idle or late.
     pub(in crate::control) fn leaving(
         &self,
         now: NanosSinceStart,
         is_idle: impl Fn(RankIndex) -> bool,
     ) -> Vec<WorkerIndex> {
-        let ends = |index: &WorkerIndex| match self.workers.get(index.index()).map(|k| k.word) {
-            Some(OperatorWord::Leave(by, _)) => {
+        let ends = |index: &WorkerIndex| match self.workers.get(index.index()).map(|k| k.order) {
+            Some(OperatorOrder::Leave(by, _)) => {
                 let all = self.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == *index);
                 let mut ranks = all.filter_map(|(rank, _)| RankIndex::try_from_index(rank));
                 now >= by || ranks.all(&is_idle)
@@ -119,7 +120,7 @@ impl Fleet {
     /// Ends a worker: it serves no model, and its name is free.
     pub(in crate::control) fn remove(&mut self, worker: WorkerIndex) {
         let Some(known) = self.workers.get_mut(worker.index()) else { return };
-        known.word = OperatorWord::Gone;
+        known.order = OperatorOrder::Gone;
         known.shown.state = WorkerState::Unknown;
         known.description = None;
         known.models.remove();

@@ -1,5 +1,5 @@
-//! What follows from the fleet for the tasks that ask and listen: one feed per rank with KV events,
-//! load reports per worker. And what feeds tell of their ranks.
+//! Plans for tasks that depend on the fleet: a feed for each rank with KV events, load reports for
+//! each worker. Notices of the feeds about their ranks.
 
 use super::{Fleet, KnownRank, KnownWorker};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
@@ -30,7 +30,7 @@ pub(in crate::control) struct FeedPlan {
     pub(in crate::control) text_dir: Option<Arc<Path>>,
     /// The engine is known to use its lower tiers.
     pub(in crate::control) expects_tiers: bool,
-    /// Name of the pool that its engine shares with others.
+    /// Name of the KV pool that the engine shares with other engines.
     pub(in crate::control) kv_pool: Option<Arc<str>>,
 }
 
@@ -47,7 +47,7 @@ impl FeedPlan {
 }
 
 impl KnownRank {
-    /// No feed tells of it any more.
+    /// The rank has no feed any more.
     pub(super) fn lose_feed(&mut self) {
         self.feed_live = false;
         self.block_size_seen = 0;
@@ -56,7 +56,7 @@ impl KnownRank {
 }
 
 impl Fleet {
-    /// True while a feed should follow the rank: the last word of one that ended may come late.
+    /// True while a feed should follow the rank: the last notice of an ended feed may come late.
     fn is_fed(&self, rank: RankIndex) -> bool {
         let find = || {
             let known = self.ranks.get(rank.index())?;
@@ -66,7 +66,7 @@ impl Fleet {
         find().is_some_and(|rank| rank.events.is_some())
     }
 
-    /// Takes what a feed says; true if it changed.
+    /// Takes the notice of a feed; true if it changed.
     pub(in crate::control) fn set_feed(&mut self, notice: FeedNotice) -> bool {
         let is_fed = self.is_fed(notice.rank);
         let Some(known) = self.ranks.get_mut(notice.rank.index()).filter(|_| is_fed) else {

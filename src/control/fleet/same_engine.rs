@@ -1,8 +1,8 @@
-//! One engine is one worker, however its address is spelled: of several workers that are one
-//! engine, requests use one. Decision 0109 has the rule.
+//! An engine is a single worker, however its address is spelled: requests use a single worker of
+//! each engine. Decision 0109 has the rule.
 
 use super::engine_seat::EngineSeat;
-use super::{Fleet, KnownWorker, OperatorWord};
+use super::{Fleet, KnownWorker, OperatorOrder};
 use forebay_base::WorkerIndex;
 use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
 use forebay_fleet::worker::WorkerState;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Two workers that are one engine, or may be.
+/// Two workers that are the same engine, or may be.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::control) struct SharedEngine {
     /// The worker that requests use.
@@ -19,7 +19,7 @@ pub(in crate::control) struct SharedEngine {
     pub(in crate::control) second: Arc<str>,
     /// What both stand for.
     pub(in crate::control) address: SocketAddr,
-    /// False for two names, which may be two engines behind one gateway.
+    /// False for two names, which may be two engines behind a gateway.
     pub(in crate::control) is_certain: bool,
 }
 
@@ -29,12 +29,12 @@ impl KnownWorker {
         (self.shown.address.port() != 0).then_some(self.shown.address)
     }
 
-    /// Does the engine answer here, or is it kept idle by the operator's word?
+    /// Does the engine answer here, or is it kept idle by the operator's order?
     fn holds_engine(&self) -> bool {
-        match self.word {
-            OperatorWord::Gone | OperatorWord::Leave(..) => false,
-            OperatorWord::Drain(_) | OperatorWord::Sleep(_) => self.description.is_some(),
-            OperatorWord::Serve => self.shown.state == WorkerState::Up,
+        match self.order {
+            OperatorOrder::Gone | OperatorOrder::Leave(..) => false,
+            OperatorOrder::Drain(_) | OperatorOrder::Sleep(_) => self.description.is_some(),
+            OperatorOrder::Serve => self.shown.state == WorkerState::Up,
         }
     }
 
@@ -55,8 +55,9 @@ impl KnownWorker {
 }
 
 impl Fleet {
-    /// Chooses the worker by which each engine is used. The one that is used stays so as long as it
-    /// answers at its address, or the operator keeps it idle; then the first one that answers.
+    /// Chooses the worker by which each engine is used. The chosen worker stays for as long as it
+    /// answers at its address, or the operator keeps it idle. Then the first worker that answers is
+    /// chosen.
     pub(super) fn choose_engine_users(&mut self) {
         let mut order: Vec<usize> = (0..self.workers.len()).collect();
         let is_used = |place: &usize| self.workers.get(*place).is_some_and(|k| k.engine.is_used);
@@ -80,12 +81,12 @@ impl Fleet {
         }
     }
 
-    /// Pairs of workers that were found to be one engine, or perhaps one, each pair once.
+    /// Pairs of workers that are the same engine, or may be. Each pair is returned once.
     pub(in crate::control) fn take_shared_engines(&mut self) -> Vec<SharedEngine> {
         let mut by_place: HashMap<(EngineHost, u16), Vec<usize>> = HashMap::new();
         let present = self.workers.iter().enumerate();
         for (place, known) in present.filter(|(_, known)| known.shown.state == WorkerState::Up) {
-            if !matches!(known.word, OperatorWord::Gone | OperatorWord::Leave(..)) {
+            if !matches!(known.order, OperatorOrder::Gone | OperatorOrder::Leave(..)) {
                 let keys = known.engine_keys();
                 keys.into_iter().for_each(|key| by_place.entry(key).or_default().push(place));
             }
@@ -132,7 +133,7 @@ impl Fleet {
     /// The worker that is there and is the engine of this place, as far as is known at once.
     pub(super) fn user_of(&self, place: &EngineAddress) -> Option<Arc<str>> {
         let is_present = |known: &&KnownWorker| {
-            !matches!(known.word, OperatorWord::Gone | OperatorWord::Leave(..))
+            !matches!(known.order, OperatorOrder::Gone | OperatorOrder::Leave(..))
         };
         let is_it = |known: &&KnownWorker| {
             let addresses = [known.resolved(), None];

@@ -3,7 +3,7 @@
 use super::known_models::ListNews;
 use super::model_state::{Contender, ModelState};
 use super::remembered_worker::RememberedWorker;
-use super::{Fleet, KnownWorker, OperatorWord};
+use super::{Fleet, KnownWorker, OperatorOrder};
 use forebay_base::WorkerIndex;
 use forebay_discovery::{Description, Listing, ServedModel, configured_model};
 use forebay_fleet::worker::{ANY_MODEL, WorkerState};
@@ -45,13 +45,13 @@ impl KnownWorker {
     }
 
     fn is_present(&self) -> bool {
-        self.word != OperatorWord::Gone
+        self.order != OperatorOrder::Gone
     }
 }
 
 impl Fleet {
-    /// Takes what a description says of the list of models; false if the worker goes on with the
-    /// description of before.
+    /// Takes the list of models of a description; false if the worker keeps its earlier
+    /// description.
     pub(super) fn take_list(
         &mut self,
         worker: WorkerIndex,
@@ -95,7 +95,7 @@ impl Fleet {
         self.recall();
     }
 
-    /// Recalls it for those that are present and were not yet.
+    /// Applies it to present workers, once each.
     pub(super) fn recall(&mut self) {
         for (index, known) in self.workers.iter_mut().enumerate() {
             let before = self.models.remembered.remove(&*known.shown.authority);
@@ -123,14 +123,14 @@ impl Fleet {
         listed.filter(|known| known.sole || !known.models.is_empty()).collect()
     }
 
-    /// The workers that take any model: by the configuration, or the only one.
+    /// Workers that take any model: by the configuration, or as the only worker.
     pub(super) fn workers_of_any(&mut self) -> Vec<WorkerIndex> {
         let present = self.workers.iter().enumerate().filter(|(_, known)| known.is_present());
         let all: Vec<(WorkerIndex, &KnownWorker)> = present
             .filter_map(|(index, known)| Some((WorkerIndex::try_from_index(index)?, known)))
             .collect();
         // A listless worker that leaves makes room for the next.
-        let leaves = |known: &KnownWorker| matches!(known.word, OperatorWord::Leave(..));
+        let leaves = |known: &KnownWorker| matches!(known.order, OperatorOrder::Leave(..));
         let contenders: Vec<Contender> = all
             .iter()
             .filter(|(_, known)| known.models.state.has_names() || !leaves(known))
@@ -150,8 +150,8 @@ impl Fleet {
         any
     }
 
-    /// Is there a worker of the file whose names are not known yet? Workers of other sources do not
-    /// count: a source may list any address.
+    /// Is there a worker of the file whose names are unknown so far? Workers of other sources do
+    /// not count: a source may list any address.
     pub(super) fn awaits_models(&self) -> bool {
         let is_awaited = |known: &KnownWorker| {
             let is_nameless = known.models.expected.is_empty();

@@ -1,4 +1,4 @@
-//! Which models use the one `model_dir` for all.
+//! Models that use the common `model_dir`.
 
 use super::{Fleet, KnownWorker};
 use forebay_fleet::worker::ANY_MODEL;
@@ -23,7 +23,7 @@ fn users(known: &KnownWorker) -> impl Iterator<Item = User<'_>> {
     })
 }
 
-/// Two names of one root, or two roots of one name, are one model.
+/// Two names of a root, or two roots of a name, are the same model.
 fn distinct<'a>(users: impl Iterator<Item = User<'a>>) -> Vec<Arc<str>> {
     let mut by_root: BTreeMap<&str, &str> = BTreeMap::new();
     let mut names: Vec<Arc<str>> = Vec::new();

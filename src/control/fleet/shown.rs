@@ -1,6 +1,6 @@
-//! The fleet as shards see it: one snapshot, made anew with every change.
+//! The fleet as shards see it: a new snapshot with every change.
 
-use super::{Fleet, KnownRank, KnownWorker, OperatorWord};
+use super::{Fleet, KnownRank, KnownWorker, OperatorOrder};
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
@@ -45,7 +45,7 @@ impl<'a> ShownRank<'a> {
         !self.description.port_per_rank && self.description.ranks.len() > 1
     }
 
-    /// Engines are told a position behind their port, and number their ranks across ports.
+    /// Behind a port, an engine expects a position. Across ports, engines number their ranks.
     fn dp_rank(&self) -> DpRank {
         let position = u32::try_from(self.position).unwrap_or(u32::MAX);
         DpRank(if self.is_behind_one_port() { position } else { self.rank.number })
@@ -71,15 +71,15 @@ impl<'a> ShownRank<'a> {
 }
 
 impl Fleet {
-    /// The operator's word on each worker that ever was, by its address.
-    pub(in crate::control) fn words(&self) -> impl Iterator<Item = (&str, OperatorWord)> {
-        self.workers.iter().map(|known| (&*known.shown.authority, known.word))
+    /// The operator's order on each worker that ever was, by its address.
+    pub(in crate::control) fn orders(&self) -> impl Iterator<Item = (&str, OperatorOrder)> {
+        self.workers.iter().map(|known| (&*known.shown.authority, known.order))
     }
 
     /// What each worker that is there was found to be.
     pub(in crate::control) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
         let present = self.workers.iter().enumerate();
-        let present = present.filter(|(_, known)| known.word != OperatorWord::Gone);
+        let present = present.filter(|(_, known)| known.order != OperatorOrder::Gone);
         present.filter_map(|(index, known)| {
             let description = known.description.as_ref();
             let first = description.and_then(|description| description.ranks.first());
@@ -118,11 +118,11 @@ impl Fleet {
         let worker = self.workers.get(known.worker.index());
         let place = worker.and_then(|worker| ShownRank::of(worker, known.number));
         let described = place.as_ref().map(|place| place.rank);
-        // A rank that is gone is one that prefills and has no KV transfer: it serves no leg.
+        // A rank that is gone prefills and has no KV transfer, so it serves no leg.
         let role = place.as_ref().map_or(Role::Prefill, |place| place.description.role);
         let seen = known.block_size_seen;
-        let told = described.map_or(0, |rank| rank.block_size_tokens);
-        let block_size_tokens = if seen > 0 { seen } else { told };
+        let described_size = described.map_or(0, |rank| rank.block_size_tokens);
+        let block_size_tokens = if seen > 0 { seen } else { described_size };
         let kv_block_count = described.map_or(0, |rank| rank.kv_block_count);
         let running_max = described.and_then(|rank| rank.running_max).unwrap_or(0);
         let kv_tokens = u64::from(kv_block_count).saturating_mul(u64::from(block_size_tokens));
@@ -144,8 +144,8 @@ impl Fleet {
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             kv_flow: worker.and_then(|worker| worker.kv_flow(role)),
             topology: worker.and_then(|worker| worker.configured.topology.clone()),
-            room: match worker.map(|worker| worker.word) {
-                Some(OperatorWord::Sleep(_)) => RoomLimits::CLOSED,
+            room: match worker.map(|worker| worker.order) {
+                Some(OperatorOrder::Sleep(_)) => RoomLimits::CLOSED,
                 _ => self.room(role, places, kv_tokens),
             },
             pool: PoolIndex(0),
@@ -243,9 +243,9 @@ impl Fleet {
         model
     }
 
-    /// The text of the first configured worker that has one for the name. Workers of different
-    /// engines prepare rich chats in slightly different ways; a prompt is rendered before its
-    /// worker is chosen, so for the others it may match less than they hold.
+    /// The text of the first configured worker that has a text for the name. Engines prepare rich
+    /// chats in slightly different ways. A prompt is rendered before its worker is chosen, so it
+    /// may match less than the chosen worker holds.
     fn text_of(&self, name: &str, any: &[WorkerIndex]) -> Option<Arc<ModelText>> {
         self.workers.iter().enumerate().find_map(|(index, worker)| {
             let takes_any = any.iter().any(|one| one.index() == index);

@@ -1,7 +1,7 @@
-//! Workers whose engines sleep, by the operator's word. Requests of theirs wait: shards see such a
-//! worker as one without room.
+//! Workers whose engines sleep by the operator's order. Their requests wait: shards see a sleeping
+//! worker as a worker without room.
 
-use super::{Fleet, KnownWorker, OperatorWord, SleepPhase};
+use super::{Fleet, KnownWorker, OperatorOrder, SleepPhase};
 use forebay_admin::SleepRefused;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::worker::Dialect;
@@ -18,15 +18,15 @@ impl KnownWorker {
     /// What the router first sees of it: an order to sleep may be older than the router. Later the
     /// router's own orders decide, since an answer may be older than they are.
     pub(super) fn find_asleep(&mut self, is_asleep: bool) {
-        if is_asleep && self.word == OperatorWord::Serve {
-            self.word = OperatorWord::Sleep(SleepPhase::Asleep);
+        if is_asleep && self.order == OperatorOrder::Serve {
+            self.order = OperatorOrder::Sleep(SleepPhase::Asleep);
         }
     }
 }
 
 impl Fleet {
     /// The worker goes to sleep once it is idle, or at the moment `by`. Until `settled`, shards may
-    /// not have heard of it.
+    /// not have the fleet with this order.
     pub(in crate::control) fn send_to_sleep(
         &mut self,
         worker: WorkerIndex,
@@ -37,87 +37,88 @@ impl Fleet {
         if known.shown.dialect != Dialect::Vllm {
             return Err(SleepRefused::Engine);
         }
-        match known.word {
-            OperatorWord::Serve => {
-                known.word = OperatorWord::Sleep(SleepPhase::Drains { settled, by });
+        match known.order {
+            OperatorOrder::Serve => {
+                known.order = OperatorOrder::Sleep(SleepPhase::Drains { settled, by });
             }
-            OperatorWord::Sleep(SleepPhase::WakesUp) => return Err(SleepRefused::WakesUp),
-            OperatorWord::Sleep(_) => {}
-            OperatorWord::Drain(_) | OperatorWord::Leave(..) | OperatorWord::Gone => {
+            OperatorOrder::Sleep(SleepPhase::WakesUp) => return Err(SleepRefused::WakesUp),
+            OperatorOrder::Sleep(_) => {}
+            OperatorOrder::Drain(_) | OperatorOrder::Leave(..) | OperatorOrder::Gone => {
                 return Err(SleepRefused::Drains);
             }
         }
         Ok(())
     }
 
-    /// True if the engine has to be told to wake up now: also one that others put to sleep.
+    /// True if the engine needs an order to wake up now. An operator may have put the engine to
+    /// sleep without the router.
     pub(in crate::control) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefused> {
         let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
         if known.shown.dialect != Dialect::Vllm {
             return Err(SleepRefused::Engine);
         }
-        match known.word {
-            OperatorWord::Sleep(SleepPhase::Drains { .. }) => {
-                known.word = OperatorWord::Serve;
+        match known.order {
+            OperatorOrder::Sleep(SleepPhase::Drains { .. }) => {
+                known.order = OperatorOrder::Serve;
                 Ok(false)
             }
             // It serves meanwhile, and whatever its engine answers: most are awake.
-            OperatorWord::Serve => Ok(true),
-            OperatorWord::Sleep(SleepPhase::Asleep) => {
-                known.word = OperatorWord::Sleep(SleepPhase::WakesUp);
+            OperatorOrder::Serve => Ok(true),
+            OperatorOrder::Sleep(SleepPhase::Asleep) => {
+                known.order = OperatorOrder::Sleep(SleepPhase::WakesUp);
                 Ok(true)
             }
-            OperatorWord::Sleep(SleepPhase::WakesUp) => Ok(false),
-            OperatorWord::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefused::FallsAsleep),
-            OperatorWord::Drain(_) | OperatorWord::Leave(..) | OperatorWord::Gone => {
+            OperatorOrder::Sleep(SleepPhase::WakesUp) => Ok(false),
+            OperatorOrder::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefused::FallsAsleep),
+            OperatorOrder::Drain(_) | OperatorOrder::Leave(..) | OperatorOrder::Gone => {
                 Err(SleepRefused::Drains)
             }
         }
     }
 
-    /// Workers that are idle or late, whose engines are to be told to sleep: they count as told.
+    /// Workers that are idle or late, whose engines get the order to sleep. They count as ordered.
     pub(in crate::control) fn sleepy(
         &mut self,
         now: NanosSinceStart,
         is_idle: impl Fn(WorkerIndex) -> bool,
     ) -> Vec<WorkerIndex> {
-        let mut told = Vec::new();
+        let mut sleepy = Vec::new();
         for (place, known) in self.workers.iter_mut().enumerate() {
             let Some(index) = WorkerIndex::try_from_index(place) else { continue };
-            match known.word {
-                OperatorWord::Sleep(SleepPhase::Drains { settled, by })
+            match known.order {
+                OperatorOrder::Sleep(SleepPhase::Drains { settled, by })
                     if now >= by || (now >= settled && is_idle(index)) =>
                 {
-                    known.word = OperatorWord::Sleep(SleepPhase::FallsAsleep);
-                    told.push(index);
+                    known.order = OperatorOrder::Sleep(SleepPhase::FallsAsleep);
+                    sleepy.push(index);
                 }
                 _ => {}
             }
         }
-        told
+        sleepy
     }
 
-    /// What an engine made of what it was told. One that does not sleep serves on; one that does
-    /// not wake up sleeps on.
+    /// Result of an order. An engine that does not sleep serves on. An engine that does not wake up
+    /// sleeps on.
     pub(in crate::control) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
         let Some(known) = self.workers.get_mut(worker.index()) else { return };
-        match (known.word, is_done) {
-            (OperatorWord::Sleep(SleepPhase::FallsAsleep), true) => {
-                known.word = OperatorWord::Sleep(SleepPhase::Asleep);
+        match (known.order, is_done) {
+            (OperatorOrder::Sleep(SleepPhase::FallsAsleep), true) => {
+                known.order = OperatorOrder::Sleep(SleepPhase::Asleep);
                 known.lose_caches();
             }
-            (OperatorWord::Sleep(SleepPhase::WakesUp), false) => {
-                known.word = OperatorWord::Sleep(SleepPhase::Asleep);
+            (OperatorOrder::Sleep(SleepPhase::WakesUp), false) => {
+                known.order = OperatorOrder::Sleep(SleepPhase::Asleep);
             }
-            (OperatorWord::Sleep(_), _) => known.word = OperatorWord::Serve,
+            (OperatorOrder::Sleep(_), _) => known.order = OperatorOrder::Serve,
             _ => {}
         }
     }
 
-    /// How far the worker's sleep has come; `None` for one that is awake.
+    /// Phase of the worker's sleep; `None` for a worker that is awake.
     pub(in crate::control) fn sleep_word(&self, worker: WorkerIndex) -> Option<&'static str> {
-        match self.workers.get(worker.index())?.word {
-            OperatorWord::Sleep(phase) => Some(phase.word()),
+        match self.workers.get(worker.index())?.order {
+            OperatorOrder::Sleep(phase) => Some(phase.word()),
             _ => None,
         }
     }
@@ -125,7 +126,7 @@ impl Fleet {
     /// Workers that are not gone.
     pub(in crate::control) fn workers_known(&self) -> impl Iterator<Item = WorkerIndex> + '_ {
         let known = self.workers.iter().enumerate();
-        let here = known.filter(|(_, known)| known.word != OperatorWord::Gone);
+        let here = known.filter(|(_, known)| known.order != OperatorOrder::Gone);
         here.filter_map(|(place, _)| WorkerIndex::try_from_index(place))
     }
 

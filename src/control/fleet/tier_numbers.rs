@@ -1,9 +1,8 @@
-//! Numbers for what ranks hold in their lower tiers, and in the windows of hybrid models, and for
-//! the KV pools that they share. In the index each such tier is like a rank of its own that holds
-//! what the tier or a nearer one holds, each window one that holds the window's blocks, and each
-//! pool one that holds what is in it, so that one walk finds all. Numbers are
-//! given from the highest rank number down, so that they never meet the fleet's ranks, and are kept
-//! for ever, as those are.
+//! Numbers for the lower tiers of ranks, for the windows of hybrid models, and for shared KV pools.
+//! In the index each number is like a rank of its own: a tier holds the blocks of itself and nearer
+//! tiers, a window the window's blocks, a pool the pool's blocks. A single walk finds all of them.
+//! Numbers are given from the highest rank number down, so that they never meet the fleet's ranks.
+//! Like rank numbers, they keep their meaning.
 
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
@@ -38,8 +37,7 @@ impl GivenNumbers {
         self.rank_count.set(rank_count);
     }
 
-    /// The number of a KV pool; the same for the same place. `None` when there is no room for one
-    /// more.
+    /// The number of a KV pool; the same for the same place. `None` when all numbers are given.
     pub(in crate::control) fn of_kv_pool(&self, place: usize) -> Option<RankIndex> {
         self.give(NumberFor::KvPool(place))
     }

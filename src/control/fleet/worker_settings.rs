@@ -1,4 +1,4 @@
-//! What the configuration says of a worker beside what a probe goes by.
+//! Settings of a worker from the configuration, except the settings of its probe.
 
 use forebay_config::{Config, KvFlow, LoadSource, WorkerConfig};
 use std::sync::Arc;

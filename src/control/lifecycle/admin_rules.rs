@@ -1,5 +1,5 @@
-//! Who may call the admin API, and which certificates callers see. Files are read again with the
-//! configuration, of the paths that the router was started with.
+//! Access to the admin API, and its certificates. Files are read again with the configuration, from
+//! the paths of the start.
 
 use super::super::tls::{AdminTls, ServerTls};
 use super::handover::AdminDoor;
@@ -37,8 +37,8 @@ impl AdminRules {
         Ok(AdminDoor { listener, callers, questions, access: Arc::clone(&self.access) })
     }
 
-    /// Reads all files again: the keys of those with another token. What cannot be read leaves in
-    /// use what was.
+    /// Reads all files again. Returns the keys of files with another token. An unreadable file
+    /// leaves its earlier content in use.
     pub(in crate::control) fn read_again(&mut self, config: &Config) -> Vec<&'static str> {
         self.tls.iter_mut().for_each(|tls| tls.read_again(config));
         let tokens = match admin_tokens(config) {

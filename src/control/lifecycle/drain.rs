@@ -32,7 +32,7 @@ impl Drain {
         Self { begins_at, order }
     }
 
-    /// An end after which another process serves, so that nobody has to hurry.
+    /// An end after which another process serves, so that clients have time.
     pub(super) fn handed_over(now: NanosSinceStart, timeouts: &TimeoutsConfig) -> Self {
         let deadline = now.plus(timeouts.drain);
         let order =

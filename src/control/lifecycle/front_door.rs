@@ -140,7 +140,7 @@ impl FrontDoor {
         }
     }
 
-    /// True if the secret is another one.
+    /// True if the secret has changed.
     fn read_image_key(&mut self, config: &Config) -> bool {
         match config.image_key_file.as_deref().map(read_token).transpose() {
             Ok(secret) => {

@@ -1,6 +1,6 @@
-//! Takes over from the process before, and hands over to the next one. What both of them listen on
-//! is with `forebay_handover`; here is who answers the admin API meanwhile, and who is the main
-//! process.
+//! Takes over from the process before, and hands over to the next process. `forebay_handover` has
+//! the sockets of both. This file decides which process answers the admin API, and which is the
+//! main process.
 
 use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
@@ -18,11 +18,11 @@ use tracing::{info, warn};
 /// What the process is given at start.
 #[derive(Debug, Default)]
 pub struct HandoverSetup {
-    /// From the process before, if there is one.
+    /// From the process before, if there is such a process.
     pub taken: Option<TakenProcess>,
     /// The names that its workers listed, if it handed them over.
     pub models: Option<File>,
-    /// For the next one; `None` where none can come.
+    /// For the next process; `None` where none can come.
     pub offer: Option<HandoverOffer>,
 }
 
@@ -45,11 +45,11 @@ pub(in crate::control) struct AdminDoor {
     pub(in crate::control) access: Arc<Access>,
 }
 
-/// Who else has the listening sockets.
+/// Other processes with the listening sockets.
 struct OtherHolders {
     /// Until it has ended.
     before: Option<ProcessBefore>,
-    /// Processes that got them from this one, and may have them still.
+    /// Processes that got the sockets from this process, and may have them still.
     heir_count: u32,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::control) struct Handover {
     others: OtherHolders,
     clock: Clock,
     calls: mpsc::Sender<HostCall>,
-    /// Until this process is the one that answers.
+    /// Until this process answers the admin API.
     door: Option<AdminDoor>,
     admin: Option<AbortHandle>,
     host: Option<HandoverHost>,
@@ -110,7 +110,7 @@ impl Handover {
         self.setup.offer.is_some() || self.host.is_some()
     }
 
-    /// This process serves: the one before has to do nothing any more.
+    /// This process serves: the process before drains.
     pub(in crate::control) fn serves(&mut self) {
         let Some(taken) = self.setup.taken.take() else { return };
         let process = taken.from.as_raw_nonzero().get();
@@ -121,7 +121,7 @@ impl Handover {
         self.open();
     }
 
-    /// Another process serves: this one answers nothing any more but the clients that it has.
+    /// Another process serves: this process answers only its own clients.
     pub(in crate::control) fn is_over(&mut self) {
         self.ends();
         if let Some(admin) = self.admin.take() {
@@ -129,7 +129,7 @@ impl Handover {
         }
     }
 
-    /// This process ends, and nobody takes over.
+    /// This process ends without a next process.
     pub(in crate::control) fn ends(&mut self) {
         self.host = None;
         self.setup.offer = None;
@@ -156,8 +156,8 @@ impl Handover {
         self.others.before.take_if(|before| !before.reopen());
     }
 
-    /// Waits for the next process, if this one does not yet. A process that ends may still have
-    /// the place: it is tried for until it is free.
+    /// Waits for the next process. A process that ends may still have the meeting place: each call
+    /// tries until the place is free.
     pub(in crate::control) fn wait_for_next(&mut self) {
         if !self.is_open() {
             return;

@@ -238,8 +238,8 @@ impl Lifecycle {
         true
     }
 
-    /// True when all shards have ended, or are late. Repeats the drain command for shards whose
-    /// rings were full.
+    /// True when all shards have ended or are late. Repeats the drain command for shards with full
+    /// rings.
     fn command_drain(&mut self, env: &Environment) -> bool {
         let phases = env.ports.phases();
         let all_ended = ended_count(&phases) == phases.len();

@@ -7,13 +7,13 @@ use tokio::sync::watch;
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::control) enum StopOrder {
-    /// Drain; the second one cuts.
+    /// Drain; the second order cuts.
     Stop,
     /// Read the configuration again.
     Reload,
 }
 
-/// Who may give orders.
+/// Sources of stop and reload orders.
 pub(in crate::control) struct StopSignal {
     stopped: watch::Receiver<bool>,
     signals: Option<Signals>,
@@ -30,9 +30,9 @@ impl StopSignal {
     }
 
     /// Resolves once per order. Cancel-safe.
-    pub(in crate::control) async fn asked(&mut self) -> StopOrder {
+    pub(in crate::control) async fn next_order(&mut self) -> StopOrder {
         let Self { stopped, signals } = self;
-        let told = async {
+        let stopped = async {
             loop {
                 if stopped.changed().await.is_err() {
                     return std::future::pending().await;
@@ -43,9 +43,9 @@ impl StopSignal {
             }
         };
         match signals {
-            None => told.await,
+            None => stopped.await,
             Some(signals) => tokio::select! {
-                order = told => order,
+                order = stopped => order,
                 _ = signals.terminate.recv() => StopOrder::Stop,
                 _ = signals.interrupt.recv() => StopOrder::Stop,
                 _ = signals.hangup.recv() => StopOrder::Reload,

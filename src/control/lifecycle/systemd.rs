@@ -1,6 +1,6 @@
-//! What systemd is told where it started the router (`Type=notify`, `WatchdogSec`): that it is
-//! ready, that it lives, that it stops. Datagrams to the socket that the environment names; without
-//! the names nothing is sent.
+//! Notifications of systemd where it started the router (`Type=notify`, `WatchdogSec`): ready,
+//! alive, stopping. Datagrams to the socket that the environment names; without the names nothing
+//! is sent.
 
 use forebay_base::NanosSinceStart;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The way to systemd, if there is one.
+/// Socket of systemd, if there is a socket.
 #[derive(Debug)]
 pub(super) struct Systemd {
     socket: Option<UnixDatagram>,
@@ -59,7 +59,7 @@ impl Systemd {
 
     fn send(&self, state: &[u8]) {
         if let Some(socket) = &self.socket {
-            // One that is full is read by somebody who knows already.
+            // A full socket has unread notifications that systemd reads first.
             let _ = socket.send(state);
         }
     }

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// Shortest time between two fetches, and the wait after a failed one.
+/// Shortest time between two fetches, and the wait after a failure.
 const FETCH_PAUSE: Duration = Duration::from_secs(5);
 /// Longest wait for an answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,7 +93,7 @@ impl TokenKeysSource {
         self.news.fresh.take()
     }
 
-    /// What tokens have to say.
+    /// Rules that tokens have to meet.
     pub(super) fn rules(&self) -> TokenRules {
         self.rules.clone()
     }

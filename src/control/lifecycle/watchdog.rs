@@ -22,9 +22,9 @@ struct ShardWatch {
 }
 
 impl Watchdog {
-    /// Takes in the counts; `None` is a shard that has not begun, or has ended. A pause of this
-    /// thread, or of the whole machine, is no silence of a shard: each call adds one beat's period
-    /// at most.
+    /// Takes the counts; `None` is a shard that has not begun, or has ended. A pause of this
+    /// thread, or of the whole machine, is no silence of a shard: each call adds at most a beat's
+    /// period.
     pub(super) fn observe(&mut self, now: NanosSinceStart, beats: &[Option<u64>]) {
         let passed = Duration::from_nanos(now.since(self.observed_at)).min(SHARD_BEAT_PERIOD);
         self.observed_at = now;

@@ -66,7 +66,7 @@ impl Membership {
                 Err(reason) => refused.push((url, reason)),
             }
         }
-        self.sources.were_refused(&listed.source, &refused);
+        self.sources.log_refused(&listed.source, &refused);
         self.leave_with(env, &left, &listed.source);
         change
     }
@@ -85,7 +85,7 @@ impl Membership {
             if self.fleet.stay(place) {
                 info!(source, url = worker.url, "stays, for its source lists it again");
             }
-            self.sources.has_brought(source, worker);
+            self.sources.add_brought(source, worker);
             return Ok(FleetChange::default());
         }
         let place = self.add(env, &worker, known)?;
@@ -94,7 +94,7 @@ impl Membership {
             self.unanswered.insert(place);
         }
         let url = worker.url.clone();
-        self.sources.has_brought(source, worker);
+        self.sources.add_brought(source, worker);
         Ok(self.apply_pending_order(env, place, &url))
     }
 
@@ -164,7 +164,7 @@ impl Membership {
         }
     }
 
-    /// Ends leaving workers that are idle, or whose time is over.
+    /// Ends leaving workers that are idle or late.
     pub(super) fn end_idle_workers(
         &mut self,
         env: &Environment,

@@ -1,4 +1,4 @@
-//! What the log says of models: their tokenizers, chat templates and lengths.
+//! Log lines about models: tokenizers, chat templates, lengths, lists.
 
 use super::super::fleet::{Fleet, LeftOut, ListNews, ModelLength, SharedEngine, UnequalLengths};
 use forebay_base::WorkerIndex;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tracing::{info, warn};
 
-/// Names of models or workers that one log line holds.
+/// Most names of models or workers in a log line.
 const LOGGED_NAMES_MAX: usize = 8;
 
-/// What a description brought, once per change. Before the fleet takes the description.
+/// Logs each new text of a description. Runs before the fleet takes the description.
 pub(super) fn log_texts(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, needs_text: bool) {
     for (model, found) in texts {
         if fleet.is_noted(model, &found.note) {
@@ -27,7 +27,7 @@ pub(super) fn log_texts(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, ne
     }
 }
 
-/// The directory for all serves several models: each time that a further one comes.
+/// Logs that several models share the common directory, whenever a further model does.
 pub(super) fn log_sharing(before: &[Arc<str>], now: &[Arc<str>], dir: Option<&Path>) {
     let grew = now.iter().any(|model| !before.contains(model));
     let (true, true, Some(dir)) = (grew, now.len() > 1, dir) else { return };
@@ -39,7 +39,7 @@ pub(super) fn log_sharing(before: &[Arc<str>], now: &[Arc<str>], dir: Option<&Pa
     );
 }
 
-/// Workers serve a model with different lengths: each time that this changes.
+/// Logs different lengths of a model, whenever they change.
 pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
     for unequal in now.iter().filter(|unequal| !before.contains(unequal)) {
         let UnequalLengths { model, shortest, longest } = unequal;

@@ -1,8 +1,8 @@
-//! Which names each worker listed, for the process after this one: a name whose worker is down at
-//! its start is known, and gets 503 instead of 404. One line of JSON for each worker. An upgrade
-//! hands the lines over in a temporary file. A restart reads them from a file beside the snapshot
-//! of the index, if there is a snapshot. The control plane's thread decides what the file holds; a
-//! blocking thread writes, one text at a time.
+//! Model names of each worker, for the next process: a name whose worker is down at its start gets
+//! 503 instead of 404. A line of JSON for each worker. An upgrade hands the lines over in a
+//! temporary file. A restart reads them from a file beside the snapshot of the index, if there is a
+//! snapshot. The control plane's thread decides the content of the file; a blocking thread writes a
+//! single text at a time.
 
 use super::super::fleet::RememberedWorker;
 use forebay_base::limits::MODEL_MEMORY_BYTES_MAX;
@@ -69,7 +69,7 @@ impl ModelMemory {
 
     /// Has the file written if it holds anything else.
     pub(super) fn keep(&mut self, workers: &[RememberedWorker]) {
-        // How they are now says nothing of the time after a restart.
+        // Their state now does not predict their state after a restart.
         let later = workers.iter().map(|one| RememberedWorker { up: false, ..one.clone() });
         let text = text_of(&later.collect::<Vec<_>>());
         let Some(path) = self.path.clone().filter(|_| text != self.text) else { return };
@@ -118,7 +118,7 @@ fn text_of(workers: &[RememberedWorker]) -> String {
     text
 }
 
-/// The file is the old one or the new one at each moment.
+/// At each moment the file is whole, with the old or the new text.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;

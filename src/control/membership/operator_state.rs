@@ -2,7 +2,7 @@
 //! models outlive the process in a file of their own.
 
 use super::super::environment::Environment;
-use super::super::fleet::{NoPlace, OperatorWord};
+use super::super::fleet::{NoPlace, OperatorOrder};
 use super::model_memory::ModelMemory;
 use super::workers_state::{Confirmation, WorkerOrder, WorkersState};
 use super::{FleetChange, Membership};
@@ -177,27 +177,27 @@ impl Membership {
     }
 
     fn orders(&self, configured: &[WorkerConfig]) -> Vec<WorkerOrder> {
-        let mut words: BTreeMap<&str, (usize, OperatorWord)> = BTreeMap::new();
-        for (place, (authority, word)) in self.fleet.words().enumerate() {
-            words.insert(authority, (place, word));
+        let mut by_address: BTreeMap<&str, (usize, OperatorOrder)> = BTreeMap::new();
+        for (place, (authority, order)) in self.fleet.orders().enumerate() {
+            by_address.insert(authority, (place, order));
         }
         let mut orders = Vec::new();
         for worker in configured.iter().chain(self.sources.brought()) {
             let Ok(url) = WorkerUrl::parse(&worker.url) else { continue };
-            let Some((_, word)) = words.remove(&*url.authority) else { continue };
-            let removed = matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone);
-            let draining = matches!(word, OperatorWord::Drain(_));
+            let Some((_, order)) = by_address.remove(&*url.authority) else { continue };
+            let removed = matches!(order, OperatorOrder::Leave(..) | OperatorOrder::Gone);
+            let draining = matches!(order, OperatorOrder::Drain(_));
             if removed || draining {
                 let url = worker.url.clone();
                 orders.push(WorkerOrder { url, draining, removed, ..WorkerOrder::default() });
             }
         }
-        let mut added: Vec<_> = words.into_values().collect();
+        let mut added: Vec<_> = by_address.into_values().collect();
         added.sort_unstable_by_key(|(place, _)| *place);
-        for (place, word) in added {
+        for (place, order) in added {
             let index = WorkerIndex::try_from_index(place);
             let Some(worker) = index.and_then(|index| self.probes.worker(index)) else { continue };
-            if matches!(word, OperatorWord::Leave(..) | OperatorWord::Gone) {
+            if matches!(order, OperatorOrder::Leave(..) | OperatorOrder::Gone) {
                 continue;
             }
             orders.push(WorkerOrder {
@@ -206,7 +206,7 @@ impl Membership {
                 role: (worker.role != WorkerRole::Auto).then(|| worker.role.word().to_owned()),
                 api_key: worker.api_key.clone(),
                 added: true,
-                draining: matches!(word, OperatorWord::Drain(_)),
+                draining: matches!(order, OperatorOrder::Drain(_)),
                 removed: false,
             });
         }

@@ -1,4 +1,4 @@
-//! Which probes run: one for each worker that is not gone.
+//! Probes of workers: a task for each present worker.
 
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
@@ -17,13 +17,13 @@ pub(super) struct Probes {
 
 struct RunningProbe {
     worker: WorkerConfig,
-    /// Where it hears that its worker may have been restarted.
+    /// Notifies the probe of a possible restart of its worker.
     doubts: Rc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl Probes {
-    /// Starts those of the configured workers.
+    /// Starts the probes of the configured workers.
     pub(super) fn start(
         config: &Arc<Config>,
         clock: Clock,
@@ -47,14 +47,14 @@ impl Probes {
         probes
     }
 
-    /// Starts the one of a worker that has come.
+    /// Starts the probe of a new worker.
     pub(super) fn add(&mut self, index: WorkerIndex, worker: &WorkerConfig) {
         self.end(index);
         let probe = self.probing.one(index, worker);
         self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
     }
 
-    /// Starts all of them again, by the rules of `config` and what it says of its workers now.
+    /// Restarts all probes with the rules and the workers of `config`.
     pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
         self.probing.config = Arc::clone(config);
         self.probing.texts.set_names_images(config.image_key_file.is_some());
@@ -77,7 +77,7 @@ impl Probes {
         &self.probing.clients
     }
 
-    /// Ends the one of a worker that has gone. What it said last may still be on its way.
+    /// Ends the probe of a worker. Its last notice may still arrive.
     pub(super) fn end(&mut self, worker: WorkerIndex) {
         if let Some(ended) = self.running.remove(&worker) {
             ended.task.abort();
@@ -99,7 +99,7 @@ impl Probes {
         self.running.get(&worker).map(|probe| &probe.worker)
     }
 
-    /// Tells a probe that its worker may not be what it was.
+    /// Begins a probe now: the worker may have been restarted.
     pub(super) fn doubt(&self, worker: WorkerIndex) {
         if let Some(probe) = self.running.get(&worker) {
             probe.doubts.notify_one();

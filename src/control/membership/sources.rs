@@ -1,6 +1,6 @@
-//! Workers that come and go by themselves: a file that is looked at, and host names. What cannot be
-//! read, or names nobody, removes nobody. Which of them a change brings and takes is decided here
-//! without I/O; the tasks below only read.
+//! Sources of workers: a file that is read again and again, and host names. A source that cannot be
+//! read, or lists nothing, removes no worker. Joins and removals are decided here without I/O; the
+//! tasks below only read.
 
 use super::super::fleet::NoPlace;
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
@@ -37,13 +37,13 @@ pub(in crate::control) struct WorkerList {
 pub(super) struct WorkerLists {
     /// The workers that each source has brought.
     brought: BTreeMap<String, Vec<WorkerConfig>>,
-    /// WorkerLists that have said nothing since the start.
+    /// Sources without a list since the start.
     awaited: Vec<String>,
     reading: JoinSet<()>,
     listed: Option<mpsc::Sender<WorkerList>>,
-    /// URLs of the configuration whose name or address a worker that leaves still has.
+    /// URLs of the configuration that wait for a leaving worker's name or address.
     held_back: Vec<String>,
-    /// What was said last of each source's workers that could not join.
+    /// Last logged refusal of each source's workers.
     refused: BTreeMap<String, Complaint>,
 }
 
@@ -52,12 +52,12 @@ pub(super) struct WorkerLists {
 pub(super) struct SourceNews {
     /// Workers that the source has gained.
     pub(super) joined: Vec<WorkerConfig>,
-    /// URLs of those that neither it nor another source lists any more.
+    /// URLs of workers that no source lists any more.
     pub(super) left: Vec<String>,
 }
 
 impl WorkerLists {
-    /// Looks where the configuration says. What is found comes out of the receiver.
+    /// Reads the configured sources. Lists come out of the receiver.
     pub(super) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
         let (listed, receiver) = mpsc::channel(LISTS_MAX);
         let mut sources = Self { listed: Some(listed), ..Self::default() };
@@ -66,8 +66,8 @@ impl WorkerLists {
         (sources, receiver)
     }
 
-    /// Looks from now on where the configuration says. The answer are the URLs of workers that
-    /// leave, since it has their sources no more.
+    /// Reads the sources of a new configuration from now on. Returns the URLs of workers that
+    /// leave, because the configuration lacks their sources.
     pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
         self.awaited.clear();
@@ -94,28 +94,28 @@ impl WorkerLists {
         gone.into_iter().flat_map(|source| self.news(&nothing(source), |_| false).left).collect()
     }
 
-    /// Has a source of the start said nothing yet?
+    /// Has a source of the start sent no list yet?
     pub(super) const fn are_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }
 
-    /// A worker of the configuration joins once one that leaves is gone.
+    /// The worker joins once the leaving worker is gone.
     pub(super) fn hold_back(&mut self, url: &str) {
         self.held_back.push(url.to_owned());
     }
 
-    /// Those that were held back, to be tried again.
+    /// Workers that were held back, for another try.
     pub(super) fn take_held_back(&mut self) -> Vec<String> {
         std::mem::take(&mut self.held_back)
     }
 
-    /// Nobody waits for sources any more.
+    /// The first fleet waits for no source any more.
     pub(super) fn stop_waiting(&mut self) {
         self.awaited.clear();
     }
 
-    /// What a list changes. The workers that join count once [`Self::has_brought`] says so. Nobody
-    /// leaves before one that is listed serves: then the next list takes those that are not.
+    /// Changes by a list. Workers that join count after [`Self::add_brought`]. No worker leaves
+    /// before a listed worker serves: then the next list removes the missing workers.
     pub(super) fn news(
         &mut self,
         listed: &WorkerList,
@@ -138,20 +138,20 @@ impl WorkerLists {
         SourceNews { joined, left }
     }
 
-    /// The worker of a source is in the fleet, by it or by others.
-    pub(super) fn has_brought(&mut self, source: &str, worker: WorkerConfig) {
+    /// The worker of a source is in the fleet, by this source or another.
+    pub(super) fn add_brought(&mut self, source: &str, worker: WorkerConfig) {
         self.brought.entry(source.to_owned()).or_default().push(worker);
     }
 
-    /// Workers of a list could not join, for now: said once, and again when it is otherwise.
-    pub(super) fn were_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
+    /// Logs workers of a list that could not join: each refusal once.
+    pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
         let Some((url, reason)) = refused.first() else {
             self.refused.remove(source);
             return;
         };
         let text = format!("{url}: {reason}");
-        let said = self.refused.entry(source.to_owned()).or_default();
-        if said.is_new(&text) {
+        let complaint = self.refused.entry(source.to_owned()).or_default();
+        if complaint.is_new(&text) {
             let count = refused.len();
             let first = text;
             warn!(source, count, first, "workers not added: tried again with each list");
@@ -196,7 +196,7 @@ async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<Wo
                     let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
                 }
             }
-            Err(error) => complaint.say(&source, &error),
+            Err(error) => complaint.log(&source, &error),
         }
         sleep(every).await;
     }
@@ -224,7 +224,7 @@ impl NamedSource {
     }
 }
 
-/// The hosts are resolved as those of other workers are.
+/// The hosts are resolved as the hosts of other workers are.
 async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
     let NamedSource { url, name, every, .. } = &source;
     let mut complaint = Complaint::default();
@@ -237,7 +237,7 @@ async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
                 ttl.min(SRV_TTL_MAX).max(*every)
             }
             Err(fault) => {
-                complaint.say(url, &fault.to_string());
+                complaint.log(url, &fault.to_string());
                 *every
             }
         };
@@ -261,14 +261,14 @@ async fn follow_name(source: NamedSource) {
                 complaint = Complaint::default();
                 source.list(workers).await;
             }
-            Err(error) => complaint.say(url, &error),
+            Err(error) => complaint.log(url, &error),
         }
         sleep(*every).await;
     }
 }
 
-/// One worker for each address, in an order of their own: resolvers turn theirs. A certificate has
-/// to be for the name.
+/// A worker for each address, in sorted order: resolvers rotate their answers. A certificate has to
+/// be for the name.
 fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerConfig>, String> {
     if addresses.is_empty() {
         return Err("the name has no address".to_owned());
@@ -286,7 +286,7 @@ fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerCo
     Ok(urls.into_iter().map(worker).collect())
 }
 
-/// One worker for each record. A certificate has to be for the target.
+/// A worker for each record. A certificate has to be for the target.
 fn workers_of_service(targets: Vec<SrvTarget>, is_tls: bool) -> Vec<WorkerConfig> {
     let scheme = scheme(is_tls);
     let url = |at: SrvTarget| format!("{scheme}://{}:{}", at.host, at.port);
@@ -298,7 +298,7 @@ const fn scheme(is_tls: bool) -> &'static str {
     if is_tls { "https" } else { "http" }
 }
 
-/// Said once, and again when it is another one.
+/// A fault that is logged once, until another fault replaces it.
 #[derive(Debug, Default)]
 struct Complaint(String);
 
@@ -311,7 +311,7 @@ impl Complaint {
         is_new
     }
 
-    fn say(&mut self, source: &str, error: &str) {
+    fn log(&mut self, source: &str, error: &str) {
         if self.is_new(error) {
             warn!(source, error, "nothing learnt of workers: those that are known stay");
         }
@@ -333,7 +333,7 @@ mod tests {
         let serves = |worker: &WorkerConfig| worker.url != "new";
         let SourceNews { joined, left } = sources.news(&listed(source, urls), serves);
         let came = joined.iter().map(|worker| worker.url.clone()).collect();
-        joined.into_iter().for_each(|worker| sources.has_brought(source, worker));
+        joined.into_iter().for_each(|worker| sources.add_brought(source, worker));
         (came, left)
     }
 

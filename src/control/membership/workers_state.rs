@@ -1,6 +1,7 @@
-//! What operators changed of the fleet through the admin API, in a file that outlives the process:
-//! one line of JSON for each worker. The control plane's thread says what the file should hold; a
-//! blocking thread writes, one text at a time. At most a line for each of `WORKERS_MAX` workers.
+//! Operators' changes of the fleet through the admin API, in a file that outlives the process: a
+//! line of JSON for each worker. The control plane's thread decides the content of the file; a
+//! blocking thread writes a single text at a time. At most a line for each of `WORKERS_MAX`
+//! workers.
 
 use forebay_admin::AddWorkerRequest;
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
@@ -26,7 +27,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the disk.
 const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A line of the file: a worker, and what operators said of it.
+/// A line of the file: a worker, and its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WorkerOrder {
@@ -60,7 +61,7 @@ pub(super) struct WorkersState {
     text: String,
     /// Of the fleet that the text is of.
     generation: u64,
-    /// What is said of workers that no source has listed yet.
+    /// Orders for workers that no source has listed yet.
     pending: Vec<WorkerOrder>,
     writing: Option<StateWrite>,
     /// Callers that wait for a write that has not begun.
@@ -71,10 +72,10 @@ pub(super) struct WorkersState {
     ended: Rc<Notify>,
 }
 
-/// Hears whether the file has what was changed, or why not.
+/// Receives the result of a write, with the fault of a failed write.
 pub(in crate::control) type Confirmation = oneshot::Sender<Result<(), String>>;
 
-/// A write under way, and the callers whose changes are in it.
+/// A write under way, with the confirmations of its changes.
 #[derive(Debug)]
 struct StateWrite {
     task: JoinHandle<Result<(), String>>,
@@ -82,7 +83,7 @@ struct StateWrite {
 }
 
 impl WorkerOrder {
-    /// The worker as a table of the configuration would say it.
+    /// The worker as a table of the configuration.
     pub(super) fn worker(&self) -> Result<WorkerConfig, String> {
         let name = self.name.clone();
         let role = self.role.clone();
@@ -102,7 +103,7 @@ impl WorkerOrder {
 }
 
 impl WorkersState {
-    /// Reads the file. A broken one is said, moved aside, and changes nothing.
+    /// Reads the file. A broken file is logged and moved aside, and changes nothing.
     pub(super) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
         let shown = path.display();
         let path = path.to_owned();
@@ -140,7 +141,7 @@ impl WorkersState {
         self.pending.push(order);
     }
 
-    /// The order for a worker that has come by a source, if one waits for it.
+    /// The pending order for a worker that a source has added.
     pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
         let place = self.pending.iter().position(|order| order.url == url)?;
         Some(self.pending.swap_remove(place))
@@ -161,8 +162,8 @@ impl WorkersState {
         self.asked.push(answer);
     }
 
-    /// Is [`Self::keep`] to be called? For a fleet that the file has not seen, for a caller who
-    /// waits, and again after a failure. Not while the file is being written.
+    /// Is a call of [`Self::keep`] due? For a fleet that the file lacks, for a waiting caller, and
+    /// again after a failure. Not while a write runs.
     pub(super) fn is_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
         if let Some(ended) = self.writing.take_if(|writing| writing.task.is_finished()) {
             let mut task = ended.task;
@@ -185,7 +186,7 @@ impl WorkersState {
         is_new || !self.asked.is_empty() || self.retry_at.is_some_and(|at| now >= at)
     }
 
-    /// Has the file written if it says anything else.
+    /// Begins to write the file if its text differs.
     pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
         let text = text_of(orders);
         let confirms = std::mem::take(&mut self.asked);
@@ -253,7 +254,7 @@ fn text_of(orders: &[WorkerOrder]) -> String {
     text
 }
 
-/// The file is the old one or the new one at each moment, also after a power cut.
+/// At each moment the file is whole, with the old or the new text, also after a power cut.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));

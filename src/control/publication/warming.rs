@@ -1,6 +1,6 @@
-//! Slow start: a worker that has come back has cold caches, and perhaps kernels to compile. It gets
-//! a share of what others have in flight, which grows until its time is over. So does a rank that
-//! was ejected. Sans-IO: time and loads are arguments.
+//! Slow start: a worker that is back has cold caches, and perhaps kernels to compile. Its ranks get
+//! a share of the load of other ranks, which grows until its time is over. So does a readmitted
+//! rank. Sans-IO: time and loads are arguments.
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::FleetSnapshot;
@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Steps of the way up.
 const STEPS: u32 = 20;
 
-/// Who came back a moment ago.
+/// Ranks and workers in their slow start.
 #[derive(Debug, Default)]
 pub(super) struct Warming {
-    comebacks: BTreeMap<Whose, Comeback>,
+    comebacks: BTreeMap<WarmingKey, Comeback>,
 }
 
-/// All ranks of a worker, or one of them.
-type Whose = (WorkerIndex, Option<RankIndex>);
+/// All ranks of a worker, or a single rank.
+type WarmingKey = (WorkerIndex, Option<RankIndex>);
 
 #[derive(Debug)]
 struct Comeback {
@@ -44,7 +44,7 @@ impl Warming {
 
     /// The worker serves no more.
     pub(super) fn end(&mut self, worker: WorkerIndex) {
-        self.comebacks.retain(|(whose, _), _| *whose != worker);
+        self.comebacks.retain(|(slow, _), _| *slow != worker);
     }
 
     /// Time has passed; true if a rank may have more than before. `usual`: requests in flight on
@@ -70,7 +70,7 @@ impl Warming {
     }
 
     fn places(&self, worker: WorkerIndex, rank: RankIndex) -> Option<u32> {
-        let of = |whose| self.comebacks.get(&(worker, whose)).map(|comeback| comeback.places);
+        let of = |rank| self.comebacks.get(&(worker, rank)).map(|comeback| comeback.places);
         [of(None), of(Some(rank))].into_iter().flatten().min()
     }
 

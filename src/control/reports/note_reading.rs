@@ -1,4 +1,4 @@
-//! The one reader of request notes: what is on its way from the shards to `forebay record`.
+//! Stream of request notes from the shards to `forebay record`. A single client reads.
 
 use forebay_admin::{NotePieces, NotesReader};
 use forebay_base::RankIndex;
@@ -7,17 +7,17 @@ use forebay_fleet::worker::{FleetSnapshot, NoteSink, Role, ShardNote, WorkerStat
 use forebay_record::{NotedEnd, NotedRank, NotedRequest, NotedUsage, RequestNote};
 use std::sync::mpsc::Receiver;
 
-/// The one reader, and the way to it.
+/// A reader, and the channel from the shards.
 #[derive(Debug)]
 pub(super) struct NoteReading {
     sink: NoteSink,
     notes: Receiver<ShardNote>,
     pieces: NotePieces,
-    /// The generation of the fleet whose ranks the reader knows.
-    told_generation: u64,
+    /// Generation of the fleet whose ranks were sent to the reader.
+    sent_generation: u64,
     /// Notes that shards had lost when they were last counted.
     shards_lost: u64,
-    /// Notes that the reader has not been told of.
+    /// Lost notes that are not reported to the reader yet.
     lost: u64,
 }
 
@@ -26,9 +26,9 @@ impl NoteReading {
     pub(super) fn new(shards_lost: u64) -> (Self, NotesReader) {
         let (sink, notes) = NoteSink::new();
         let (pieces, reader) = NotesReader::new();
-        let told_generation = 0;
+        let sent_generation = 0;
         let lost = 0;
-        (Self { sink, notes, pieces, told_generation, shards_lost, lost }, reader)
+        (Self { sink, notes, pieces, sent_generation, shards_lost, lost }, reader)
     }
 
     /// Has the client gone?
@@ -45,7 +45,7 @@ impl NoteReading {
         let mut piece = Vec::new();
         self.lost += shards_lost.saturating_sub(self.shards_lost);
         self.shards_lost = shards_lost;
-        let has_news = self.told_generation != fleet.generation;
+        let has_news = self.sent_generation != fleet.generation;
         if has_news {
             put(&RequestNote::Ranks(ranks(fleet)), &mut piece);
         }
@@ -61,7 +61,7 @@ impl NoteReading {
             return;
         }
         if self.pieces.put(piece) {
-            self.told_generation = fleet.generation;
+            self.sent_generation = fleet.generation;
             self.lost = 0;
         } else {
             self.lost += count;

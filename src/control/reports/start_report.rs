@@ -1,5 +1,5 @@
-//! What the log says at start of the fleet that was found: workers that are alike together, then
-//! what they lack. Sans-IO: descriptions in, lines out.
+//! Log report of the workers at start: equal workers together, then missing parts. Sans-IO:
+//! descriptions in, lines out.
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 /// Lines of the whole report.
 const LINES_MAX: usize = 10;
-/// Names of workers in one line.
+/// Most names of workers in a line.
 const NAMES_MAX: usize = 4;
 
 /// Workers that the log has reported.
@@ -56,7 +56,7 @@ impl ReportedWorkers {
     }
 }
 
-/// One line of the report.
+/// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReportLine {
     /// Names of the workers that it is about.

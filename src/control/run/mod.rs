@@ -131,7 +131,7 @@ impl Control {
                 Some(question) = inboxes.questions.recv() => self.answer(question),
                 Some(call) = inboxes.host_calls.recv() => self.take_host_call(call),
                 () = orders_written.notified() => self.write_orders(),
-                order = stop.asked() => match order {
+                order = stop.next_order() => match order {
                     StopOrder::Stop => {
                         self.publication.drain_replicas();
                         self.lifecycle.start_drain(&self.env);

@@ -1,6 +1,5 @@
-//! The last snapshot, read on a thread of its own: first all of it, to know that it is sound, then
-//! rank by rank as the fleet's feeds start and claim their part. What nobody has claimed in time is
-//! let go.
+//! The last snapshot, read on a thread of its own: first the whole file, to check it, then rank by
+//! rank as the fleet's feeds start and claim their part. Unclaimed parts are dropped after a time.
 
 use super::setup::give_way;
 use forebay_index::slice_of;
@@ -65,13 +64,13 @@ struct RestoredRank {
 #[derive(Clone, Copy, Default)]
 struct LoadProgress {
     is_checked: bool,
-    /// Ranks that nobody has claimed.
+    /// Ranks without a claim.
     ranks: usize,
     /// Their blocks.
     blocks: u64,
 }
 
-/// Readiness waits for it; let go when the shards were told.
+/// Readiness waits until this is dropped, after the shards have the blocks.
 pub(in super::super) struct UnderWay(Rc<Loading>);
 
 impl Drop for UnderWay {
@@ -89,13 +88,13 @@ impl Loading {
         verified_by: Instant,
     ) -> Option<Rc<Self>> {
         let (claims, asked) = mpsc::channel(CLAIMS_MAX);
-        let (told, progress) = watch::channel(LoadProgress::default());
+        let (report, progress) = watch::channel(LoadProgress::default());
         let reading = SnapshotReading {
             file,
             path: path.to_owned(),
             shard_count,
             contents: Contents::default(),
-            told,
+            report,
         };
         let thread = std::thread::Builder::new().name("snapshot-read".into());
         if let Err(error) = thread.spawn(move || reading.run(asked)) {
@@ -136,7 +135,7 @@ impl Loading {
         }
     }
 
-    /// Lets go of what nobody has claimed once it is time.
+    /// Drops unclaimed parts once their time is over.
     pub(super) fn close_in_time(&self, counters: &FeedCounters) {
         if Instant::now() < self.verified_by || self.claims.borrow_mut().take().is_none() {
             return;
@@ -173,7 +172,7 @@ struct SnapshotReading {
     path: PathBuf,
     shard_count: usize,
     contents: Contents,
-    told: watch::Sender<LoadProgress>,
+    report: watch::Sender<LoadProgress>,
 }
 
 impl SnapshotReading {
@@ -195,24 +194,24 @@ impl SnapshotReading {
             }
             Err(error) => refuse_snapshot(&self.path, &error),
         }
-        self.tell();
+        self.report();
         while let Some(ClaimRequest { claim, answer }) = asked.blocking_recv() {
             let found = self.answer(&claim);
-            // The feed may have been told to stop meanwhile.
+            // The feed may have ended meanwhile.
             let _ = answer.send(found);
-            self.tell();
+            self.report();
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let ranks = &self.contents.ranks;
         let blocks = ranks.values().map(|place| place.head.entry_count).sum();
         let ranks = ranks.len();
-        self.told.send_replace(LoadProgress { is_checked: true, ranks, blocks });
+        self.report.send_replace(LoadProgress { is_checked: true, ranks, blocks });
     }
 
     fn answer(&mut self, claim: &Claim) -> ClaimAnswer {
-        // Without a tokenizer nothing can be matched; a feed that has one may still come.
+        // Without a tokenizer nothing can be matched. A later feed may have a tokenizer.
         let Some(vocabulary) = &claim.vocabulary else { return ClaimAnswer::Nothing };
         let Some(place) = self.contents.ranks.remove(&claim.name) else {
             return ClaimAnswer::Nothing;
@@ -220,11 +219,11 @@ impl SnapshotReading {
         let head = &place.head;
         let refused = |reason| ClaimAnswer::Refused(reason, head.entry_count);
         if vocabulary.fingerprint() != head.vocabulary {
-            self.say_refused(claim, "its tokenizer is another one now");
+            self.log_refused(claim, "its tokenizer is another one now");
             return refused(Dropped::Tokenizer);
         }
         if claim.block_size_tokens > 0 && claim.block_size_tokens != head.block_size_tokens {
-            self.say_refused(claim, "its block size is another one now");
+            self.log_refused(claim, "its block size is another one now");
             return refused(Dropped::BlockSize);
         }
         let mut restoring = Restoring::new(
@@ -253,7 +252,7 @@ impl SnapshotReading {
         ClaimAnswer::Found(Box::new(RestoredRank { state, ops, left }))
     }
 
-    fn say_refused(&self, claim: &Claim, reason: &str) {
+    fn log_refused(&self, claim: &Claim, reason: &str) {
         let RankName { worker, dp_rank, .. } = &claim.name;
         info!(%worker, dp_rank, reason, "a rank of the snapshot is not restored");
     }
@@ -271,7 +270,7 @@ fn count_left(counters: &FeedCounters, left: Left) {
     }
 }
 
-/// The one line on a snapshot that cannot be used.
+/// Logs a snapshot that cannot be used.
 pub fn refuse_snapshot(path: &Path, reason: &dyn std::fmt::Display) {
     warn!("snapshot {} cannot be used: {reason}; starting without it", path.display());
 }

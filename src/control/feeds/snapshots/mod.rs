@@ -1,9 +1,9 @@
-//! What is known of the caches, across restarts: reads the last snapshot when the router starts
+//! Snapshots of the index across restarts: reads the last snapshot when the router starts
 //! ([`load`]) and writes new ones while it runs and when it ends ([`save`]).
 //!
-//! Files are read and written on threads of their own; the control plane's loop only copies one
-//! rank at a time and hands over what it gets. Limits: the copies of three ranks in memory at once,
-//! or the links of one slice, [`RESTORE_TIME_MAX`] for what was restored to be confirmed,
+//! Files are read and written on threads of their own. The control plane's loop only copies a rank
+//! at a time and passes on restored ranks. Limits: copies of three ranks in memory at once, or the
+//! links of a slice, [`RESTORE_TIME_MAX`] for the confirmation of restored blocks,
 //! [`LAST_SNAPSHOT_TIME_MAX`] for the last write. Must never keep the router from starting, serving
 //! or ending.
 
@@ -33,7 +33,7 @@ use tracing::{debug, warn};
 /// The file of a copy in its folder.
 const COPY: &str = "index.copy";
 
-/// Both directions.
+/// Reading and writing of snapshots.
 pub(super) struct Snapshots {
     loading: Option<Rc<Loading>>,
     saving: Option<Saving>,
@@ -47,7 +47,7 @@ pub(super) struct IndexCopy {
     end: SnapshotEnd,
 }
 
-/// Hands a copy to whoever has asked for it, or nothing.
+/// Sends a copy to the next process, or nothing after a fault.
 pub(super) async fn answer(copy: io::Result<Option<IndexCopy>>, to: SyncSender<Option<File>>) {
     let file = match copy {
         Ok(Some(copy)) => copy.file().await.map(Some),
@@ -74,7 +74,7 @@ impl IndexCopy {
 }
 
 impl Snapshots {
-    /// Begins to read the snapshot, if there is one; the first write is a period away.
+    /// Begins to read the snapshot, if there is a file. The first write is a period away.
     pub(super) fn start(setup: &SnapshotSetup<'_>, file: Option<SnapshotFile>) -> Self {
         let path = setup.config.snapshot.as_deref();
         let name = path.unwrap_or(Path::new(COPY));
@@ -120,7 +120,7 @@ impl Snapshots {
         self.loading.as_ref()?.restoring()
     }
 
-    /// Called ten times a second. `copyable` tells the ranks that a snapshot can be taken of.
+    /// Called ten times a second. `copyable` lists the ranks that a snapshot can contain.
     pub(super) fn tick(
         &mut self,
         counters: &FeedCounters,
@@ -140,8 +140,8 @@ impl Snapshots {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {
-            // Workers that were not heard of yet would be missing in a new one; replay makes up for
-            // the old one's age.
+            // A new snapshot would lack workers without an answer. Replay makes up for the age of
+            // the old snapshot.
             debug!("the snapshot stays as it was read: not all of its ranks were heard of");
             return;
         }

@@ -1,8 +1,7 @@
-//! Writes snapshots: every so often, and at the end. The loop's task copies one rank after the
-//! other, each at one moment between two of its messages, and waits until the writing thread has
-//! taken it; so each rank is whole in itself, and the copies of at most three ranks exist at once.
-//! What leads from block to block the thread reads from the index, after all ranks, so that it
-//! knows what they hold; but for what came last, which the copies bring.
+//! Writes snapshots: periodically, and at the end. The loop's task copies rank after rank, each at
+//! a moment between two of its messages, and waits until the writing thread has taken the copy. So
+//! each rank is whole, and copies of at most three ranks exist at once. After all ranks, the thread
+//! reads the links between blocks from the index. The copies bring the newest links.
 
 use super::setup::{SnapshotSetup, give_way};
 use forebay_admin::{SavedSnapshot, SnapshotFigures};
@@ -26,7 +25,7 @@ pub(in super::super) struct Copyable {
     pub(in super::super) state: SharedState,
 }
 
-/// A rank at one moment.
+/// Copy of a rank at a moment.
 struct RankCopy {
     name: RankName,
     vocabulary: Arc<Vocabulary>,
@@ -78,7 +77,7 @@ impl Saving {
         }
     }
 
-    /// How many were written or failed, and the last one.
+    /// Counts of written and failed snapshots, and the last snapshot.
     pub(super) fn figures(&self) -> SnapshotFigures {
         let [failed_count, written_count] = self.counts;
         SnapshotFigures { written_count, failed_count, last: self.last }
@@ -159,17 +158,17 @@ impl SnapshotTarget {
             seed: self.seed,
             slice_count: self.slice_count,
         };
-        // One being written, one waiting, one being copied.
+        // A rank is being written, another waits, a third is being copied.
         let (parts, to_write) = mpsc::channel(1);
-        let (tell, told) = oneshot::channel();
+        let (result, end) = oneshot::channel();
         let Self { path, clock, index, .. } = self.clone();
         let thread = std::thread::Builder::new().name("snapshot-write".into());
         thread.spawn(move || {
             give_way();
-            let _ = tell.send(write(&path, &header, to_write, &index, clock));
+            let _ = result.send(write(&path, &header, to_write, &index, clock));
         })?;
         tokio::task::spawn_local(copy_out(ranks, parts, self.clock));
-        Ok(told)
+        Ok(end)
     }
 }
 
@@ -177,14 +176,14 @@ fn gone() -> io::Error {
     io::Error::other("its thread ended (this is a bug)")
 }
 
-/// Hands over one rank after the other.
+/// Sends copies, rank after rank.
 async fn copy_out(ranks: Vec<Copyable>, parts: mpsc::Sender<ToWrite>, clock: Clock) {
     for Copyable { name, vocabulary, state } in ranks {
         let start = clock.now();
         let copied = state.borrow().state();
         let copy_ns = clock.now().since(start);
         let Some(state) = copied else { continue };
-        // An error: the thread could not write and has said so.
+        // An error: the thread could not write, and has logged its fault.
         let copied = RankCopy { name, vocabulary, state, copy_ns };
         if parts.send(ToWrite::Rank(Box::new(copied))).await.is_err() {
             return;
@@ -271,7 +270,7 @@ fn write_links(
     links.iter().try_for_each(|link| writer.link(link))
 }
 
-/// Ranks share few vocabularies, and hashing one takes milliseconds.
+/// Ranks share few vocabularies, and a hash takes milliseconds.
 #[derive(Default)]
 struct Fingerprints(Vec<(Arc<Vocabulary>, u64)>);
 

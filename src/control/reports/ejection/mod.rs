@@ -1,7 +1,7 @@
-//! Ejection: ranks that stand still, or whose first bytes come far later than those of their pool,
-//! get no requests for a while. Sans-IO: the fleet, what was seen of its ranks, and time are
-//! arguments; what is to be done with ranks comes back. Watches ranks that serve whole requests, of
-//! workers that are up. Holds an entry for each of them.
+//! Ejection: ranks that stand still, or whose first bytes come far later than in their pool, get no
+//! requests for a while. Sans-IO: the fleet, observations of ranks, and time are arguments; steps
+//! for ranks come back. Watches ranks that serve whole requests, of workers that are up. Holds an
+//! entry for each such rank.
 
 mod events;
 mod look;
@@ -22,7 +22,7 @@ use forebay_fleet::worker::{EjectReason, FleetSnapshot, Role, WorkerState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A look that comes later than this after the last one says nothing of the time between.
+/// A look that comes later than this after the last look gives no evidence of the time between.
 const LATE: Duration = Duration::from_secs(1);
 /// A rank that has served for so long begins with the shortest pause again.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
@@ -32,7 +32,7 @@ const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 enum EjectionStep {
     /// It gets nothing until then.
     Eject { reason: EjectReason, until: NanosSinceStart },
-    /// One request tries it.
+    /// A single request tries the rank.
     LetTry,
     /// It gets requests again.
     Readmit,
@@ -53,7 +53,7 @@ struct WatchedRank {
     speed: FirstByteSpeed,
     /// Its breaker is open, and not by an ejection.
     is_failing: bool,
-    /// Ejections, one soon after the other.
+    /// Ejections in quick succession.
     row: u32,
     readmitted_at: Option<NanosSinceStart>,
 }
@@ -139,7 +139,7 @@ impl Ejection {
         }
     }
 
-    /// Others have gone since, or the limit is another one.
+    /// Further ranks have gone since, or the limit has changed.
     fn keep_share(
         &mut self,
         fleet: &FleetSnapshot,
@@ -177,8 +177,8 @@ impl Ejection {
         }
     }
 
-    /// May the rank be ejected beside those that are? In each model that it serves, at most the
-    /// share is out, and one at least is left.
+    /// May the rank be ejected beside the ejected ranks? In each model of the rank, at most the
+    /// share is out, and at least 1 rank is left.
     fn fits_share(&self, fleet: &FleetSnapshot, rules: &EjectionRules, rank: RankIndex) -> bool {
         let is_out = |one: &WatchedRank| one.place != EjectionPlace::In;
         let mut models = fleet.models.iter().filter(|model| model.ranks.contains(&rank));
@@ -222,7 +222,7 @@ impl WatchedRank {
                 Some(EjectionStep::LetTry)
             }
             EjectionPlace::Tried { .. } => {
-                // Of the trial alone: others have been sent before.
+                // Only the trial counts: earlier requests may still run there.
                 self.silence.note(RankLook { awaited: seen.is_tried, ..seen }, now);
                 let is_over = self.stands_still(rules, now);
                 is_over.then(|| self.eject(rules, EjectReason::Stalled, now))
@@ -278,7 +278,7 @@ fn watched_ranks(fleet: &FleetSnapshot) -> impl Iterator<Item = RankIndex> {
     indices.filter(|rank| is_watched(fleet, *rank))
 }
 
-/// A leg of a pair waits for the other one too, so that its silence tells nothing.
+/// A leg of a pair waits for the other leg too, so its silence proves nothing.
 fn is_watched(fleet: &FleetSnapshot, rank: RankIndex) -> bool {
     let is_up = fleet
         .rank(rank)

@@ -1,4 +1,4 @@
-//! When ranks are ejected, and for how long: what the configuration says.
+//! Conditions and pauses of ejection, by the configuration.
 
 use forebay_config::Config;
 use forebay_fleet::worker::EjectReason;
@@ -8,7 +8,7 @@ use std::time::Duration;
 const SLOW_PAUSE: u32 = 3;
 /// Requests look at their rank each `health.timeout`, and a busy shard is late.
 const LATE_MAX: Duration = Duration::from_millis(500);
-/// Each pause is twice the one before, so often.
+/// Each pause is twice the pause before, so many times.
 const DOUBLINGS_MAX: u32 = 5;
 
 /// Copied for each look.

@@ -5,7 +5,7 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::SHARD_BEAT_PERIOD;
 use std::time::Duration;
 
-/// Shards say once in a beat that streams wait. Without a word for so long none does.
+/// A shard repeats in each beat that streams wait. After such a gap no stream waits.
 const AWAITED_GAP: Duration = SHARD_BEAT_PERIOD.saturating_mul(4);
 
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ const SLOW_TIMES_MAX: u64 = 2;
 const LEAST_TOKENS: u64 = 512;
 /// Fractions of a sample.
 const SAMPLE: u64 = 1 << 10;
-/// First bytes that come sooner are not slow, whatever others do.
+/// First bytes that come sooner are not slow, whatever the pool's speed.
 const SLOW_WAIT_MIN_US: u64 = 100_000;
 /// A slow spell goes on for so many times `health.slow_after` while nothing is known.
 const UNKNOWN_TIMES_MAX: u32 = 6;
@@ -85,7 +85,7 @@ impl FirstByteSpeed {
 
     /// Has it been slow for that time, by enough samples, and is so now?
     pub(super) fn is_slow_for(&mut self, time: Duration, now: NanosSinceStart) -> bool {
-        // Of one that was slow long ago nothing is known.
+        // A rank that was slow long ago counts as unknown.
         let kept = time.saturating_mul(UNKNOWN_TIMES_MAX);
         self.slow = self.slow.filter(|slow| now < slow.seen_at.plus(kept));
         self.slow.is_some_and(|slow| {
@@ -94,8 +94,8 @@ impl FirstByteSpeed {
     }
 }
 
-/// The middle one of several; of an even number the lower one, so that half of a pool may be slow.
-/// `None`: there is nothing to compare.
+/// The median; of an even number the lower middle, so that half of a pool may be slow. `None`:
+/// there is nothing to compare.
 pub(super) fn lower_median(mut rates: Vec<u64>) -> Option<u64> {
     rates.sort_unstable();
     let middle = rates.len().checked_sub(1)? / 2;

@@ -1,6 +1,6 @@
-//! Spans on their way to a collector: made at each tick of what the shards have handed over, and
-//! sent by one task at a time. A collector that is slow or gone costs spans, which are counted, and
-//! nothing else. Limits: `TRACE_*` of `base::limits`.
+//! Spans for a collector: made at each tick from the traces of the shards, and sent by a single
+//! task at a time. A slow or absent collector costs spans, which are counted, and nothing else.
+//! Limits: `TRACE_*` of `base::limits`.
 
 mod otlp;
 
@@ -25,10 +25,10 @@ use tracing::warn;
 
 /// Longest answer of a collector that is read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Before the second try, where the collector does not say.
+/// Pause before the second try, unless the collector names a pause.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Spans that wait, and what became of others.
+/// Spans that wait, and the state of the export.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
     /// Made for the first export.
@@ -40,11 +40,11 @@ pub(super) struct Traces {
     export: Rc<ExportState>,
 }
 
-/// What the task that sends has to tell.
+/// Results of the task that sends.
 #[derive(Debug, Default)]
 struct ExportState {
     is_sending: Cell<bool>,
-    /// The last export has failed: the log tells of the first only.
+    /// The last export has failed: the first failure of a row is logged.
     has_failed: Cell<bool>,
     figures: Cell<SpanFigures>,
 }
@@ -159,7 +159,7 @@ impl ExportState {
         self.figures.set(figures);
     }
 
-    /// `sent`: spans that the collector has rejected of those that it took.
+    /// `sent`: spans that the collector has rejected.
     fn note(&self, count: u64, sent: Result<u64, ExportFault>, url: &str) {
         let fault = match sent {
             Ok(rejected) => {
@@ -239,6 +239,6 @@ async fn judged(mut response: Response) -> Result<u64, ExportFault> {
     let answer: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let rejected = answer.pointer("/partialSuccess/rejectedSpans");
     // A 64-bit number is text in this encoding, and some write it as a number.
-    let told = rejected.and_then(|it| it.as_u64().or_else(|| it.as_str()?.parse().ok()));
-    Ok(told.unwrap_or(0))
+    let count = rejected.and_then(|it| it.as_u64().or_else(|| it.as_str()?.parse().ok()));
+    Ok(count.unwrap_or(0))
 }

@@ -14,7 +14,7 @@ const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
 /// The code of a failure: `STATUS_CODE_ERROR`.
 const ERROR: u8 = 2;
-/// The number of the span of the reading; those of steps are odd as well, and begin elsewhere.
+/// Number of the span of the reading. Numbers of steps are odd as well, and begin elsewhere.
 const ADMIT_SPAN: u64 = 0xa5a5_a5a5_a5a5_a5a4;
 
 /// What spans are made with.
