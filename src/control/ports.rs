@@ -74,7 +74,7 @@ impl Ports {
         }
     }
 
-    /// Takes in what the shards have measured.
+    /// Merges the measurements of the shards.
     pub(super) fn merge_histograms(&self, into: &mut StageHistograms) {
         for shard in self.shards.borrow_mut().iter_mut() {
             while let Some(measured) = shard.port.histograms.pop() {

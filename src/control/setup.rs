@@ -1,4 +1,4 @@
-//! What the control plane is given at start.
+//! Setup of the control plane.
 
 use super::lifecycle::HandoverSetup;
 use super::tls::{ServerTls, TlsSetup};
@@ -13,24 +13,22 @@ use forebay_snapshot::SnapshotFile;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Everything that the control plane is given at start.
+/// Parts of the process that the control plane starts with.
 #[derive(Debug)]
 pub struct ControlSetup {
-    /// What was configured.
     pub config: Arc<Config>,
-    /// The process clock.
     pub clock: Clock,
-    /// What the router calls itself towards workers.
+    /// Identity of the router towards workers.
     pub router_id: RouterId,
     /// The secret of the block keys; the shards use the same.
     pub seed: KeySeed,
     /// The last snapshot. The seed is from it.
     pub snapshot: Option<SnapshotFile>,
-    /// Its side of the rings.
+    /// The control plane's side of the rings.
     pub end: ControlEnd,
-    /// What is in flight where.
+    /// Load of all ranks.
     pub board: Arc<LoadBoard>,
-    /// For the gauges.
+    /// The radix index, for gauges.
     pub index: IndexReader,
     /// From the process before, and for the next process.
     pub handover: HandoverSetup,
@@ -46,13 +44,12 @@ pub struct ControlSetup {
     pub access: Access,
     /// Turns true to drain; the next true cuts.
     pub stopped: watch::Receiver<bool>,
-    /// The keys that clients may use; `None`: no key is asked for.
+    /// Keys of clients; without keys, clients need no key.
     pub api_keys: Option<KeyRing>,
     /// Also drain on SIGTERM and SIGINT; the second signal cuts.
     pub signals: bool,
     /// Reads the configuration again, for SIGHUP and `POST /admin/reload`; `None` where it came
     /// from no file or flags.
     pub reloader: Option<Reloader>,
-    /// How long feeds wait for what.
     pub feed_timers: forebay_kv_events::FeedTimers,
 }

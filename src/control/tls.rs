@@ -33,7 +33,7 @@ pub(super) fn take_connectors(connectors: &mut Connectors, mut read: Connectors)
     is_new
 }
 
-/// What clients are shown, and the keys of tickets, which outlive it.
+/// Certificates for clients, and the keys of tickets, which outlive the certificates.
 #[derive(Debug)]
 pub struct ServerTls {
     acceptor: Acceptor,
@@ -50,7 +50,7 @@ impl ServerTls {
         Ok(Self { acceptor: Acceptor::read(files, &tickets)?, tickets })
     }
 
-    /// Reads all files again. What cannot be read leaves in use what was.
+    /// Reads all files again. Unreadable files leave the earlier certificates in use.
     pub(super) fn read_again(&mut self, files: &AcceptFiles) {
         match Acceptor::read(files, &self.tickets) {
             Ok(acceptor) => {
@@ -83,7 +83,7 @@ impl AdminTls {
         Self { tls, shown }
     }
 
-    /// What callers are shown.
+    /// Certificates that callers get.
     pub(super) fn shown(&self) -> AdminAcceptor {
         self.shown.clone()
     }

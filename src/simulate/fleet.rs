@@ -42,7 +42,7 @@ fn declared(rank: RankIndex, plan: &SimPlan) -> u32 {
     if speed.declares_limit { speed.sequences_max } else { 0 }
 }
 
-/// As `src/control/fleet/shown.rs` has it.
+/// As `src/control/fleet/snapshot.rs` has it.
 fn places(rank: RankIndex, plan: &SimPlan, config: &Config) -> PlacesLimit {
     let engine = EngineShows { running_max: declared(rank, plan), reports_load: true };
     PlacesLimit::of(&config.flow, None, role(plan, rank), engine)

@@ -37,14 +37,14 @@ pub(super) struct KvFeeds {
     running: HashMap<RankIndex, Running>,
     /// KvFeeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
-    /// What the ranks held before a restart.
+    /// Blocks of the ranks before a restart.
     loading: Option<Rc<Loading>>,
     /// Snapshots are taken of them.
     are_saved: bool,
     pools: KvPools,
 }
 
-/// What every feed is started with.
+/// Setup of every feed.
 pub(super) struct KvFeedSetup {
     notices: mpsc::Sender<FeedNotice>,
     seed: KeySeed,
@@ -71,7 +71,7 @@ impl KvFeedSetup {
 #[derive(Clone, Debug)]
 struct Tiers {
     counted: LowerTiers,
-    /// What ranks share counts too.
+    /// Blocks in shared pools count too.
     pools: bool,
     numbers: Rc<GivenNumbers>,
 }
@@ -125,12 +125,12 @@ impl KvFeeds {
         }
     }
 
-    /// What the feeds have counted.
+    /// Counters of all feeds.
     pub(super) fn counters(&self) -> &FeedCounters {
         &self.counters
     }
 
-    /// What the feeds count, and what each of them is doing.
+    /// Counters of all feeds, and the status of each.
     pub(super) fn view(&self) -> FeedsView<'_> {
         let statuses = self.running.iter().map(|(rank, feed)| (*rank, &*feed.status)).collect();
         FeedsView { counters: &self.counters, statuses, pools: self.pools.views() }
@@ -248,7 +248,7 @@ impl KvFeeds {
     }
 }
 
-/// What a rank is found again by.
+/// Name of a rank in a snapshot.
 fn rank_name(plan: &FeedPlan) -> RankName {
     RankName {
         worker: plan.authority.to_string(),

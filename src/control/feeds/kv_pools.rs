@@ -32,7 +32,7 @@ struct KnownPool {
 }
 
 impl KnownPool {
-    /// What further ranks may share under that name.
+    /// The pool that further ranks of that name may share.
     fn shared(&self, name: &str, model: &str) -> Option<SharedPool> {
         let is_it = *self.name == *name && *self.model == *model && !self.is_over;
         self.blocks.upgrade().filter(|_| is_it)
@@ -51,7 +51,7 @@ impl KnownPool {
     }
 }
 
-/// What a rank's pool has to be.
+/// Name, text and limits of a rank's pool.
 pub(super) struct PoolPlan<'a> {
     pub(super) name: &'a Arc<str>,
     pub(super) naming: Naming<Arc<Vocabulary>>,
@@ -113,7 +113,7 @@ impl KvPools {
         self.known.iter_mut().for_each(|known| known.is_over = true);
     }
 
-    /// What each of them holds.
+    /// Figures of each pool.
     pub(super) fn views(&self) -> Vec<KvPoolView<'_>> {
         self.known.iter().filter_map(KnownPool::view).collect()
     }

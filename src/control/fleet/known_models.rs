@@ -14,7 +14,7 @@ const FLEET_MODELS_MAX: usize = 1_024;
 /// each time takes no place from other workers.
 const WORKER_MODELS_MAX: usize = FLEET_MODELS_MAX / 4;
 
-/// The names of a fleet, and what is known beyond single workers.
+/// Model names of a fleet, and knowledge beyond single workers.
 #[derive(Debug, Default)]
 pub(super) struct FleetModels {
     /// In the order of their indices. A name keeps its index without a worker.
@@ -57,17 +57,17 @@ pub(super) struct KnownModels {
     pub(super) was_up: bool,
     /// The configuration file has the worker.
     pub(super) is_in_file: bool,
-    /// What was wrong with its last list, and what it does without.
+    /// Fault of its last list, and the behavior without a list.
     fault: Option<String>,
     pub(super) news: ListNews,
     /// Places of names that its lists have taken, also in its lives before.
     pub(super) brought: usize,
 }
 
-/// What a description changes of the models of its worker, for the log.
+/// Changes of a worker's models by a description, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::control) struct ListNews {
-    /// Its list has gone missing: why, and what the worker does without.
+    /// Its list is missing: the fault, and the behavior without a list.
     pub(in crate::control) lost: Option<(String, &'static str)>,
     /// Its list is there again.
     pub(in crate::control) is_back: bool,
@@ -118,7 +118,7 @@ impl KnownModels {
         self.fault.as_deref().filter(|_| !self.state.serves())
     }
 
-    /// Takes what the process before knew.
+    /// Takes the names from the process before.
     pub(super) fn remember(&mut self, known: &RememberedWorker) {
         if self.state != ModelState::Unasked || known.models.is_empty() {
             return;

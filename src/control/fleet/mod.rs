@@ -1,5 +1,5 @@
 //! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO:
-//! descriptions and health in, snapshots ([`shown`]) and plans of feeds and questions ([`plans`])
+//! descriptions and health in, snapshots ([`snapshot`]) and plans of feeds and questions ([`plans`])
 //! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
 //! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
 
@@ -15,8 +15,8 @@ mod remembered_worker;
 mod same_engine;
 mod serving_models;
 mod sharing;
-mod shown;
-mod sleeping;
+mod snapshot;
+mod sleep;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -29,8 +29,8 @@ pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
 pub(super) use remembered_worker::RememberedWorker;
 pub(super) use same_engine::SharedEngine;
-pub(super) use shown::FoundWorker;
-pub(super) use sleeping::EngineAccess;
+pub(super) use sleep::EngineAccess;
+pub(super) use snapshot::FoundWorker;
 pub(super) use tier_numbers::GivenNumbers;
 
 use engine_seat::EngineSeat;
@@ -77,7 +77,7 @@ struct KnownWorker {
 /// The operator's order on a worker. It holds whatever the worker's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperatorOrder {
-    /// It takes what its health allows.
+    /// It takes requests if its health allows.
     Serve,
     /// It gets nothing new. True: its streams move to other workers, where a stream can.
     Drain(bool),
@@ -92,7 +92,7 @@ pub(super) enum OperatorOrder {
 /// How far a worker's sleep has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepPhase {
-    /// It finishes what it has, until `by` at most. Until `settled`, a shard may send more.
+    /// It finishes its requests, until `by` at most. Until `settled`, a shard may send more.
     Drains { settled: NanosSinceStart, by: NanosSinceStart },
     /// Its engine has the order to sleep, and has not answered.
     FallsAsleep,
@@ -220,13 +220,13 @@ impl KnownWorker {
         self.shown.dialect == Dialect::Sglang && text.is_some_and(|text| text.layers_forget)
     }
 
-    /// What was believed to be in its caches is not believed any more.
+    /// The router expects nothing in its caches any more.
     fn lose_caches(&mut self) {
         self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
     }
 }
 
-/// What changed with a description, for the log.
+/// Parts of a description without a place, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// Ranks that found no room.
@@ -253,7 +253,7 @@ impl Fleet {
         fleet
     }
 
-    /// How sessions with workers begin from now on. Workers without an entry keep what they have.
+    /// Connectors of workers from now on. Workers without an entry keep their connectors.
     pub(super) fn set_connectors(&mut self, connectors: &Connectors) {
         for known in &mut self.workers {
             if let Some(connector) = connectors.get(&*known.shown.authority) {
@@ -337,7 +337,7 @@ impl Fleet {
         self.workers.get(worker.index()).map_or_else(Vec::new, KnownWorker::model_names)
     }
 
-    /// True if this is what some worker's text of that model is known by: then the log has it.
+    /// True if a worker's text of that model has this note: then the log has it.
     pub(super) fn is_noted(&self, model: &str, note: &str) -> bool {
         let mut found = self.workers.iter().filter_map(|worker| worker.texts.get(model));
         found.any(|found| found.note == note)

@@ -54,7 +54,7 @@ pub(super) enum ModelState {
     Gone,
 }
 
-/// What happens to a worker.
+/// An event of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ModelEvent {
     /// The worker was described.
@@ -98,7 +98,7 @@ impl ModelState {
         matches!(self, Self::Kept | Self::Awaited)
     }
 
-    /// What a worker without a list does, for people.
+    /// Behavior of a worker without a list, for people.
     pub(super) const fn without_list(self) -> &'static str {
         match self {
             Self::Kept => "it goes on with the models that it listed before",

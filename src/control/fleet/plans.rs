@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a rank's feed has to be; a feed is replaced when its plan changes.
+/// Plan of a rank's feed; a feed is replaced when its plan changes.
 #[derive(Clone, Debug)]
 pub(in crate::control) struct FeedPlan {
     pub(in crate::control) rank: RankIndex,

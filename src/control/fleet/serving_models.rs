@@ -75,7 +75,7 @@ impl Fleet {
         false
     }
 
-    /// What the last descriptions have changed, since the last call.
+    /// Changes of the list since the last call.
     pub(in crate::control) fn take_list_news(&mut self, worker: WorkerIndex) -> ListNews {
         let known = self.workers.get_mut(worker.index());
         known.map(|known| std::mem::take(&mut known.models.news)).unwrap_or_default()
@@ -88,7 +88,7 @@ impl Fleet {
         self.models.place(&names, &mut 0);
     }
 
-    /// Takes what the process before knew of its workers.
+    /// Takes the names from the process before.
     pub(in crate::control) fn remember(&mut self, workers: Vec<RememberedWorker>) {
         let by_worker = workers.into_iter().map(|known| (known.worker.clone(), known));
         self.models.remembered = by_worker.collect();
@@ -108,7 +108,7 @@ impl Fleet {
         self.place_expected();
     }
 
-    /// What the next process is to know of the workers. Configured names are in its configuration.
+    /// Names for the next process. Configured names are in its configuration.
     pub(in crate::control) fn remembered(&self) -> Vec<RememberedWorker> {
         let present = self.workers.iter().enumerate().filter(|(_, known)| known.is_present());
         let listed = present.map(|(index, known)| RememberedWorker {

@@ -17,7 +17,7 @@ pub(in crate::control) struct GivenNumbers {
     rank_count: Cell<usize>,
 }
 
-/// What a number stands for.
+/// Meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NumberFor {
     /// A tree of a rank.

@@ -14,7 +14,7 @@ use tracing::error;
 const TOKEN: &str = "admin_token_file";
 const READ_TOKEN: &str = "admin_read_token_file";
 
-/// What the admin port asks of callers, and shows them.
+/// Tokens that callers of the admin port need, and its certificates.
 #[derive(Debug)]
 pub(in crate::control) struct AdminRules {
     tls: Option<AdminTls>,

@@ -20,7 +20,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// An end that waits for what is under way. `has_heir`: another process has the sockets.
+    /// An end that waits for running requests. `has_heir`: another process has the sockets.
     pub(super) fn new(now: NanosSinceStart, timeouts: &TimeoutsConfig, has_heir: bool) -> Self {
         let begins_at = now.plus(timeouts.drain_delay);
         let order = DrainOrder {
@@ -51,7 +51,7 @@ impl Drain {
         Self { begins_at: now, order }
     }
 
-    /// What the shards have to know by now.
+    /// Command for the shards at that time.
     pub(super) fn command(&self, now: NanosSinceStart) -> ShardCommand {
         let drains = ShardCommand::Drain(self.order);
         if now >= self.begins_at { drains } else { ShardCommand::Unready }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
-/// What the process is given at start.
+/// Parts of a handover that the process has at start.
 #[derive(Debug, Default)]
 pub struct HandoverSetup {
     /// From the process before, if there is such a process.
@@ -26,7 +26,7 @@ pub struct HandoverSetup {
     pub offer: Option<HandoverOffer>,
 }
 
-/// What the next process gets, and where.
+/// Offer to the next process.
 #[derive(Debug)]
 pub struct HandoverOffer {
     /// Where it is met.
@@ -53,7 +53,7 @@ struct OtherHolders {
     heir_count: u32,
 }
 
-/// What goes on between two processes.
+/// Handover from the process before, and to the next process.
 pub(in crate::control) struct Handover {
     setup: HandoverSetup,
     others: OtherHolders,

@@ -4,7 +4,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// What is to be done.
+/// An order from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::control) enum StopOrder {
     /// Drain; the second order cuts.

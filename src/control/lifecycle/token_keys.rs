@@ -40,7 +40,7 @@ impl Drop for TokenKeysSource {
     }
 }
 
-/// What the task that reads has for the control plane.
+/// Keys from the task that reads, for the control plane.
 #[derive(Debug, Default)]
 struct KeyNews {
     fresh: RefCell<Option<TokenKeys>>,
@@ -88,7 +88,7 @@ impl TokenKeysSource {
         TokenVerifier::new(self.rules.clone(), keys)
     }
 
-    /// What was read since the last call.
+    /// Keys that were read since the last call.
     pub(super) fn take(&self) -> Option<TokenKeys> {
         self.news.fresh.take()
     }

@@ -32,7 +32,7 @@ pub(super) struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// What the process before has handed over, otherwise what the file beside the snapshot holds.
+    /// Reads the file from the process before, otherwise the file beside the snapshot.
     pub(super) fn open(
         handed: Option<File>,
         snapshot: Option<&Path>,

@@ -89,12 +89,12 @@ impl Probes {
         self.probing.signs.note(worker, at);
     }
 
-    /// What all workers are probed by that are not gone.
+    /// Settings of all probes that run.
     pub(super) fn workers(&self) -> impl Iterator<Item = &WorkerConfig> {
         self.running.values().map(|probe| &probe.worker)
     }
 
-    /// What a worker is probed by.
+    /// Settings of a worker's probe.
     pub(super) fn worker(&self, worker: WorkerIndex) -> Option<&WorkerConfig> {
         self.running.get(&worker).map(|probe| &probe.worker)
     }

@@ -24,7 +24,7 @@ const LISTS_MAX: usize = 4;
 /// Longest wait for a resolver.
 const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What a source lists now.
+/// Current list of a source.
 #[derive(Debug)]
 pub(in crate::control) struct WorkerList {
     /// File or URL, as configured.
@@ -32,7 +32,7 @@ pub(in crate::control) struct WorkerList {
     pub(super) workers: Vec<WorkerConfig>,
 }
 
-/// All sources, and what each has brought.
+/// All sources, and the workers of each.
 #[derive(Debug, Default)]
 pub(super) struct WorkerLists {
     /// The workers that each source has brought.
@@ -47,7 +47,7 @@ pub(super) struct WorkerLists {
     refused: BTreeMap<String, Complaint>,
 }
 
-/// What to do about a list.
+/// Work after a new list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SourceNews {
     /// Workers that the source has gained.

@@ -157,7 +157,7 @@ impl WorkersState {
         Rc::clone(&self.ended)
     }
 
-    /// Confirms what was changed before the call, once the file has it.
+    /// Confirms earlier changes, once the file has them.
     pub(super) fn confirm(&mut self, answer: Confirmation) {
         self.asked.push(answer);
     }

@@ -3,11 +3,11 @@
 //! [`Publication::tick`] ten times a second. Reads the other owners, and changes none of them.
 
 mod owners;
-mod warming;
+mod slow_start;
 
 pub(super) use owners::Owners;
 
-use self::warming::Warming;
+use self::slow_start::Warming;
 use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;

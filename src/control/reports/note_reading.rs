@@ -40,7 +40,7 @@ impl NoteReading {
         self.sink.clone()
     }
 
-    /// Hands on what has come. `shards_lost`: notes that shards have lost by now.
+    /// Sends received notes to the reader. `shards_lost`: notes that shards have lost by now.
     pub(super) fn pass_on(&mut self, fleet: &FleetSnapshot, shards_lost: u64) {
         let mut piece = Vec::new();
         self.lost += shards_lost.saturating_sub(self.shards_lost);

@@ -1,4 +1,4 @@
-//! Ranks that fail what their siblings serve: named in the log once, with what to look at.
+//! Ranks that fail requests which their siblings serve: logged once, with advice.
 
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, HeldFailures, LoadBoard};
@@ -46,7 +46,7 @@ impl Outliers {
     }
 }
 
-/// What to look at, by the status that the rank answers.
+/// Advice by the status that the rank answers.
 const fn help(status: u16, has_key: bool) -> &'static str {
     match status {
         401 | 403 if has_key => {

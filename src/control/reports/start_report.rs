@@ -61,13 +61,13 @@ impl ReportedWorkers {
 struct ReportLine {
     /// Names of the workers that it is about.
     workers: String,
-    /// What they are, or what is missing.
+    /// Kind of the workers, or the part that they lack.
     found: String,
-    /// What mends it, if something is missing.
+    /// Advice, if a part is missing.
     help: Option<String>,
 }
 
-/// The report. Without `for_kv`, what policy `kv` needs does not matter.
+/// The report. Without `for_kv`, parts that policy `kv` needs are left out.
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<Lack, Vec<&str>>::new();

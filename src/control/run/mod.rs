@@ -2,7 +2,7 @@
 //! the state. An owner returns the work that it has for other owners, and the loop passes the work
 //! on. Runs on its own thread, on a `tokio` runtime of that thread alone.
 
-mod answering;
+mod answers;
 
 use super::environment::{ChangedKeys, Environment, TICK, UPSTREAM_TLS};
 use super::error::ControlError;

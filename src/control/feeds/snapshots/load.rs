@@ -31,7 +31,7 @@ pub(in super::super) struct Loading {
     verified_by: Instant,
 }
 
-/// What a feed asks for.
+/// Claim of a feed.
 pub(in super::super) struct Claim {
     pub(in super::super) name: RankName,
     pub(in super::super) vocabulary: Option<Arc<Vocabulary>>,
@@ -48,7 +48,7 @@ struct ClaimRequest {
     answer: oneshot::Sender<ClaimAnswer>,
 }
 
-/// What the reading thread has for a rank.
+/// Blocks of a rank from the reading thread.
 enum ClaimAnswer {
     Nothing,
     Refused(Dropped, u64),
@@ -258,7 +258,7 @@ impl SnapshotReading {
     }
 }
 
-/// Counts what a claim gave.
+/// Counts the result of a claim.
 fn count_left(counters: &FeedCounters, left: Left) {
     for (reason, blocks) in [
         (Dropped::Limit, left.over_limit),

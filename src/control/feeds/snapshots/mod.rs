@@ -65,7 +65,7 @@ impl IndexCopy {
     /// The copy, once it is whole.
     ///
     /// # Errors
-    /// What was wrong with its place.
+    /// The fault of its folder.
     pub(super) async fn file(self) -> io::Result<File> {
         let Self { folder, end } = self;
         end.await.map_err(io::Error::other)??;
@@ -100,12 +100,12 @@ impl Snapshots {
         Ok(Some(IndexCopy { folder, end }))
     }
 
-    /// Where feeds ask for what their ranks held.
+    /// Source of restored blocks, for the feeds.
     pub(super) fn loading(&self) -> Option<&Rc<Loading>> {
         self.loading.as_ref()
     }
 
-    /// What was written, for the metrics; `None` where nothing is to be.
+    /// Figures of written snapshots, for the metrics; `None` where none are written.
     pub(super) fn figures(&self) -> Option<SnapshotFigures> {
         self.saving.as_ref().map(Saving::figures)
     }
@@ -115,7 +115,7 @@ impl Snapshots {
         self.saving.is_some() || self.copying.is_some()
     }
 
-    /// Why the router is not ready yet, if that is because of what is being restored.
+    /// Reason why the router is not ready, while blocks are restored.
     pub(super) fn restoring(&self) -> Option<String> {
         self.loading.as_ref()?.restoring()
     }

@@ -33,17 +33,17 @@ struct RankCopy {
     copy_ns: u64,
 }
 
-/// What goes to the thread.
+/// Parts for the writing thread.
 enum ToWrite {
     Rank(Box<RankCopy>),
     /// Nothing more. Without it the snapshot is not whole.
     End,
 }
 
-/// What became of a snapshot.
+/// Result of a snapshot.
 pub(super) type SnapshotEnd = oneshot::Receiver<io::Result<SavedSnapshot>>;
 
-/// When the next snapshot is due, and what became of the last.
+/// Time of the next snapshot, and the result of the last.
 pub(super) struct Saving {
     target: SnapshotTarget,
     every: Duration,
@@ -54,7 +54,7 @@ pub(super) struct Saving {
     counts: [u64; 2],
 }
 
-/// Where snapshots are written, and what of.
+/// Place and content of snapshots.
 #[derive(Clone)]
 pub(super) struct SnapshotTarget {
     path: PathBuf,
@@ -83,7 +83,7 @@ impl Saving {
         SnapshotFigures { written_count, failed_count, last: self.last }
     }
 
-    /// Takes in what has ended and begins what is due.
+    /// Takes the result of an ended snapshot, and begins a due snapshot.
     pub(super) fn tick(&mut self, may_begin: bool, copyable: impl FnOnce() -> Vec<Copyable>) {
         if let Some(under_way) = &mut self.under_way {
             match under_way.try_recv() {

@@ -1,10 +1,10 @@
-//! What snapshots are made with, and how their threads run.
+//! Setup of snapshots, and the priority of their threads.
 
 use forebay_base::Clock;
 use forebay_config::IndexConfig;
 use forebay_index::{IndexReader, KeySeed};
 
-/// What snapshots are made with.
+/// Parts that snapshots are made of.
 pub(in super::super) struct SnapshotSetup<'a> {
     pub(in super::super) config: &'a IndexConfig,
     pub(in super::super) clock: Clock,

@@ -1,9 +1,9 @@
-//! What the control plane has seen of a rank.
+//! Observations of a rank by the control plane.
 
 use forebay_base::NanosSinceStart;
 use forebay_fleet::worker::FirstBytes;
 
-/// What was seen of a rank since the last look.
+/// Observations of a rank since the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RankLook {
     /// Bytes of bodies have come.

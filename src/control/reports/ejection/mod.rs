@@ -27,7 +27,7 @@ const LATE: Duration = Duration::from_secs(1);
 /// A rank that has served for so long begins with the shortest pause again.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 
-/// What is to be done with a rank.
+/// A step for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EjectionStep {
     /// It gets nothing until then.
@@ -73,7 +73,7 @@ enum EjectionPlace {
 }
 
 impl Ejection {
-    /// Looks at all ranks; what is to be done with some of them, in that order.
+    /// Looks at all ranks. Returns steps for some of them, in that order.
     fn observe(
         &mut self,
         fleet: &FleetSnapshot,
@@ -265,7 +265,7 @@ impl WatchedRank {
         EjectionStep::Eject { reason, until }
     }
 
-    /// What was seen of it before does not count any more.
+    /// Earlier observations do not count any more.
     fn readmit(&mut self, now: NanosSinceStart) -> EjectionStep {
         let row = self.row;
         *self = Self { row, readmitted_at: Some(now), ..Self::default() };

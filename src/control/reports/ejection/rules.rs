@@ -21,7 +21,7 @@ pub(super) struct EjectionRules {
     pub(super) slow_after: Duration,
     pub(super) share_percent: usize,
     first_pause: Duration,
-    /// In this time what waits at a rank that stands still has seen that, and left.
+    /// In this time requests that wait at a standing rank have noticed, and left.
     leaving: Duration,
 }
 

@@ -55,7 +55,7 @@ impl Traces {
         self.export.figures.get()
     }
 
-    /// Takes what the shards have handed over, and sends what is due.
+    /// Takes the traces of the shards, and sends due spans.
     pub(super) fn tick(
         &mut self,
         config: &TracesConfig,
@@ -74,7 +74,7 @@ impl Traces {
         }
     }
 
-    /// Sends what is left, in bounded time.
+    /// Sends the remaining spans, in bounded time.
     pub(super) async fn finish(&mut self, config: &TracesConfig) {
         let Some(sending) = self.batch(config) else { return };
         let _ = timeout(TRACE_FLUSH_TIME_MAX, sending).await;

@@ -17,7 +17,7 @@ const ERROR: u8 = 2;
 /// Number of the span of the reading. Numbers of steps are odd as well, and begin elsewhere.
 const ADMIT_SPAN: u64 = 0xa5a5_a5a5_a5a5_a5a4;
 
-/// What spans are made with.
+/// Parts that spans are made of.
 pub(super) struct SpanMaker<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     /// Nanoseconds from 1970 to the start of the process clock.
@@ -93,13 +93,13 @@ pub(super) fn envelope(service: &str, spans: &[String]) -> String {
     format!(r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{scoped}]}}]}}"#)
 }
 
-/// What is written here has text for keys, and nothing else that JSON could refuse.
+/// The values have text for keys, and nothing else that JSON could refuse.
 fn written(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
 impl SpanMaker<'_> {
-    /// The spans of what a shard has handed over, each as JSON.
+    /// Spans of a shard's trace, each as JSON.
     pub(super) fn spans(&self, traced: &Traced) -> Vec<String> {
         match traced {
             Traced::Request(request) => self.of_request(request),

@@ -74,7 +74,7 @@ impl Warming {
         [of(None), of(Some(rank))].into_iter().flatten().min()
     }
 
-    /// Limits what these ranks may have.
+    /// Limits the places of ranks in their slow start.
     pub(super) fn limit(&self, fleet: &mut FleetSnapshot) {
         for (position, rank) in fleet.ranks.iter_mut().enumerate() {
             let index = RankIndex::try_from_index(position);

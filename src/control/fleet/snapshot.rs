@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A worker, and what was found of it.
+/// A worker, with its description.
 pub(in crate::control) struct FoundWorker<'a> {
     pub(in crate::control) name: &'a str,
     /// `None`: it has not answered yet.
@@ -76,7 +76,7 @@ impl Fleet {
         self.workers.iter().map(|known| (&*known.shown.authority, known.order))
     }
 
-    /// What each worker that is there was found to be.
+    /// Present workers, with their descriptions.
     pub(in crate::control) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
         let present = self.workers.iter().enumerate();
         let present = present.filter(|(_, known)| known.order != OperatorOrder::Gone);
