@@ -1,7 +1,7 @@
 //! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO:
-//! descriptions and health in, snapshots ([`snapshot`]) and plans of feeds and questions ([`plans`])
-//! out. Worker, rank and model indices never change their meaning: ranks that a worker has no more
-//! keep theirs, and serve nothing. A worker that was removed keeps its place for its address.
+//! descriptions and health in, snapshots ([`snapshot`]) and plans of feeds and questions
+//! ([`plans`]) out. Worker, rank and model indices never change their meaning: ranks that a worker
+//! has no more keep theirs, and serve nothing. A removed worker keeps its place for its address.
 
 mod cards;
 mod engine_seat;
