@@ -10,8 +10,8 @@
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::{NanosSinceStart, RankIndex};
 use forebay::index::{
-    BlockKey, Expiring, ExpiringLimits, GuessKind, IndexReader, KeySeed, KvOp, Overlaps, RootName,
-    RoutedPrompt, SliceWriter, index, slice_of,
+    BlockKey, ExpiringChunks, ExpiringLimits, GuessKind, IndexReader, KeySeed, KvOp, Overlaps,
+    RootName, RoutedPrompt, SliceWriter, index, slice_of,
 };
 use std::hint::black_box;
 use std::time::Duration;
@@ -152,7 +152,7 @@ fn remembering(criterion: &mut Criterion) {
     for kind in [GuessKind::Approximate, GuessKind::Speculative] {
         let (reader, mut writers) = index(1, SEED, 1 << 30);
         let mut slice = writers.remove(0);
-        let mut expiring = Expiring::new(limits);
+        let mut expiring = ExpiringChunks::new(limits);
         let texts: Vec<Vec<u8>> = (0..4_096_u32)
             .map(|seed| format!("{seed} ").bytes().cycle().take(8_192).collect())
             .collect();

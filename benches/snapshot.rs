@@ -11,7 +11,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay::base::ShardIndex;
 use forebay::index::{BlockKey, KeySeed, RootName, slice_of};
 use forebay::kv_events::{
-    FeedCounters, LowerTiers, Naming, RankFeed, RankState, RestoredBlocks, Restoring,
+    FeedCounters, LowerTiers, Naming, RankFeed, RankState, RestoreBuilder, RestoredBlocks,
 };
 use forebay::snapshot::{
     Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
@@ -43,7 +43,7 @@ fn made_up() -> (Vec<SnapshotEntry>, Vec<Link>) {
 }
 
 fn restored(entries: Vec<SnapshotEntry>, paths: &Paths) -> RestoredBlocks {
-    let mut restoring = Restoring::new(paths, SHARDS, LowerTiers::default(), 1, usize::MAX);
+    let mut restoring = RestoreBuilder::new(paths, SHARDS, LowerTiers::default(), 1, usize::MAX);
     restoring.add_all(entries);
     restoring.finish().0
 }

@@ -13,7 +13,7 @@ use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
 use forebay_fleet::mailbox::{ClientDoor, wire};
 use forebay_fleet::worker::LoadBoard;
-use forebay_handover::{MeetingPlace, Program, TakenProcess};
+use forebay_handover::{HandoverAddress, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
@@ -190,13 +190,13 @@ fn refused(key: &'static str, address: AdminAddress) -> impl FnOnce(io::Error) -
 }
 
 /// Handover socket of this configuration; `None` if the port is shared or chosen by the kernel.
-fn place(config: &Config) -> io::Result<Option<MeetingPlace>> {
+fn place(config: &Config) -> io::Result<Option<HandoverAddress>> {
     let is_alone = !config.listen_shared && config.listen.port() != 0;
-    is_alone.then(|| MeetingPlace::of(config.listen)).transpose()
+    is_alone.then(|| HandoverAddress::of(config.listen)).transpose()
 }
 
 /// Sockets and state of the running process, if one runs.
-fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
+fn taken_over(place: &HandoverAddress) -> Option<TakenProcess> {
     let taken = forebay_handover::take(place);
     taken.unwrap_or_else(|error| {
         tracing::warn!("nothing is taken over: {error}");
@@ -205,7 +205,7 @@ fn taken_over(place: &MeetingPlace) -> Option<TakenProcess> {
 }
 
 /// The worker models of the running process. The takeover succeeds without them too.
-fn handed_models(place: &MeetingPlace) -> Option<File> {
+fn handed_models(place: &HandoverAddress) -> Option<File> {
     let models = forebay_handover::take_models(place);
     models.unwrap_or_else(|error| {
         tracing::warn!("the models of the workers are not taken over: {error}");
@@ -215,7 +215,7 @@ fn handed_models(place: &MeetingPlace) -> Option<File> {
 
 /// Sockets and program for the next process.
 fn offer(
-    place: MeetingPlace,
+    place: HandoverAddress,
     listeners: &[Vec<BoundListener>],
     admin: &AdminSocket,
 ) -> io::Result<HandoverOffer> {

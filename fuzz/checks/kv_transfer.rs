@@ -6,7 +6,7 @@
 use forebay_base::ShardIndex;
 use forebay_disagg::{
     AnswerForm, Handed, KvTransferError, KvTransferId, LegBodies, PrefillAnswer, RankPin,
-    RoomShape, Rooms, Wanted, decode_body, inspect, prefill_body, transfer_mode,
+    RoomShape, Rooms, SplitRequest, decode_body, inspect, prefill_body, transfer_mode,
 };
 use forebay_fleet::worker::{Bootstrap, KvTransfer, MooncakeSource, PushSource};
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
@@ -95,7 +95,7 @@ fn kv_transfers() -> [(KvTransfer, u32); 5] {
 fn bodies(
     data: &[u8],
     endpoint: Endpoint,
-    wanted: &Wanted,
+    wanted: &SplitRequest,
     members: &[(String, String)],
     (kv_transfer, dp_size): (&KvTransfer, u32),
 ) {

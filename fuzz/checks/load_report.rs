@@ -9,7 +9,7 @@ use forebay_fleet::worker::{
     FirstTokenCounts, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast,
 };
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};
-use forebay_select::{Prices, RankCost, RankNow, RankWork, predicted_work};
+use forebay_select::{Prices, RankCost, RankSnapshot, RankWork, predicted_work};
 use std::time::Duration;
 
 /// Panics when a rule above is broken.
@@ -83,7 +83,7 @@ fn weigh(reading: &LoadReading) {
         let past = RankPast::default();
         let report = reports.newest(rank);
         let now = NanosSinceStart(age_ns);
-        let seen = RankNow { load: &load, past: &past, report, now };
+        let seen = RankSnapshot { load: &load, past: &past, report, now };
         predicted_work(seen, &work, |report| reports.weight_of(report, now))
     };
     let strange = cost(OwnLoad::default(), 0);

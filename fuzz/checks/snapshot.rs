@@ -6,7 +6,7 @@
 
 use forebay_base::ShardIndex;
 use forebay_index::{BlockKey, KvOp};
-use forebay_kv_events::{LowerTiers, Restoring};
+use forebay_kv_events::{LowerTiers, RestoreBuilder};
 use forebay_snapshot::framing::put_chunk;
 use forebay_snapshot::{
     Encoder, Header, Link, Part, Paths, RankHead, SnapshotEntry, SnapshotReader,
@@ -91,9 +91,10 @@ fn slice_of(_: BlockKey, shard_count: usize) -> ShardIndex {
 fn restore(trees: u8, entries: &[SnapshotEntry], links: &[Link]) {
     for shard_count in [1, 2] {
         let mut paths = Paths::new(links.to_vec());
-        paths.place_anew(slice_of, 2, shard_count);
+        paths.reassign_slices(slice_of, 2, shard_count);
         let lower_tiers = LowerTiers { host: shard_count == 1, disk: true, ttl: Duration::ZERO };
-        let mut restoring = Restoring::new(&paths, shard_count, lower_tiers, trees, ENTRIES_MAX);
+        let mut restoring =
+            RestoreBuilder::new(&paths, shard_count, lower_tiers, trees, ENTRIES_MAX);
         restoring.add_all(entries.to_vec());
         let (blocks, mut ops, left) = restoring.finish();
         let all = left.over_limit + left.orphans + left.tiers + left.odd + blocks.len();

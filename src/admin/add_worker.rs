@@ -32,7 +32,7 @@ struct AddBody {
 
 /// Why a worker was not added.
 #[derive(Clone, Debug, PartialEq)]
-pub enum AddRefused {
+pub enum AddRefusal {
     /// A worker with this URL exists.
     UrlTaken,
     /// The named worker is the same engine under another spelling of its address.
@@ -119,7 +119,7 @@ fn role_of(word: &str) -> Result<WorkerRole, String> {
     found.map(|(_, role, _)| *role).ok_or_else(|| format!("`role` is one of {}", words.join(", ")))
 }
 
-impl AddRefused {
+impl AddRefusal {
     pub(crate) const fn status(&self) -> StatusCode {
         match self {
             Self::Tls(_) => StatusCode::BAD_REQUEST,

@@ -6,7 +6,7 @@ use super::access::Access;
 use axum::http::request::Parts;
 use axum::response::Response;
 use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
-use forebay_fleet::mailbox::{ClientDoor, DoorClosed};
+use forebay_fleet::mailbox::{ClientDoor, DoorRefusal};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
@@ -78,13 +78,13 @@ pub fn client_door() -> (ClientPortDoor, ClientCallers) {
 }
 
 impl ClientDoor for ClientPortDoor {
-    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorClosed> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DoorClosed::Full)?;
-        let (near, stream) = pair().map_err(|_| DoorClosed::Full)?;
+    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorRefusal> {
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DoorRefusal::Full)?;
+        let (near, stream) = pair().map_err(|_| DoorRefusal::Full)?;
         let sent = self.callers.try_send(ClientCaller { stream, peer, place });
         sent.map_err(|refused| match refused {
-            TrySendError::Full(_) => DoorClosed::Full,
-            TrySendError::Closed(_) => DoorClosed::Over,
+            TrySendError::Full(_) => DoorRefusal::Full,
+            TrySendError::Closed(_) => DoorRefusal::Over,
         })?;
         Ok(near)
     }
@@ -113,14 +113,14 @@ mod tests {
         let (door, mut callers) = client_door();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let open: Vec<_> = (0..CLIENT_DOOR_CALLS_MAX).map(|_| door.open(peer).unwrap()).collect();
-        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Full);
+        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Full);
         let caller = callers.0.try_recv().unwrap();
-        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Full, "it is under way");
+        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Full, "it is under way");
         drop(caller);
         assert!(door.open(peer).is_ok());
         drop((open, callers));
         let (door, callers) = client_door();
         drop(callers);
-        assert_eq!(door.open(peer).unwrap_err(), DoorClosed::Over);
+        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Over);
     }
 }

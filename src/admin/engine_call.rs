@@ -41,7 +41,7 @@ pub struct EngineReply {
 
 /// Why a call reaches no engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineCallRefused {
+pub enum EngineCallRefusal {
     /// No worker has the name, or the fleet is empty.
     NoWorker,
     /// The limit of concurrent engine calls is reached.

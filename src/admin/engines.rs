@@ -1,10 +1,10 @@
 //! Engine calls that the client port refuses, forwarded to all engines or to a single engine. The
 //! calls are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
-use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply, TO_ALL, TO_ONE};
+use super::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply, TO_ALL, TO_ONE};
 use super::flow::{SLEEP_TAKES_NOTHING, refused};
 use super::question::{Question, Questions, ask, gone};
-use super::sleep_refusal::SleepRefused;
+use super::sleep_refusal::SleepRefusal;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -96,10 +96,10 @@ async fn called(
     };
     match answers {
         Some(Ok(answers)) => shown(&answers),
-        Some(Err(EngineCallRefused::NoWorker)) => {
+        Some(Err(EngineCallRefusal::NoWorker)) => {
             refused(StatusCode::NOT_FOUND, "no such worker: GET /workers lists their names")
         }
-        Some(Err(EngineCallRefused::Busy)) => {
+        Some(Err(EngineCallRefusal::Busy)) => {
             let error = "too many calls of engines are under way: call again when they have ended";
             refused(StatusCode::SERVICE_UNAVAILABLE, error)
         }
@@ -113,7 +113,7 @@ async fn sent(
     questions: &Questions,
     worker: Option<String>,
     sleeps: bool,
-) -> Option<Result<Vec<CallAnswer>, EngineCallRefused>> {
+) -> Option<Result<Vec<CallAnswer>, EngineCallRefusal>> {
     let is_one = worker.is_some();
     let names = match worker {
         Some(name) => vec![name],
@@ -124,7 +124,7 @@ async fn sent(
         }
     };
     if names.is_empty() {
-        return Some(Err(EngineCallRefused::NoWorker));
+        return Some(Err(EngineCallRefusal::NoWorker));
     }
     let mut answers = Vec::new();
     for name in names {
@@ -134,8 +134,8 @@ async fn sent(
                 let status = StatusCode::ACCEPTED.as_u16();
                 Ok(EngineReply { status, body: worker.to_string(), is_cut: false })
             }
-            Err(SleepRefused::Unknown) if is_one => {
-                return Some(Err(EngineCallRefused::NoWorker));
+            Err(SleepRefusal::Unknown) if is_one => {
+                return Some(Err(EngineCallRefusal::NoWorker));
             }
             Err(why) => Err(why.message().to_owned()),
         };

@@ -21,9 +21,10 @@ use forebay_index::{GuessKind, IndexReader};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_select::{
-    self, BYTES_PER_TOKEN_DEFAULT, Because, Binder, Candidates, MatchRequest, Matched, NoModel,
-    NoPair, PickRequest, Prices, Prompt, PromptSize, RoundRobin, Route, RouteRequest, RouteRules,
-    Seeking, is_anchor, lease_cost, model, most_held, output_tokens, pick, served_as,
+    self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
+    PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
+    RouteRequest, RouteRules, is_anchor, lease_cost, model, most_held, output_tokens, pick,
+    served_as,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub(crate) struct ExplainSources<'a> {
 #[derive(Debug)]
 pub(crate) struct Explainer {
     request: ApiRequest,
-    matched: Matched,
+    matched: PromptOverlaps,
     prompt: Prompt,
     candidates: Candidates,
     turn: RoundRobin,
@@ -88,7 +89,7 @@ impl Explainer {
     pub(crate) fn new() -> Self {
         Self {
             request: ApiRequest::default(),
-            matched: Matched::new(RANKS_MAX),
+            matched: PromptOverlaps::new(RANKS_MAX),
             prompt: Prompt::default(),
             candidates: Candidates::default(),
             turn: RoundRobin::default(),
@@ -258,7 +259,7 @@ impl Explainer {
     fn collect(&mut self, case: &Case<'_>, near: Option<RankIndex>) -> bool {
         let ExplainSources { fleet, board, now, .. } = *case.sources;
         let seeking =
-            Seeking { requester: case.requester(), leg: case.leg, near, pin: None, tried: &[] };
+            RankSearch { requester: case.requester(), leg: case.leg, near, pin: None, tried: &[] };
         self.candidates.collect(fleet, case.model, board, seeking, now).is_ok()
     }
 
@@ -354,7 +355,7 @@ impl Explainer {
         let cached = reported.servable_blocks(self.prompt.whole_bytes());
         let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
             GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
-            GuessKind::Speculative => ("speculative", self.matched.on_the_way().get(index).bytes),
+            GuessKind::Speculative => ("speculative", self.matched.pending().get(index).bytes),
         };
         Some(json!({
             "rank": index.0,
@@ -471,7 +472,7 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
     }
 }
 
-/// Label of the reason: a [`Because`]; `chance` if no rank holds any of the prompt and costs tie;
+/// Label of the reason: a [`ChoiceReason`]; `chance` if no rank holds any of the prompt and costs tie;
 /// the policy's name for other policies.
 fn because(
     policy: Policy,
@@ -484,9 +485,9 @@ fn because(
     let session = request.session.filter(|_| policy == Policy::Session);
     let ranks = request.ranks.iter().copied();
     let is_kept = is_anchor(session, request.fleet, picked, ranks);
-    match Because::of(policy, picked_bytes, most, request.ranks.len() == 1, is_kept) {
-        Because::Cheapest if by_chance => "chance",
-        Because::Load => policy.name(),
+    match ChoiceReason::of(policy, picked_bytes, most, request.ranks.len() == 1, is_kept) {
+        ChoiceReason::Cheapest if by_chance => "chance",
+        ChoiceReason::Load => policy.name(),
         because => because.name(),
     }
 }

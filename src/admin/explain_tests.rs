@@ -5,7 +5,7 @@ use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::worker::test_support::two_pools;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, RoomWanted, SessionSeat,
+    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, RoomDemand, SessionSeat,
 };
 use forebay_index::{KeySeed, index};
 use serde_json::Value;
@@ -127,7 +127,7 @@ fn a_request_waits_for_its_cheapest_rank_where_that_has_no_room() {
     let board = Arc::new(LoadBoard::new());
     board.rank(RankIndex(0)).unwrap().add_prefill(50_000);
     for _ in 0..4 {
-        let wanted = RoomWanted { kv_tokens: 1, prefill_tokens: 0 };
+        let wanted = RoomDemand { kv_tokens: 1, prefill_tokens: 0 };
         let taken = board.rank(RankIndex(1)).unwrap().try_acquire(fleet.room(RankIndex(1)), wanted);
         assert_eq!(taken, Some(1));
     }

@@ -46,9 +46,9 @@ type ExplainQuestion = (ExplainRequest, ExplainFacts, ExplainAnswer);
 
 /// Handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
-pub struct Explaining(SyncSender<ExplainQuestion>);
+pub struct ExplainThread(SyncSender<ExplainQuestion>);
 
-impl Explaining {
+impl ExplainThread {
     /// Starts the thread.
     ///
     /// # Errors

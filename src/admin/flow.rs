@@ -3,9 +3,9 @@
 
 use super::add_worker::AddWorkerRequest;
 use super::question::{Question, Questions, ask, gone};
-use super::sleep_refusal::SleepRefused;
+use super::sleep_refusal::SleepRefusal;
 use super::windows::WindowRequest;
-use super::worker_drain::{StreamsStay, WorkerDrain};
+use super::worker_drain::{NoStreamMove, WorkerDrain};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
@@ -169,7 +169,7 @@ async fn set_draining(
     let asked = |back| Question::SetDraining(name.clone(), order, back);
     let known = match ask(&questions, asked).await.transpose() {
         Ok(known) => known,
-        Err(StreamsStay) => return refused(StatusCode::CONFLICT, StreamsStay::MESSAGE),
+        Err(NoStreamMove) => return refused(StatusCode::CONFLICT, NoStreamMove::MESSAGE),
     };
     let sleeps = |worker: &Value| worker.get("sleep").is_some_and(Value::is_string);
     if let Some(Some(worker)) = &known
@@ -220,7 +220,7 @@ async fn set_sleeping(
     let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
     match ask(&questions, order).await {
         Some(Ok(worker)) => (StatusCode::ACCEPTED, Json(worker)).into_response(),
-        Some(Err(SleepRefused::Unknown)) => one_worker(&name, Some(None)),
+        Some(Err(SleepRefusal::Unknown)) => one_worker(&name, Some(None)),
         Some(Err(why)) => refused(StatusCode::CONFLICT, why.message()),
         None => gone(),
     }

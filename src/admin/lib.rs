@@ -46,26 +46,26 @@ mod windows;
 mod workers;
 
 pub use access::{Access, AdminTokens};
-pub use add_worker::{AddRefused, AddWorkerRequest};
+pub use add_worker::{AddRefusal, AddWorkerRequest};
 pub use catalogue::all_metrics;
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};
-pub use engine_call::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
+pub use engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
 pub use explain::ExplainRequest;
-pub use explain_thread::{ExplainAnswer, ExplainFacts, Explaining};
+pub use explain_thread::{ExplainAnswer, ExplainFacts, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use reload::{ReloadRefused, Reloaded};
+pub use reload::{ReloadRefusal, ReloadReport};
 pub use roles::why_not;
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use scrape::render as render_metrics;
-pub use sleep_refusal::SleepRefused;
+pub use sleep_refusal::SleepRefusal;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
     SnapshotFigures, SpanFigures, WorkerSources,
 };
 pub use windows::{UnknownModel, WindowRequest, list as list_windows};
-pub use worker_drain::{StreamsStay, WorkerDrain};
+pub use worker_drain::{NoStreamMove, WorkerDrain};
 pub use workers::{list as list_workers, named as worker_named};

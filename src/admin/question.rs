@@ -1,14 +1,14 @@
 //! Questions of the admin API to the control plane's loop.
 
-use super::add_worker::{AddRefused, AddWorkerRequest};
-use super::engine_call::{CallAnswer, EngineCall, EngineCallRefused};
+use super::add_worker::{AddRefusal, AddWorkerRequest};
+use super::engine_call::{CallAnswer, EngineCall, EngineCallRefusal};
 use super::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
-use super::reload::{ReloadRefused, Reloaded};
-use super::sleep_refusal::SleepRefused;
+use super::reload::{ReloadRefusal, ReloadReport};
+use super::sleep_refusal::SleepRefusal;
 use super::windows::{UnknownModel, WindowRequest};
-use super::worker_drain::{StreamsStay, WorkerDrain};
+use super::worker_drain::{NoStreamMove, WorkerDrain};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
@@ -28,13 +28,13 @@ pub enum Question {
     /// A worker by name; `None` if unknown.
     Worker(String, oneshot::Sender<Option<Value>>),
     /// A worker by name, after the operator's drain order.
-    SetDraining(String, WorkerDrain, oneshot::Sender<Result<Option<Value>, StreamsStay>>),
+    SetDraining(String, WorkerDrain, oneshot::Sender<Result<Option<Value>, NoStreamMove>>),
     /// Sends an engine to sleep, or wakes it; the worker after the order.
-    SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefused>>),
+    SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefusal>>),
     /// Responses of engines to a call; they may take minutes.
-    CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefused>>),
+    CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefusal>>),
     /// Adds a worker; its state after that.
-    AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefused>>),
+    AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefusal>>),
     /// Removes a worker once it is idle; `None` if unknown.
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
     /// Whether earlier changes persist over a restart as configured; else why not.
@@ -51,7 +51,7 @@ pub enum Question {
     /// Opens or closes rejection windows; the windows after that.
     SetWindow(WindowRequest, oneshot::Sender<Result<Value, UnknownModel>>),
     /// Reads the configuration again.
-    Reload(oneshot::Sender<Result<Reloaded, ReloadRefused>>),
+    Reload(oneshot::Sender<Result<ReloadReport, ReloadRefusal>>),
     /// Plants a fault in a shard; false if there is no such shard.
     #[cfg(debug_assertions)]
     Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),

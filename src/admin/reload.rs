@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Result of a reload.
 #[derive(Clone, Debug)]
-pub struct Reloaded {
+pub struct ReloadReport {
     /// Changes that were applied, and changes that need a restart.
     pub changes: Changes,
     /// Warnings of the check.
@@ -15,14 +15,14 @@ pub struct Reloaded {
 
 /// Reason for a refused reload.
 #[derive(Clone, Debug)]
-pub enum ReloadRefused {
+pub enum ReloadRefusal {
     /// The router was started without a file or flag to read again.
     NoSource,
     /// The configuration cannot be read, or has errors.
     Faulty(ReloadError),
 }
 
-impl Reloaded {
+impl ReloadReport {
     pub(crate) fn shown(&self) -> Value {
         json!({
             "applied": self.changes.applied,
@@ -32,7 +32,7 @@ impl Reloaded {
     }
 }
 
-impl ReloadRefused {
+impl ReloadRefusal {
     pub(crate) const fn status(&self) -> StatusCode {
         match self {
             Self::NoSource => StatusCode::CONFLICT,

@@ -16,8 +16,8 @@ use super::workers::engine;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
 use forebay_fleet::account::{
-    Count, HeldAgainst, Metric, NO_ENDPOINT, NotContinued, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters,
-    Stage, StageHistograms,
+    BlameScope, Count, Metric, NO_ENDPOINT, NoContinuation, OVERLAP_ERROR_BLOCKS_MAX,
+    ShardCounters, Stage, StageHistograms,
 };
 use forebay_fleet::worker::{EjectReason, FleetSnapshot};
 use forebay_index::IndexReader;
@@ -189,7 +189,7 @@ pub(crate) fn each_refused(
 
 fn not_continued(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::STREAMS_NOT_CONTINUED);
-    for why in NotContinued::ALL {
+    for why in NoContinuation::ALL {
         let count = total(sources.shards.counters, |shard| shard.not_continued_count(why));
         family.sample(&[("reason", why.name())], count);
     }
@@ -197,7 +197,7 @@ fn not_continued(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 
 fn refusals(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::REFUSALS);
-    for against in HeldAgainst::ALL {
+    for against in BlameScope::ALL {
         let count = total(sources.shards.counters, |shard| shard.held_count(against));
         family.sample(&[("against", against.name())], count);
     }

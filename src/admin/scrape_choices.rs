@@ -6,7 +6,7 @@ use super::sources::{ScrapeSources, total};
 use forebay_base::RankIndex;
 use forebay_base::limits::MODELS_MAX;
 use forebay_fleet::account::{Metric, RankCount, TTFT_BOUNDS_NS};
-use forebay_select::Because;
+use forebay_select::ChoiceReason;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
@@ -19,7 +19,7 @@ static RANK_COUNTERS: [(&Metric, RankCount); 3] = [
 pub(super) fn choices(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let counters = sources.shards.counters;
     let mut family = text.open(&catalogue::DECISIONS);
-    for because in Because::ALL {
+    for because in ChoiceReason::ALL {
         let count = total(counters, |shard| shard.choices().decided_count(because as usize));
         family.sample(&[("reason", because.name())], count);
     }

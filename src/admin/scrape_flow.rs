@@ -156,7 +156,7 @@ mod tests {
     use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
-    use forebay_fleet::worker::{OpenedBy, QueueLimits, QueueWanted, Role, RoomWanted};
+    use forebay_fleet::worker::{QueueDemand, QueueLimits, Role, RoomDemand, WindowOrigin};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -181,18 +181,18 @@ mod tests {
         let limits = RoomLimits::default();
         let second = Duration::from_secs(1);
         assert!(
-            load.try_acquire(limits, RoomWanted { kv_tokens: 70, prefill_tokens: 0 }).is_some()
+            load.try_acquire(limits, RoomDemand { kv_tokens: 70, prefill_tokens: 0 }).is_some()
         );
-        assert!(load.try_acquire(limits, RoomWanted { kv_tokens: 5, prefill_tokens: 0 }).is_some());
+        assert!(load.try_acquire(limits, RoomDemand { kv_tokens: 5, prefill_tokens: 0 }).is_some());
         board.give_back(RankIndex(1), 5, Some(ModelIndex(0)));
         load.set_elsewhere(3, 100);
         load.refused(ModelIndex(0), NanosSinceStart(0));
         assert!(board.in_flight().enter(9));
         let most = QueueLimits { depth_max: 9, bytes_max: 999, tokens_max: 0 };
         let queue = board.queue(QueueIndex(0)).unwrap();
-        queue.join(most, QueueWanted { bytes: 20, tokens: 30, ..QueueWanted::default() }).unwrap();
+        queue.join(most, QueueDemand { bytes: 20, tokens: 30, ..QueueDemand::default() }).unwrap();
         let until = NanosSinceStart(0).plus(second);
-        board.windows().open(PoolIndex(2), OpenedBy::Elsewhere, NanosSinceStart(0), until);
+        board.windows().open(PoolIndex(2), WindowOrigin::Elsewhere, NanosSinceStart(0), until);
         let text = scraped(&with_mode(QueueMode::Pool), &board);
         for line in [
             r#"rank_places_max{worker="w",dp_rank="1"} 4"#,

@@ -2,7 +2,7 @@
 
 /// Reason why the order is not sent to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SleepRefused {
+pub enum SleepRefusal {
     /// No worker has the name.
     Unknown,
     /// Only vLLM supports sleep.
@@ -15,7 +15,7 @@ pub enum SleepRefused {
     WakesUp,
 }
 
-impl SleepRefused {
+impl SleepRefusal {
     pub(crate) const fn message(self) -> &'static str {
         match self {
             Self::Unknown => "no worker has this name: GET /workers lists their names",

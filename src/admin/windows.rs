@@ -4,7 +4,7 @@
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_config::parse_duration;
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, OpenedBy, Pool, Windows};
+use forebay_fleet::worker::{FleetSnapshot, Pool, WindowOrigin, Windows};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -15,8 +15,11 @@ const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
 const QUOTED_CHARS_MAX: usize = 128;
 
 /// Openers of a window, and their labels.
-pub(crate) const OPENERS: [(OpenedBy, &str); 3] =
-    [(OpenedBy::Here, "here"), (OpenedBy::Hand, "hand"), (OpenedBy::Elsewhere, "elsewhere")];
+pub(crate) const OPENERS: [(WindowOrigin, &str); 3] = [
+    (WindowOrigin::Here, "here"),
+    (WindowOrigin::Hand, "hand"),
+    (WindowOrigin::Elsewhere, "elsewhere"),
+];
 
 const HOW_TO_ASK: &str = "\
 the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long, up to \"1h\"; {\"close\": true} serves them again; \
@@ -74,7 +77,7 @@ impl WindowRequest {
         for pool in fleet.used_pools().map(|(pool, _)| pool).filter(chosen) {
             match self.open {
                 Some(time) => {
-                    windows.open(pool, OpenedBy::Hand, now, now.plus(time));
+                    windows.open(pool, WindowOrigin::Hand, now, now.plus(time));
                 }
                 None => {
                     for (by, _) in OPENERS {
@@ -202,7 +205,7 @@ mod tests {
         assert_eq!(open_ms(&fleet, &windows, NOW.plus(Duration::from_secs(2))), [0, 0]);
         apply(r#"{"open":"1s"}"#).unwrap();
         assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 1_000], "never shorter");
-        windows.open(PoolIndex(2), OpenedBy::Elsewhere, NOW, NOW.plus(OPEN_MAX));
+        windows.open(PoolIndex(2), WindowOrigin::Elsewhere, NOW, NOW.plus(OPEN_MAX));
         let second = list(&fleet, &windows, NOW)["pools"][1].clone();
         assert_eq!(second["by"], json!(["hand", "elsewhere"]));
         assert_eq!((&second["models"], &second["openings"]), (&json!(["other"]), &json!(2)));

@@ -18,7 +18,7 @@ pub enum WorkerDrain {
 
 /// Without `retry.mid_stream` no stream can go on at another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamsStay;
+pub struct NoStreamMove;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ impl WorkerDrain {
     }
 }
 
-impl StreamsStay {
+impl NoStreamMove {
     pub(crate) const MESSAGE: &str = "streams cannot move: set `retry.mid_stream = true` and \
         reload, or leave out `move_streams`";
 }

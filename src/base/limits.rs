@@ -76,7 +76,7 @@ pub const MESH_RING_MAX: usize = 256;
 pub const RESPONSE_ID_BYTES_MAX: usize = 64;
 /// Responses whose worker each shard remembers, in two halves; half of the limit is guaranteed.
 /// Full: the older half is forgotten. Some 6 MB a shard, allocated with the first response.
-pub const KEPT_RESPONSES_MAX: usize = 2 * 28_672;
+pub const STORED_RESPONSES_MAX: usize = 2 * 28_672;
 /// Bytes at the start of the answer that are searched for the response id.
 pub const RESPONSE_ID_SEARCH_BYTES_MAX: usize = 16 * 1024;
 /// Latency buffers under way from a shard to the control plane. Full: the shard continues to
@@ -142,7 +142,7 @@ pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
 pub const FREED_HERE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest text buffer for prompts that a shard reuses between requests; a single buffer is
 /// retained.
-pub const TEXT_KEPT_BYTES_MAX: usize = 128 * 1024;
+pub const TEXT_BUFFER_BYTES_MAX: usize = 128 * 1024;
 /// Longest body that a shard scans itself if the scan takes at most [`SCAN_STEPS_MAX`]: text, of
 /// which it scans some bytes per ns. Other bodies go to the offload thread.
 pub const INLINE_SCAN_BYTES_MAX: usize = 640 * 1024;
@@ -198,7 +198,7 @@ pub const APPROXIMATE_CHUNK_BYTES: usize = 512;
 /// recognize siblings of a burst.
 pub const SPECULATIVE_CHUNK_BYTES: usize = 1_024;
 /// Paths whose last report to their owner a shard remembers; 16 bytes each.
-pub const TOLD_MAX: usize = 4_096;
+pub const REPORTED_PATHS_MAX: usize = 4_096;
 /// Chunks of a prompt that are remembered; chunks behind them are not.
 pub const ROUTED_CHUNKS_MAX: usize = 1_024;
 /// Routed prompts of a shard that wait for its own slice. Full: the prompt is dropped and counted
@@ -289,7 +289,7 @@ pub const MODEL_TABLES_MAX: usize = 256;
 /// Tables `[[adapter]]`; `forebay check` reports more as an error.
 pub const ADAPTER_TABLES_MAX: usize = 256;
 /// Adapter requests under way to the control plane. Full: a shard retries.
-pub const ADAPTER_ASKS_MAX: usize = 256;
+pub const ADAPTER_REQUESTS_MAX: usize = 256;
 /// Longest time that a request waits for its adapter to load.
 pub const ADAPTER_WAIT_MAX: Duration = Duration::from_secs(120);
 /// A worker that refused an adapter is not retried for this long while requests wait for the
@@ -406,9 +406,9 @@ pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Notes of requests that wait for `forebay record`. Full: the note is dropped and counted.
 pub const REQUEST_NOTES_MAX: usize = 2_048;
 /// Bytes of a prompt for each key of a note, about 32 tokens.
-pub const NOTED_PART_BYTES: usize = 128;
+pub const NOTE_PART_BYTES: usize = 128;
 /// Most keys of a note: 1 MiB of a prompt. The rest of the prompt has no keys.
-pub const NOTED_PARTS_MAX: usize = 8_192;
+pub const NOTE_PARTS_MAX: usize = 8_192;
 /// Most prompt parts in a simulated cache of a ladder: 512 MiB of text in about 400 MB. Full: the
 /// least recently used part is removed.
 pub const LADDER_PARTS_MAX: usize = 1 << 22;

@@ -7,10 +7,10 @@ use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, Flags, Policy};
 use forebay_discovery::{
-    Description, Examined, Lack, Listing, ModelTexts, Probing, SignsOfLife, WorkerClients,
+    Description, Examination, Lack, Listing, ModelTexts, ProbeFactory, SignsOfLife, WorkerClients,
 };
-use forebay_fleet::worker::{EngineShows, PlacesLimit};
-use forebay_handover::MeetingPlace;
+use forebay_fleet::worker::{EngineLimits, PlacesLimit};
+use forebay_handover::HandoverAddress;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,7 +59,7 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     findings::write(&loaded.findings, out).map_err(written)?;
     let config = Arc::new(loaded.config);
     let machine = MachineFacts::gather(&config);
-    let runs_here = MeetingPlace::of(config.listen).is_ok_and(|place| place.is_taken());
+    let runs_here = HandoverAddress::of(config.listen).is_ok_and(|place| place.is_taken());
     let found = machine.findings(&config, runs_here);
     count += found.len();
     let cores = machine.cores.len();
@@ -104,7 +104,7 @@ fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     let configured = config.workers.iter().find(|worker| worker.url == url);
     let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
     let running_max = found.ranks.first().and_then(|rank| rank.running_max).unwrap_or(0);
-    let engine = EngineShows { running_max, reports_load: found.reports_load(wanted) };
+    let engine = EngineLimits { running_max, reports_load: found.reports_load(wanted) };
     let own = configured.and_then(|worker| worker.concurrency_max);
     PlacesLimit::of(&config.flow, own, found.role, engine)
 }
@@ -129,7 +129,7 @@ fn plain(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
-type ExaminedWorker = (String, Result<Examined, String>);
+type ExaminedWorker = (String, Result<Examination, String>);
 
 /// Examines all configured workers, in their order.
 async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String> {
@@ -141,7 +141,7 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
     asking.health.enabled = true;
     // The receiver is unused: `examine` returns its result.
     let (notices, _unused) = mpsc::channel(1);
-    let probing = Probing {
+    let probing = ProbeFactory {
         config: Arc::new(asking),
         clients,
         texts: ModelTexts::new(clock, config.image_key_file.is_some()),

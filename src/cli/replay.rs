@@ -8,8 +8,8 @@ use forebay_config::LogConfig;
 use forebay_index::KeySeed;
 use forebay_kv_events::{BatchOutcome, BatchResult, EventKind, ResetReason};
 use forebay_record::{
-    FileReader, Published, Publisher, Rebuilt, RecordedMessage, RecordingEnd, Speed, Summary,
-    TokenText, inspect,
+    FileReader, PublishTotals, Publisher, RebuiltIndex, RecordedMessage, RecordingEnd, Speed,
+    Summary, TokenText, inspect,
 };
 use forebay_text::chat::load_model_text;
 use forebay_zmq::ZmqEndpoint;
@@ -78,7 +78,7 @@ pub(super) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), St
             let _logging = logging::start(&LogConfig::default())?;
             let base = ZmqEndpoint::parse(base, "127.0.0.1").map_err(|error| error.to_string())?;
             let published = run_local(publish(args, &base, &summary))??;
-            let Published { sent, unheard } = published;
+            let PublishTotals { sent, unheard } = published;
             written(writeln!(out, "published {sent} messages, {unheard} that nobody had asked for"))
         }
         None => {
@@ -109,7 +109,7 @@ async fn publish(
     args: &ReplayArgs,
     base: &ZmqEndpoint,
     summary: &Summary,
-) -> Result<Published, String> {
+) -> Result<PublishTotals, String> {
     let mut publisher = Publisher::bind(base, summary.header.events_count())
         .await
         .map_err(|error| error.to_string())?;
@@ -168,7 +168,7 @@ struct Cost {
     entries_peak: u64,
 }
 
-async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost), String> {
+async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(RebuiltIndex, Cost), String> {
     let of_file = |error: io::Error| format!("{}: {error}", args.file.display());
     let text = match &args.model_dir {
         Some(dir) => {
@@ -179,7 +179,7 @@ async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost)
     };
     let speed = args.speed.unwrap_or(Speed::Max);
     let sources = summary.header.events_count();
-    let mut rebuilt = Rebuilt::new(KeySeed(0), &text, sources, INDEX_BYTES_MAX);
+    let mut rebuilt = RebuiltIndex::new(KeySeed(0), &text, sources, INDEX_BYTES_MAX);
     let mut cost = Cost::default();
     let mut reader = FileReader::open(&args.file).map_err(of_file)?;
     let clock = Clock::start();
@@ -200,7 +200,12 @@ async fn rebuild(args: &ReplayArgs, summary: &Summary) -> Result<(Rebuilt, Cost)
     }
 }
 
-fn show(rebuilt: &Rebuilt, cost: &Cost, summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+fn show(
+    rebuilt: &RebuiltIndex,
+    cost: &Cost,
+    summary: &Summary,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let counters = rebuilt.counters();
     let mut events = 0;
     for (kind, kind_name) in EventKind::ALL {

@@ -3,7 +3,7 @@
 use super::process::failed;
 use clap::Args;
 use forebay_config::{ConfigSource, Flags};
-use forebay_handover::{MeetingPlace, TakeError, upgrade};
+use forebay_handover::{HandoverAddress, TakeError, upgrade};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,7 +35,8 @@ pub(super) fn run(args: &UpgradeArgs) -> ExitCode {
 
 fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
     let listen = listen(args)?;
-    let asked = MeetingPlace::of(listen).map_err(TakeError::from).and_then(|place| upgrade(&place));
+    let asked =
+        HandoverAddress::of(listen).map_err(TakeError::from).and_then(|place| upgrade(&place));
     let process = asked.map_err(|error| format!("not upgraded: {error}"))?.ok_or_else(|| {
         format!(
             "not upgraded: no router of this user that can hand over listens on {listen}; name its \

@@ -5,7 +5,7 @@ use super::schema::Config;
 use super::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
 use forebay_base::since_1970;
-use forebay_tls::{CertificateFault, CertificateFiles, Certified, read_authorities};
+use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
 use std::time::Duration;
 
 /// Working renewals do not come this close to expiry.
@@ -48,7 +48,7 @@ impl Check<'_> {
             None => (path.to_owned(), path),
             Some((list, _)) => (path.to_owned(), list),
         };
-        let certified = match Certified::read(files) {
+        let certified = match LoadedCertificate::read(files) {
             Ok(certified) => certified,
             Err(CertificateFault::Cert(what)) => {
                 let help = "it should hold the certificate and its chain in PEM";

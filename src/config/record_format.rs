@@ -30,7 +30,7 @@ macro_rules! fields {
 }
 
 fields! {
-    Because = "because",
+    ChoiceReason = "because",
     Client = "client",
     Continued = "continued",
     DpRank = "dp_rank",

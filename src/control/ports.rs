@@ -5,7 +5,7 @@ use forebay_base::ShardIndex;
 use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
 #[cfg(debug_assertions)]
 use forebay_fleet::mailbox::PlantedFault;
-use forebay_fleet::mailbox::{AdapterAsk, ControlEnd, ShardCommand, ShardPort, Traced};
+use forebay_fleet::mailbox::{AdapterRequest, ControlEnd, ShardCommand, ShardPort, TraceRecord};
 use forebay_fleet::worker::{FleetSnapshot, LoadReport};
 use forebay_index::KvBatch;
 use forebay_kv_events::KvPort;
@@ -17,7 +17,7 @@ use std::sync::mpsc::Receiver;
 #[derive(Debug)]
 pub(super) struct Ports {
     shards: RefCell<Vec<Port>>,
-    adapters: Receiver<AdapterAsk>,
+    adapters: Receiver<AdapterRequest>,
 }
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Ports {
     }
 
     /// The next adapter that a request waits for.
-    pub(super) fn next_adapter_ask(&self) -> Option<AdapterAsk> {
+    pub(super) fn next_adapter_ask(&self) -> Option<AdapterRequest> {
         self.adapters.try_recv().ok()
     }
 
@@ -84,7 +84,7 @@ impl Ports {
     }
 
     /// Takes the traces of sampled requests.
-    pub(super) fn take_traces(&self, mut take: impl FnMut(Traced)) {
+    pub(super) fn take_traces(&self, mut take: impl FnMut(TraceRecord)) {
         for shard in self.shards.borrow_mut().iter_mut() {
             // As many as are there at most, so that no shard keeps the loop.
             for _ in 0..shard.port.traces.len() {

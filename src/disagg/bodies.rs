@@ -4,7 +4,7 @@ use super::ids::KvTransferId;
 use super::members::{Member, MemberName};
 use super::rooms::{RoomSet, RoomShape};
 use super::splice::{Change, Splice, push_escaped, push_string};
-use super::wanted::{Wanted, rid_key, rid_start};
+use super::wanted::{SplitRequest, rid_key, rid_start};
 use forebay_fleet::worker::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource};
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;
@@ -35,12 +35,12 @@ pub struct LegBodies<'a> {
     /// Body of the client.
     pub body: &'a [u8],
     /// Result of [`inspect`](super::inspect()) for the body.
-    pub wanted: &'a Wanted,
+    pub wanted: &'a SplitRequest,
     /// KV transfer of the prefill rank.
     pub kv_transfer: &'a KvTransfer,
     pub prefill: RankPin,
     pub decode: RankPin,
-    /// Rooms of the prefill rank ([`Wanted::rooms`]); only for [`KvTransfer::Bootstrap`].
+    /// Rooms of the prefill rank ([`SplitRequest::rooms`]); only for [`KvTransfer::Bootstrap`].
     pub rooms: RoomSet,
     /// Id of this attempt at both engines.
     pub id: KvTransferId,

@@ -5,13 +5,13 @@
 
 use super::members::{Member, MemberName, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
-use super::wanted::Wanted;
+use super::wanted::SplitRequest;
 use forebay_base::limits::SPLIT_MEMBERS_MAX;
 use forebay_json::{Cursor, JsonError, Text, present};
 use forebay_prompt::parse::{Endpoint, ScanError};
 
 /// Reads the body of a request to `endpoint`, which `parse::scan` has accepted.
-pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
+pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<SplitRequest, ScanError> {
     let mut cursor = Cursor::new(body)?;
     cursor.blanks();
     match cursor.peek() {
@@ -19,7 +19,7 @@ pub fn inspect(body: &[u8], endpoint: Endpoint) -> Result<Wanted, ScanError> {
         Some(b'{') => cursor.open(),
         Some(_) => return Err(ScanError::NotObject),
     }
-    let mut pass = Pass { wanted: Wanted::new(endpoint), prompts: Prompts::default() };
+    let mut pass = Pass { wanted: SplitRequest::new(endpoint), prompts: Prompts::default() };
     let mut first = true;
     let mut behind = cursor.at();
     while let Some(key) = cursor.next_key(&mut first)? {
@@ -51,7 +51,7 @@ impl Prompts {
 }
 
 struct Pass {
-    wanted: Wanted,
+    wanted: SplitRequest,
     prompts: Prompts,
 }
 

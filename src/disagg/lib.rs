@@ -25,7 +25,7 @@
 //! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. Not for a push, which
 //!   finds its request by the id, because vLLM generates ids of responses itself. A request that
 //!   continues a response is not split, because a single worker stores that response.
-//! * requests that vLLM cannot split go to a decode rank as a whole ([`Wanted::obstacle`]): several
+//! * requests that vLLM cannot split go to a decode rank as a whole ([`SplitRequest::obstacle`]): several
 //!   prompts or samples, beam search, scores of the prompt, embeddings, the client's own
 //!   `kv_transfer_params`.
 //!
@@ -60,4 +60,4 @@ pub use inspect::inspect;
 pub use rooms::{RoomRequest, RoomSet, RoomShape, Rooms};
 pub use stream_start::has_begun;
 pub use transfer_mode::transfer_mode;
-pub use wanted::{Obstacle, Wanted};
+pub use wanted::{Obstacle, SplitRequest};

@@ -2,7 +2,7 @@
 //! bytes stay the same.
 
 use super::members::Member;
-use super::wanted::Wanted;
+use super::wanted::SplitRequest;
 use std::ops::Range;
 
 /// Change of a member in the copy.
@@ -28,7 +28,7 @@ impl<'a> Splice<'a> {
     /// `room_bytes` is about the number of bytes that members will add.
     pub(super) fn begin(
         body: &'a [u8],
-        wanted: &Wanted,
+        wanted: &SplitRequest,
         change: impl Fn(&Member) -> Change,
         room_bytes: usize,
         out: &'a mut Vec<u8>,

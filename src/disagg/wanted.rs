@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// The result of [`inspect`](super::inspect()).
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct SplitRequest {
     pub(super) endpoint: Endpoint,
     /// Members that a KV transfer may change, in the order of the body, with duplicates.
     pub(super) members: Vec<Member>,
@@ -92,7 +92,7 @@ pub enum Obstacle {
     Overfull,
 }
 
-impl Wanted {
+impl SplitRequest {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,

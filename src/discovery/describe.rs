@@ -3,7 +3,7 @@
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::description::{
-    Announced, DescribedRank, Description, Listing, ModelList, ServedModel, SglangInfo,
+    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, SglangInfo,
     configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
     read_sglang_info,
 };
@@ -227,7 +227,7 @@ fn configured(
         let replay = of_rank(&config.replay)?;
         if let Some(endpoint) = endpoint {
             let topic = config.kv_topic.clone();
-            rank.events = Some(Announced { endpoint, replay, topic });
+            rank.events = Some(EventAnnouncement { endpoint, replay, topic });
         } else if let (Some(events), Some(replay)) = (&mut rank.events, replay) {
             events.replay = Some(replay);
         }

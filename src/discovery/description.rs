@@ -113,7 +113,7 @@ pub struct DescribedRank {
     /// Requests that it runs at once; further requests wait inside the engine.
     pub running_max: Option<u32>,
     /// Its KV event stream.
-    pub events: Option<Announced>,
+    pub events: Option<EventAnnouncement>,
     /// The rank reuses cached prefixes; `None` if not reported.
     pub reuses_prefixes: Option<bool>,
     /// Known to hold blocks in tiers behind the device.
@@ -124,7 +124,7 @@ pub struct DescribedRank {
 
 /// A rank's announced KV event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct EventAnnouncement {
     /// Socket that the rank publishes on.
     pub endpoint: ZmqEndpoint,
     /// Endpoint that replays missed batches.
@@ -339,7 +339,7 @@ pub(crate) fn events_of_vllm(
     body: &str,
     host: &str,
     ip: IpAddr,
-) -> BTreeMap<u32, Option<Announced>> {
+) -> BTreeMap<u32, Option<EventAnnouncement>> {
     let sources: BTreeMap<String, EventSource> = serde_json::from_str(body).unwrap_or_default();
     let read = |(rank, source): (String, EventSource)| {
         let number = rank.parse::<u32>().ok().filter(|number| *number < RANK_NUMBER_MAX)?;
@@ -349,7 +349,7 @@ pub(crate) fn events_of_vllm(
         let topic = source.topic.unwrap_or_default();
         let replay = source.replay_endpoint;
         let replay = replay.and_then(|text| ZmqEndpoint::parse(&text, host).ok());
-        Some((number, announced.map(|endpoint| Announced { endpoint, replay, topic })))
+        Some((number, announced.map(|endpoint| EventAnnouncement { endpoint, replay, topic })))
     };
     sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
 }
@@ -432,14 +432,14 @@ fn sglang_place(info: &Value, listener: Option<&Value>) -> SglangPlace {
     SglangPlace { role, bootstrap_port: bootstrap_port.filter(|_| role != Some(Role::Decode)) }
 }
 
-fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<Announced> {
+fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<EventAnnouncement> {
     if events.get("publisher")?.as_str()? != "zmq" {
         return None;
     }
     let endpoint = of_base(events, "endpoint_port_base", rank, host)?;
     let topic = events.get("topic").and_then(Value::as_str).unwrap_or("").to_owned();
     let replay = of_base(events, "replay_endpoint_port_base", rank, host);
-    Some(Announced { endpoint, replay, topic })
+    Some(EventAnnouncement { endpoint, replay, topic })
 }
 
 /// SGLang (0.5.19): the load publisher's ports are reported beside the event ports, and must not be

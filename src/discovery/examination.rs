@@ -23,7 +23,7 @@ const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\
 
 /// Result of an examination.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct Examination {
     pub description: Description,
     /// Missing or wrong features.
     pub lacks: Vec<Lack>,
@@ -34,7 +34,7 @@ impl Probe {
     ///
     /// # Errors
     /// The reason why the worker cannot be described.
-    pub async fn examine(self, for_kv: bool) -> Result<Examined, String> {
+    pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
         let WorkerLook { description, texts, .. } = self.look().await?;
         let mut found = Vec::new();
         if for_kv {
@@ -42,7 +42,7 @@ impl Probe {
             found.extend(unreachable_events(&description).await);
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
         }
-        Ok(Examined { description, lacks: found })
+        Ok(Examination { description, lacks: found })
     }
 }
 

@@ -69,7 +69,7 @@ const SGLANG: (&str, &str) = (
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::description::{Announced, Listing};
+    use crate::description::{EventAnnouncement, Listing};
     use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 
@@ -97,7 +97,7 @@ mod tests {
         assert!(found[0].contains("prefix caching is off"), "{found:?}");
         assert!(found.len() == 2 && found[1].contains("no KV events"), "{found:?}");
         let endpoint = ZmqEndpoint::parse("tcp://127.0.0.1:1", "h").unwrap();
-        let announced = Announced { endpoint, replay: None, topic: String::new() };
+        let announced = EventAnnouncement { endpoint, replay: None, topic: String::new() };
         let rank = DescribedRank {
             events: Some(announced.clone()),
             reuses_prefixes: Some(true),
@@ -106,7 +106,7 @@ mod tests {
         let found = whats(&described(rank.clone()));
         assert!(found.len() == 1 && found[0].contains("no replay"), "{found:?}");
         let replay = ZmqEndpoint::parse("tcp://127.0.0.1:2", "h").unwrap();
-        let events = Some(Announced { replay: Some(replay), ..announced });
+        let events = Some(EventAnnouncement { replay: Some(replay), ..announced });
         assert_eq!(whats(&described(DescribedRank { events, ..rank })), [""; 0]);
     }
 

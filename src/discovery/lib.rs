@@ -42,17 +42,17 @@ pub mod test_support;
 mod tests;
 
 pub use description::{
-    Announced, DescribedRank, Description, Listing, ModelList, ServedModel, configured_model,
-    numbered, read_models,
+    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel,
+    configured_model, numbered, read_models,
 };
-pub use examination::Examined;
+pub use examination::Examination;
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use lacks::{Lack, lacks};
 pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
-pub use probe::{Probe, ProbeNotice, Probing};
+pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use signs::SignsOfLife;
 pub use srv::srv_records;
 pub use srv_message::{

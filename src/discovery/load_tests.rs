@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_base::{Clock, RankIndex, WorkerIndex};
 use forebay_config::{Config, Connectors, LoadConfig};
-use forebay_fleet::worker::{LoadBoard, LoadReport, RoomLimits, RoomWanted};
+use forebay_fleet::worker::{LoadBoard, LoadReport, RoomDemand, RoomLimits};
 use forebay_kv_events::test_support::block_on_local;
 use forebay_load::{AnnouncedLoad, LoadPlan, LoadReporter, PlannedRank, ReadFault, ReportSource};
 use forebay_zmq::ZmqEndpoint;
@@ -98,7 +98,7 @@ fn a_worker_is_asked_in_the_form_it_knows_and_what_is_ours_is_taken_off() {
                     .board
                     .rank(RankIndex(4))
                     .unwrap()
-                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .try_acquire(RoomLimits::default(), RoomDemand::default())
                     .is_some()
             );
         }
@@ -146,8 +146,8 @@ fn where_nothing_is_published_after_all_the_worker_is_asked() {
         bench.tasks.adjust(vec![plan.clone()]);
         let running = || bench.reporter.reports().newest(RankIndex(4)).map(|report| report.running);
         until("a report", || running() == Some(7)).await;
-        assert!(bench.reporter.hears_all(&plan, Duration::from_secs(60)));
-        assert!(!bench.reporter.hears_all(&plan, Duration::ZERO));
+        assert!(bench.reporter.has_recent_reports(&plan, Duration::from_secs(60)));
+        assert!(!bench.reporter.has_recent_reports(&plan, Duration::ZERO));
     });
 }
 

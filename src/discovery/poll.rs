@@ -52,7 +52,7 @@ impl Poll {
         let mut logged_slow = false;
         let mut logged_none = false;
         loop {
-            if self.is_fallback && self.reporter.hears_all(&self.plan, SILENCE_MAX) {
+            if self.is_fallback && self.reporter.has_recent_reports(&self.plan, SILENCE_MAX) {
                 sleep(self.interval).await;
                 continue;
             }

@@ -129,7 +129,7 @@ impl LastDescription {
 
 /// Shared parts of all probes.
 #[derive(Debug)]
-pub struct Probing {
+pub struct ProbeFactory {
     /// The configuration at start, with the health checks.
     pub config: Arc<Config>,
     /// HTTP clients of workers.
@@ -141,7 +141,7 @@ pub struct Probing {
     pub signs: Rc<SignsOfLife>,
 }
 
-impl Probing {
+impl ProbeFactory {
     /// A probe of a worker; `None` if its URL is invalid.
     #[must_use]
     pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
@@ -181,7 +181,7 @@ impl Probe {
         Rc::clone(&self.doubts)
     }
 
-    /// Like [`Probing::one`], for a worker that another probe has found healthy.
+    /// Like [`ProbeFactory::one`], for a worker that another probe has found healthy.
     #[must_use]
     pub fn of_one_that_is_up(mut self) -> Self {
         self.subject.was_up = true;
@@ -512,7 +512,8 @@ mod tests {
             let texts = ModelTexts::new(Clock::start(), false);
             let config = Arc::new(config);
             let signs = Rc::new(SignsOfLife::new(Clock::start()));
-            let probing = Probing { config: Arc::clone(&config), clients, texts, notices, signs };
+            let probing =
+                ProbeFactory { config: Arc::clone(&config), clients, texts, notices, signs };
             let probe = |(n, worker)| probing.one(WorkerIndex::try_from_index(n)?, worker);
             for probe in config.workers.iter().enumerate().filter_map(probe) {
                 tokio::task::spawn_local(probe.run());
@@ -567,7 +568,7 @@ mod tests {
             let config = Arc::new(config);
             let texts = ModelTexts::new(clock, false);
             let signs = Rc::new(SignsOfLife::new(clock));
-            let probing = Probing { config, clients, texts, notices, signs };
+            let probing = ProbeFactory { config, clients, texts, notices, signs };
             let mut probe = probing.one(WorkerIndex(0), &worker).unwrap();
             let place = Rc::new(std::cell::Cell::new(blue));
             probe.name.scripted = Some(Rc::clone(&place));
@@ -622,7 +623,7 @@ mod tests {
             let config = Arc::new(config);
             let texts = ModelTexts::new(clock, false);
             let signs = Rc::new(SignsOfLife::new(clock));
-            let probing = Probing { config, clients, texts, notices, signs };
+            let probing = ProbeFactory { config, clients, texts, notices, signs };
             let probe = probing.one(WorkerIndex(0), &worker).unwrap().of_one_that_is_up();
             tokio::task::spawn_local(probe.run());
             let said = timeout(Duration::from_secs(30), told.recv()).await.expect("in time");

@@ -2,7 +2,7 @@
 
 use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
 use super::description::{
-    Announced, DescribedRank, Description, Listing, events_of_vllm, ranks_of_vllm_metrics,
+    DescribedRank, Description, EventAnnouncement, Listing, events_of_vllm, ranks_of_vllm_metrics,
     read_models, read_sglang_info,
 };
 use super::http::Asker;
@@ -50,7 +50,7 @@ fn names(description: &Description) -> Vec<&str> {
 
 fn streams(description: &Description) -> Vec<String> {
     let shown = |rank: &DescribedRank| {
-        let replay = |events: &Announced| {
+        let replay = |events: &EventAnnouncement| {
             events.replay.as_ref().map_or_else(String::new, |r| format!(" {r}"))
         };
         let events = rank.events.as_ref();

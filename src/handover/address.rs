@@ -11,9 +11,9 @@ use std::os::unix::net::{self, UnixListener, UnixStream};
 /// Name of the handover socket of the process that listens on an address. An abstract name, not a
 /// file: it ends with the process, and belongs to the network namespace like the address.
 #[derive(Clone, Debug)]
-pub struct MeetingPlace(net::SocketAddr);
+pub struct HandoverAddress(net::SocketAddr);
 
-impl MeetingPlace {
+impl HandoverAddress {
     /// The name for the process that listens on `listen`.
     ///
     /// # Errors
@@ -33,10 +33,10 @@ impl MeetingPlace {
     ///
     /// # Errors
     /// When the system refuses, for example because another process listens there.
-    pub fn bind(&self) -> io::Result<BoundPlace> {
+    pub fn bind(&self) -> io::Result<HandoverListener> {
         let listener = UnixListener::bind_addr(&self.0)?;
         listener.set_nonblocking(true)?;
-        Ok(BoundPlace(listener))
+        Ok(HandoverListener(listener))
     }
 
     /// Connects; `None` where no process listens, or a process of another user.
@@ -53,7 +53,7 @@ impl MeetingPlace {
 
 /// A listener on a handover socket.
 #[derive(Debug)]
-pub struct BoundPlace(pub(super) UnixListener);
+pub struct HandoverListener(pub(super) UnixListener);
 
 /// The process at the other end, if its user is this user or root.
 pub(super) fn trusted(stream: &UnixStream) -> io::Result<Option<Pid>> {

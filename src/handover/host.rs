@@ -1,6 +1,6 @@
 //! The side of the running process: a thread that waits for a new process.
 
-use super::address::{BoundPlace, trusted};
+use super::address::{HandoverListener, trusted};
 use super::takeover::UPGRADE_MAX;
 use super::wire::{read_line, send_files, write_line};
 use forebay_base::{Clock, NanosSinceStart};
@@ -73,7 +73,7 @@ impl HandoverHost {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(place: BoundPlace, setup: HostSetup) -> io::Result<Self> {
+    pub fn start(place: HandoverListener, setup: HostSetup) -> io::Result<Self> {
         let listener = Arc::new(place.0);
         let waiting = HostThread { listener: Arc::clone(&listener), upgrade: None, setup };
         thread::Builder::new().name("handover".into()).spawn(move || waiting.run())?;

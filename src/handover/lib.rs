@@ -30,7 +30,7 @@ mod takeover;
 mod tests;
 mod wire;
 
-pub use address::{BoundPlace, MeetingPlace};
+pub use address::{HandoverAddress, HandoverListener};
 pub use host::{HandoverHost, HostCall, HostSetup, Program};
-pub use previous_process::ProcessBefore;
+pub use previous_process::PreviousProcess;
 pub use takeover::{TakeError, TakenProcess, take, take_models, upgrade};

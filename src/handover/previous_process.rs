@@ -10,12 +10,12 @@ use std::sync::Arc;
 /// The previous process, which may still change the sockets that it has sent. An older version that
 /// drains before this process serves makes the kernel drop new connections.
 #[derive(Debug)]
-pub struct ProcessBefore {
+pub struct PreviousProcess {
     pid: Pid,
     sockets: Arc<[OwnedFd]>,
 }
 
-impl ProcessBefore {
+impl PreviousProcess {
     /// The process with that id, and the listening sockets of this process.
     #[must_use]
     pub fn new(pid: Pid, sockets: Arc<[OwnedFd]>) -> Self {

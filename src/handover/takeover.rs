@@ -1,6 +1,6 @@
 //! The side of the new process, and of a command that requests an upgrade.
 
-use super::MeetingPlace;
+use super::HandoverAddress;
 use super::wire::{protocol_error, read_line, receive_files, write_line};
 use rustix::process::Pid;
 use std::fs::File;
@@ -56,7 +56,7 @@ pub enum TakeError {
 ///
 /// # Errors
 /// [`TakeError`]; the running process continues.
-pub fn take(place: &MeetingPlace) -> Result<Option<TakenProcess>, TakeError> {
+pub fn take(place: &HandoverAddress) -> Result<Option<TakenProcess>, TakeError> {
     let Some((stream, from)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     write_line(&stream, "sockets")?;
@@ -79,7 +79,7 @@ pub fn take(place: &MeetingPlace) -> Result<Option<TakenProcess>, TakeError> {
 ///
 /// # Errors
 /// [`TakeError`]; the running process continues.
-pub fn take_models(place: &MeetingPlace) -> Result<Option<File>, TakeError> {
+pub fn take_models(place: &HandoverAddress) -> Result<Option<File>, TakeError> {
     let Some((stream, _)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     write_line(&stream, "models")?;
@@ -117,7 +117,7 @@ impl TakenProcess {
 ///
 /// # Errors
 /// [`TakeError`]; the running process continues.
-pub fn upgrade(place: &MeetingPlace) -> Result<Option<i32>, TakeError> {
+pub fn upgrade(place: &HandoverAddress) -> Result<Option<i32>, TakeError> {
     let Some((stream, _)) = place.meet()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     let answer =

@@ -18,9 +18,9 @@ fn host(
     port: u16,
     sockets: Vec<OwnedFd>,
     program: &str,
-) -> (HandoverHost, MeetingPlace, Receiver<HostCall>) {
+) -> (HandoverHost, HandoverAddress, Receiver<HostCall>) {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    let place = MeetingPlace::of(([127, 9, high, low], port).into()).unwrap();
+    let place = HandoverAddress::of(([127, 9, high, low], port).into()).unwrap();
     let (call, called) = channel();
     let setup = HostSetup {
         sockets: sockets.into(),
@@ -135,7 +135,7 @@ fn what_the_process_before_did_to_the_sockets_is_undone_until_it_ends() {
     let mut running = std::process::Command::new("cat");
     let mut running = running.stdin(std::process::Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_child(&running);
-    let before = ProcessBefore::new(pid, sockets);
+    let before = PreviousProcess::new(pid, sockets);
     assert!(before.reopen() && connects(), "nothing was done");
     for _ in 0..2 {
         shut();
@@ -196,7 +196,7 @@ fn a_slow_peer_holds_others_up_for_a_second_at_most() {
 #[test]
 fn an_upgrade_whose_process_goes_is_told_so() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    let place = MeetingPlace::of(([127, 9, high, low], 8).into()).unwrap();
+    let place = HandoverAddress::of(([127, 9, high, low], 8).into()).unwrap();
     let bound = place.bind().unwrap();
     let asking = std::thread::spawn(move || upgrade(&place).unwrap_err());
     let accepts = || bound.0.accept().is_ok();
@@ -224,7 +224,7 @@ fn who_speaks_otherwise_is_left_alone() {
 
 #[test]
 fn places_are_of_one_address() {
-    let place = |address: &str| MeetingPlace::of(address.parse().unwrap()).unwrap();
+    let place = |address: &str| HandoverAddress::of(address.parse().unwrap()).unwrap();
     let waits = place("127.0.0.1:7").bind().unwrap();
     assert!(place("127.0.0.1:7").meet().unwrap().is_some());
     assert!(place("[::1]:7").meet().unwrap().is_none());

@@ -6,7 +6,7 @@ use super::{IndexReader, Overlaps, slice_of};
 use crate::{BlockKey, GuessKind};
 use forebay_base::ShardIndex;
 use forebay_base::limits::{
-    APPROXIMATE_CHUNK_BYTES, NOTED_PART_BYTES, NOTED_PARTS_MAX, ROUTED_CHUNKS_MAX,
+    APPROXIMATE_CHUNK_BYTES, NOTE_PART_BYTES, NOTE_PARTS_MAX, ROUTED_CHUNKS_MAX,
     SPECULATIVE_CHUNK_BYTES,
 };
 
@@ -30,11 +30,11 @@ impl IndexReader {
 
     /// Adds the keys of the whole parts of `text` under `root`, for use outside of the index: even
     /// a client that chooses the bytes cannot make two texts collide. Each part has
-    /// `NOTED_PART_BYTES` bytes, and there are at most `NOTED_PARTS_MAX` keys.
+    /// `NOTE_PART_BYTES` bytes, and there are at most `NOTE_PARTS_MAX` keys.
     pub fn part_keys(&self, root: BlockKey, text: &[u8], keys: &mut Vec<u64>) {
         let mut key = root;
-        let parts = text.as_chunks::<NOTED_PART_BYTES>().0.iter();
-        keys.extend(parts.take(NOTED_PARTS_MAX).map(|part| {
+        let parts = text.as_chunks::<NOTE_PART_BYTES>().0.iter();
+        keys.extend(parts.take(NOTE_PARTS_MAX).map(|part| {
             key = key.child(self.hasher.seed, part);
             key.to_word()
         }));

@@ -25,7 +25,7 @@ pub struct ExpiringLimits {
     pub approximate_ttl: Duration,
     /// Lifetime of speculative chunks after their last use; zero: none are stored.
     pub speculative_ttl: Duration,
-    /// Prompt bytes of a rank and kind, until [`Expiring::set_rank`] sets another limit.
+    /// Prompt bytes of a rank and kind, until [`ExpiringChunks::set_rank`] sets another limit.
     pub rank_bytes_max: usize,
     /// Chunks of all ranks.
     pub chunks_max: usize,
@@ -33,7 +33,7 @@ pub struct ExpiringLimits {
 
 /// The guessed chunks of a slice.
 #[derive(Debug)]
-pub struct Expiring {
+pub struct ExpiringChunks {
     limits: ExpiringLimits,
     /// First entry of each hash bucket. A power of two long, never grows.
     buckets: Vec<u32>,
@@ -49,7 +49,7 @@ pub struct Expiring {
     fresh: Vec<usize>,
 }
 
-/// Result of [`Expiring::remember`] for the slice.
+/// Result of [`ExpiringChunks::remember`] for the slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuessUpdate {
     /// False if no chunk was stored: the rank has lost its cache since, or this kind is turned off.
@@ -60,7 +60,7 @@ pub struct GuessUpdate {
     pub evicted: u32,
 }
 
-/// Result of [`Expiring::sweep`] for the slice.
+/// Result of [`ExpiringChunks::sweep`] for the slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepResult {
     /// Chunks removed.
@@ -92,7 +92,7 @@ struct ExpiringList {
     lost_at: Option<NanosSinceStart>,
 }
 
-impl Expiring {
+impl ExpiringChunks {
     /// Reserves address space for `chunks_max`.
     #[must_use]
     pub fn new(limits: ExpiringLimits) -> Self {

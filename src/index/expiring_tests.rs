@@ -26,7 +26,7 @@ fn at(seconds: u64) -> NanosSinceStart {
 struct Owner {
     reader: IndexReader,
     slice: SliceWriter,
-    expiring: Expiring,
+    expiring: ExpiringChunks,
     /// Sum of the operations.
     held: HashSet<(RankIndex, BlockKey)>,
 }
@@ -35,7 +35,7 @@ impl Owner {
     fn new(limits: ExpiringLimits) -> Self {
         let (reader, mut writers) = index(1, SEED, 1 << 24);
         let slice = writers.remove(0);
-        let expiring = Expiring::new(limits);
+        let expiring = ExpiringChunks::new(limits);
         Self { reader, slice, expiring, held: HashSet::new() }
     }
 

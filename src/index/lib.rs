@@ -27,7 +27,7 @@ mod walk;
 mod window;
 mod words;
 
-pub use expiring::{Expiring, ExpiringLimits, GuessUpdate, SweepResult};
+pub use expiring::{ExpiringChunks, ExpiringLimits, GuessUpdate, SweepResult};
 pub use key::{BlockKey, KeySeed, RootName, slice_of};
 pub use marks::{MARKS_MAX, PrefixMarks, prefix_bytes};
 pub use operation::{KvBatch, KvOp};

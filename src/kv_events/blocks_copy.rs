@@ -1,14 +1,14 @@
 //! [`RankBlocks`](super::RankBlocks) on their way into a snapshot and out of it.
 
 use super::super::naming::BlockText;
-use super::super::rank_copy::{KeptBlocks, RestoredBlocks};
+use super::super::rank_copy::{BlocksCopy, RestoredBlocks};
 use super::RankBlocks;
 
 impl<T: BlockText> RankBlocks<T> {
     /// A copy of everything but orphans, for another thread to read while the feed continues.
     #[must_use]
-    pub fn copy(&self) -> KeptBlocks {
-        KeptBlocks {
+    pub fn copy(&self) -> BlocksCopy {
+        BlocksCopy {
             kept: self.ledger.copy(),
             trees: self.trees,
             groups: self.groups.clone(),

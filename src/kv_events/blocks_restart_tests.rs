@@ -2,8 +2,8 @@
 
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, keys_of, remove, slice_of, store};
 use super::*;
-use crate::rank_copy::KeptBlocks;
-use crate::restore_builder::{Left, Restoring};
+use crate::rank_copy::BlocksCopy;
+use crate::restore_builder::{Left, RestoreBuilder};
 use forebay_kv_decode::Medium;
 use forebay_snapshot::{Link, Paths};
 use std::time::Duration;
@@ -28,8 +28,8 @@ fn restarted_with(
     lower_tiers: LowerTiers,
     entries_max: usize,
 ) -> (RankBlocks<Letters>, SliceOps, Left) {
-    let KeptBlocks { kept, trees, groups, .. } = before.copy();
-    let mut restoring = Restoring::new(paths, shard_count, lower_tiers, trees, entries_max);
+    let BlocksCopy { kept, trees, groups, .. } = before.copy();
+    let mut restoring = RestoreBuilder::new(paths, shard_count, lower_tiers, trees, entries_max);
     restoring.groups(groups);
     restoring.add_all(kept.entries().collect());
     let (restored, ops, left) = restoring.finish();
@@ -59,7 +59,7 @@ fn restored_blocks_are_placed_by_their_first_block() {
     let (blocks, index) = two_chains();
     for shard_count in [1, 2, 5, 64] {
         let mut paths = Paths::new(links(&index));
-        paths.place_anew(slice_of, SHARDS, shard_count);
+        paths.reassign_slices(slice_of, SHARDS, shard_count);
         let (mut after, mut ops, left) = restarted_with(&blocks, &paths, shard_count, NONE, 100);
         assert_eq!((left, after.len()), (Left::default(), 7));
         let mut again = Index::default();
@@ -99,7 +99,7 @@ fn what_is_not_among_the_links_is_left_out() {
     let gh = BlockKey::from_word(key_of("gh")).unwrap();
     assert_ne!(slice_of(ghijkl, SHARDS), slice_of(gh, SHARDS), "else it may pass for a first one");
     let mut paths = Paths::new(some);
-    paths.place_anew(slice_of, SHARDS, 2);
+    paths.reassign_slices(slice_of, SHARDS, 2);
     let (after, _, left) = restarted_with(&blocks, &paths, 2, NONE, 100);
     assert_eq!((left.orphans, after.len()), (4, 3));
 }
@@ -146,7 +146,7 @@ fn restoring_keeps_to_the_limit_and_tells_parents_first() {
     assert_eq!(known.len(), 10);
 
     let paths = Paths::new(links(&index));
-    let mut restoring = Restoring::new(&paths, SHARDS, NONE, 1, 100);
+    let mut restoring = RestoreBuilder::new(&paths, SHARDS, NONE, 1, 100);
     let entry = blocks.copy().kept.entries().next().unwrap();
     restoring.add(&entry);
     restoring.add(&entry);

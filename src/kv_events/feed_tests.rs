@@ -194,7 +194,7 @@ fn a_pool_is_kept_without_a_connected_feed() {
         let ttl = Duration::from_millis(300);
         let pool = PoolBlocks::new(spec("tcp://127.0.0.1:1").naming, 100, ttl, RankIndex(1_000));
         let pool: SharedPool = Rc::new(RefCell::new(pool));
-        let keep = keep_pool(Rc::clone(&pool), shard.clone(), counters);
+        let keep = run_pool(Rc::clone(&pool), shard.clone(), counters);
         let task = tokio::task::spawn_local(keep);
         let store = |hash: u64, token: u32| {
             let hashes = [hash];

@@ -24,7 +24,7 @@ impl<P: KvPort> Feed<P> {
 
 /// Runs a pool for as long as ranks share it. After the last rank has left, the task takes all
 /// blocks out of the index, in turns. Start it with the pool, which ends with it.
-pub async fn keep_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCounters>) {
+pub async fn run_pool<P: KvPort>(pool: SharedPool, port: P, counters: Rc<FeedCounters>) {
     let mut ticks = interval(EXPIRY_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

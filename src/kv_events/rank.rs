@@ -7,7 +7,7 @@ use super::event_target::EventTarget;
 use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
 use super::pool::PoolBlocks;
-use super::rank_copy::{KeptBlocks, RestoredBlocks};
+use super::rank_copy::{BlocksCopy, RestoredBlocks};
 use super::sequence::{BatchArrival, Mark, Sequence};
 use super::slice_ops::SliceOps;
 use super::text_fit::TextFit;
@@ -111,7 +111,7 @@ impl<T: BlockText> RankFeed<T> {
 
     /// A copy for a snapshot; `None` without blocks, and within a message.
     #[must_use]
-    pub fn state(&self) -> Option<RankState<KeptBlocks>> {
+    pub fn state(&self) -> Option<RankState<BlocksCopy>> {
         let last = self.sequence.last_mark()?;
         (!self.blocks.is_empty() && !self.is_within).then(|| RankState {
             blocks: self.blocks.copy(),

@@ -17,7 +17,7 @@ pub struct Groups {
 
 /// A copy of a rank's blocks, for a snapshot.
 #[derive(Clone, Debug)]
-pub struct KeptBlocks {
+pub struct BlocksCopy {
     pub kept: LedgerCopy,
     /// Trees in use, a bit each.
     pub trees: u8,

@@ -15,7 +15,7 @@ use tracing::info;
 
 /// State of a rank from a snapshot, for [`Feed::restore`].
 #[derive(Debug)]
-pub struct Restored {
+pub struct FeedRestore {
     /// Blocks and place in the stream.
     pub state: RankState<RestoredBlocks>,
     /// Operations that store the blocks in the index.
@@ -33,8 +33,8 @@ impl<P: KvPort> Feed<P> {
 
     /// Continues from a snapshot. The blocks are posted and count at once, because a wrong block
     /// only costs a miss. Await it before [`Feed::run`]; when dropped early, `run` posts the rest.
-    pub async fn restore(&mut self, restored: Restored) {
-        let Restored { state, ops, verified_by } = restored;
+    pub async fn restore(&mut self, restored: FeedRestore) {
+        let FeedRestore { state, ops, verified_by } = restored;
         let blocks = state.blocks.len();
         self.counters.restored(blocks);
         self.status.set_blocks(blocks);

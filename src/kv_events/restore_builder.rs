@@ -12,7 +12,7 @@ use forebay_snapshot::{Link, Paths, SnapshotEntry};
 
 /// Rebuilds a rank's blocks, entry by entry.
 #[derive(Debug)]
-pub struct Restoring<'a> {
+pub struct RestoreBuilder<'a> {
     paths: &'a Paths,
     blocks: RestoredBlocks,
     /// For each place of the paths, trees that contain the block and have no operation yet.
@@ -39,7 +39,7 @@ pub struct Left {
     pub odd: usize,
 }
 
-impl<'a> Restoring<'a> {
+impl<'a> RestoreBuilder<'a> {
     /// A builder without entries. `trees` are the trees of the snapshot; trees of tiers that do not
     /// count any more are left out.
     #[must_use]

@@ -41,7 +41,7 @@ fn take(feed: &mut RankFeed<Arc<forebay_text::Vocabulary>>, time: u8, number: u8
 }
 
 /// What a snapshot would have after batches 0 to 5 of the engine's life `time`.
-fn snapshot(time: u8) -> (RankState<KeptBlocks>, Vec<Link>) {
+fn snapshot(time: u8) -> (RankState<BlocksCopy>, Vec<Link>) {
     let mut feed = RankFeed::new(naming(), 100);
     let mut ops = SliceOps::new(1);
     let mut links = Vec::new();
@@ -64,7 +64,8 @@ fn snapshot(time: u8) -> (RankState<KeptBlocks>, Vec<Link>) {
 fn state(time: u8) -> (RankState<RestoredBlocks>, SliceOps) {
     let (before, links) = snapshot(time);
     let paths = Paths::new(links);
-    let mut restoring = Restoring::new(&paths, 1, LowerTiers::default(), before.blocks.trees, 100);
+    let mut restoring =
+        RestoreBuilder::new(&paths, 1, LowerTiers::default(), before.blocks.trees, 100);
     restoring.add_all(before.blocks.kept.entries().collect());
     let (blocks, ops, left) = restoring.finish();
     assert_eq!(left, Left::default());
@@ -182,7 +183,7 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         let mut feed = Feed::new(spec, shard.clone(), Rc::clone(&counters), notices);
         let (state, ops) = state(1);
-        let restored = Restored { state, ops, verified_by: Instant::now() + patience };
+        let restored = FeedRestore { state, ops, verified_by: Instant::now() + patience };
         let task = tokio::task::spawn_local(async move {
             feed.restore(restored).await;
             feed.run(stopped).await;

@@ -10,7 +10,7 @@ const FIRST_BYTES: [u8; 2] = [0x15, 0x16];
 
 /// Outcome of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shaken {
+pub struct HandshakeOutcome {
     /// The TLS session was resumed.
     pub is_resumed: bool,
 }
@@ -23,9 +23,9 @@ pub async fn shake_hands(
     reader: &mut LinkReader,
     writer: &mut LinkWriter,
     turnstile: &Turnstile,
-) -> Result<Shaken, HandshakeFault> {
+) -> Result<HandshakeOutcome, HandshakeFault> {
     let LinkReader { receiver, opening: Some(opening) } = reader else {
-        return Ok(Shaken { is_resumed: false });
+        return Ok(HandshakeOutcome { is_resumed: false });
     };
     let mut is_first = true;
     loop {
@@ -49,7 +49,7 @@ pub async fn shake_hands(
         }
         let session = &opening.session;
         if !session.borrow().is_handshaking() {
-            return Ok(Shaken { is_resumed: session.borrow().is_resumed() });
+            return Ok(HandshakeOutcome { is_resumed: session.borrow().is_resumed() });
         }
         let received =
             poll_fn(|cx| receiver.poll_in_place(cx, session.borrow_mut().incoming())).await;

@@ -12,7 +12,7 @@ mod tests;
 mod turnstile;
 mod writer;
 
-pub use handshake::{Shaken, shake_hands};
+pub use handshake::{HandshakeOutcome, shake_hands};
 pub use reader::LinkReader;
 pub use turnstile::Turnstile;
 pub use writer::LinkWriter;

@@ -157,7 +157,7 @@ fn an_end_without_a_word_is_an_accident() {
         let cut = chunk(&mut client).await.unwrap_err();
         assert_eq!(cut.kind(), ErrorKind::UnexpectedEof);
         let (mut server, mut client) = friends().await;
-        server.1.say_end();
+        server.1.send_close_notify();
         drop(server);
         assert!(chunk(&mut client).await.unwrap().is_empty());
     });

@@ -114,10 +114,10 @@ impl LinkWriter {
 
     /// Sends close_notify over TLS, so that the end is not taken for truncation. Does nothing in
     /// plain text.
-    pub fn say_end(&mut self) {
+    pub fn send_close_notify(&mut self) {
         let Self { sender, sealing } = self;
         if let Some(sealing) = sealing {
-            sealing.say_end(sender);
+            sealing.send_close_notify(sender);
         }
     }
 
@@ -126,7 +126,7 @@ impl LinkWriter {
     /// # Errors
     /// The shutdown failed.
     pub fn close(&mut self) -> io::Result<()> {
-        self.say_end();
+        self.send_close_notify();
         self.sender.close()
     }
 
@@ -248,7 +248,7 @@ impl Sealing {
         Ok(is_done)
     }
 
-    fn say_end(&mut self, sender: &mut Sender) {
+    fn send_close_notify(&mut self, sender: &mut Sender) {
         if self.is_under_way || !self.push(sender).unwrap_or(false) {
             return;
         }

@@ -148,7 +148,7 @@ impl LoadReporter {
 
     /// Has every rank of a plan reported within `silence_max`?
     #[must_use]
-    pub fn hears_all(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
+    pub fn has_recent_reports(&self, plan: &LoadPlan, silence_max: Duration) -> bool {
         let state = self.state.borrow();
         let now = self.clock.now();
         let is_recent = |rank: &PlannedRank| {

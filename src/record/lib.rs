@@ -28,7 +28,7 @@ pub use format::{
 };
 pub use ladder::{HitLadder, LadderMaker, LadderSurvey, RUNGS, STEPS};
 pub use message::{FRAMES_MAX, RecordedMessage};
-pub use publish::{PublishError, Published, Publisher, Speed};
-pub use rebuild::{Rebuilt, TokenText};
+pub use publish::{PublishError, PublishTotals, Publisher, Speed};
+pub use rebuild::{RebuiltIndex, TokenText};
 pub use recorder::{RecordError, RecordSource, Recorded, RequestSource, record};
-pub use request_note::{NotedEnd, NotedRank, NotedRequest, NotedUsage, RequestNote};
+pub use request_note::{RankEntry, RequestEnd, RequestNote, RequestStart, RequestUsage};

@@ -83,7 +83,7 @@ pub enum PublishError {
 
 /// Totals of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishTotals {
     /// Messages sent to at least 1 subscriber.
     pub sent: u64,
     /// Messages with a topic that had no subscriber.
@@ -94,7 +94,7 @@ pub struct Published {
 #[derive(Debug)]
 pub struct Publisher {
     outlets: Vec<Outlet>,
-    published: Published,
+    published: PublishTotals,
 }
 
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl Publisher {
             let accept = spawn_local(accept(source, Rc::clone(&subscribers)));
             outlets.push(Outlet { endpoint, subscribers, accept });
         }
-        Ok(Self { outlets, published: Published::default() })
+        Ok(Self { outlets, published: PublishTotals::default() })
     }
 
     /// Endpoints of the sources, for subscribers to connect to.
@@ -174,7 +174,7 @@ impl Publisher {
 
     /// Waits until subscribers have read all messages, for [`CLOSE_TIME_MAX`] at most, and closes
     /// all connections.
-    pub async fn close(self) -> Published {
+    pub async fn close(self) -> PublishTotals {
         let hang_up = async {
             for outlet in &self.outlets {
                 outlet.accept.abort();

@@ -85,7 +85,7 @@ const NO_RANK: RankIndex = RankIndex(u16::MAX - 1);
 
 /// An index built from recorded messages.
 #[derive(Debug)]
-pub struct Rebuilt {
+pub struct RebuiltIndex {
     seed: KeySeed,
     feeds: Vec<RankFeed<TokenText>>,
     counters: FeedCounters,
@@ -96,7 +96,7 @@ pub struct Rebuilt {
     writers: Vec<SliceWriter>,
 }
 
-impl Rebuilt {
+impl RebuiltIndex {
     /// An empty index for that many sources.
     #[must_use]
     pub fn new(

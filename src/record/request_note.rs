@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Notes refer to a rank by its position in the newest list. A prompt has parts of
-//! [`NOTED_PART_BYTES`] bytes, and the key of a part covers the part with all parts before. Only
-//! whole parts have keys, and at most [`NOTED_PARTS_MAX`] parts do.
+//! [`NOTE_PART_BYTES`] bytes, and the key of a part covers the part with all parts before. Only
+//! whole parts have keys, and at most [`NOTE_PARTS_MAX`] parts do.
 
-use forebay_base::limits::{NOTED_PARTS_MAX, RANKS_MAX};
+use forebay_base::limits::{NOTE_PARTS_MAX, RANKS_MAX};
 use forebay_snapshot::framing::{NumberReader, put_varint};
 
 const RANKS: u8 = 1;
@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 1_024;
 
 /// A rank that prompts can go to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NotedRank {
+pub struct RankEntry {
     /// Ranks that serve the same models have the same pool.
     pub pool: u32,
     /// Capacity of the rank's cache in tokens; 0 where the engine does not report it.
@@ -39,7 +39,7 @@ pub struct NotedRank {
 
 /// A request was sent to a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NotedRequest {
+pub struct RequestStart {
     /// Id of the request, also in the note of its end.
     pub id: u64,
     /// Pool of the request's model.
@@ -55,18 +55,18 @@ pub struct NotedRequest {
 
 /// A request's answer has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotedEnd {
-    /// Id of the request, as in [`NotedRequest::id`].
+pub struct RequestEnd {
+    /// Id of the request, as in [`RequestStart::id`].
     pub id: u64,
     /// The rank that answered after all attempts.
     pub rank: u32,
     /// Token counts, where the engine reported them.
-    pub told: Option<NotedUsage>,
+    pub told: Option<RequestUsage>,
 }
 
 /// Token counts that an engine has reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotedUsage {
+pub struct RequestUsage {
     pub prompt: u64,
     /// Prompt tokens from the cache.
     pub cached: u64,
@@ -78,11 +78,11 @@ pub struct NotedUsage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestNote {
     /// The fleet has these ranks from now on.
-    Ranks(Vec<NotedRank>),
+    Ranks(Vec<RankEntry>),
     /// A request was sent to a rank.
-    Sent(NotedRequest),
+    Sent(RequestStart),
     /// A request has ended, with success or not.
-    Ended(NotedEnd),
+    Ended(RequestEnd),
     /// So many notes are missing here.
     Lost(u64),
 }
@@ -106,17 +106,17 @@ impl RequestNote {
             }
             Self::Sent(sent) => {
                 out.push(SENT);
-                let NotedRequest { id, pool, rank, arrived_ns, prompt_bytes, keys } = sent;
+                let RequestStart { id, pool, rank, arrived_ns, prompt_bytes, keys } = sent;
                 let numbers = [*id, u64::from(*pool), u64::from(*rank), *arrived_ns, *prompt_bytes];
                 numbers.into_iter().for_each(|number| put_varint(number, out));
-                let keys = keys.get(..keys.len().min(NOTED_PARTS_MAX)).unwrap_or_default();
+                let keys = keys.get(..keys.len().min(NOTE_PARTS_MAX)).unwrap_or_default();
                 out.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
             }
-            Self::Ended(NotedEnd { id, rank, told }) => {
+            Self::Ended(RequestEnd { id, rank, told }) => {
                 out.push(ENDED);
                 put_varint(*id, out);
                 put_varint(u64::from(*rank), out);
-                if let Some(NotedUsage { prompt, cached, output }) = told {
+                if let Some(RequestUsage { prompt, cached, output }) = told {
                     [prompt, cached, output]
                         .into_iter()
                         .for_each(|tokens| put_varint(*tokens, out));
@@ -149,7 +149,7 @@ fn small(reader: &mut NumberReader<'_>) -> Option<u32> {
     u32::try_from(reader.varint()?).ok()
 }
 
-fn ranks(reader: &mut NumberReader<'_>) -> Option<Vec<NotedRank>> {
+fn ranks(reader: &mut NumberReader<'_>) -> Option<Vec<RankEntry>> {
     let count = usize::try_from(reader.varint()?).ok().filter(|count| *count <= RANKS_MAX)?;
     let mut ranks = Vec::new();
     for _ in 0..count {
@@ -158,36 +158,36 @@ fn ranks(reader: &mut NumberReader<'_>) -> Option<Vec<NotedRank>> {
         let length = usize::try_from(reader.varint()?).ok()?;
         let name = reader.bytes(length.min(NAME_BYTES_MAX + 1))?;
         let name = String::from_utf8_lossy(name).into_owned();
-        ranks.push(NotedRank { pool, kv_tokens, name });
+        ranks.push(RankEntry { pool, kv_tokens, name });
     }
     Some(ranks)
 }
 
-fn sent(reader: &mut NumberReader<'_>) -> Option<NotedRequest> {
+fn sent(reader: &mut NumberReader<'_>) -> Option<RequestStart> {
     let id = reader.varint()?;
     let pool = small(reader)?;
     let rank = small(reader)?;
     let arrived_ns = reader.varint()?;
     let prompt_bytes = reader.varint()?;
     let (keys, rest) = reader.0.as_chunks::<KEY_BYTES>();
-    if keys.len() > NOTED_PARTS_MAX || !rest.is_empty() {
+    if keys.len() > NOTE_PARTS_MAX || !rest.is_empty() {
         return None;
     }
     let keys = keys.iter().map(|key| u64::from_le_bytes(*key)).collect();
     reader.0 = &[];
-    Some(NotedRequest { id, pool, rank, arrived_ns, prompt_bytes, keys })
+    Some(RequestStart { id, pool, rank, arrived_ns, prompt_bytes, keys })
 }
 
-fn ended(reader: &mut NumberReader<'_>) -> Option<NotedEnd> {
+fn ended(reader: &mut NumberReader<'_>) -> Option<RequestEnd> {
     let id = reader.varint()?;
     let rank = small(reader)?;
     if reader.0.is_empty() {
-        return Some(NotedEnd { id, rank, told: None });
+        return Some(RequestEnd { id, rank, told: None });
     }
     let prompt = reader.varint()?;
     let cached = reader.varint()?;
     let output = reader.varint()?;
-    Some(NotedEnd { id, rank, told: Some(NotedUsage { prompt, cached, output }) })
+    Some(RequestEnd { id, rank, told: Some(RequestUsage { prompt, cached, output }) })
 }
 
 #[cfg(test)]
@@ -196,11 +196,11 @@ mod tests {
 
     #[test]
     fn notes_are_read_as_they_were_written_and_nothing_else_is() {
-        let rank = NotedRank { pool: 1, kv_tokens: 9_000, name: "a:1 0".to_owned() };
+        let rank = RankEntry { pool: 1, kv_tokens: 9_000, name: "a:1 0".to_owned() };
         let keys = vec![7, u64::MAX];
         let notes = [
             RequestNote::Ranks(vec![rank.clone(), rank]),
-            RequestNote::Sent(NotedRequest {
+            RequestNote::Sent(RequestStart {
                 id: u64::MAX,
                 pool: 1,
                 rank: 3,
@@ -208,12 +208,12 @@ mod tests {
                 prompt_bytes: 600,
                 keys,
             }),
-            RequestNote::Ended(NotedEnd {
+            RequestNote::Ended(RequestEnd {
                 id: 4,
                 rank: 3,
-                told: Some(NotedUsage { prompt: 150, cached: 128, output: 9 }),
+                told: Some(RequestUsage { prompt: 150, cached: 128, output: 9 }),
             }),
-            RequestNote::Ended(NotedEnd { id: 4, rank: 3, told: None }),
+            RequestNote::Ended(RequestEnd { id: 4, rank: 3, told: None }),
             RequestNote::Lost(2),
         ];
         for note in notes {

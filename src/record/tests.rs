@@ -383,8 +383,8 @@ fn stream() -> Vec<Owned> {
     ]
 }
 
-fn rebuilt(messages: &[Owned]) -> Rebuilt {
-    let mut rebuilt = Rebuilt::new(KeySeed(3), &TokenText::Ids, 2, 1 << 24);
+fn rebuilt(messages: &[Owned]) -> RebuiltIndex {
+    let mut rebuilt = RebuiltIndex::new(KeySeed(3), &TokenText::Ids, 2, 1 << 24);
     for message in messages {
         let frames: Vec<&[u8]> = message.frames.iter().map(Vec::as_slice).collect();
         rebuilt.take(&RecordedMessage::new(message.at_ns, message.source, &frames).unwrap());
@@ -392,7 +392,7 @@ fn rebuilt(messages: &[Owned]) -> Rebuilt {
     rebuilt
 }
 
-fn blocks(rebuilt: &Rebuilt) -> [u32; 2] {
+fn blocks(rebuilt: &RebuiltIndex) -> [u32; 2] {
     let prompt: Vec<u8> =
         [5_u32, 6, 7].iter().flat_map(|token| token.to_le_bytes().repeat(4)).collect();
     let mut overlaps = Overlaps::new(2);
@@ -408,7 +408,7 @@ fn a_stream_becomes_an_index_and_a_lost_connection_empties_its_rank() {
     assert_eq!(index.ranks().collect::<Vec<_>>(), [(3, 4), (1, 4)]);
     messages.push(Owned::new(50, 0, &[]));
     assert_eq!(blocks(&rebuilt(&messages)), [0, 1]);
-    assert!(Rebuilt::new(KeySeed(3), &TokenText::Ids, 0, 0).ranks().next().is_none());
+    assert!(RebuiltIndex::new(KeySeed(3), &TokenText::Ids, 0, 0).ranks().next().is_none());
 }
 
 fn block_on_local<T>(test: impl Future<Output = T>) -> T {
@@ -465,7 +465,7 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
         assert_eq!(recording.await.unwrap().messages, [3, 2]);
         published
     });
-    assert_eq!(published, Published { sent: 5, unheard: 1 });
+    assert_eq!(published, PublishTotals { sent: 5, unheard: 1 });
     let of = |source: u16, all: &[Owned]| -> Vec<Vec<Vec<u8>>> {
         let of_source = all.iter().filter(|message| message.source == source);
         of_source

@@ -7,7 +7,7 @@ use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, QueueCell, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueCell, WindowOrigin, WorkerState};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,11 +186,11 @@ impl LocalView {
                 (None, _) => false,
             };
             if is_shorter {
-                windows.close(pool, OpenedBy::Elsewhere, now);
+                windows.close(pool, WindowOrigin::Elsewhere, now);
                 self.windows.remove(&pool);
             }
             if let Some(until) = until {
-                windows.open(pool, OpenedBy::Elsewhere, now, until);
+                windows.open(pool, WindowOrigin::Elsewhere, now, until);
                 let latest = self.windows.entry(pool).or_insert(until);
                 *latest = until.max(*latest);
             }

@@ -1,26 +1,26 @@
 //! The rank that stores each response (`/v1/responses`). Each shard has a copy: a lookup stays on
-//! the thread. Holds at most [`KEPT_RESPONSES_MAX`] entries in two halves of fixed size. When the
+//! the thread. Holds at most [`STORED_RESPONSES_MAX`] entries in two halves of fixed size. When the
 //! younger half is full, the older half is dropped. No entry is moved, so no request pays for a
 //! table that grows.
 
 use ahash::AHashMap;
-use forebay_base::limits::KEPT_RESPONSES_MAX;
-use forebay_fleet::mailbox::{KeptPlace, KeptResponse, ResponseId};
+use forebay_base::limits::STORED_RESPONSES_MAX;
+use forebay_fleet::mailbox::{ResponseId, ResponsePlace, StoredResponse};
 
 /// Responses of each half.
-const HALF: usize = KEPT_RESPONSES_MAX / 2;
+const HALF: usize = STORED_RESPONSES_MAX / 2;
 
 #[derive(Debug, Default)]
-pub struct KeptResponses {
-    younger: AHashMap<ResponseId, KeptPlace>,
-    older: AHashMap<ResponseId, KeptPlace>,
+pub struct StoredResponses {
+    younger: AHashMap<ResponseId, ResponsePlace>,
+    older: AHashMap<ResponseId, ResponsePlace>,
 }
 
-impl KeptResponses {
+impl StoredResponses {
     /// Records the place of a response. A recorded id keeps its place: an engine that repeats an
     /// id from a client's input must not move another tenant's response.
-    pub fn note(&mut self, response: KeptResponse) {
-        let KeptResponse { id, place } = response;
+    pub fn note(&mut self, response: StoredResponse) {
+        let StoredResponse { id, place } = response;
         if self.place(&id).is_some() {
             return;
         }
@@ -39,7 +39,7 @@ impl KeptResponses {
     }
 
     #[must_use]
-    pub fn place(&self, id: &ResponseId) -> Option<KeptPlace> {
+    pub fn place(&self, id: &ResponseId) -> Option<ResponsePlace> {
         self.younger.get(id).or_else(|| self.older.get(id)).copied()
     }
 }
@@ -49,16 +49,16 @@ mod tests {
     use super::*;
     use forebay_base::{ModelIndex, RankIndex, TenantIndex};
 
-    fn response(number: usize, tenant: u16) -> KeptResponse {
+    fn response(number: usize, tenant: u16) -> StoredResponse {
         let id = ResponseId::of(format!("resp_{number}").as_bytes()).unwrap();
         let place =
-            KeptPlace { rank: RankIndex(1), model: ModelIndex(0), tenant: TenantIndex(tenant) };
-        KeptResponse { id, place }
+            ResponsePlace { rank: RankIndex(1), model: ModelIndex(0), tenant: TenantIndex(tenant) };
+        StoredResponse { id, place }
     }
 
     #[test]
     fn the_older_half_goes_and_the_memory_stays() {
-        let mut kept = KeptResponses::default();
+        let mut kept = StoredResponses::default();
         for number in 0..=2 * HALF {
             kept.note(response(number, 0));
         }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn an_id_stays_with_its_first_tenant() {
-        let mut kept = KeptResponses::default();
+        let mut kept = StoredResponses::default();
         kept.note(response(1, 1));
         kept.note(response(1, 2));
         assert_eq!(kept.place(&response(1, 0).id).unwrap().tenant, TenantIndex(1));

@@ -6,9 +6,9 @@ use super::sources::{PrefillSource, Sources};
 use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
+    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomDemand, RoomLimits, ShardBoard,
 };
 
 /// Weight of cached tokens that a change of target computes again. More than 1, because requests
@@ -156,7 +156,7 @@ impl Binder<'_> {
             let requester = Requester { is_forced, ..request.requester };
             let bytes_per_token = request.prompt.bytes_per_token();
             let prefixes = PromptPrefixes { marks: request.marks, bytes_per_token };
-            let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+            let wanted = LeaseRequest { rank, requester, cost, limits, prefixes };
             if let Some(lease) = Lease::try_take(self.board, wanted, self.now) {
                 debug_assert_eq!(lease.rank(), rank, "a lease of another rank");
                 return Some(lease);
@@ -378,7 +378,7 @@ impl RoomLook<'_> {
         let now = self.now;
         // The demand costs a division for each rank, and few ranks have such a limit.
         let has_limit = limits.kv_tokens_max > 0;
-        let wanted = if has_limit { cost().room_wanted() } else { RoomWanted::default() };
+        let wanted = if has_limit { cost().room_wanted() } else { RoomDemand::default() };
         if !load.has_refused() {
             return load.has_room(limits, wanted);
         }

@@ -21,7 +21,7 @@ pub struct Candidates {
 
 /// Requirements of a request for a rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Seeking<'a> {
+pub struct RankSearch<'a> {
     /// The caller and the model of the request: a rank may be paused for these alone.
     pub requester: Requester,
     /// The leg to serve. For a decode leg, ranks that serve whole requests only are candidates too:
@@ -46,7 +46,7 @@ pub enum NoCandidate {
 #[derive(Clone, Copy)]
 struct Fit<'a> {
     fleet: &'a FleetSnapshot,
-    seeking: &'a Seeking<'a>,
+    seeking: &'a RankSearch<'a>,
     pin: Option<Pin>,
 }
 
@@ -94,11 +94,11 @@ impl Candidates {
         fleet: &FleetSnapshot,
         model: &Model,
         board: &LoadBoard,
-        seeking: Seeking<'_>,
+        seeking: RankSearch<'_>,
         now: NanosSinceStart,
     ) -> Result<(), NoCandidate> {
         let Self { ranks, sources, are_forced, .. } = self;
-        let Seeking { requester, tried, .. } = seeking;
+        let RankSearch { requester, tried, .. } = seeking;
         let usable = Usable { fleet, board, requester, tried, now };
         ranks.clear();
         sources.clear();

@@ -6,7 +6,7 @@ use forebay_index::Overlaps;
 
 /// The reason of a choice. The name is the label of `forebay_decisions_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum ChoiceReason {
     /// No other rank serves the model.
     OnlyCandidate,
     /// The rank has the largest overlap, under a policy that compares overlaps.
@@ -23,7 +23,7 @@ pub enum Because {
     SessionMoved,
 }
 
-impl Because {
+impl ChoiceReason {
     /// All reasons, in order of their index.
     pub const ALL: [Self; 7] = [
         Self::OnlyCandidate,
@@ -86,23 +86,23 @@ mod tests {
 
     #[test]
     fn reasons_stand_at_their_index() {
-        for (index, because) in Because::ALL.into_iter().enumerate() {
+        for (index, because) in ChoiceReason::ALL.into_iter().enumerate() {
             assert_eq!(because as usize, index);
         }
     }
 
     #[test]
     fn each_choice_has_its_reason() {
-        let of = |picked, most| Because::of(Policy::Kv, picked, most, false, Some(false));
-        assert_eq!(of(5, 5), Because::Sticky);
-        assert_eq!(of(0, 5), Because::HolderTooBusy);
-        assert_eq!(of(0, 0), Because::Cheapest);
-        assert_eq!(Because::of(Policy::Kv, 5, 5, true, None), Because::OnlyCandidate);
-        assert_eq!(Because::of(Policy::Random, 0, 5, false, Some(true)), Because::Load);
-        let session = |is_anchor| Because::of(Policy::Session, 0, 0, false, is_anchor);
-        assert_eq!(session(Some(true)), Because::SessionKept);
-        assert_eq!(session(Some(false)), Because::SessionMoved);
-        assert_eq!(session(None), Because::Load, "without a session");
+        let of = |picked, most| ChoiceReason::of(Policy::Kv, picked, most, false, Some(false));
+        assert_eq!(of(5, 5), ChoiceReason::Sticky);
+        assert_eq!(of(0, 5), ChoiceReason::HolderTooBusy);
+        assert_eq!(of(0, 0), ChoiceReason::Cheapest);
+        assert_eq!(ChoiceReason::of(Policy::Kv, 5, 5, true, None), ChoiceReason::OnlyCandidate);
+        assert_eq!(ChoiceReason::of(Policy::Random, 0, 5, false, Some(true)), ChoiceReason::Load);
+        let session = |is_anchor| ChoiceReason::of(Policy::Session, 0, 0, false, is_anchor);
+        assert_eq!(session(Some(true)), ChoiceReason::SessionKept);
+        assert_eq!(session(Some(false)), ChoiceReason::SessionMoved);
+        assert_eq!(session(None), ChoiceReason::Load, "without a session");
     }
 
     #[test]

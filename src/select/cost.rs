@@ -96,7 +96,7 @@ pub struct RankWork {
 
 /// State of a rank at a moment.
 #[derive(Clone, Copy, Debug)]
-pub struct RankNow<'a> {
+pub struct RankSnapshot<'a> {
     /// Requests in flight on the rank.
     pub load: &'a RankLoad,
     /// Recent speed and cache use of the rank.
@@ -111,11 +111,11 @@ pub struct RankNow<'a> {
 #[must_use]
 #[inline]
 pub fn predicted_work(
-    seen: RankNow<'_>,
+    seen: RankSnapshot<'_>,
     work: &RankWork,
     weight_of: impl FnOnce(&LoadReport) -> ReportWeight,
 ) -> CostParts {
-    let RankNow { load, past, report, now } = seen;
+    let RankSnapshot { load, past, report, now } = seen;
     let prices = work.prices;
     let elsewhere = load.prefill_elsewhere();
     let first = CostParts {
@@ -177,7 +177,7 @@ fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
 mod tests {
     use super::*;
     use forebay_base::RankIndex;
-    use forebay_fleet::worker::{LoadReading, OwnLoad, RoomLimits, RoomWanted};
+    use forebay_fleet::worker::{LoadReading, OwnLoad, RoomDemand, RoomLimits};
     use proptest::prelude::*;
 
     fn work(uncached_tokens: u64) -> RankWork {
@@ -194,7 +194,9 @@ mod tests {
     fn parts(load: &RankLoad, work: &RankWork, report: Option<&LoadReport>) -> CostParts {
         let past = RankPast::default();
         let now = NanosSinceStart(0);
-        predicted_work(RankNow { load, past: &past, report, now }, work, |_| ReportWeight::FULL)
+        predicted_work(RankSnapshot { load, past: &past, report, now }, work, |_| {
+            ReportWeight::FULL
+        })
     }
 
     #[test]
@@ -206,7 +208,7 @@ mod tests {
         past.prefill_ended(1_000, 1_000, NanosSinceStart(1_000_000_000));
         let queued = |ms: u64| {
             let now = NanosSinceStart(ms * 1_000_000);
-            let seen = RankNow { load: &load, past: &past, report: None, now };
+            let seen = RankSnapshot { load: &load, past: &past, report: None, now };
             predicted_work(seen, &work(70), |_| ReportWeight::FULL).queued_tokens
         };
         assert_eq!([1_000, 1_500, 2_000].map(queued), [1_000, 615, 400]);
@@ -223,10 +225,10 @@ mod tests {
         let load = RankLoad::default();
         load.add_prefill(500);
         load.correct(0, 6_400);
-        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
+        assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
         let prices = Prices::of_token(3).with_speeds(pasts.iter());
         let cost = pasts.each_ref().map(|past| {
-            let seen = RankNow { load: &load, past, report: None, now: second };
+            let seen = RankSnapshot { load: &load, past, report: None, now: second };
             let parts =
                 predicted_work(seen, &RankWork { prices, ..work(84) }, |_| ReportWeight::FULL);
             assert_eq!((parts.held_tokens, parts.delay_tokens), (100, 168));
@@ -325,7 +327,7 @@ mod tests {
         let load = RankLoad::default();
         load.add_prefill(500);
         load.correct(0, 6_400);
-        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
+        assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
         let report = report(LoadReading { running: 1, ..LoadReading::default() });
         let parts = parts(&load, &work(70), Some(&report));
         let expected = CostParts {
@@ -367,7 +369,7 @@ mod tests {
             let parts = |most| {
                 let whole = work(uncached);
                 let work = RankWork { kv_capacity_tokens: capacity, prices, most, ..whole };
-                let seen = RankNow { load: &load, past: &pasts[0], report: Some(&report), now };
+                let seen = RankSnapshot { load: &load, past: &pasts[0], report: Some(&report), now };
                 predicted_work(seen, &work, |_| ReportWeight::FULL)
             };
             let whole = parts(RankCost::MAX);

@@ -25,14 +25,14 @@ mod reported;
 mod usable;
 
 pub use bind::Binder;
-pub use candidate::{Candidates, NoCandidate, Seeking};
-pub use choice_reason::{Because, most_held};
-pub use cost::{CostParts, RankCost, RankNow, RankWork, predicted_work};
+pub use candidate::{Candidates, NoCandidate, RankSearch};
+pub use choice_reason::{ChoiceReason, most_held};
+pub use cost::{CostParts, RankCost, RankSnapshot, RankWork, predicted_work};
 pub use match_request::MatchRequest;
-pub use matched::Matched;
+pub use matched::PromptOverlaps;
 pub use model::{NoModel, cache_namespace, model};
 pub use naming::served_as;
-pub use part_keys::noted_keys;
+pub use part_keys::prompt_part_keys;
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };
@@ -40,8 +40,8 @@ pub use prices::Prices;
 pub use prompt::Prompt;
 pub use prompt_size::PromptSize;
 pub use reach::reaches;
-pub use reported::ToldPaths;
-pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeBecause, route};
+pub use reported::ReportedPaths;
+pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeReason, route};
 pub use session::is_anchor;
 pub use tiers::{TierOverlaps, weigh_tiers};
 

@@ -4,7 +4,9 @@
 
 use super::prompt::View;
 use super::reported::RoutedPath;
-use super::{MatchRequest, Prompt, TierOverlaps, ToldPaths, cache_namespace, reaches, weigh_tiers};
+use super::{
+    MatchRequest, Prompt, ReportedPaths, TierOverlaps, cache_namespace, reaches, weigh_tiers,
+};
 use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
@@ -16,7 +18,7 @@ use std::time::Duration;
 /// Overlaps of the current prompt by rank: working memory for the choice. [`Prompt`] stores the
 /// same in compact form.
 #[derive(Debug)]
-pub struct Matched {
+pub struct PromptOverlaps {
     /// See [`Prompt::prompt_bytes`].
     prompt_bytes: u64,
     /// See [`Prompt::is_rendered`].
@@ -24,7 +26,7 @@ pub struct Matched {
     /// Overlaps for selection: events and guesses.
     overlaps: Overlaps,
     /// Guessed part of the overlaps of ranks with events: no event has confirmed it yet.
-    on_the_way: Overlaps,
+    pending: Overlaps,
     /// Overlaps by events alone.
     exact: Overlaps,
     /// Working memory.
@@ -40,7 +42,7 @@ const TTL_PARTS: u32 = 4;
 const READ_BY_ALL: [Endpoint; 3] =
     [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages];
 
-impl Matched {
+impl PromptOverlaps {
     #[must_use]
     pub fn new(rank_count: usize) -> Self {
         let overlaps = || Overlaps::new(rank_count);
@@ -48,7 +50,7 @@ impl Matched {
             prompt_bytes: 0,
             is_rendered: false,
             overlaps: overlaps(),
-            on_the_way: overlaps(),
+            pending: overlaps(),
             exact: overlaps(),
             guessed: overlaps(),
             walk_number: 0,
@@ -57,7 +59,7 @@ impl Matched {
 
     fn clear(&mut self) {
         self.overlaps.clear();
-        self.on_the_way.clear();
+        self.pending.clear();
         self.exact.clear();
     }
 
@@ -74,7 +76,7 @@ impl Matched {
         for (view, rank, overlap) in prompt.found() {
             match view {
                 View::Selection => self.overlaps.record(rank, overlap),
-                View::OnTheWay => self.on_the_way.record(rank, overlap),
+                View::OnTheWay => self.pending.record(rank, overlap),
                 View::Exact => self.exact.record(rank, overlap),
                 View::Same => {
                     self.overlaps.record(rank, overlap);
@@ -104,8 +106,8 @@ impl Matched {
 
     /// Guessed part of the overlaps of ranks with events: no event has confirmed it yet.
     #[must_use]
-    pub fn on_the_way(&self) -> &Overlaps {
-        &self.on_the_way
+    pub fn pending(&self) -> &Overlaps {
+        &self.pending
     }
 
     /// Overlaps of a rank with these tiers by events alone, without guesses.
@@ -118,7 +120,7 @@ impl Matched {
     #[must_use]
     pub fn exact(&self, fleet: &FleetSnapshot, rank: RankIndex) -> Option<TierOverlaps> {
         let is_exact = self.kind(fleet, rank) == GuessKind::Speculative
-            && self.on_the_way.get(rank) == Overlap::default();
+            && self.pending.get(rank) == Overlap::default();
         let tiers = fleet.ranks.get(rank.index())?.tiers;
         is_exact.then(|| self.told(rank, tiers))
     }
@@ -191,13 +193,13 @@ impl Matched {
             is_same = false;
             let is_reached = |rank| reaches(ask.fleet, rank, endpoint);
             self.overlaps.retain(is_reached);
-            self.on_the_way.retain(is_reached);
+            self.pending.retain(is_reached);
         }
         if is_same {
             prompt.store(View::Same, &self.exact);
         } else {
             prompt.store(View::Selection, &self.overlaps);
-            prompt.store(View::OnTheWay, &self.on_the_way);
+            prompt.store(View::OnTheWay, &self.pending);
             prompt.store(View::Exact, &self.exact);
         }
         prompt.recalled_by = self.walk_number;
@@ -211,7 +213,7 @@ impl Matched {
         ask: &MatchRequest<'_>,
         prompt: &Prompt,
         rank: RankIndex,
-        reported: &mut ToldPaths,
+        reported: &mut ReportedPaths,
         now: impl FnOnce() -> NanosSinceStart,
     ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
         let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
@@ -267,7 +269,7 @@ impl Matched {
         &self,
         chunks: &[BlockKey],
         rank: RankIndex,
-        reported: &mut ToldPaths,
+        reported: &mut ReportedPaths,
         now: NanosSinceStart,
         ttl: Duration,
     ) -> bool {
@@ -319,7 +321,7 @@ impl Matched {
             if more > cut_bytes(ask.fleet, rank, bytes_per_token) {
                 self.overlaps.record(rank, found);
                 debug_assert!(more <= self.overlaps.get(rank).bytes, "a part above the whole");
-                self.on_the_way.record(rank, Overlap { blocks: 0, bytes: more });
+                self.pending.record(rank, Overlap { blocks: 0, bytes: more });
             }
         }
     }

@@ -7,7 +7,7 @@ use forebay_index::GuessKind;
 /// The keys of the prompt's parts, from the beginning on; none once its text was dropped. Each
 /// combination of model, salt and adapter has keys of its own.
 #[must_use]
-pub fn noted_keys(ask: &MatchRequest<'_>, prompt: &Prompt) -> Vec<u64> {
+pub fn prompt_part_keys(ask: &MatchRequest<'_>, prompt: &Prompt) -> Vec<u64> {
     let mut keys = Vec::new();
     ask.index.part_keys(root(ask, GuessKind::Approximate), prompt.text(), &mut keys);
     keys

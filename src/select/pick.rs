@@ -1,6 +1,6 @@
 //! The policies, and the expected cost of a request on a rank.
 
-use super::{CostParts, Prices, PromptSize, RankCost, RankNow, RankWork, predicted_work};
+use super::{CostParts, Prices, PromptSize, RankCost, RankSnapshot, RankWork, predicted_work};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{
@@ -185,7 +185,7 @@ impl PickRequest<'_> {
         };
         let load = self.board.rank(rank)?;
         let past = self.board.past(rank)?;
-        let seen = RankNow { load, past, report: self.reports.newest(rank), now: self.now };
+        let seen = RankSnapshot { load, past, report: self.reports.newest(rank), now: self.now };
         Some(predicted_work(seen, &work, |report| self.reports.weight_of(report, self.now)))
     }
 
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use forebay_base::ShardIndex;
     use forebay_fleet::worker::test_support::REQUESTER;
-    use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomLimits, RoomWanted};
+    use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomDemand, RoomLimits};
     use forebay_index::{BlockKey, KeySeed, RootName};
     use forebay_index::{IndexReader, SliceWriter, index, slice_of};
     use forebay_index::{KvOp, Overlap};
@@ -360,7 +360,7 @@ mod tests {
                 board
                     .rank(RankIndex(rank))
                     .unwrap()
-                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .try_acquire(RoomLimits::default(), RoomDemand::default())
                     .is_some()
             );
         }
@@ -405,7 +405,7 @@ mod tests {
                 board
                     .rank(rank)
                     .unwrap()
-                    .try_acquire(RoomLimits::default(), RoomWanted::default())
+                    .try_acquire(RoomLimits::default(), RoomDemand::default())
                     .is_some()
             );
         }

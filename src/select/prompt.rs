@@ -27,7 +27,7 @@ pub struct Prompt {
     found: Vec<FoundOverlap>,
     /// Chunk keys of the prompt, for guesses.
     pub(super) chunks: PromptChunks,
-    /// Number of the walk in [`super::Matched`] that still has the overlaps; 0: none.
+    /// Number of the walk in [`super::PromptOverlaps`] that still has the overlaps; 0: none.
     pub(super) recalled_by: u64,
 }
 
@@ -62,7 +62,7 @@ struct FoundOverlap {
     overlap: Overlap,
 }
 
-/// The tables of a match, see [`super::Matched`].
+/// The tables of a match, see [`super::PromptOverlaps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     Selection,

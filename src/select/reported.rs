@@ -2,14 +2,14 @@
 //! prompt whose chunks the rank already holds is reported again only before its guesses expire.
 //! Each shard has its own table. A path that has lost its entry here is reported again.
 
-use forebay_base::limits::TOLD_MAX;
+use forebay_base::limits::REPORTED_PATHS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_index::BlockKey;
 use std::time::Duration;
 
 /// The last reported paths. Each key has a single possible place.
 #[derive(Debug)]
-pub struct ToldPaths(Box<[(u64, NanosSinceStart)]>);
+pub struct ReportedPaths(Box<[(u64, NanosSinceStart)]>);
 
 /// A path by the key of its end, and the rank that it went to.
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +18,13 @@ pub(super) struct RoutedPath {
     pub(super) rank: RankIndex,
 }
 
-impl Default for ToldPaths {
+impl Default for ReportedPaths {
     fn default() -> Self {
-        Self(vec![(0, NanosSinceStart(0)); TOLD_MAX].into())
+        Self(vec![(0, NanosSinceStart(0)); REPORTED_PATHS_MAX].into())
     }
 }
 
-impl ToldPaths {
+impl ReportedPaths {
     /// Records a report of the path if none was made within the period; false: a report was made.
     #[must_use]
     pub(super) fn mark_due(
@@ -36,7 +36,7 @@ impl ToldPaths {
         // A single place for each key, so no search: a path that lost its place is reported again,
         // which costs a message.
         let key = path.end.to_word() ^ u64::from(path.rank.0) << 48;
-        let place = usize::try_from(key >> 16).unwrap_or(0) % TOLD_MAX;
+        let place = usize::try_from(key >> 16).unwrap_or(0) % REPORTED_PATHS_MAX;
         let Some((reported, at)) = self.0.get_mut(place) else { return true };
         let is_due = *reported != key || at.plus(period) <= now;
         if is_due {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_path_is_due_after_the_period_and_for_each_rank() {
-        let mut reported = ToldPaths::default();
+        let mut reported = ReportedPaths::default();
         let period = Duration::from_nanos(10);
         let end = BlockKey::from_word(7 << 20).expect("not 0");
         let mut mark_due = |rank, now| {

@@ -57,14 +57,14 @@ pub struct RouteRequest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// By a single rank.
-    Whole(WholeBecause),
+    Whole(WholeReason),
     /// By a pair, or by a rank that only serves whole requests, whichever has room.
     Pair,
 }
 
 /// Why a single rank serves the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WholeBecause {
+pub enum WholeReason {
     /// All ranks of the model only serve whole requests.
     NoRoles,
     /// Few prompt tokens are uncached.
@@ -86,7 +86,7 @@ pub enum NoPair {
     CannotSplit,
 }
 
-impl WholeBecause {
+impl WholeReason {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -154,11 +154,11 @@ fn decide(
     let fleet = asked.fleet;
     let model = asked.model;
     if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
-        return Ok(Route::Whole(WholeBecause::NoRoles));
+        return Ok(Route::Whole(WholeReason::NoRoles));
     }
     let whole = Whole::of(asked);
     if whole.uncached_least.is_some_and(|least| least < asked.rules.uncached_tokens_min) {
-        return Ok(Route::Whole(WholeBecause::FewUncached));
+        return Ok(Route::Whole(WholeReason::FewUncached));
     }
     let Err(why) = pair(asked, candidates, can_split) else { return Ok(Route::Pair) };
     // The fallback covers missing prefill ranks. A request that cannot be split stays whole anyway.
@@ -166,7 +166,7 @@ fn decide(
     match whole.uncached_least {
         None => Err(why),
         Some(_) if !by_fallback || asked.rules.falls_back => {
-            Ok(Route::Whole(WholeBecause::NoPair(why)))
+            Ok(Route::Whole(WholeReason::NoPair(why)))
         }
         // Without the fallback, only ranks that serve whole requests replace the pair.
         Some(_) if whole.has_own_ranks => Ok(Route::Pair),

@@ -149,7 +149,7 @@ impl Scene {
         let mut random = self.random.fork();
         let mut candidates = Candidates::default();
         let seeking =
-            Seeking { requester: REQUESTER, leg, near, pin: self.pin, tried: &self.tried };
+            RankSearch { requester: REQUESTER, leg, near, pin: self.pin, tried: &self.tried };
         let _ = candidates.collect(&self.fleet, self.model(), &self.board, seeking, NOW);
         let lease = Binder {
             fleet: &self.fleet,

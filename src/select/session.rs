@@ -164,7 +164,7 @@ mod tests {
         let fleet = fleet([0, 1, 2, 3]);
         let board = LoadBoard::new();
         for rank in &ALL[..3] {
-            let room = forebay_fleet::worker::RoomWanted::default();
+            let room = forebay_fleet::worker::RoomDemand::default();
             assert!(board.rank(*rank).unwrap().try_acquire(fleet.room(*rank), room).is_some());
         }
         assert_eq!(picked(Policy::Session, &fleet, &board, None, 1), RankIndex(3));

@@ -6,7 +6,7 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
-    Dialect, EngineShows, FleetSnapshot, KvTransfer, Model, ModelKind, PlacesLimit, Rank, Role,
+    Dialect, EngineLimits, FleetSnapshot, KvTransfer, Model, ModelKind, PlacesLimit, Rank, Role,
     RoomLimits, SessionSeat, TierRanks, Worker, WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
@@ -44,7 +44,7 @@ fn declared(rank: RankIndex, plan: &SimPlan) -> u32 {
 
 /// As `src/control/fleet/snapshot.rs` has it.
 fn places(rank: RankIndex, plan: &SimPlan, config: &Config) -> PlacesLimit {
-    let engine = EngineShows { running_max: declared(rank, plan), reports_load: true };
+    let engine = EngineLimits { running_max: declared(rank, plan), reports_load: true };
     PlacesLimit::of(&config.flow, None, role(plan, rank), engine)
 }
 

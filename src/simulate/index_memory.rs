@@ -7,8 +7,10 @@ use crate::trace::{NO_BLOCK, Trace, TraceRequest};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_config::Config;
-use forebay_index::{BlockKey, Expiring, ExpiringLimits, IndexReader, KvOp, SliceWriter, index};
-use forebay_select::ToldPaths;
+use forebay_index::{
+    BlockKey, ExpiringChunks, ExpiringLimits, IndexReader, KvOp, SliceWriter, index,
+};
+use forebay_select::ReportedPaths;
 
 /// Bytes of text that stand for a token. Real text has about 4; with 2 the walk costs half, and a
 /// guess is exact to a block of 512 tokens.
@@ -24,8 +26,8 @@ const CHUNKS_MAX: usize = 1 << 18;
 pub(crate) struct IndexMemory {
     pub(crate) reader: IndexReader,
     pub(crate) writer: SliceWriter,
-    pub(crate) expiring: Expiring,
-    pub(crate) told: ToldPaths,
+    pub(crate) expiring: ExpiringChunks,
+    pub(crate) told: ReportedPaths,
     pub(crate) pool: BelievedPool,
     /// By block of the trace: the key of its parent, and its own.
     pub(crate) keys: Vec<(BlockKey, BlockKey)>,
@@ -51,8 +53,8 @@ impl IndexMemory {
             keys.push((before, before.child(SEED, &text)));
         }
         let writer = writers.swap_remove(0);
-        let expiring = Expiring::new(limits);
-        let told = ToldPaths::default();
+        let expiring = ExpiringChunks::new(limits);
+        let told = ReportedPaths::default();
         let pool = BelievedPool::new(config.kv.tier_ttl);
         Self { reader, writer, expiring, told, pool, keys, block_bytes }
     }

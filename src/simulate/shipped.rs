@@ -9,7 +9,7 @@ use crate::trace::{Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseWanted, PromptPrefixes};
+use forebay_fleet::account::{Lease, LeaseRequest, PromptPrefixes};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
@@ -24,8 +24,8 @@ use forebay_replicas::{ConnectedReplica, Replica, ReplicaId};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
-    Action, Chosen, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
-    Taken, Wait, WaitEnd, wait_deadline,
+    Action, ChosenRanks, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules,
+    Stages, Taken, Wait, WaitEnd, wait_deadline,
 };
 use forebay_select::{MatchRequest, Prompt, output_tokens};
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Shipped {
         let marks = &PrefixMarks::NONE;
         let prefixes = PromptPrefixes { marks, bytes_per_token: 1.0 };
         let limits = RoomLimits::default();
-        let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+        let wanted = LeaseRequest { rank, requester, cost, limits, prefixes };
         Lease::try_take(board, wanted, asked.now)
     }
 
@@ -309,7 +309,7 @@ impl Shipped {
             Action::Send(chosen) => {
                 self.remember(&going.prompt, chosen.prefill_rank(), now);
                 self.buffer = { going.prompt }.end();
-                let Chosen { lease, prefill, .. } = *chosen;
+                let ChosenRanks { lease, prefill, .. } = *chosen;
                 match prefill {
                     None => PlacedAs::Sent(lease),
                     Some(prefill) => PlacedAs::Paired { prefill: prefill.lease, decode: lease },
@@ -410,7 +410,7 @@ impl Shipped {
 
     /// A request has ended: its lease goes back.
     pub(crate) fn end(&mut self, mut lease: Lease, now: NanosSinceStart) {
-        lease.answer_came();
+        lease.observe_answer();
         lease.judge_success();
         drop(lease);
         self.stages.relieve_model(&self.fleet, MODEL, now);

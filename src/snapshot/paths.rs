@@ -112,7 +112,7 @@ impl Paths {
     /// Gives every block the slice of its path in an index with another number of slices. A path is
     /// not whole if another slice would have owned its first known block before; then its new slice
     /// is unknown.
-    pub fn place_anew(
+    pub fn reassign_slices(
         &mut self,
         slice_of: fn(BlockKey, usize) -> ShardIndex,
         count_before: usize,
@@ -193,7 +193,7 @@ mod tests {
             circle[0],
             circle[1],
         ]);
-        paths.place_anew(slice_of, 2, 5);
+        paths.reassign_slices(slice_of, 2, 5);
         assert_eq!(paths.depths().iter().max(), Some(&2));
         let slice = |word| paths.link(paths.find(key(word)).unwrap()).map(|link| link.slice.0);
         assert_eq!([13, 20, 35].map(slice), [Some(3); 3]);

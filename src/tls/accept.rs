@@ -1,6 +1,6 @@
 //! The server side of TLS: certificates by server name, client authentication, session tickets.
 
-use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
+use super::certificate::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
 use super::session::Session;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::{Ticketer, default_provider};
@@ -81,7 +81,8 @@ impl Acceptor {
     /// [`FilesFault`] of the first file at fault.
     pub fn read(files: &AcceptFiles, tickets: &Tickets) -> Result<Self, FilesFault> {
         let read = |(position, files)| {
-            Certified::read(files).map_err(|fault| FilesFault::Certificate { position, fault })
+            LoadedCertificate::read(files)
+                .map_err(|fault| FilesFault::Certificate { position, fault })
         };
         let certified = files.certificates.iter().enumerate().map(read);
         let certified = certified.collect::<Result<Vec<_>, _>>()?;
@@ -202,7 +203,7 @@ struct ByName {
 }
 
 impl ByName {
-    fn new(certified: Vec<Certified>) -> Self {
+    fn new(certified: Vec<LoadedCertificate>) -> Self {
         let mut by_name = Self::default();
         for (position, pair) in certified.into_iter().enumerate() {
             for name in pair.names {

@@ -30,7 +30,7 @@ pub struct CertificateFiles {
 
 /// A usable certificate with its key.
 #[derive(Clone, Debug)]
-pub struct Certified {
+pub struct LoadedCertificate {
     pub(crate) key: Arc<CertifiedKey>,
     /// Host names of the certificate, in lower case; `*.` for a single label.
     pub names: Vec<String>,
@@ -51,7 +51,7 @@ pub enum CertificateFault {
     Key(String),
 }
 
-impl Certified {
+impl LoadedCertificate {
     /// Reads and checks a pair of files.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The client side of TLS: authorities, the server's name, the client's certificate.
 
-use super::certificate::{CertificateFault, CertificateFiles, Certified, read_authorities};
+use super::certificate::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
 use super::session::Session;
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::ring::default_provider;
@@ -72,7 +72,8 @@ impl Connector {
         let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(authorities);
-        let own = files.certificate.as_ref().map(Certified::read).transpose()?.map(|own| own.key);
+        let own =
+            files.certificate.as_ref().map(LoadedCertificate::read).transpose()?.map(|own| own.key);
         let chain = own.as_ref().map_or_else(Vec::new, |own| own.cert.clone());
         let mut config = match own {
             None => builder.with_no_client_auth(),

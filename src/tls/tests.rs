@@ -1,8 +1,8 @@
 //! Two sessions that talk to each other through bytes in memory.
 
 use super::{
-    AcceptFiles, Acceptor, CertificateFault, CertificateFiles, CertificateRefusal, Certified,
-    ConnectFiles, Connector, FilesFault, HandshakeFault, Session, SessionFault, Tickets,
+    AcceptFiles, Acceptor, CertificateFault, CertificateFiles, CertificateRefusal, ConnectFiles,
+    Connector, FilesFault, HandshakeFault, LoadedCertificate, Session, SessionFault, Tickets,
     read_authorities,
 };
 use forebay_base::limits::TLS_HELLO_BYTES_MAX;
@@ -416,7 +416,7 @@ fn files_at_fault_are_named() {
     let b = folder.own("b", &["b.example"]);
     let read = |cert: &Path, key: &Path| {
         let files = CertificateFiles { cert: cert.to_owned(), key: key.to_owned() };
-        Certified::read(&files)
+        LoadedCertificate::read(&files)
     };
     let good = read(&a.cert, &a.key).unwrap();
     assert_eq!(good.names, ["a.example", "*.a.example"]);

@@ -16,7 +16,7 @@ use forebay::base::RankIndex;
 use forebay::base::limits::RANKS_MAX;
 use forebay::index::{BlockKey, KeySeed, Overlap, Overlaps};
 use forebay::kv_events::BatchResult;
-use forebay::record::{FileReader, Rebuilt, RecordedMessage, TokenText, inspect};
+use forebay::record::{FileReader, RebuiltIndex, RecordedMessage, TokenText, inspect};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, read_dir};
 use std::io::Read;
@@ -67,9 +67,9 @@ fn bytes(tokens: &[u32]) -> Vec<u8> {
     tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
-fn empty(recording: &Path) -> Rebuilt {
+fn empty(recording: &Path) -> RebuiltIndex {
     let sources = inspect(recording).unwrap().header.sources.len();
-    Rebuilt::new(KeySeed(7), &TokenText::Ids, sources, MEMORY_BYTES_MAX)
+    RebuiltIndex::new(KeySeed(7), &TokenText::Ids, sources, MEMORY_BYTES_MAX)
 }
 
 pub(super) fn each_message(recording: &Path, mut take: impl FnMut(u64, &RecordedMessage<'_>)) {
@@ -96,19 +96,19 @@ pub(super) fn published_ns(message: &RecordedMessage<'_>) -> Option<u64> {
     Some((seconds * 1e9) as u64)
 }
 
-fn overlap(index: &Rebuilt, block_tokens: u32, space: &Space, tokens: &[u32]) -> Vec<Overlap> {
+fn overlap(index: &RebuiltIndex, block_tokens: u32, space: &Space, tokens: &[u32]) -> Vec<Overlap> {
     let rank_count = index.ranks().count();
     let mut overlaps = Overlaps::new(RANKS_MAX);
     index.overlap(root(index, block_tokens, space), &bytes(tokens), &mut overlaps);
     (0..rank_count).map(|rank| overlaps.get(RankIndex(u16::try_from(rank).unwrap()))).collect()
 }
 
-fn root(index: &Rebuilt, block_tokens: u32, space: &Space) -> BlockKey {
+fn root(index: &RebuiltIndex, block_tokens: u32, space: &Space) -> BlockKey {
     index.index().salted(index.lora_root(block_tokens, &space.lora), &space.salt)
 }
 
 /// What a rank holds, whether or not it can resume there.
-fn bound(index: &Rebuilt, block_tokens: u32, asked: &Asked) -> Overlap {
+fn bound(index: &RebuiltIndex, block_tokens: u32, asked: &Asked) -> Overlap {
     let mut overlaps = Overlaps::new(asked.rank + 1);
     let root = root(index, block_tokens, &asked.space);
     index.index().overlap(root, &bytes(&asked.tokens), &mut overlaps);
@@ -215,7 +215,7 @@ fn check_requests(path: &Path) {
     let mut hits = 0;
     let mut short = 0;
     let mut wrong = Vec::new();
-    let mut check = |index: &Rebuilt, asked: &Asked| {
+    let mut check = |index: &RebuiltIndex, asked: &Asked| {
         let block_tokens = index.ranks().map(|(_, block_tokens)| block_tokens).max().unwrap();
         let found = overlap(index, block_tokens, &asked.space, &asked.tokens)[asked.rank];
         let servable = found.servable_blocks(asked.tokens.len() * 4) * block_tokens;

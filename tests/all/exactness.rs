@@ -13,7 +13,7 @@ use forebay::base::RankIndex;
 use forebay::engine::{BlockHash, CacheEvent, encode_batch};
 use forebay::index::{KeySeed, Overlap, Overlaps};
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::record::{Rebuilt, RecordedMessage, TokenText};
+use forebay::record::{RebuiltIndex, RecordedMessage, TokenText};
 use forebay::render::render;
 use forebay::text::Vocabulary;
 use forebay::text::chat::EngineRules;
@@ -50,7 +50,7 @@ fn block_hashes(ids: &[u32], block_tokens: usize) -> Vec<u64> {
 
 /// A rank that has computed prompts, known by its events, and by its tokens.
 struct Rank {
-    index: Rebuilt,
+    index: RebuiltIndex,
     tokens: HashSet<u64>,
     block_tokens: usize,
     messages: u64,
@@ -59,7 +59,7 @@ struct Rank {
 impl Rank {
     fn new(vocabulary: &Arc<Vocabulary>, block_tokens: usize) -> Self {
         let text = TokenText::Vocabulary(Arc::clone(vocabulary));
-        let index = Rebuilt::new(KeySeed(0x5eed), &text, 1, INDEX_BYTES_MAX);
+        let index = RebuiltIndex::new(KeySeed(0x5eed), &text, 1, INDEX_BYTES_MAX);
         Self { index, tokens: HashSet::new(), block_tokens, messages: 0 }
     }
 

@@ -12,7 +12,7 @@ use forebay::base::RankIndex;
 use forebay::base::limits::RANKS_MAX;
 use forebay::index::{KeySeed, Overlaps, whole_bytes};
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::record::{Rebuilt, TokenText};
+use forebay::record::{RebuiltIndex, TokenText};
 use forebay::render::{Rendered, name_images, render};
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::text::{ImageKey, Vocabulary};
@@ -58,7 +58,7 @@ fn prompt_of(endpoint: Endpoint, body: &str, text: &ModelText) -> (Rendered, Vec
 }
 
 /// Cached tokens that are expected of the only rank.
-fn expected(index: &Rebuilt, body: &str, text: &ModelText) -> u32 {
+fn expected(index: &RebuiltIndex, body: &str, text: &ModelText) -> u32 {
     let (_, prompt, salt) = prompt(body, text);
     let root = index.index().salted(index.lora_root(BLOCK_TOKENS, ""), &salt);
     let mut overlaps = Overlaps::new(RANKS_MAX);
@@ -72,7 +72,7 @@ fn check(path: &Path) {
     let lines = text_of(path);
     let text = vision();
     let vocabulary = TokenText::Vocabulary(Arc::clone(&text.vocabulary));
-    let mut index = Rebuilt::new(KeySeed(7), &vocabulary, 1, MEMORY_BYTES_MAX);
+    let mut index = RebuiltIndex::new(KeySeed(7), &vocabulary, 1, MEMORY_BYTES_MAX);
     let mut chats = lines
         .lines()
         .map(|line| {
@@ -83,7 +83,7 @@ fn check(path: &Path) {
     let mut count = 0;
     let mut behind_images = 0;
     let mut wrong = Vec::new();
-    let mut compare = |index: &Rebuilt, (at_ns, found, body): (u64, u32, &str)| {
+    let mut compare = |index: &RebuiltIndex, (at_ns, found, body): (u64, u32, &str)| {
         let predicted = expected(index, body, &text);
         let (before, ..) = body.split_once("image_url").unwrap_or((body, ""));
         // Each word is a token or more. What is found beyond them lies behind an image.

@@ -7,7 +7,7 @@ use forebay::config::{Config, WorkerConfig};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use forebay::index::{KeySeed, Overlap, Overlaps};
 use forebay::record::{
-    FileReader, Publisher, Rebuilt, RecordSource, RecordedMessage, RecordingEnd, TokenText,
+    FileReader, Publisher, RebuiltIndex, RecordSource, RecordedMessage, RecordingEnd, TokenText,
     inspect, record,
 };
 use forebay::text::chat::load_model_text;
@@ -51,10 +51,10 @@ fn engine() -> EngineHandle {
     Engine::start_with(config, EngineText::load(None).unwrap()).unwrap()
 }
 
-fn empty() -> Rebuilt {
+fn empty() -> RebuiltIndex {
     let parts = load_model_text(Path::new("tests/data/tokenizer")).unwrap();
     let text = TokenText::Vocabulary(Arc::new(parts.vocabulary));
-    Rebuilt::new(KeySeed(11), &text, RANKS, 64 << 20)
+    RebuiltIndex::new(KeySeed(11), &text, RANKS, 64 << 20)
 }
 
 fn any_port() -> ZmqEndpoint {
@@ -66,7 +66,7 @@ fn any_port() -> ZmqEndpoint {
 
 /// An index that follows sockets.
 struct Tap {
-    index: Rc<RefCell<Rebuilt>>,
+    index: Rc<RefCell<RebuiltIndex>>,
     last: [Rc<Cell<Option<u64>>>; RANKS],
 }
 
@@ -122,13 +122,13 @@ async fn complete(engine: &EngineHandle, rank: usize, prompt: &str) {
     assert_eq!(request.send().await.unwrap().status(), 200);
 }
 
-fn overlaps(index: &Rebuilt, prompt: &str) -> Vec<Overlap> {
+fn overlaps(index: &RebuiltIndex, prompt: &str) -> Vec<Overlap> {
     let mut overlaps = Overlaps::new(RANKS);
     index.index().overlap(index.root(BLOCK_TOKENS), prompt.as_bytes(), &mut overlaps);
     (0..2).map(|rank| overlaps.get(RankIndex(rank))).collect()
 }
 
-fn from_file(path: &Path) -> Rebuilt {
+fn from_file(path: &Path) -> RebuiltIndex {
     let mut index = empty();
     let mut reader = FileReader::open(path).unwrap();
     loop {

@@ -6,7 +6,7 @@ use crate::rig::truth::{get, metric};
 use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
 use crate::warm_restart::new_engine;
 use forebay_base::Clock;
-use forebay_handover::{HandoverHost, HostCall, HostSetup, MeetingPlace, Program, take};
+use forebay_handover::{HandoverAddress, HandoverHost, HostCall, HostSetup, Program, take};
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{SockFilter, SockRef};
 use std::io::{Read, Write};
@@ -171,7 +171,7 @@ fn a_process_that_is_stopped_after_its_hand_over_leaves_sockets_that_accept() {
     let worker = quick();
     for serves in [false, true] {
         let mut first = served_by(&worker);
-        let place = MeetingPlace::of(first.listen).unwrap();
+        let place = HandoverAddress::of(first.listen).unwrap();
         let taken = take(&place).unwrap().expect("it hands over");
         if serves {
             taken.serves().unwrap();
@@ -206,7 +206,7 @@ fn a_new_process_opens_sockets_that_the_one_before_shut() {
                 HostCall::Returned => false,
             }),
         };
-        let place = MeetingPlace::of(listen).unwrap().bind().unwrap();
+        let place = HandoverAddress::of(listen).unwrap().bind().unwrap();
         (HandoverHost::start(place, setup).unwrap(), socket)
     });
     serves.recv().unwrap();

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
 mod ring_models {
-    use forebay_fleet::worker::{QueueCell, QueueLimits, QueueWanted};
+    use forebay_fleet::worker::{QueueCell, QueueDemand, QueueLimits};
     use forebay_ring::sync::{Arc, AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
     use forebay_ring::{Bell, Wake, latest, spsc};
     use loom::alloc::Track;
@@ -135,7 +135,7 @@ mod ring_models {
                 place.fetch_sub(1, Ordering::Relaxed);
                 queue.room_made()
             });
-            cell.join(limits, QueueWanted::default()).unwrap();
+            cell.join(limits, QueueDemand::default()).unwrap();
             // Here the message goes to the home: its ring is Release and Acquire, and may as well
             // be one thread.
             let seen = cell.look();
@@ -153,7 +153,7 @@ mod ring_models {
     fn shares_of_a_full_queue_are_exact() {
         loom::model(|| {
             let limits = QueueLimits { depth_max: 1, bytes_max: 0, tokens_max: 0 };
-            let wanted = |tenant| QueueWanted { tenant, weight: 1, ..QueueWanted::default() };
+            let wanted = |tenant| QueueDemand { tenant, weight: 1, ..QueueDemand::default() };
             let cell = Arc::new(QueueCell::default());
             cell.join(limits, wanted(0)).unwrap();
             let queue = Arc::clone(&cell);
@@ -295,14 +295,14 @@ mod ring_models {
 mod room_models {
     use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
     use forebay_fleet::worker::{
-        OpenedBy, PinnedPrefixes, PromptNumber, RankLoad, RoomLimits, RoomWanted,
-        UnstreamedPrompts, Windows,
+        PinnedPrefixes, PromptNumber, RankLoad, RoomDemand, RoomLimits, UnstreamedPrompts,
+        WindowOrigin, Windows,
     };
     use forebay_index::{BlockKey, KeySeed, PrefixMarks, RootName};
     use forebay_ring::sync::{Arc, AtomicU32, Ordering};
     use loom::thread;
 
-    const WANTED: RoomWanted = RoomWanted { kv_tokens: 60, prefill_tokens: 0 };
+    const WANTED: RoomDemand = RoomDemand { kv_tokens: 60, prefill_tokens: 0 };
 
     /// Two that want a rank's last place, or its last tokens: never both have it, and what they
     /// give back is all there.
@@ -404,7 +404,7 @@ mod room_models {
 
         fn run(load: &RankLoad, prefixes: &PinnedPrefixes, marks: &PrefixMarks) {
             let kv_tokens = ALL_TOKENS - prefixes.shared_tokens(marks);
-            let wanted = RoomWanted { kv_tokens, prefill_tokens: 0 };
+            let wanted = RoomDemand { kv_tokens, prefill_tokens: 0 };
             let taken = load.try_acquire(RoomLimits::default(), wanted).unwrap();
             let pinned = prefixes.pin(marks, |_| PREFIX_TOKENS);
             let own_tokens = ALL_TOKENS - pinned.tokens;
@@ -473,9 +473,10 @@ mod room_models {
             let pool = PoolIndex(0);
             let now = NanosSinceStart(10);
             let theirs = Arc::clone(&windows);
-            let opening =
-                thread::spawn(move || theirs.open(pool, OpenedBy::Here, now, NanosSinceStart(90)));
-            let here = windows.open(pool, OpenedBy::Here, now, NanosSinceStart(100));
+            let opening = thread::spawn(move || {
+                theirs.open(pool, WindowOrigin::Here, now, NanosSinceStart(90))
+            });
+            let here = windows.open(pool, WindowOrigin::Here, now, NanosSinceStart(100));
             let there = opening.join().unwrap();
             assert!(here != there, "opened by {}", u32::from(here) + u32::from(there));
             assert_eq!((windows.edges(), windows.openings(pool)), (1, 1));
@@ -491,10 +492,10 @@ mod room_models {
             let pool = PoolIndex(0);
             let now = NanosSinceStart(10);
             let until = NanosSinceStart(90);
-            assert!(windows.open(pool, OpenedBy::Here, now, until));
+            assert!(windows.open(pool, WindowOrigin::Here, now, until));
             let theirs = Arc::clone(&windows);
-            let closing = thread::spawn(move || theirs.close(pool, OpenedBy::Here, now));
-            let opened = windows.open(pool, OpenedBy::Here, now, until);
+            let closing = thread::spawn(move || theirs.close(pool, WindowOrigin::Here, now));
+            let opened = windows.open(pool, WindowOrigin::Here, now, until);
             assert!(closing.join().unwrap(), "it was open all the time");
             assert_eq!(opened, windows.open_here_until(pool, now).is_some());
             assert_eq!(windows.edges(), 2 + u64::from(opened));

@@ -3,7 +3,7 @@
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Waiter};
-use forebay_fleet::worker::QueueWanted;
+use forebay_fleet::worker::QueueDemand;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Books {
         Self { running: vec![0; ranks], waiting: queues.map(none).collect(), ..Self::default() }
     }
 
-    pub(crate) fn join(&mut self, queue: QueueIndex, wanted: QueueWanted) {
+    pub(crate) fn join(&mut self, queue: QueueIndex, wanted: QueueDemand) {
         let of_tenant = self.of_tenant.entry((queue, wanted.tenant)).or_default();
         for sum in [self.waiting.get_mut(&queue).unwrap(), of_tenant] {
             sum.requests += 1;
@@ -54,7 +54,7 @@ impl Books {
         }
     }
 
-    pub(crate) fn leave(&mut self, queue: QueueIndex, wanted: QueueWanted) {
+    pub(crate) fn leave(&mut self, queue: QueueIndex, wanted: QueueDemand) {
         let of_tenant = self.of_tenant.get_mut(&(queue, wanted.tenant)).unwrap();
         for sum in [self.waiting.get_mut(&queue).unwrap(), of_tenant] {
             sum.requests -= 1;

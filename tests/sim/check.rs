@@ -10,7 +10,7 @@ use forebay_config::{QUEUE_CLASSES, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Leg, OpenedBy, Rank, RankLoad, Role, RoomLimits, RoomWanted,
+    Dialect, FleetSnapshot, Leg, Rank, RankLoad, Role, RoomDemand, RoomLimits, WindowOrigin,
     WorkerState,
 };
 use forebay_router::queue::tokens_to_compute;
@@ -424,7 +424,7 @@ impl World {
                 let limits = self.limits(fleet, rank);
                 // Others may have had the last place here since.
                 let is_short = !self.waits_for(at, waiter, rank)
-                    || load.has_room(limits, RoomWanted::default())
+                    || load.has_room(limits, RoomDemand::default())
                         && !self.has_room(fleet, waiter, rank);
                 if load.is_spare() && !is_short {
                     return Err(format!("{waiter:?} waits, and {rank:?} is free for others"));
@@ -538,7 +538,7 @@ impl World {
     /// under way.
     fn check_open_windows(&self, fleet: &FleetSnapshot) -> Checked {
         let is_open = |&pool: &PoolIndex| {
-            self.board.windows().open_by_until(pool, OpenedBy::Here, self.now).is_some()
+            self.board.windows().open_by_until(pool, WindowOrigin::Here, self.now).is_some()
         };
         // Who goes by older limits closes it when it hears of these.
         let is_known = self.shards.iter().all(|shard| shard.fleet.generation == fleet.generation);
@@ -699,9 +699,9 @@ fn keep_able(fleet: &FleetSnapshot, waiter: &Waiter, ways: &mut Vec<RankIndex>) 
 }
 
 /// What it would take of a rank.
-fn wanted(waiter: &Waiter) -> RoomWanted {
+fn wanted(waiter: &Waiter) -> RoomDemand {
     let prompt = forebay_router::queue::prompt_tokens(waiter);
-    RoomWanted { kv_tokens: prompt + output_tokens(waiter), prefill_tokens: 0 }
+    RoomDemand { kv_tokens: prompt + output_tokens(waiter), prefill_tokens: 0 }
 }
 
 fn output_tokens(waiter: &Waiter) -> u64 {

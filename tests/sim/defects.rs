@@ -7,7 +7,7 @@ use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Verdict;
-use forebay_fleet::worker::OpenedBy;
+use forebay_fleet::worker::WindowOrigin;
 use forebay_prompt::parse::Reason;
 use forebay_router::request::Action;
 use std::collections::VecDeque;
@@ -128,7 +128,7 @@ fn the_window_closes_with_the_queue() {
             stage.wait(&ask);
         }
         let far = NanosSinceStart(u64::MAX);
-        stage.board.windows().open(PoolIndex(0), OpenedBy::Here, stage.now, far);
+        stage.board.windows().open(PoolIndex(0), WindowOrigin::Here, stage.now, far);
         let mut granted = Vec::new();
         let mut left = 4;
         loop {
@@ -158,7 +158,7 @@ fn a_window_of_large_bodies_stays_until_bytes_are_low() {
     }
     assert_eq!(stage.refused(&ask), Some(Reason::RejectedQueueFull));
     let far = NanosSinceStart(u64::MAX);
-    stage.board.windows().open(PoolIndex(0), OpenedBy::Here, stage.now, far);
+    stage.board.windows().open(PoolIndex(0), WindowOrigin::Here, stage.now, far);
     let open =
         |stage: &Stage| stage.board.windows().open_here_until(PoolIndex(0), stage.now).is_some();
     stage.look();

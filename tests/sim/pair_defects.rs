@@ -7,7 +7,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex
 use forebay_config::QueueMode;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Ticket, Verdict};
-use forebay_fleet::worker::{BreakerRules, Leg, OpenedBy, QueueLimits, QueueWanted, Requester};
+use forebay_fleet::worker::{BreakerRules, Leg, QueueDemand, QueueLimits, Requester, WindowOrigin};
 use forebay_prompt::parse::Reason;
 use forebay_router::request::{Action, Judgement, hold_against};
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn a_decode_rank_that_has_left_its_model_is_given_back() {
 #[test]
 fn a_decode_rank_whose_prefill_rank_is_waited_for_comes_last() {
     let mut stage = stage(QueueMode::Endpoint, "Px Py Dx Dy");
-    let one = QueueWanted { bytes: 1, tokens: 1, ..QueueWanted::default() };
+    let one = QueueDemand { bytes: 1, tokens: 1, ..QueueDemand::default() };
     stage.board.queue(QueueIndex(0)).unwrap().join(QueueLimits::NONE, one).unwrap();
     let ask = stage.any();
     assert_eq!(stage.bind_pair(&ask).0.rank(), RankIndex(3));
@@ -109,7 +109,7 @@ fn the_window_of_a_prefill_pool_is_its_own_and_closes_with_its_queue() {
         let _waits = stage.wait(&ask);
         let far = NanosSinceStart(u64::MAX);
         for pool in [PoolIndex(0), PREFILL_POOL] {
-            stage.board.windows().open(pool, OpenedBy::Here, stage.now, far);
+            stage.board.windows().open(pool, WindowOrigin::Here, stage.now, far);
         }
         drop(prefill);
         let _granted = granted(stage.look());

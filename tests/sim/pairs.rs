@@ -6,7 +6,7 @@ use super::request::{Answer, Paired, PrefillLeg, State};
 use super::world::{Checked, Event, World};
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
+use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{Failed, FailedPair, Judgement, LegEnd, RequestEvent};
 
@@ -26,10 +26,10 @@ impl World {
         }
         let ended = match prefill_fate {
             None if hangs(self) && self.random.bool() => timed_out(),
-            None if hangs(self) => PrefillEnded::Failed(PrefillFault::Transfer(String::new())),
-            None => PrefillEnded::Done(None),
-            Some(RelayError::EngineBusy) => PrefillEnded::Failed(PrefillFault::Busy),
-            Some(RelayError::ConnectFailed) => PrefillEnded::Failed(PrefillFault::ConnectFailed),
+            None if hangs(self) => PrefillOutcome::Failed(PrefillFault::Transfer(String::new())),
+            None => PrefillOutcome::Done(None),
+            Some(RelayError::EngineBusy) => PrefillOutcome::Failed(PrefillFault::Busy),
+            Some(RelayError::ConnectFailed) => PrefillOutcome::Failed(PrefillFault::ConnectFailed),
             Some(_) => broken(),
         };
         self.note(|| format!("request {id} runs on {p:?} ({ended:?}) and {d:?} ({fate:?})"));
@@ -71,7 +71,7 @@ impl World {
             return self.answer(id, Answer::Gone);
         }
         let leg = &self.legs[paired.leg];
-        let is_done = leg.is_told && leg.ended == PrefillEnded::Done(None);
+        let is_done = leg.is_told && leg.ended == PrefillOutcome::Done(None);
         if !paired.has_begun && leg.is_told && !is_done {
             self.stats.prefill_failed += 1;
             return self.pair_failed(id, paired, RelayError::PrefillFailed);
@@ -160,11 +160,11 @@ impl World {
 }
 
 /// A prefill leg of which the other may be the cause.
-const fn timed_out() -> PrefillEnded {
-    PrefillEnded::Failed(PrefillFault::TimedOut)
+const fn timed_out() -> PrefillOutcome {
+    PrefillOutcome::Failed(PrefillFault::TimedOut)
 }
 
 /// A prefill leg that fails by itself.
-pub(crate) const fn broken() -> PrefillEnded {
-    PrefillEnded::Failed(PrefillFault::Broken(String::new()))
+pub(crate) const fn broken() -> PrefillOutcome {
+    PrefillOutcome::Failed(PrefillFault::Broken(String::new()))
 }

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
 use forebay_disagg::inspect;
 use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, Pin, PrefillEnded, RequestFacts};
+use forebay_fleet::mailbox::{Caller, Pin, PrefillOutcome, RequestFacts};
 use forebay_fleet::worker::SessionKey;
 use forebay_index::Overlap;
 use forebay_prompt::parse::Endpoint;
@@ -62,7 +62,7 @@ pub(crate) struct PrefillLeg {
     /// `None`: given back.
     pub(crate) lease: Option<Lease>,
     pub(crate) end_at: NanosSinceStart,
-    pub(crate) ended: PrefillEnded,
+    pub(crate) ended: PrefillOutcome,
     /// When it hears that nobody wants it any more.
     pub(crate) cancelled_at: Option<NanosSinceStart>,
     /// The request's shard knows how it ended.

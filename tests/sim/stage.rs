@@ -16,7 +16,7 @@ use forebay_fleet::worker::{
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::queue::{Home, is_closed};
 use forebay_router::request::{
-    Action, Chosen, Newcomer, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
+    Action, ChosenRanks, Newcomer, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
 };
 use forebay_select::Prompt;
 use std::sync::Arc;
@@ -278,6 +278,6 @@ pub(crate) fn ranks(verdicts: &[(Ticket, Verdict)]) -> Vec<(Ticket, Option<u16>)
 /// Both ranks, the one that decodes first.
 pub(crate) fn pair(action: Action) -> (Lease, Lease) {
     let Action::Send(chosen) = action else { panic!("{action:?}") };
-    let Chosen { lease, prefill, .. } = *chosen;
+    let ChosenRanks { lease, prefill, .. } = *chosen;
     (lease, prefill.unwrap().lease)
 }

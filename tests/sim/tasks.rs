@@ -7,11 +7,11 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, Lease};
 use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueWanted};
+use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueDemand};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, Chosen, Failed, Judgement, Newcomer, RequestEvent, RequestFlow, Scene, Stop, Wait,
+    Action, ChosenRanks, Failed, Judgement, Newcomer, RequestEvent, RequestFlow, Scene, Stop, Wait,
     WaitEnd, engine_refused, hold_against, wait_deadline,
 };
 use std::cell::Cell;
@@ -146,8 +146,8 @@ impl World {
         }
     }
 
-    fn send(&mut self, id: usize, step: &Step, chosen: Chosen) -> Checked {
-        let Chosen { lease, prefill, .. } = chosen;
+    fn send(&mut self, id: usize, step: &Step, chosen: ChosenRanks) -> Checked {
+        let ChosenRanks { lease, prefill, .. } = chosen;
         let ranks = [Some(lease.rank()), prefill.as_ref().map(|prefill| prefill.lease.rank())];
         for rank in ranks.into_iter().flatten() {
             self.check_there(id, &step.fleet, rank)?;
@@ -180,7 +180,7 @@ impl World {
         id: usize,
         step: &Step,
         waiter: Box<Waiter>,
-        wanted: QueueWanted,
+        wanted: QueueDemand,
     ) -> Checked {
         self.stats.waited += 1;
         let decode = self.requests[id].flow.as_ref().unwrap().decode_rank();

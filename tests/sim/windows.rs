@@ -4,7 +4,7 @@ use super::stage::{Ask, Stage, ranks};
 use forebay_base::{DpRank, PoolIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::OpenedBy;
+use forebay_fleet::worker::WindowOrigin;
 use forebay_prompt::parse::Reason;
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ fn a_window_is_open_to_a_tenant_below_its_share() {
         assert!(!stage.lets_in(1, false) && stage.lets_in(2, false), "{mode:?}");
         let now = stage.now;
         let until = stage.now.plus(Duration::from_secs(1));
-        stage.board.windows().open(PoolIndex(0), OpenedBy::Hand, now, until);
+        stage.board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, until);
         assert!(!stage.lets_in(2, false), "{mode:?}: what an operator closes is closed");
     }
 }
@@ -140,7 +140,7 @@ fn a_window_of_another_replica_leaves_each_tenant_half_of_the_queue() {
     stage.flow(|flow| flow.queue.depth_max = 4);
     let now = stage.now;
     let until = stage.now.plus(Duration::from_secs(1));
-    stage.board.windows().open(PoolIndex(0), OpenedBy::Elsewhere, now, until);
+    stage.board.windows().open(PoolIndex(0), WindowOrigin::Elsewhere, now, until);
     assert!(!stage.lets_in(0, true));
     let ask = stage.any();
     let _running = stage.bind(&ask);

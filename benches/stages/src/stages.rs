@@ -8,7 +8,7 @@ use super::world::{
 use crate::world::REQUESTER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
@@ -25,7 +25,7 @@ use forebay_router::request::{
     Action, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
 use forebay_select::{
-    Binder, Candidates, Matched, PickRequest, Prices, PromptSize, RoundRobin, Seeking,
+    Binder, Candidates, PickRequest, Prices, PromptOverlaps, PromptSize, RankSearch, RoundRobin,
 };
 use std::hint::black_box;
 
@@ -154,7 +154,7 @@ struct Choice {
     world: World,
     board: ShardBoard,
     reports: LoadReports,
-    matched: Matched,
+    matched: PromptOverlaps,
     marks: PrefixMarks,
     /// Instead of what was matched: nothing.
     held_nowhere: Option<Overlaps>,
@@ -231,7 +231,7 @@ fn select_of(choice: Choice) -> Box<dyn Operation> {
         };
         let model = choice.world.model();
         let seeking =
-            Seeking { requester: REQUESTER, leg: Leg::Whole, near: None, pin: None, tried: &[] };
+            RankSearch { requester: REQUESTER, leg: Leg::Whole, near: None, pin: None, tried: &[] };
         let found = candidates.collect(fleet, model, &choice.board, seeking, NOW);
         assert!(found.is_ok());
         let _ = binder.keep_able(&request, OUTPUT_TOKENS, candidates);
@@ -252,7 +252,7 @@ fn lease() -> Box<dyn Operation> {
     let marks = prompt.marks().clone();
     let run = move |_: &mut Vec<Lease>| {
         let prefixes = PromptPrefixes { marks: &marks, bytes_per_token: BYTES_PER_TOKEN };
-        let wanted = LeaseWanted { rank: HOLDER, requester: REQUESTER, cost, limits, prefixes };
+        let wanted = LeaseRequest { rank: HOLDER, requester: REQUESTER, cost, limits, prefixes };
         let taken = Lease::try_take(black_box(&board), wanted, NOW);
         let mut lease = taken.unwrap();
         lease.prefill_done(|| NOW);

@@ -3,7 +3,7 @@
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
     ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat,
@@ -15,7 +15,7 @@ use forebay_index::{
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
-use forebay_select::{MatchRequest, Matched, Prompt};
+use forebay_select::{MatchRequest, Prompt, PromptOverlaps};
 use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens, load_model_text_for};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -155,7 +155,7 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
             let limits = fleet.room(rank);
             let marks = &PrefixMarks::NONE;
             let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
-            let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
+            let wanted = LeaseRequest { rank, requester: REQUESTER, cost, limits, prefixes };
             leases.push(Lease::try_take(&board, wanted, NOW).unwrap());
         }
         past.prefill_began(tokens, NanosSinceStart(NOW.0 - 1_000_000));
@@ -268,23 +268,23 @@ impl World {
     }
 
     /// Walks the index for a rendered prompt.
-    pub(crate) fn walk(&self, matched: &mut Matched, prompt: &mut Prompt) {
+    pub(crate) fn walk(&self, matched: &mut PromptOverlaps, prompt: &mut Prompt) {
         matched.walk(&self.ask(), prompt, &self.model().ranks, BYTES_PER_TOKEN);
     }
 
     /// What is found of the prompt.
-    pub(crate) fn matched(&self) -> (Matched, Prompt) {
-        let mut matched = Matched::new(RANKS_MAX);
+    pub(crate) fn matched(&self) -> (PromptOverlaps, Prompt) {
+        let mut matched = PromptOverlaps::new(RANKS_MAX);
         let mut prompt = Prompt::default();
         self.render(&mut prompt);
         self.walk(&mut matched, &mut prompt);
         let found = |rank| matched.overlaps().get(rank).bytes;
         assert!(found(HOLDER) > found(NEIGHBOR) && found(NEIGHBOR) > found(RankIndex(0)));
         // Another working memory learns the same from the prompt.
-        let mut recalled = Matched::new(RANKS_MAX);
+        let mut recalled = PromptOverlaps::new(RANKS_MAX);
         recalled.recall(&prompt);
         for rank in (0..RANK_COUNT).map(RankIndex) {
-            let told = |of: &Matched| of.told(rank, TierRanks::default());
+            let told = |of: &PromptOverlaps| of.told(rank, TierRanks::default());
             assert_eq!(recalled.overlaps().get(rank), matched.overlaps().get(rank));
             assert_eq!(told(&recalled), told(&matched));
         }

@@ -215,7 +215,7 @@ fn pool_name(fleet: &FleetSnapshot, pool: PoolIndex) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::OpenedBy;
+    use forebay_fleet::worker::WindowOrigin;
     use forebay_fleet::worker::test_support::two_pools;
 
     const NOW: NanosSinceStart = NanosSinceStart(0);
@@ -280,7 +280,7 @@ mod tests {
         let windows = Windows::new();
         let mut events = Events::default();
         let later = |seconds| NOW.plus(Duration::from_secs(seconds));
-        windows.open(PoolIndex(0), OpenedBy::Hand, NOW, later(2));
+        windows.open(PoolIndex(0), WindowOrigin::Hand, NOW, later(2));
         for seconds in [0, 1, 2, 3] {
             events.observe(&fleet, &windows, later(seconds));
         }

@@ -6,7 +6,7 @@
 use forebay_base::limits::{ADAPTER_LISTED_MAX, ADAPTER_REFUSED_TIME, ADAPTER_RETRY_TIME};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{AdapterConfig, Config};
-use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
+use forebay_fleet::mailbox::{AdapterRefusal, AdapterRequest};
 use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, Model, RankLoad, WorkerState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Adapters {
 #[derive(Debug, Default)]
 struct WantedAdapter {
     /// Requests that wait for the first worker.
-    waiting: Vec<AdapterRefused>,
+    waiting: Vec<AdapterRefusal>,
     /// How far each worker is with it that was asked.
     at: BTreeMap<WorkerIndex, LoadState>,
     /// Missing copies are made. An engine that unloads the adapter ends that, until a request finds
@@ -74,7 +74,7 @@ struct AdapterHost {
 
 impl Adapters {
     /// Requests wait for an adapter.
-    pub(super) fn add_request(&mut self, ask: AdapterAsk) {
+    pub(super) fn add_request(&mut self, ask: AdapterRequest) {
         let wanted = self.wanted.entry(ask.name).or_default();
         wanted.waiting.push(ask.refused);
         wanted.has_demand = true;
@@ -285,7 +285,7 @@ fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::{ModelKind, RoomLimits, RoomWanted, test_support};
+    use forebay_fleet::worker::{ModelKind, RoomDemand, RoomLimits, test_support};
 
     const START: NanosSinceStart = NanosSinceStart(0);
 
@@ -315,9 +315,9 @@ mod tests {
     }
 
     impl Scene {
-        fn ask(&mut self) -> AdapterRefused {
-            let refused = AdapterRefused::default();
-            let ask = AdapterAsk { name: "a".into(), refused: refused.clone() };
+        fn ask(&mut self) -> AdapterRefusal {
+            let refused = AdapterRefusal::default();
+            let ask = AdapterRequest { name: "a".into(), refused: refused.clone() };
             self.adapters.add_request(ask);
             refused
         }
@@ -346,7 +346,7 @@ mod tests {
         let mut scene = scene(2);
         scene.lists("other", &[0]);
         let load = scene.board.rank(RankIndex(1)).unwrap();
-        assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
+        assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
         assert_eq!(scene.due(START), [0; 0], "nobody asks");
         let waiting = scene.ask();
         let due = scene.adapters.due(&scene.config, &scene.fleet, &scene.board, START);

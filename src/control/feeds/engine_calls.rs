@@ -3,7 +3,7 @@
 //! [`ENGINE_CALLS_MAX`] calls of the admin API run; a further call is refused.
 
 use super::super::fleet::{EngineAccess, Fleet};
-use forebay_admin::{CallAnswer, EngineCall, EngineCallRefused, EngineReply};
+use forebay_admin::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
 use forebay_base::WorkerIndex;
 use forebay_base::limits::{ENGINE_ANSWERS_BYTES_MAX, ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_discovery::WorkerClients;
@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 /// Answers of the engines, or the reason why no engine was called.
-type CallAnswers = Result<Vec<CallAnswer>, EngineCallRefused>;
+type CallAnswers = Result<Vec<CallAnswer>, EngineCallRefusal>;
 
 /// Calls under way, and the clients and turns of further calls.
 pub(super) struct EngineCalls {
@@ -82,11 +82,11 @@ impl EngineCalls {
     ) {
         let engines = called_engines(fleet, call.worker.as_deref());
         if engines.is_empty() {
-            let _ = answer.send(Err(EngineCallRefused::NoWorker));
+            let _ = answer.send(Err(EngineCallRefusal::NoWorker));
             return;
         }
         let Ok(turn) = Arc::clone(&self.admin_turns).try_acquire_owned() else {
-            let _ = answer.send(Err(EngineCallRefused::Busy));
+            let _ = answer.send(Err(EngineCallRefusal::Busy));
             return;
         };
         let answers = self.answers(engines, call);

@@ -14,7 +14,7 @@ use forebay_config::{Config, KvConfig};
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
-    SharedPool, SharedState, TRACKED_BLOCK_BYTES, keep_pool,
+    SharedPool, SharedState, TRACKED_BLOCK_BYTES, run_pool,
 };
 use forebay_snapshot::RankName;
 use forebay_text::Vocabulary;
@@ -190,7 +190,7 @@ impl KvFeeds {
         let wanted = PoolPlan { name, naming, entries_max, ttl };
         let ports = Rc::clone(&self.ports);
         let counters = Rc::clone(&self.counters);
-        let keep = |pool| drop(tokio::task::spawn_local(keep_pool(pool, ports, counters)));
+        let keep = |pool| drop(tokio::task::spawn_local(run_pool(pool, ports, counters)));
         self.pools.of(wanted, &self.setup.tiers.numbers, keep)
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Fleet, KnownRank, KnownWorker};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
-use forebay_discovery::{Announced, DescribedRank};
+use forebay_discovery::{DescribedRank, EventAnnouncement};
 use forebay_fleet::worker::{ModelText, TierRanks};
 use forebay_kv_events::FeedNotice;
 use forebay_load::{LoadPlan, PlannedRank, ReportSource};
@@ -21,7 +21,7 @@ pub(in crate::control) struct FeedPlan {
     pub(in crate::control) authority: Arc<str>,
     /// Where the worker is. A feed that follows a name has to connect anew when the name moves.
     pub(in crate::control) address: SocketAddr,
-    pub(in crate::control) events: Announced,
+    pub(in crate::control) events: EventAnnouncement,
     /// As the engine describes it; 0 while unknown.
     pub(in crate::control) block_size_tokens: u32,
     /// Name under which the rank's blocks are rooted.

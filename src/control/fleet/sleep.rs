@@ -2,7 +2,7 @@
 //! worker as a worker without room.
 
 use super::{Fleet, KnownWorker, OperatorOrder, SleepPhase};
-use forebay_admin::SleepRefused;
+use forebay_admin::SleepRefusal;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_fleet::worker::Dialect;
 
@@ -32,19 +32,19 @@ impl Fleet {
         worker: WorkerIndex,
         settled: NanosSinceStart,
         by: NanosSinceStart,
-    ) -> Result<(), SleepRefused> {
-        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
+    ) -> Result<(), SleepRefusal> {
+        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefusal::Unknown)?;
         if known.shown.dialect != Dialect::Vllm {
-            return Err(SleepRefused::Engine);
+            return Err(SleepRefusal::Engine);
         }
         match known.order {
             OperatorOrder::Serve => {
                 known.order = OperatorOrder::Sleep(SleepPhase::Drains { settled, by });
             }
-            OperatorOrder::Sleep(SleepPhase::WakesUp) => return Err(SleepRefused::WakesUp),
+            OperatorOrder::Sleep(SleepPhase::WakesUp) => return Err(SleepRefusal::WakesUp),
             OperatorOrder::Sleep(_) => {}
             OperatorOrder::Drain(_) | OperatorOrder::Leave(..) | OperatorOrder::Gone => {
-                return Err(SleepRefused::Drains);
+                return Err(SleepRefusal::Drains);
             }
         }
         Ok(())
@@ -52,10 +52,10 @@ impl Fleet {
 
     /// True if the engine needs an order to wake up now. An operator may have put the engine to
     /// sleep without the router.
-    pub(in crate::control) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefused> {
-        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefused::Unknown)?;
+    pub(in crate::control) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefusal> {
+        let known = self.workers.get_mut(worker.index()).ok_or(SleepRefusal::Unknown)?;
         if known.shown.dialect != Dialect::Vllm {
-            return Err(SleepRefused::Engine);
+            return Err(SleepRefusal::Engine);
         }
         match known.order {
             OperatorOrder::Sleep(SleepPhase::Drains { .. }) => {
@@ -69,9 +69,9 @@ impl Fleet {
                 Ok(true)
             }
             OperatorOrder::Sleep(SleepPhase::WakesUp) => Ok(false),
-            OperatorOrder::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefused::FallsAsleep),
+            OperatorOrder::Sleep(SleepPhase::FallsAsleep) => Err(SleepRefusal::FallsAsleep),
             OperatorOrder::Drain(_) | OperatorOrder::Leave(..) | OperatorOrder::Gone => {
-                Err(SleepRefused::Drains)
+                Err(SleepRefusal::Drains)
             }
         }
     }

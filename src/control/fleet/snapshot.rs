@@ -6,7 +6,7 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, EngineShows, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, PlacesLimit,
+    ANY_MODEL, EngineLimits, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, PlacesLimit,
     Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
@@ -166,7 +166,7 @@ impl Fleet {
             configured.is_some_and(|worker| description.reports_load(worker.load_source))
         };
         let engine =
-            EngineShows { running_max, reports_load: description.is_some_and(reports_load) };
+            EngineLimits { running_max, reports_load: description.is_some_and(reports_load) };
         let own = configured.and_then(|worker| worker.concurrency_max);
         let role = description.map_or(Role::Prefill, |description| description.role);
         PlacesLimit::of(&self.config.flow, own, role, engine)

@@ -7,8 +7,8 @@ use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
-    Announced, DescribedRank, Description, KvSource, Listing, Registry, RegistryKind, numbered,
-    read_models,
+    DescribedRank, Description, EventAnnouncement, KvSource, Listing, Registry, RegistryKind,
+    numbered, read_models,
 };
 use forebay_fleet::worker::{
     ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
@@ -43,7 +43,7 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
 fn fed(mut description: Description) -> Description {
     for rank in &mut description.ranks {
         let endpoint = ZmqEndpoint::parse("tcp://a:1", "").unwrap();
-        rank.events = Some(Announced { endpoint, replay: None, topic: String::new() });
+        rank.events = Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
     }
     description
 }
@@ -377,7 +377,7 @@ fn feeds_are_replaced_only_when_they_would_do_something_else() {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         let endpoint = ZmqEndpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
         description.ranks[0].events =
-            Some(Announced { endpoint, replay: None, topic: String::new() });
+            Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
         description
     };
     fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
@@ -506,7 +506,7 @@ fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbe
         for rank in &mut description.ranks {
             let endpoint =
                 ZmqEndpoint::parse(&format!("tcp://a:{}", 5_557 + rank.number), "a").unwrap();
-            rank.events = Some(Announced { endpoint, replay: None, topic: String::new() });
+            rank.events = Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
         }
         description
     };

@@ -5,7 +5,7 @@
 use forebay_admin::{Access, AdminListener, ClientCallers, Question};
 use forebay_base::Clock;
 use forebay_handover::{
-    BoundPlace, HandoverHost, HostCall, HostSetup, MeetingPlace, ProcessBefore, Program,
+    HandoverAddress, HandoverHost, HandoverListener, HostCall, HostSetup, PreviousProcess, Program,
     TakenProcess,
 };
 use std::fs::File;
@@ -30,7 +30,7 @@ pub struct HandoverSetup {
 #[derive(Debug)]
 pub struct HandoverOffer {
     /// Where it is met.
-    pub place: MeetingPlace,
+    pub place: HandoverAddress,
     /// Everything that this process listens on.
     pub sockets: Arc<[OwnedFd]>,
     /// How this process was started.
@@ -48,7 +48,7 @@ pub(in crate::control) struct AdminDoor {
 /// Other processes with the listening sockets.
 struct OtherHolders {
     /// Until it has ended.
-    before: Option<ProcessBefore>,
+    before: Option<PreviousProcess>,
     /// Processes that got the sockets from this process, and may have them still.
     heir_count: u32,
 }
@@ -78,7 +78,7 @@ impl Handover {
         let door = Some(door);
         let before = setup.taken.as_ref().zip(setup.offer.as_ref());
         let before =
-            before.map(|(taken, own)| ProcessBefore::new(taken.from, Arc::clone(&own.sockets)));
+            before.map(|(taken, own)| PreviousProcess::new(taken.from, Arc::clone(&own.sockets)));
         let mut own = Self {
             setup,
             others: OtherHolders { before, heir_count: 0 },
@@ -192,7 +192,7 @@ impl Handover {
         self.wait_for_next();
     }
 
-    fn host(&self, place: BoundPlace, offer: HandoverOffer) -> Option<HandoverHost> {
+    fn host(&self, place: HandoverListener, offer: HandoverOffer) -> Option<HandoverHost> {
         let HandoverOffer { sockets, program, .. } = offer;
         let calls = self.calls.clone();
         let call = Box::new(move |call| calls.blocking_send(call).is_ok());

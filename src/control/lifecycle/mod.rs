@@ -27,7 +27,7 @@ use self::watchdog::Watchdog;
 use super::environment::{ChangedKeys, Environment};
 use super::error::ControlError;
 use super::ports::Ports;
-use forebay_admin::{ReloadRefused, Reloaded};
+use forebay_admin::{ReloadRefusal, ReloadReport};
 use forebay_base::NanosSinceStart;
 use forebay_config::{Config, Reloader};
 use forebay_fleet::account::ShardPhase;
@@ -148,7 +148,7 @@ impl Lifecycle {
     pub(super) fn read_config(
         &mut self,
         config: &mut Arc<Config>,
-    ) -> Result<Reloaded, ReloadRefused> {
+    ) -> Result<ReloadReport, ReloadRefusal> {
         self.reload.read(config, &mut self.front)
     }
 

@@ -4,7 +4,7 @@
 
 use super::admin_rules::AdminRules;
 use super::front_door::FrontDoor;
-use forebay_admin::{ReloadRefused, Reloaded};
+use forebay_admin::{ReloadRefusal, ReloadReport};
 use forebay_config::{Config, Finding, ReloadError, Reloader, Severity};
 use std::sync::Arc;
 use tracing::{error, info, warn};
@@ -27,13 +27,13 @@ impl ReloadSource {
         &mut self,
         config: &mut Arc<Config>,
         front: &mut FrontDoor,
-    ) -> Result<Reloaded, ReloadRefused> {
-        let Some(reloader) = &mut self.reloader else { return Err(ReloadRefused::NoSource) };
+    ) -> Result<ReloadReport, ReloadRefusal> {
+        let Some(reloader) = &mut self.reloader else { return Err(ReloadRefusal::NoSource) };
         let (mut changes, warnings) = match reloader.reload() {
             Ok(done) => done,
             Err(refused) => {
                 log_refusal(&refused);
-                return Err(ReloadRefused::Faulty(refused));
+                return Err(ReloadRefusal::Faulty(refused));
             }
         };
         warnings.iter().for_each(log);
@@ -47,7 +47,7 @@ impl ReloadSource {
         for key in self.admin_rules.read_again(config) {
             changes.also_applied(key);
         }
-        Ok(Reloaded { changes, warnings })
+        Ok(ReloadReport { changes, warnings })
     }
 
     /// The workers of these URLs have found no place: the next reload adds them again.

@@ -4,7 +4,7 @@ use super::super::environment::{Environment, TICK};
 use super::super::feeds::{OrderResult, SleepOrder};
 use super::super::fleet::NoPlace;
 use super::{FleetChange, Membership};
-use forebay_admin::{AddRefused, AddWorkerRequest, SleepRefused, StreamsStay, WorkerDrain};
+use forebay_admin::{AddRefusal, AddWorkerRequest, NoStreamMove, SleepRefusal, WorkerDrain};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::KnownConnectors;
 use forebay_fleet::worker::{FleetSnapshot, RankLoad};
@@ -17,12 +17,12 @@ impl Membership {
         env: &Environment,
         worker: &str,
         order: WorkerDrain,
-    ) -> Result<FleetChange, StreamsStay> {
+    ) -> Result<FleetChange, NoStreamMove> {
         let Some(index) = self.fleet.worker_named(worker) else {
             return Ok(FleetChange::default());
         };
         if order == WorkerDrain::MoveStreams && !env.config.retry.mid_stream {
-            return Err(StreamsStay);
+            return Err(NoStreamMove);
         }
         if !self.fleet.set_draining(index, order) {
             return Ok(FleetChange::default());
@@ -40,15 +40,15 @@ impl Membership {
         &mut self,
         env: &Environment,
         request: &AddWorkerRequest,
-    ) -> Result<(Arc<str>, FleetChange), AddRefused> {
+    ) -> Result<(Arc<str>, FleetChange), AddRefusal> {
         let worker = request.worker();
         let place =
             self.add(env, worker, &mut KnownConnectors::new()).map_err(|reason| match reason {
-                NoPlace::Url => AddRefused::UrlTaken,
-                NoPlace::Engine(name) => AddRefused::EngineTaken(name.to_string()),
-                NoPlace::Tls(fault) => AddRefused::Tls(fault),
-                NoPlace::Name => AddRefused::NameTaken,
-                NoPlace::Full => AddRefused::Full,
+                NoPlace::Url => AddRefusal::UrlTaken,
+                NoPlace::Engine(name) => AddRefusal::EngineTaken(name.to_string()),
+                NoPlace::Tls(fault) => AddRefusal::Tls(fault),
+                NoPlace::Name => AddRefusal::NameTaken,
+                NoPlace::Full => AddRefusal::Full,
             })?;
         let name = self.fleet.name(place).unwrap_or_default();
         info!(worker = &*name, url = worker.url, "added by the admin API");
@@ -72,8 +72,8 @@ impl Membership {
         env: &Environment,
         name: &str,
         sleeps: bool,
-    ) -> Result<FleetChange, SleepRefused> {
-        let worker = self.fleet.worker_named(name).ok_or(SleepRefused::Unknown)?;
+    ) -> Result<FleetChange, SleepRefusal> {
+        let worker = self.fleet.worker_named(name).ok_or(SleepRefusal::Unknown)?;
         let mut change = FleetChange::published();
         if sleeps {
             let now = env.clock.now();

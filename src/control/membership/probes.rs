@@ -2,7 +2,7 @@
 
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
-use forebay_discovery::{ModelTexts, Probe, ProbeNotice, Probing, SignsOfLife, WorkerClients};
+use forebay_discovery::{ModelTexts, Probe, ProbeFactory, ProbeNotice, SignsOfLife, WorkerClients};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 /// Probes of all present workers.
 pub(super) struct Probes {
-    probing: Probing,
+    probing: ProbeFactory,
     running: HashMap<WorkerIndex, RunningProbe>,
 }
 
@@ -30,7 +30,7 @@ impl Probes {
         clients: &WorkerClients,
         notices: mpsc::Sender<ProbeNotice>,
     ) -> Self {
-        let probing = Probing {
+        let probing = ProbeFactory {
             config: Arc::clone(config),
             clients: clients.clone(),
             texts: ModelTexts::new(clock, config.image_key_file.is_some()),

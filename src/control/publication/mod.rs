@@ -14,8 +14,8 @@ use super::ports::Ports;
 use super::reports::EjectionEvent;
 use crate::log::dropped_lines_count;
 use forebay_admin::{
-    ExplainFacts, Explaining, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
-    ReloadRefused, Reloaded, ScrapeSources, ShardsView, WorkerSources,
+    ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
+    ReloadRefusal, ReloadReport, ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::StageHistograms;
@@ -32,7 +32,7 @@ pub(super) struct Publication {
     warming: Warming,
     live: LiveFeed,
     histograms: StageHistograms,
-    explaining: Explaining,
+    explaining: ExplainThread,
     /// `None` for a router without replicas.
     replicas: Option<Rc<Replicas>>,
 }
@@ -44,7 +44,7 @@ impl Publication {
             warming: Warming::default(),
             live: LiveFeed::default(),
             histograms: StageHistograms::new(),
-            explaining: Explaining::start()?,
+            explaining: ExplainThread::start()?,
             replicas: Replicas::start(&env.config, env.clock, &env.board)?,
         })
     }
@@ -100,7 +100,7 @@ impl Publication {
     /// Shows the result of a reload on the live page.
     pub(super) fn show_reload(
         &mut self,
-        done: &Result<Reloaded, ReloadRefused>,
+        done: &Result<ReloadReport, ReloadRefusal>,
         now: NanosSinceStart,
     ) {
         let text = match done {
@@ -191,7 +191,7 @@ impl Publication {
         forebay_admin::list_windows(&self.fleet, env.board.windows(), env.clock.now())
     }
 
-    pub(super) const fn explaining(&self) -> &Explaining {
+    pub(super) const fn explaining(&self) -> &ExplainThread {
         &self.explaining
     }
 

@@ -4,7 +4,7 @@ use forebay_admin::{NotePieces, NotesReader};
 use forebay_base::RankIndex;
 use forebay_base::limits::REQUEST_NOTES_MAX;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink, Role, ShardNote, WorkerState};
-use forebay_record::{NotedEnd, NotedRank, NotedRequest, NotedUsage, RequestNote};
+use forebay_record::{RankEntry, RequestEnd, RequestNote, RequestStart, RequestUsage};
 use std::sync::mpsc::Receiver;
 
 /// A reader, and the channel from the shards.
@@ -78,11 +78,11 @@ fn put(note: &RequestNote, piece: &mut Vec<u8>) {
 }
 
 /// Ranks that compute no prompts have a pool of their own.
-fn ranks(fleet: &FleetSnapshot) -> Vec<NotedRank> {
+fn ranks(fleet: &FleetSnapshot) -> Vec<RankEntry> {
     let noted = |index| {
         let (rank, worker) = fleet.rank(index)?;
         let computes = rank.role != Role::Decode && worker.state != WorkerState::Gone;
-        Some(NotedRank {
+        Some(RankEntry {
             pool: if computes { rank.pool.0.into() } else { u32::MAX },
             kv_tokens: fleet.kv_capacity_tokens(index),
             name: format!("{} {}", worker.name, rank.dp_rank.0),
@@ -94,7 +94,7 @@ fn ranks(fleet: &FleetSnapshot) -> Vec<NotedRank> {
 
 fn recorded(note: ShardNote, fleet: &FleetSnapshot) -> RequestNote {
     match note {
-        ShardNote::Sent(sent) => RequestNote::Sent(NotedRequest {
+        ShardNote::Sent(sent) => RequestNote::Sent(RequestStart {
             id: sent.id,
             pool: fleet.ranks.get(sent.rank.index()).map_or(u32::MAX, |rank| rank.pool.0.into()),
             rank: sent.rank.0.into(),
@@ -103,12 +103,12 @@ fn recorded(note: ShardNote, fleet: &FleetSnapshot) -> RequestNote {
             keys: sent.keys,
         }),
         ShardNote::Ended { id, rank, told } => {
-            let told = told.map(|told| NotedUsage {
+            let told = told.map(|told| RequestUsage {
                 prompt: told.prompt,
                 cached: told.cached,
                 output: told.output,
             });
-            RequestNote::Ended(NotedEnd { id, rank: rank.0.into(), told })
+            RequestNote::Ended(RequestEnd { id, rank: rank.0.into(), told })
         }
     }
 }

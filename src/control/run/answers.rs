@@ -3,7 +3,7 @@
 use super::super::membership::Confirmation;
 use super::Control;
 use forebay_admin::{
-    AddRefused, AddWorkerRequest, NotesReader, Question, SleepRefused, StreamsStay, WorkerDrain,
+    AddRefusal, AddWorkerRequest, NoStreamMove, NotesReader, Question, SleepRefusal, WorkerDrain,
 };
 use serde_json::Value;
 
@@ -92,24 +92,24 @@ impl Control {
         &mut self,
         name: &str,
         order: WorkerDrain,
-    ) -> Result<Option<Value>, StreamsStay> {
+    ) -> Result<Option<Value>, NoStreamMove> {
         let change = self.membership.set_draining(&self.env, name, order)?;
         self.apply(change);
         Ok(self.worker(name))
     }
 
     /// The worker as it is then: the worker drains before its engine gets the order.
-    fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefused> {
+    fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefusal> {
         let change = self.membership.set_sleeping(&self.env, name, sleeps)?;
         self.apply(change);
-        self.worker(name).ok_or(SleepRefused::Unknown)
+        self.worker(name).ok_or(SleepRefusal::Unknown)
     }
 
     /// The worker as it is then, without an answer yet.
-    fn add_worker(&mut self, request: &AddWorkerRequest) -> Result<Value, AddRefused> {
+    fn add_worker(&mut self, request: &AddWorkerRequest) -> Result<Value, AddRefusal> {
         let (name, change) = self.membership.add_worker(&self.env, request)?;
         self.apply(change);
-        self.worker(&name).ok_or(AddRefused::Full)
+        self.worker(&name).ok_or(AddRefusal::Full)
     }
 
     fn read_notes(&mut self) -> Option<NotesReader> {

@@ -13,7 +13,7 @@ use super::ports::Ports;
 use super::publication::{Owners, Publication};
 use super::reports::{ReportSources, Reports};
 use super::setup::ControlSetup;
-use forebay_admin::{Question, ReloadRefused, Reloaded};
+use forebay_admin::{Question, ReloadRefusal, ReloadReport};
 use forebay_base::NanosSinceStart;
 use forebay_discovery::{ProbeNotice, WorkerClients};
 use forebay_handover::HostCall;
@@ -228,13 +228,13 @@ impl Control {
         self.publication.publish(&self.env.ports, may_publish);
     }
 
-    fn reload(&mut self) -> Result<Reloaded, ReloadRefused> {
+    fn reload(&mut self) -> Result<ReloadReport, ReloadRefusal> {
         let done = self.read_config();
         self.publication.show_reload(&done, self.env.clock.now());
         done
     }
 
-    fn read_config(&mut self) -> Result<Reloaded, ReloadRefused> {
+    fn read_config(&mut self) -> Result<ReloadReport, ReloadRefusal> {
         let mut done = self.lifecycle.read_config(&mut self.env.config)?;
         let has_tls_key = done.changes.applied.iter().any(|key| key.contains("tls"));
         if self.membership.take_config(&self.env) && !has_tls_key {

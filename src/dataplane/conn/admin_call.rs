@@ -10,7 +10,7 @@ use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel}
 use crate::reply::refusal;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_fleet::mailbox::{ClientDoor, DoorClosed, is_on_client_port};
+use forebay_fleet::mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
 use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use forebay_link::link;
 use forebay_net::Socket;
@@ -45,8 +45,8 @@ pub(crate) async fn pass(
     door: &dyn ClientDoor,
 ) -> After {
     let opened = door.open(conn.client.peer).map_err(|closed| match closed {
-        DoorClosed::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
-        DoorClosed::Over => Refusal::new(Reason::Draining),
+        DoorRefusal::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
+        DoorRefusal::Over => Refusal::new(Reason::Draining),
     });
     let socket = opened.and_then(|stream| {
         // Any connected socket of bytes will do.

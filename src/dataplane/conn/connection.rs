@@ -62,7 +62,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
                 None => request::serve::serve(shard, conn, buffers).await,
             },
             Err(NoRequest::Silent) => {
-                conn.say_end();
+                conn.send_close_notify();
                 After::Drop
             }
             Err(NoRequest::Refused(refusal)) => {

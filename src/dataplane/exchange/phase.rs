@@ -3,7 +3,7 @@
 use super::resumable::Resumable;
 use crate::state::workers::ShardFleet;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::admit::Admitted as InFlightPlace;
+use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::ShardBoard;
 use forebay_prompt::parse::Endpoint;

@@ -1,7 +1,7 @@
 //! The `x-ratelimit-*` fields, as OpenAI writes them: what a client may use in a minute, what is
 //! left, and when all of it is there again.
 
-use forebay_fleet::tenant::RateStanding;
+use forebay_fleet::tenant::RateStatus;
 use forebay_http1::{Digits, decimal, header};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl RateFields {
     }
 
     /// Tells of both limits, as far as there are any.
-    pub(crate) fn set(&mut self, requests: Option<RateStanding>, tokens: Option<RateStanding>) {
+    pub(crate) fn set(&mut self, requests: Option<RateStatus>, tokens: Option<RateStatus>) {
         self.clear();
         let mut ends = self.ends.iter_mut();
         for standing in [requests, tokens] {
@@ -61,7 +61,7 @@ impl RateFields {
     }
 }
 
-fn push(part: usize, standing: RateStanding, out: &mut Vec<u8>) {
+fn push(part: usize, standing: RateStatus, out: &mut Vec<u8>) {
     let mut digits: Digits = [0; 20];
     match part {
         0 => out.extend_from_slice(decimal(standing.limit, &mut digits)),
@@ -134,8 +134,8 @@ mod tests {
             sent.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
         };
         assert_eq!(told(&fields), []);
-        let requests = RateStanding { limit: 60, remaining: 0, reset_ns: 1_000_000_000 };
-        let tokens = RateStanding { limit: 1_000, remaining: 12, reset_ns: 360_000_000_000 };
+        let requests = RateStatus { limit: 60, remaining: 0, reset_ns: 1_000_000_000 };
+        let tokens = RateStatus { limit: 1_000, remaining: 12, reset_ns: 360_000_000_000 };
         fields.set(Some(requests), Some(tokens));
         let all = told(&fields);
         assert_eq!(all.len(), 6);

@@ -3,8 +3,8 @@
 
 use crate::relay::Transcript;
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::NotContinued;
-use forebay_fleet::admit::Admitted;
+use forebay_fleet::account::NoContinuation;
+use forebay_fleet::admit::AdmittedRequest;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::Dialect;
 use forebay_json::UsageScan;
@@ -24,7 +24,7 @@ pub(crate) enum Resumable {
 /// A stream that another rank may go on with.
 #[derive(Debug)]
 pub(crate) struct ResumableStream {
-    pub(crate) transcript: Result<Transcript, NotContinued>,
+    pub(crate) transcript: Result<Transcript, NoContinuation>,
     /// What the answer has cost, where that is counted; of all ranks together.
     pub(crate) scan: Option<Box<UsageScan>>,
     /// How its last rank broke off.
@@ -62,7 +62,7 @@ impl Resumable {
     pub(crate) fn of(
         endpoint: Endpoint,
         body: &[u8],
-        admitted: &mut Admitted,
+        admitted: &mut AdmittedRequest,
         held_bytes: usize,
         model: ModelIndex,
     ) -> Self {
@@ -72,7 +72,7 @@ impl Resumable {
         let transcript = Transcript::of(endpoint, body).and_then(|transcript| {
             // The ids of the prompt take the place of its text.
             let bytes = held_bytes.saturating_add(transcript.ids_bytes());
-            admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NotContinued::TooLong)
+            admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NoContinuation::TooLong)
         });
         Self::On(Box::new(ResumableStream {
             transcript,

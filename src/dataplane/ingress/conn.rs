@@ -3,7 +3,9 @@
 use super::{ConnectedClient, Deadline};
 use forebay_base::limits::READ_BYTES;
 use forebay_base::{Clock, NanosSinceStart};
-use forebay_link::{LinkReader, LinkWriter, Shaken, Turnstile, link, secure, shake_hands};
+use forebay_link::{
+    HandshakeOutcome, LinkReader, LinkWriter, Turnstile, link, secure, shake_hands,
+};
 use forebay_net::{BufferPool, Socket};
 use forebay_router::dispatch::RelayError;
 use forebay_tls::{HandshakeFault, Session};
@@ -80,7 +82,10 @@ impl Conn {
     ///
     /// # Errors
     /// [`HandshakeFault`]. After [`HandshakeFault::NotTls`] the connection continues in plain text.
-    pub async fn shake_hands(&mut self, turnstile: &Turnstile) -> Result<Shaken, HandshakeFault> {
+    pub async fn shake_hands(
+        &mut self,
+        turnstile: &Turnstile,
+    ) -> Result<HandshakeOutcome, HandshakeFault> {
         let Self { reader, writer, deadline, .. } = self;
         let shaken = {
             let mut shaking = pin!(shake_hands(reader, writer, turnstile));
@@ -242,9 +247,9 @@ impl Conn {
     }
 
     /// Sends close_notify to a TLS client, so that the end is not taken for truncation.
-    pub fn say_end(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if !self.closed {
-            self.writer.say_end();
+            self.writer.send_close_notify();
         }
     }
 

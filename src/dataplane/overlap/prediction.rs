@@ -9,7 +9,7 @@ use forebay_base::RankIndex;
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Role, SessionKey, WorkerState};
-use forebay_select::{Because, Policy, is_anchor, most_held, reaches};
+use forebay_select::{ChoiceReason, Policy, is_anchor, most_held, reaches};
 
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub(crate) fn account_choice(
     asked: ModelRequest<'_>,
     session: Option<SessionKey>,
     rank: RankIndex,
-) -> Because {
+) -> ChoiceReason {
     let stages = routing.stages.borrow();
     let overlaps = stages.matching.matched.overlaps();
     let computes = |index| {
@@ -114,7 +114,7 @@ pub(crate) fn account_choice(
     let session = session.filter(|_| policy == Policy::Session);
     let counting = asked.model.ranks.iter().copied().filter(|&rank| computes(rank));
     let is_kept = is_anchor(session, asked.fleet, rank, counting);
-    let because = Because::of(policy, held, most, is_only, is_kept);
+    let because = ChoiceReason::of(policy, held, most, is_only, is_kept);
     env.counters.choices().decided(because as usize);
     env.counters.add(Count::OverlapUnusedBytes, u64::from(most.saturating_sub(held)));
     because

@@ -1,4 +1,4 @@
-//! render, index: what each rank holds of one prompt ([`forebay_select::Matched`]), once a request,
+//! render, index: what each rank holds of one prompt ([`forebay_select::PromptOverlaps`]), once a request,
 //! counted and timed. Small prompts are matched on the shard, without an await; others on its
 //! offload thread.
 
@@ -16,7 +16,7 @@ use crate::state::workers::ShardFleet;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
 use forebay_config::Policy;
-use forebay_disagg::{Wanted, inspect};
+use forebay_disagg::{SplitRequest, inspect};
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
@@ -171,7 +171,7 @@ struct OffloadedMatch {
     request: Box<ApiRequest>,
     prompt: Prompt,
     /// What a KV transfer has to know of the body.
-    kv_transfer: Option<Wanted>,
+    kv_transfer: Option<SplitRequest>,
     rendered: Option<Result<Rendered, Unrenderable>>,
     /// Time spent rendering and walking.
     spent: [u64; 2],

@@ -18,15 +18,15 @@ use crate::state::workers::Workers;
 use forebay_base::{RankIndex, RouterId};
 use forebay_config::{KvFlow, Word};
 use forebay_disagg::{
-    Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, Wanted,
+    Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, SplitRequest,
     has_begun, legs_request_id, message_of, transfer_mode,
 };
-use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillEnded, PrefillLeg};
+use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillLeg, PrefillOutcome};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_router::dispatch::has_no_room;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, Prefilling};
+use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, PrefillDispatch};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl PairDispatch<'_> {
 
     /// Has the prefill leg done its part?
     pub(crate) fn is_prefilled(&mut self) -> bool {
-        matches!(self.leg.look(), Some(PrefillEnded::Done(_)))
+        matches!(self.leg.look(), Some(PrefillOutcome::Done(_)))
     }
 
     /// Prefill's answer comes when decode has the KV.
@@ -101,7 +101,7 @@ pub(crate) async fn begin<'a>(
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     decode: &SendPlan,
-    prefill: Prefilling,
+    prefill: PrefillDispatch,
 ) -> Result<PairDispatch<'a>, Failed> {
     let kv_transfer = &prefill.kv_transfer;
     let Some(wanted) = exchange.phase.split.take() else {
@@ -320,7 +320,7 @@ fn pin(plan: &SendPlan, kv_transfer: &KvTransfer) -> RankPin {
 /// Only SGLang has to be told.
 fn abort_call(
     kv_transfer: &KvTransfer,
-    wanted: &Wanted,
+    wanted: &SplitRequest,
     body: &[u8],
     id: &KvTransferId,
     plan: &SendPlan,

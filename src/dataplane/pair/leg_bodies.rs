@@ -7,7 +7,7 @@ use crate::runtime::offloaded;
 use crate::state::io::Io;
 use forebay_base::limits::INLINE_BODY_BYTES_MAX;
 use forebay_disagg::{
-    KvTransferId, LegBodies, RankPin, RoomSet, Wanted, decode_body, prefill_body,
+    KvTransferId, LegBodies, RankPin, RoomSet, SplitRequest, decode_body, prefill_body,
 };
 use forebay_fleet::worker::KvTransfer;
 use forebay_router::dispatch::RelayError;
@@ -37,7 +37,11 @@ pub(crate) struct LegOrder {
 }
 
 impl Legs {
-    pub(crate) const fn of<'a>(&'a self, body: &'a [u8], wanted: &'a Wanted) -> LegBodies<'a> {
+    pub(crate) const fn of<'a>(
+        &'a self,
+        body: &'a [u8],
+        wanted: &'a SplitRequest,
+    ) -> LegBodies<'a> {
         let Self { kv_transfer, prefill, decode, rooms, id } = self;
         LegBodies {
             body,
@@ -50,7 +54,7 @@ impl Legs {
         }
     }
 
-    fn make(&self, body: &[u8], wanted: &Wanted, made: &LegKind, out: &mut Vec<u8>) {
+    fn make(&self, body: &[u8], wanted: &SplitRequest, made: &LegKind, out: &mut Vec<u8>) {
         let bodies = self.of(body, wanted);
         match made {
             LegKind::Prefill => prefill_body(&bodies, out),
@@ -68,7 +72,7 @@ impl Legs {
         io: &Io,
         conn: &mut Conn,
         request: &mut Request<'_>,
-        wanted: &Wanted,
+        wanted: &SplitRequest,
         making: LegOrder,
     ) -> Result<Vec<u8>, RelayError> {
         let LegOrder { made, mut out } = making;

@@ -4,7 +4,9 @@ use super::Watch;
 use super::key::UpstreamKey;
 use super::socket_options::set_options;
 use forebay_base::{NanosSinceStart, is_out_of_sockets};
-use forebay_link::{LinkReader, LinkWriter, Shaken, Turnstile, link, secure, shake_hands};
+use forebay_link::{
+    HandshakeOutcome, LinkReader, LinkWriter, Turnstile, link, secure, shake_hands,
+};
 use forebay_router::dispatch::RelayError;
 use forebay_tls::{HandshakeFault, Session};
 use std::future::{Future, poll_fn};
@@ -72,7 +74,7 @@ impl Upstream {
         session: Session,
         timeout: Duration,
         turnstile: &Turnstile,
-    ) -> Result<Shaken, HandshakeFault> {
+    ) -> Result<HandshakeOutcome, HandshakeFault> {
         let Self { reader, writer, .. } = self;
         secure(reader, writer, session, Vec::new());
         let shaken = in_time(timeout, pin!(shake_hands(reader, writer, turnstile))).await;

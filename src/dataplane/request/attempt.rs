@@ -28,14 +28,14 @@ use crate::story::event;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_fleet::account::{
-    BodyStart, Count, FailedTrial, FirstTokenKind, HeldAgainst, Lease, Stage,
+    BlameScope, BodyStart, Count, FailedTrial, FirstTokenKind, Lease, Stage,
 };
 use forebay_fleet::mailbox::RequestFacts;
 use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};
 use forebay_router::request::{
-    AnswerMeaning, Chosen, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
+    AnswerMeaning, ChosenRanks, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
 };
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -45,7 +45,7 @@ use std::time::Duration;
 pub(crate) struct Attempt<'a> {
     pub(crate) endpoint: Endpoint,
     pub(crate) facts: &'a RequestFacts,
-    pub(crate) chosen: Box<Chosen>,
+    pub(crate) chosen: Box<ChosenRanks>,
     /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
     /// KV events tell.
     pub(crate) predicted: Option<PredictedHit>,
@@ -95,7 +95,7 @@ pub(crate) async fn run(
 ) -> Result<After, Failed> {
     let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
     exchange.request.caller.priority.number = engine_number(shard, exchange, &chosen, facts);
-    let Chosen { plan, mut lease, prefill } = *chosen;
+    let ChosenRanks { plan, mut lease, prefill } = *chosen;
     let mut paired = match prefill {
         Some(prefill) => Some(begin::begin(shard, conn, exchange, &plan, prefill).await?),
         None => None,
@@ -169,7 +169,7 @@ pub(crate) async fn run(
 fn engine_number(
     shard: &Shard,
     exchange: &Exchange<'_, Delivery>,
-    chosen: &Chosen,
+    chosen: &ChosenRanks,
     facts: &RequestFacts,
 ) -> Option<i64> {
     let fleet = shard.workers.fleet.borrow();
@@ -179,7 +179,7 @@ fn engine_number(
     }
     let waited = Duration::from_nanos(shard.env.now().since(facts.arrived_at));
     let order = EngineOrder {
-        came_at: since_1970().saturating_sub(waited),
+        arrived_at: since_1970().saturating_sub(waited),
         prefill_time: chosen.prefill_time().unwrap_or_default(),
         overtaken_max: queue.overtaken_max,
     };
@@ -222,7 +222,7 @@ fn failed(
         shard.workers.engine_refused(&shard.env, plan.rank, facts.model);
     }
     if error == RelayError::CallerLimited {
-        shard.env.counters.held(HeldAgainst::Caller);
+        shard.env.counters.held(BlameScope::Caller);
     }
     let abandoned = begin::abandoned(shard, paired, plan.rank, error);
     let WorkerReply { answer, retry_after_s, .. } = std::mem::take(&mut exchange.phase.reply);

@@ -14,7 +14,7 @@ use crate::resume::remainder;
 use crate::state::shard::Shard;
 use crate::story::event::{self, OverlapFacts};
 use forebay_fleet::account::Stage;
-use forebay_router::request::{Action, Chosen, RequestEvent, RequestFlow, Scene, Stop};
+use forebay_router::request::{Action, ChosenRanks, RequestEvent, RequestFlow, Scene, Stop};
 
 /// Delivers the request until there is an answer or an end.
 ///
@@ -128,7 +128,7 @@ fn chosen_rank(
     shard: &Shard,
     request: &mut Request<'_>,
     flow: &RequestFlow,
-    chosen: &Chosen,
+    chosen: &ChosenRanks,
 ) -> Option<PredictedHit> {
     let Shard { env, routing, links, workers, .. } = shard;
     let facts = flow.facts();

@@ -12,7 +12,7 @@ use crate::state::shard::Shard;
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::QueueWanted;
+use forebay_fleet::worker::QueueDemand;
 use forebay_router::request::{RequestEvent, Wait, WaitEnd};
 use std::future::poll_fn;
 use std::task::Poll;
@@ -45,7 +45,7 @@ pub(crate) async fn for_verdict<'a>(
     conn: &mut Conn,
     request: &mut Request<'_>,
     waiter: Box<Waiter>,
-    wanted: QueueWanted,
+    wanted: QueueDemand,
 ) -> (RequestEvent, Option<Seat<'a>>) {
     let start = waiter.joined_at;
     let mut seat = Seat { shard, wait: Wait::new(&waiter, wanted) };

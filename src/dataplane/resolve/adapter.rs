@@ -8,7 +8,7 @@ use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
 use forebay_base::RankIndex;
 use forebay_base::limits::ADAPTER_WAIT_MAX;
-use forebay_fleet::mailbox::{AdapterAsk, AdapterRefused};
+use forebay_fleet::mailbox::{AdapterRefusal, AdapterRequest};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal};
 use forebay_router::request::Stop;
@@ -66,8 +66,8 @@ pub(crate) async fn load(
     name: Arc<str>,
 ) -> Result<Rc<ShardFleet>, Stop> {
     let env = &shard.env;
-    let refused = AdapterRefused::default();
-    let mut ask = Some(AdapterAsk { name: Arc::clone(&name), refused: refused.clone() });
+    let refused = AdapterRefusal::default();
+    let mut ask = Some(AdapterRequest { name: Arc::clone(&name), refused: refused.clone() });
     let wait_max = env.config().timeouts.first_byte.min(ADAPTER_WAIT_MAX);
     let until = env.now().plus(wait_max);
     loop {

@@ -3,7 +3,7 @@
 use crate::exchange::request::Request;
 use crate::state::shard::Shard;
 use forebay_base::RankIndex;
-use forebay_fleet::mailbox::{KeptPlace, Pin, ResponseId};
+use forebay_fleet::mailbox::{Pin, ResponseId, ResponsePlace};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal, StoredCall};
 
@@ -53,7 +53,7 @@ fn place(
     request: &Request<'_>,
     fleet: &FleetSnapshot,
     id: Option<ResponseId>,
-) -> Result<Option<KeptPlace>, Refusal> {
+) -> Result<Option<ResponsePlace>, Refusal> {
     let found = id.and_then(|id| shard.routing.kept.borrow().place(&id));
     let tenant = request.caller.whom.tenant;
     if let Some(place) = found.filter(|place| place.tenant == tenant) {

@@ -23,7 +23,7 @@ use crate::state::leg::AttemptWatch;
 use crate::state::shard::{SendParts, Shard};
 use crate::story::event::{self, AnswerEnd, AnswerPart, AnswerUsage};
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::{Count, NotContinued};
+use forebay_fleet::account::{Count, NoContinuation};
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
 use forebay_json::UsageReader;
@@ -69,7 +69,7 @@ pub(crate) fn answer_began(
         Ok(transcript) if is_readable => {
             transcript.sends_parts(plan.engine.dialect == Dialect::Sglang);
         }
-        unread => *unread = Err(NotContinued::Engine),
+        unread => *unread = Err(NoContinuation::Engine),
     }
     is_readable
 }
@@ -315,7 +315,7 @@ pub(crate) async fn ended(
     if matches!(stop, Stop::ClientGone) {
         return Err(stop);
     }
-    shard.env.counters.not_continued(NotContinued::NoWorker);
+    shard.env.counters.not_continued(NoContinuation::NoWorker);
     let mut events = conn.buffer();
     if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
         bill_end(exchange, &events);

@@ -24,7 +24,7 @@ use forebay_prompt::parse::{Reason, Refusal};
 use forebay_ring::{Bell, Consumer, Producer, spsc};
 use forebay_router::queue::{NoWait, WaitTable};
 use forebay_router::request::{Stop, in_flight_full};
-use forebay_select::Matched;
+use forebay_select::PromptOverlaps;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ const NICE: i32 = 5;
 /// Resources of a job.
 pub struct Tools {
     /// Working memory of an index walk.
-    pub matched: Matched,
+    pub matched: PromptOverlaps,
     /// Reads the slices of all shards.
     pub index: IndexReader,
     /// The clock of the process.
@@ -61,7 +61,7 @@ impl Tools {
     #[must_use]
     pub fn new(index: &IndexReader, clock: Clock) -> Self {
         Self {
-            matched: Matched::new(RANKS_MAX),
+            matched: PromptOverlaps::new(RANKS_MAX),
             index: index.clone(),
             clock,
             posted_at: NanosSinceStart::default(),

@@ -10,9 +10,7 @@ use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
-use crate::relay::{
-    Answer, Begun, Early, StreamShape, Upstream, begins_with_error, gather, relay,
-};
+use crate::relay::{Answer, Begun, Early, StreamShape, Upstream, begins_with_error, gather, relay};
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -24,7 +22,7 @@ use crate::state::workers::Workers;
 use crate::story::event::{AnswerEnd, AnswerHead, AnswerPart, AnswerUsage, StreamTimes};
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::KeptPlace;
+use forebay_fleet::mailbox::ResponsePlace;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::{ResponseHead, header};
@@ -67,7 +65,7 @@ pub(crate) fn answer_began(
         shard.io.recycle(std::mem::take(&mut request.leg_body));
         shard.routing.text.give(&shard.io, request.prompt.end());
     }
-    let place = KeptPlace {
+    let place = ResponsePlace {
         rank: going.plan.rank,
         model: going.facts.model,
         tenant: request.caller.whom.tenant,
@@ -141,7 +139,7 @@ pub(crate) async fn answer(
             workers.hear(plan.worker);
             lease.share_trial();
             body.get_or_insert_with(|| BodyKind::of(data));
-            lease.bytes_came(start, || env.now());
+            lease.observe_body_bytes(start, || env.now());
             passed.take(env, io, data);
             story.passed(data);
         }

@@ -7,7 +7,7 @@ use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_config::{Config, LimitsConfig};
 use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
-use forebay_fleet::mailbox::{DrainOrder, Traced};
+use forebay_fleet::mailbox::{DrainOrder, TraceRecord};
 use forebay_http1::HeadLimits;
 use forebay_prompt::render::{Rendered, Unrenderable};
 use forebay_ring::Producer;
@@ -43,7 +43,7 @@ impl Env {
         clock: Clock,
         config: Arc<Config>,
         counters: Arc<ShardCounters>,
-        traces: Producer<Traced>,
+        traces: Producer<TraceRecord>,
     ) -> Self {
         Self {
             records: RequestRecords::new(&config, traces),

@@ -6,7 +6,7 @@ use super::shard::Shard;
 use crate::ingress::Conn;
 use crate::relay::{Client, Over, Watch};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, PrefillEnded, PrefillLeg, Ticket};
+use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, PrefillOutcome, Ticket};
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
@@ -24,7 +24,7 @@ pub(crate) struct Leg<'a> {
     rank: RankIndex,
     posted_at: NanosSinceStart,
     timeout: Duration,
-    ended: Option<PrefillEnded>,
+    ended: Option<PrefillOutcome>,
     is_wanted: bool,
 }
 
@@ -57,17 +57,17 @@ impl<'a> Leg<'a> {
     }
 
     /// How it ended, as far as that is known.
-    pub(crate) const fn ended(&self) -> Option<&PrefillEnded> {
+    pub(crate) const fn ended(&self) -> Option<&PrefillOutcome> {
         self.ended.as_ref()
     }
 
     /// The same, and what has come since it was last looked at.
-    pub(crate) fn look(&mut self) -> Option<&PrefillEnded> {
+    pub(crate) fn look(&mut self) -> Option<&PrefillOutcome> {
         let _ = self.poll_ended(&Context::from_waker(Waker::noop()));
         self.ended()
     }
 
-    fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillEnded> {
+    fn poll_ended(&mut self, cx: &Context<'_>) -> Poll<&PrefillOutcome> {
         if self.ended.is_none() {
             match self.shard.queues.legs.borrow_mut().poll(self.ticket, cx) {
                 Poll::Ready(ended) => self.ended = Some(ended),
@@ -87,7 +87,7 @@ impl<'a> Leg<'a> {
         poll_fn(|cx| {
             if let Poll::Ready(ended) = self.poll_ended(cx) {
                 return Poll::Ready(match ended {
-                    PrefillEnded::Done(params) => Ok(params.clone()),
+                    PrefillOutcome::Done(params) => Ok(params.clone()),
                     _ => Err(RelayError::PrefillFailed),
                 });
             }
@@ -126,7 +126,7 @@ impl Watch for AttemptWatch<'_, '_> {
             return Poll::Ready(RelayError::ClientGone);
         }
         match self.leg.as_mut().map(|leg| leg.poll_ended(cx)) {
-            Some(Poll::Ready(PrefillEnded::Refused(_) | PrefillEnded::Failed(_))) => {
+            Some(Poll::Ready(PrefillOutcome::Refused(_) | PrefillOutcome::Failed(_))) => {
                 Poll::Ready(RelayError::PrefillFailed)
             }
             _ => Poll::Pending,

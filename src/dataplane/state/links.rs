@@ -5,7 +5,7 @@ use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, RouterId, ShardIndex, WorkerIndex};
 use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
 use forebay_fleet::mailbox::ClientDoor;
-use forebay_fleet::mailbox::{AdapterAsk, KeptResponse, MeshMessage};
+use forebay_fleet::mailbox::{AdapterRequest, MeshMessage, StoredResponse};
 use forebay_index::RoutedPrompt;
 use forebay_ring::{Bell, MeshSender};
 use forebay_router::queue::Outbox;
@@ -36,7 +36,7 @@ pub(crate) struct Doors {
     /// To the admin API, if clients may call that by their port.
     pub(crate) admin: Option<Arc<dyn ClientDoor>>,
     /// Where adapters are asked for.
-    pub(crate) adapters: SyncSender<AdapterAsk>,
+    pub(crate) adapters: SyncSender<AdapterRequest>,
     /// What the router calls itself towards workers.
     pub(crate) router_id: RouterId,
 }
@@ -110,7 +110,7 @@ impl Links {
     }
 
     /// The other shards hear who keeps a response.
-    pub(crate) fn tell_of_response(&self, env: &Env, response: KeptResponse) {
+    pub(crate) fn tell_of_response(&self, env: &Env, response: StoredResponse) {
         let mut mesh = self.mesh.borrow_mut();
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {

@@ -1,7 +1,7 @@
 //! The buffer that the texts of a shard's prompts are written into, one after the other.
 
 use super::io::Io;
-use forebay_base::limits::{READ_BYTES, TEXT_KEPT_BYTES_MAX};
+use forebay_base::limits::{READ_BYTES, TEXT_BUFFER_BYTES_MAX};
 use std::cell::Cell;
 
 /// Had the text of the last long prompt. The next is written into it while it is in the caches.
@@ -25,7 +25,7 @@ impl PromptText {
 
     /// Takes the buffer of a prompt back.
     pub(crate) fn give(&self, io: &Io, buffer: Vec<u8>) {
-        if buffer.capacity() <= READ_BYTES || buffer.capacity() > TEXT_KEPT_BYTES_MAX {
+        if buffer.capacity() <= READ_BYTES || buffer.capacity() > TEXT_BUFFER_BYTES_MAX {
             return io.recycle(buffer);
         }
         debug_assert!(buffer.is_empty(), "the next text would begin with this one");

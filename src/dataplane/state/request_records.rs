@@ -3,7 +3,7 @@
 use super::slow_log::SlowLog;
 use super::trace_outlet::TraceOutlet;
 use forebay_config::{Config, RecordFormat};
-use forebay_fleet::mailbox::Traced;
+use forebay_fleet::mailbox::TraceRecord;
 use forebay_ring::Producer;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub(crate) struct RequestRecords {
 }
 
 impl RequestRecords {
-    pub(crate) fn new(config: &Config, ring: Producer<Traced>) -> Self {
+    pub(crate) fn new(config: &Config, ring: Producer<TraceRecord>) -> Self {
         let format = RefCell::new(format_of(config));
         Self { slow_log: Cell::default(), traces: TraceOutlet::new(ring), format }
     }

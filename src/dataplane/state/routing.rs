@@ -8,8 +8,8 @@ use forebay_fleet::worker::LoadReport;
 use forebay_index::IndexReader;
 use forebay_ring::Consumer;
 use forebay_router::request::Stages;
-use forebay_router::stored_response::KeptResponses;
-use forebay_select::ToldPaths;
+use forebay_router::stored_response::StoredResponses;
+use forebay_select::ReportedPaths;
 use std::cell::{RefCell, RefMut};
 
 /// Requests are matched, placed and queued with it.
@@ -21,9 +21,9 @@ pub(crate) struct RoutingState {
     /// Reads the slices of all shards.
     pub(crate) index: IndexReader,
     /// What owners of slices have been told a moment ago.
-    pub(crate) told: RefCell<ToldPaths>,
+    pub(crate) told: RefCell<ReportedPaths>,
     /// Which rank keeps which response.
-    pub(crate) kept: RefCell<KeptResponses>,
+    pub(crate) kept: RefCell<StoredResponses>,
     /// Has the texts of prompts.
     pub(crate) text: PromptText,
 }

@@ -11,7 +11,7 @@ use ahash::AHashMap;
 use forebay_base::{ShardIndex, WorkerIndex, since_1970};
 use forebay_disagg::Rooms;
 use forebay_fleet::admit::InFlight;
-use forebay_fleet::mailbox::{PrefillEnded, Ticket};
+use forebay_fleet::mailbox::{PrefillOutcome, Ticket};
 use forebay_identity::{AddressRules, Cors, TrustedNets};
 use forebay_keys::TokenCache;
 use forebay_prompt::parse::KnownTokens;
@@ -55,7 +55,7 @@ pub(crate) struct Queues {
     /// Prefill legs that this shard sends, for requests of any shard.
     pub(crate) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
     /// The seats of this shard's requests whose prefill legs are under way.
-    pub(crate) legs: RefCell<WaitTable<PrefillEnded>>,
+    pub(crate) legs: RefCell<WaitTable<PrefillOutcome>>,
     /// Draws the rooms in which legs meet.
     pub(crate) rooms: RefCell<Rooms>,
 }

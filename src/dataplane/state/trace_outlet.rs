@@ -2,7 +2,7 @@
 
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, ShardCounters};
-use forebay_fleet::mailbox::Traced;
+use forebay_fleet::mailbox::TraceRecord;
 use forebay_ring::Producer;
 use std::cell::{Cell, RefCell};
 
@@ -10,7 +10,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Where traces leave the shard.
 pub(crate) struct TraceOutlet {
-    ring: RefCell<Producer<Traced>>,
+    ring: RefCell<Producer<TraceRecord>>,
     asked: Cell<AskedTraces>,
 }
 
@@ -33,12 +33,12 @@ impl AskedTraces {
 }
 
 impl TraceOutlet {
-    pub(crate) fn new(ring: Producer<Traced>) -> Self {
+    pub(crate) fn new(ring: Producer<TraceRecord>) -> Self {
         Self { ring: RefCell::new(ring), asked: Cell::default() }
     }
 
     /// Hands over to the control plane; what finds no room is dropped and counted.
-    pub(crate) fn give(&self, counters: &ShardCounters, traced: Traced) {
+    pub(crate) fn give(&self, counters: &ShardCounters, traced: TraceRecord) {
         if self.ring.borrow_mut().push(traced).is_err() {
             counters.add(Count::TracesDropped, 1);
         }

@@ -5,7 +5,7 @@ use super::pulse::EnginePulse;
 use crate::relay::UpstreamKey;
 use forebay_base::limits::{MODELS_MAX, RANKS_MAX, WORKERS_MAX};
 use forebay_base::{ModelIndex, RankIndex, WorkerIndex};
-use forebay_fleet::account::{Count, FirstTokens, HeldAgainst};
+use forebay_fleet::account::{BlameScope, Count, FirstTokens};
 use forebay_fleet::worker::{FleetSnapshot, RankLoad, ShardBoard};
 use forebay_router::request::engine_refused;
 use std::cell::{Cell, RefCell};
@@ -147,7 +147,7 @@ impl Workers {
     /// The engine of a rank had no room. Called after the lease was given back.
     pub(crate) fn engine_refused(&self, env: &Env, rank: RankIndex, model: ModelIndex) {
         env.count(Count::EngineRefusals);
-        env.counters.held(HeldAgainst::Model);
+        env.counters.held(BlameScope::Model);
         engine_refused(&self.fleet(), &self.board, rank, model, env.now());
     }
 }

@@ -87,7 +87,7 @@ impl AccessRecord {
         format.write(|field, out| {
             // Into memory, which takes all.
             let _ = match field {
-                RecordField::Because => {
+                RecordField::ChoiceReason => {
                     out.write_all(facts.because.map_or("", |because| because.name()).as_bytes())
                 }
                 RecordField::Client => write!(out, "{}", end.client.address),

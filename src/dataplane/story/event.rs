@@ -5,7 +5,7 @@ use crate::ingress::ConnectedClient;
 use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, RankIndex, TenantIndex};
-use forebay_fleet::mailbox::{KeptPlace, RequestFacts};
+use forebay_fleet::mailbox::{RequestFacts, ResponsePlace};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::NoteSink;
 use forebay_http1::{RequestHead, ResponseHead};
@@ -14,7 +14,7 @@ use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request;
 use forebay_router::request::Stop;
-use forebay_select::{Because, MatchRequest, Prompt};
+use forebay_select::{ChoiceReason, MatchRequest, Prompt};
 use std::net::IpAddr;
 
 /// Observer of one request. Events that it has no use for keep their empty default.
@@ -47,9 +47,9 @@ pub(crate) struct RoutedHead<'a> {
 /// An attempt begins: a rank is chosen, or a pair of ranks.
 pub(crate) struct RankChoice<'a> {
     pub(crate) shard: &'a Shard,
-    pub(crate) chosen: &'a request::Chosen,
+    pub(crate) chosen: &'a request::ChosenRanks,
     pub(crate) arrived_at: NanosSinceStart,
-    pub(crate) because: Option<Because>,
+    pub(crate) because: Option<ChoiceReason>,
     /// Overlap of the rank that computes the prompt.
     pub(crate) overlap: OverlapFacts,
     /// Where somebody records: sink of notes, and the prompt as it was matched.
@@ -96,7 +96,7 @@ pub(crate) struct AnswerHead<'a> {
     pub(crate) endpoint: Endpoint,
     /// An answer of the same request is counted already.
     pub(crate) is_counted: bool,
-    pub(crate) place: KeptPlace,
+    pub(crate) place: ResponsePlace,
 }
 
 /// End of the answer of an attempt.

@@ -4,7 +4,7 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_prompt::parse::{ApiShape, Endpoint};
 use forebay_router::request::Stop;
-use forebay_select::Because;
+use forebay_select::ChoiceReason;
 
 /// Status of a request whose client left before its answer began. No client receives it.
 pub(crate) const CLIENT_GONE: u16 = 499;
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     /// Rank of the last attempt.
     pub(crate) rank: Option<RankIndex>,
     /// Reason for which the rank was chosen.
-    pub(crate) because: Option<Because>,
+    pub(crate) because: Option<ChoiceReason>,
     pub(crate) answer: AnswerFacts,
 }
 

@@ -7,7 +7,7 @@ use forebay_base::RankIndex;
 use forebay_fleet::account::Count;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{NoteSink, SentNote, ShardNote};
-use forebay_select::noted_keys;
+use forebay_select::prompt_part_keys;
 
 /// Notes of one request.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Observer for RequestNotes {
             return;
         }
         let id = event.shard.routing.stages.borrow_mut().random.u64(..);
-        let keys = noted_keys(ask, prompt);
+        let keys = prompt_part_keys(ask, prompt);
         let note = SentNote { id, rank, arrived_at: event.arrived_at, prompt_bytes, keys };
         put(&event.shard.env, sink, ShardNote::Sent(Box::new(note)));
         self.sent = Some(FirstNote { id, rank });

@@ -7,7 +7,7 @@ use super::quota_hold::QuotaHold;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::tenant::{Quota, RateRefusal, RateStanding, Tenant, TenantCell};
+use forebay_fleet::tenant::{Quota, RateRefusal, RateStatus, Tenant, TenantCell};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Standing of a tenant's limits, for the `x-ratelimit-*` fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QuotaStanding {
-    pub(crate) requests: Option<RateStanding>,
-    pub(crate) tokens: Option<RateStanding>,
+    pub(crate) requests: Option<RateStatus>,
+    pub(crate) tokens: Option<RateStatus>,
 }
 
 /// Result of a look at a tenant's limits: whether the request passes, and the standing for its

@@ -3,7 +3,7 @@
 
 use super::event::{AnswerHead, Observer};
 use crate::state::shard::Shard;
-use forebay_fleet::mailbox::{KeptPlace, KeptResponse};
+use forebay_fleet::mailbox::{ResponsePlace, StoredResponse};
 use forebay_json::ResponseIdScan;
 use forebay_prompt::parse::Endpoint;
 use std::fmt::{self, Debug};
@@ -18,7 +18,7 @@ pub(crate) struct ResponseSearch(Option<Box<Search>>);
 struct Search {
     shard: Rc<Shard>,
     scan: ResponseIdScan,
-    place: KeptPlace,
+    place: ResponsePlace,
 }
 
 impl Observer for ResponseSearch {
@@ -46,7 +46,7 @@ impl Search {
             return ControlFlow::Continue(());
         };
         if let Some(id) = found {
-            let response = KeptResponse { id, place: self.place };
+            let response = StoredResponse { id, place: self.place };
             self.shard.routing.kept.borrow_mut().note(response);
             self.shard.links.tell_of_response(&self.shard.env, response);
         }

@@ -12,7 +12,8 @@ use forebay_base::{NanosSinceStart, RankIndex, TraceParent};
 use forebay_config::TracesConfig;
 use forebay_fleet::account::Count;
 use forebay_fleet::mailbox::{
-    LegTrace, PrefillEnded, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk,
+    LegTrace, PrefillOutcome, RequestTrace, StepKind, TraceRecord, TraceStep, TracedAnswer,
+    TracedRequest,
 };
 use forebay_http1::header::{TRACEPARENT, TRACESTATE};
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
@@ -142,10 +143,10 @@ fn begin(event: &RoutedHead<'_>, endpoint: Endpoint) -> Option<Box<OpenTrace>> {
     }))
 }
 
-fn asked(event: &RoutedHead<'_>, endpoint: Endpoint, is_continued: bool) -> TracedAsk {
+fn asked(event: &RoutedHead<'_>, endpoint: Endpoint, is_continued: bool) -> TracedRequest {
     let RoutedHead { head, input, .. } = *event;
     let state = if is_continued { joined_state(head, input) } else { String::new() };
-    TracedAsk {
+    TracedRequest {
         method: method_name(head.method),
         endpoint: endpoint.name(),
         path: cut(head.path(input)),
@@ -230,18 +231,18 @@ fn end(open: &mut OpenTrace, event: &StoryEnd<'_>) {
         }
     }
     let env = &end.shard.env;
-    env.records.traces.give(&env.counters, Traced::Request(recorded));
+    env.records.traces.give(&env.counters, TraceRecord::Request(recorded));
 }
 
 /// Completes the trace of a prefill leg that has ended, and posts it to the control plane.
-pub(crate) fn end_leg(env: &Env, mut leg: Box<LegTrace>, ended: &PrefillEnded) {
+pub(crate) fn end_leg(env: &Env, mut leg: Box<LegTrace>, ended: &PrefillOutcome) {
     leg.until = env.now();
     leg.fault = match ended {
-        PrefillEnded::Done(_) => None,
-        PrefillEnded::Refused(_) => Some("the engine refused the request"),
-        PrefillEnded::Failed(_) => Some("the prefill leg failed"),
+        PrefillOutcome::Done(_) => None,
+        PrefillOutcome::Refused(_) => Some("the engine refused the request"),
+        PrefillOutcome::Failed(_) => Some("the prefill leg failed"),
     };
-    env.records.traces.give(&env.counters, Traced::Leg(leg));
+    env.records.traces.give(&env.counters, TraceRecord::Leg(leg));
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::mailbox::{
-    EngineAnswer, MeshMessage, PrefillEnded, PrefillFault, PrefillLeg, Ticket,
+    EngineAnswer, MeshMessage, PrefillFault, PrefillLeg, PrefillOutcome, Ticket,
 };
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
@@ -86,7 +86,7 @@ pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
         let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
         let ended = ran.unwrap_or_else(|_| {
             shard.env.panicked("a prefill leg's task panicked; its request fails");
-            PrefillEnded::Failed(PrefillFault::Broken("the router failed".into()))
+            PrefillOutcome::Failed(PrefillFault::Broken("the router failed".into()))
         });
         shard.queues.prefills.borrow_mut().remove(&ticket);
         count(&shard.env, &ended);
@@ -98,18 +98,18 @@ pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
 }
 
 /// To the shard that has the request.
-fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
+fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillOutcome) {
     // Not by the queues, which know what is for this shard: they start legs, and a leg that calls
     // them would close a circle.
     if ticket.shard == shard.env.number {
         return take_back(shard, ticket, ended);
     }
-    let message = MeshMessage::PrefillEnded { ticket, ended: Box::new(ended) };
+    let message = MeshMessage::PrefillOutcome { ticket, ended: Box::new(ended) };
     shard.links.post(&shard.env, ticket.shard, message);
 }
 
 /// To the request, if it still waits: who let its leg go has left its seat.
-pub(crate) fn take_back(shard: &Shard, ticket: Ticket, ended: PrefillEnded) {
+pub(crate) fn take_back(shard: &Shard, ticket: Ticket, ended: PrefillOutcome) {
     let _ = shard.queues.legs.borrow_mut().deliver(ticket, ended);
 }
 
@@ -121,18 +121,18 @@ pub(crate) fn cancel(shard: &Shard, ticket: Ticket) {
     }
 }
 
-fn count(env: &Env, ended: &PrefillEnded) {
+fn count(env: &Env, ended: &PrefillOutcome) {
     match ended {
-        PrefillEnded::Done(_) | PrefillEnded::Refused(_) => {}
-        PrefillEnded::Failed(PrefillFault::Cancelled) => {
+        PrefillOutcome::Done(_) | PrefillOutcome::Refused(_) => {}
+        PrefillOutcome::Failed(PrefillFault::Cancelled) => {
             env.count(Count::PrefillLegsCancelled);
         }
-        PrefillEnded::Failed(_) => env.count(Count::PrefillLegsFailed),
+        PrefillOutcome::Failed(_) => env.count(Count::PrefillLegsFailed),
     }
 }
 
 /// Runs the leg; its lease goes back when this returns.
-async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillEnded {
+async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillOutcome {
     let seat = cancelled.seat();
     let mut deadline = Deadline::new(shard.env.clock);
     deadline.set_at(leg.posted_at.plus(leg.timeout));
@@ -144,17 +144,17 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
         Ok(ended) => ended,
         Err(error) => {
             shard.io.note_lack_of_sockets(&shard.env, error);
-            PrefillEnded::Failed(fault(error))
+            PrefillOutcome::Failed(fault(error))
         }
     };
     judge_leg(shard, &mut leg, &ended);
-    if matches!(ended, PrefillEnded::Done(_)) {
+    if matches!(ended, PrefillOutcome::Done(_)) {
         leg.lease.prefill_done(|| shard.env.now());
     }
     // SGLang's Python server does not see the end of a connection for seconds.
-    let is_given_up = matches!(ended, PrefillEnded::Failed(PrefillFault::TimedOut));
+    let is_given_up = matches!(ended, PrefillOutcome::Failed(PrefillFault::TimedOut));
     if (is_given_up || watch.cancelled.is_set())
-        && !matches!(ended, PrefillEnded::Done(_))
+        && !matches!(ended, PrefillOutcome::Done(_))
         && let Some(call) = leg.abort.take()
     {
         abort::tell(shard, call);
@@ -163,13 +163,13 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     let requester = leg.lease.requester();
     shard.io.recycle(std::mem::take(&mut leg.call.body));
     drop(leg);
-    if matches!(ended, PrefillEnded::Failed(PrefillFault::Busy)) {
+    if matches!(ended, PrefillOutcome::Failed(PrefillFault::Busy)) {
         shard.workers.engine_refused(&shard.env, rank, requester.model);
     }
     ended
 }
 
-fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillEnded) {
+fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillOutcome) {
     if let Some(judgement) = Judgement::of_leg(ended, leg.kv_transfer.prefill_waits_for_decode()) {
         blame::judge(shard, &mut leg.lease, leg.worker, judgement);
     }
@@ -180,7 +180,7 @@ async fn exchange(
     sending: SendParts<'_>,
     leg: &PrefillLeg,
     watch: &mut LegWatch<'_>,
-) -> Result<PrefillEnded, RelayError> {
+) -> Result<PrefillOutcome, RelayError> {
     let SendParts { env, io, workers } = sending;
     let is_long = leg.call.body.len() > READ_AT_ONCE_BYTES_MAX;
     let key = workers.key(leg.worker, leg.call.address);
@@ -231,7 +231,7 @@ async fn answered(
     watch: &mut LegWatch<'_>,
     answering: UpstreamAnswer,
     response: &ResponseHead,
-) -> Result<PrefillEnded, RelayError> {
+) -> Result<PrefillOutcome, RelayError> {
     let SendParts { env, io, workers } = sending;
     let UpstreamAnswer { mut upstream, sent } = answering;
     let status = response.status;
@@ -241,11 +241,11 @@ async fn answered(
             io.keep(env, upstream);
         }
         return Ok(match status {
-            status if has_no_room(status) => PrefillEnded::Failed(PrefillFault::Busy),
-            400..=499 => PrefillEnded::Refused(EngineAnswer::json(status, gathered.body)),
+            status if has_no_room(status) => PrefillOutcome::Failed(PrefillFault::Busy),
+            400..=499 => PrefillOutcome::Refused(EngineAnswer::json(status, gathered.body)),
             _ => {
                 let words = Accusation::in_words(&leg.kv_transfer, &gathered.body);
-                PrefillEnded::Failed(match words {
+                PrefillOutcome::Failed(match words {
                     Some(accusation) => accused(accusation, message_of(&gathered.body)),
                     None => PrefillFault::Broken(format!("it answered {status}")),
                 })
@@ -270,19 +270,19 @@ async fn answered(
         io.keep(env, upstream);
     }
     Ok(match answer.finish() {
-        Ok(Handed::Nothing) => PrefillEnded::Done(None),
-        Ok(Handed::Params(params)) => PrefillEnded::Done(Some(params)),
+        Ok(Handed::Nothing) => PrefillOutcome::Done(None),
+        Ok(Handed::Params(params)) => PrefillOutcome::Done(Some(params)),
         Err(wrong) => wrong_answer(&leg.kv_transfer, &wrong),
     })
 }
 
 /// An engine that streams says 200 before it has looked at the request: a fault of the request is
 /// one in a stream as well.
-fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillEnded {
+fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillOutcome {
     if let Some((status, body)) = wrong.refusal() {
-        return PrefillEnded::Refused(EngineAnswer::json(status, body));
+        return PrefillOutcome::Refused(EngineAnswer::json(status, body));
     }
-    PrefillEnded::Failed(match wrong {
+    PrefillOutcome::Failed(match wrong {
         KvTransferError::Engine { status: Some(status), .. } if has_no_room(*status) => {
             PrefillFault::Busy
         }
@@ -324,7 +324,7 @@ fn fault(error: RelayError) -> PrefillFault {
 mod tests {
     use super::*;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
     use forebay_fleet::mailbox::LegCall;
     use forebay_fleet::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
 
@@ -338,7 +338,7 @@ mod tests {
         let limits = RoomLimits::default();
         let marks = &forebay_index::PrefixMarks::NONE;
         let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
-        let wanted = LeaseWanted { rank: RankIndex(0), requester, cost, limits, prefixes };
+        let wanted = LeaseRequest { rank: RankIndex(0), requester, cost, limits, prefixes };
         let lease = Lease::try_take(&board, wanted, now);
         let leg = PrefillLeg {
             ticket: Ticket { shard: ShardIndex::try_from_index(0).unwrap(), slot: 0, life: 0 },

@@ -36,7 +36,7 @@ impl Shard {
         match message {
             MeshMessage::Prefill(leg) => self.start_prefill(leg),
             MeshMessage::PrefillCancel { ticket } => prefill_leg::cancel(self, ticket),
-            MeshMessage::PrefillEnded { ticket, ended } => {
+            MeshMessage::PrefillOutcome { ticket, ended } => {
                 prefill_leg::take_back(self, ticket, *ended);
             }
             // The queues and the inbox have taken theirs.

@@ -24,7 +24,7 @@ use forebay_fleet::mailbox::ClientDoor;
 use forebay_fleet::mailbox::{ShardEnd, ShardPeers, ToControl};
 use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_identity::AddressRules;
-use forebay_index::{Expiring, IndexReader, SliceWriter};
+use forebay_index::{ExpiringChunks, IndexReader, SliceWriter};
 use forebay_net::{IoCounts, end_turn};
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
@@ -142,7 +142,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
         mesh: mesh.receiver,
         bell,
         replies,
-        slice: OwnSlice::new(slice, Expiring::new(configure::expiring(&config, bells.len()))),
+        slice: OwnSlice::new(slice, ExpiringChunks::new(configure::expiring(&config, bells.len()))),
         alarm: Deadline::new(clock),
     };
     let board = ShardBoard::from(board);
@@ -356,7 +356,7 @@ mod tests {
     use crate::ingress;
     use crate::runtime::wake_pair;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+    use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
     use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
     use forebay_fleet::worker::{Requester, RoomLimits};
     use forebay_index::KeySeed;
@@ -428,7 +428,7 @@ mod tests {
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
             let marks = &forebay_index::PrefixMarks::NONE;
             let prefixes = PromptPrefixes { marks, bytes_per_token: 4.0 };
-            let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+            let wanted = LeaseRequest { rank, requester, cost, limits, prefixes };
             let lease = Lease::try_take(&own, wanted, now).unwrap();
             board.rank(rank).unwrap().release(0);
             let ticket = Ticket { shard: ShardIndex(0), slot: 9, life: 9 };

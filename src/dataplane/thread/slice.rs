@@ -9,7 +9,7 @@ use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::Count;
 use forebay_fleet::worker::FleetSnapshot;
-use forebay_index::{Expiring, ExpiringLimits, KvBatch, RoutedPrompt, SliceWriter};
+use forebay_index::{ExpiringChunks, ExpiringLimits, KvBatch, RoutedPrompt, SliceWriter};
 use forebay_ring::Consumer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -20,12 +20,12 @@ const EXPIRE_PER_TURN: u32 = 512;
 pub(crate) struct OwnSlice {
     writer: SliceWriter,
     /// When what was stored for routed prompts has to go again.
-    expiring: Expiring,
+    expiring: ExpiringChunks,
     is_broken: bool,
 }
 
 impl OwnSlice {
-    pub(crate) const fn new(writer: SliceWriter, expiring: Expiring) -> Self {
+    pub(crate) const fn new(writer: SliceWriter, expiring: ExpiringChunks) -> Self {
         Self { writer, expiring, is_broken: false }
     }
 
@@ -97,7 +97,7 @@ impl OwnSlice {
     fn write<T: Default>(
         &mut self,
         env: &Env,
-        work: impl FnOnce(&mut SliceWriter, &mut Expiring) -> T,
+        work: impl FnOnce(&mut SliceWriter, &mut ExpiringChunks) -> T,
     ) -> T {
         if self.is_broken {
             return T::default();

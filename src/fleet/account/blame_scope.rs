@@ -4,7 +4,7 @@ use crate::worker::FailureScope;
 
 /// Scope that a refusal or a failure of a worker is held against, with a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldAgainst {
+pub enum BlameScope {
     /// The caller alone: the rank serves other callers as before.
     Caller,
     /// The model on the rank: other models are unaffected.
@@ -13,7 +13,7 @@ pub enum HeldAgainst {
     Rank,
 }
 
-impl HeldAgainst {
+impl BlameScope {
     /// All scopes, in the order of their index.
     pub const ALL: [Self; 3] = [Self::Caller, Self::Model, Self::Rank];
 
@@ -28,7 +28,7 @@ impl HeldAgainst {
     }
 }
 
-impl From<FailureScope> for HeldAgainst {
+impl From<FailureScope> for BlameScope {
     fn from(scope: FailureScope) -> Self {
         match scope {
             FailureScope::Caller => Self::Caller,

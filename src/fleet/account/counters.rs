@@ -1,10 +1,10 @@
 //! Counters of a shard: single-writer atomics, read in place by the control plane. No locks, no
 //! read-modify-write. Draining shards read each other's phase.
 
-use super::blame_scope::HeldAgainst;
+use super::blame_scope::BlameScope;
 use super::choice_counts::ChoiceCounts;
 use super::count::Count;
-use super::no_continuation::NotContinued;
+use super::no_continuation::NoContinuation;
 use super::rows::{Rows, bump, read, zeroed};
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
@@ -55,8 +55,8 @@ pub struct ShardCounters {
 #[derive(Debug)]
 struct LabelledCells {
     requests: Box<[AtomicU64]>,
-    not_continued: [AtomicU64; NotContinued::ALL.len()],
-    held_against: [AtomicU64; HeldAgainst::ALL.len()],
+    not_continued: [AtomicU64; NoContinuation::ALL.len()],
+    held_against: [AtomicU64; BlameScope::ALL.len()],
     /// A row for each reason and endpoint.
     refused: ModelRows,
     /// A row for each tenant.
@@ -152,7 +152,7 @@ impl ShardCounters {
     }
 
     /// Counts a stream that no other worker continued.
-    pub fn not_continued(&self, why: NotContinued) {
+    pub fn not_continued(&self, why: NoContinuation) {
         if let Some(cell) = self.by_label.not_continued.get(why as usize) {
             bump(cell, 1);
         }
@@ -160,12 +160,12 @@ impl ShardCounters {
 
     /// Streams that no other worker continued, for that reason.
     #[must_use]
-    pub fn not_continued_count(&self, why: NotContinued) -> u64 {
+    pub fn not_continued_count(&self, why: NoContinuation) -> u64 {
         self.by_label.not_continued.get(why as usize).map_or(0, read)
     }
 
     /// Counts a refusal or failure of a worker.
-    pub fn held(&self, against: HeldAgainst) {
+    pub fn held(&self, against: BlameScope) {
         if let Some(cell) = self.by_label.held_against.get(against as usize) {
             bump(cell, 1);
         }
@@ -173,7 +173,7 @@ impl ShardCounters {
 
     /// Refusals and failures of workers held against the caller, the model or the rank.
     #[must_use]
-    pub fn held_count(&self, against: HeldAgainst) -> u64 {
+    pub fn held_count(&self, against: BlameScope) -> u64 {
         self.by_label.held_against.get(against as usize).map_or(0, read)
     }
 

@@ -55,7 +55,7 @@ impl FirstTokens {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-    use crate::account::{LeaseCost, LeaseWanted, PromptPrefixes};
+    use crate::account::{LeaseCost, LeaseRequest, PromptPrefixes};
     use crate::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
     use forebay_base::{ModelIndex, RankIndex};
     use forebay_index::PrefixMarks;
@@ -69,7 +69,7 @@ mod tests {
         let limits = RoomLimits::default();
         let rank = RankIndex(0);
         let prefixes = PromptPrefixes { marks: &PrefixMarks::NONE, bytes_per_token: 4.0 };
-        let wanted = LeaseWanted { rank, requester, cost, limits, prefixes };
+        let wanted = LeaseRequest { rank, requester, cost, limits, prefixes };
         Lease::try_take(board, wanted, at(ms)).unwrap()
     }
 

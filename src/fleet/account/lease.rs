@@ -4,7 +4,7 @@ use super::PromptPrefixes;
 use super::held_tokens::HeldTokens;
 use crate::worker::{
     BreakerClaim, FailureScope, FailureWeight, PassedPrompts, PromptNumber, PromptSlot,
-    RankFailure, RankLoad, Requester, RoomLimits, RoomWanted, ShardBoard,
+    RankFailure, RankLoad, Requester, RoomDemand, RoomLimits, ShardBoard,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub struct LeaseCost {
 impl LeaseCost {
     /// Room that the request takes of the rank's limits.
     #[must_use]
-    pub const fn room_wanted(&self) -> RoomWanted {
+    pub const fn room_wanted(&self) -> RoomDemand {
         let kv_tokens = self.decode_tokens.saturating_sub(self.shared_tokens);
-        RoomWanted { kv_tokens, prefill_tokens: self.prefill_tokens }
+        RoomDemand { kv_tokens, prefill_tokens: self.prefill_tokens }
     }
 
     /// Prompt tokens that the request finds in the rank's cache.
@@ -40,7 +40,7 @@ impl LeaseCost {
 
 /// Rank, requester, cost and limits of a lease, for [`Lease::try_take`].
 #[derive(Clone, Copy, Debug)]
-pub struct LeaseWanted<'a> {
+pub struct LeaseRequest<'a> {
     /// The rank that the request is to be sent to.
     pub rank: RankIndex,
     /// The caller and the model of the request.
@@ -120,10 +120,10 @@ impl Lease {
     #[must_use]
     pub fn try_take(
         board: &ShardBoard,
-        wanted: LeaseWanted<'_>,
+        wanted: LeaseRequest<'_>,
         now: NanosSinceStart,
     ) -> Option<Self> {
-        let LeaseWanted { rank, requester, cost, limits, prefixes } = wanted;
+        let LeaseRequest { rank, requester, cost, limits, prefixes } = wanted;
         let cell = board.rank(rank)?;
         let past = board.past(rank)?;
         let reused_tokens = cost.reused_tokens();
@@ -187,11 +187,11 @@ impl Lease {
     }
 
     /// Bytes of the answer's body arrived.
-    pub fn bytes_came(&mut self, start: BodyStart, now: impl FnOnce() -> NanosSinceStart) {
+    pub fn observe_body_bytes(&mut self, start: BodyStart, now: impl FnOnce() -> NanosSinceStart) {
         match start {
             BodyStart::Token => self.prefill_done(now),
             BodyStart::Event => drop(self.end_prefill()),
-            BodyStart::Whole => self.answer_came(),
+            BodyStart::Whole => self.observe_answer(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Lease {
 
     /// The first byte of an answer without a visible first token arrived: the prompt is computed,
     /// and so are earlier prompts.
-    pub fn answer_came(&mut self) {
+    pub fn observe_answer(&mut self) {
         if self.prefill.since.is_some() {
             self.end_prefill();
             self.pass_before();
@@ -435,7 +435,7 @@ mod tests {
     ) -> Option<Lease> {
         let rank = RankIndex(0);
         let prefixes = PromptPrefixes { marks, bytes_per_token: 1.0 };
-        let wanted = LeaseWanted { rank, requester: REQUESTER, cost, limits, prefixes };
+        let wanted = LeaseRequest { rank, requester: REQUESTER, cost, limits, prefixes };
         Lease::try_take(board, wanted, now)
     }
 

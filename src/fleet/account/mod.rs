@@ -13,7 +13,7 @@ mod metric;
 mod no_continuation;
 mod rows;
 
-pub use blame_scope::HeldAgainst;
+pub use blame_scope::BlameScope;
 pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
 pub use count::Count;
 pub use counters::{NO_ENDPOINT, REASONS_MAX};
@@ -21,6 +21,6 @@ pub use counters::{OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, ShardPhase};
 pub use first_tokens::{FirstTokenKind, FirstTokens};
 pub use held_tokens::PromptPrefixes;
 pub use latency::{Stage, StageHistograms};
-pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseWanted};
+pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseRequest};
 pub use metric::{Metric, MetricKind};
-pub use no_continuation::NotContinued;
+pub use no_continuation::NoContinuation;

@@ -2,7 +2,7 @@
 
 /// The reasons, with a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotContinued {
+pub enum NoContinuation {
     /// The request has parameters that a continuation cannot repeat.
     Request,
     /// The endpoint reports no token ids, the worker was part of a pair, or the engine returned
@@ -19,7 +19,7 @@ pub enum NotContinued {
     NoWorker,
 }
 
-impl NotContinued {
+impl NoContinuation {
     /// All reasons, in the order of their index.
     pub const ALL: [Self; 6] =
         [Self::Request, Self::Engine, Self::Answer, Self::TooLong, Self::Character, Self::NoWorker];

@@ -79,7 +79,7 @@ impl DrainRates {
 mod tests {
     use super::*;
     use crate::worker::test_support::three_ranks;
-    use crate::worker::{RoomLimits, RoomWanted};
+    use crate::worker::{RoomDemand, RoomLimits};
 
     /// Ranks 0 and 1 in a pool, rank 2 in another.
     fn two_pools() -> FleetSnapshot {
@@ -98,7 +98,7 @@ mod tests {
         let end = |rank: u16, count: usize| {
             for _ in 0..count {
                 let load = board.rank(RankIndex(rank)).unwrap();
-                assert!(load.try_acquire(RoomLimits::default(), RoomWanted::default()).is_some());
+                assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
                 board.give_back(RankIndex(rank), 0, Some(forebay_base::ModelIndex(0)));
             }
         };

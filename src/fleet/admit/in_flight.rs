@@ -49,7 +49,7 @@ pub enum Full {
 
 /// An admitted request. Dropping it gives everything back.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AdmittedRequest {
     limits: Rc<InFlight>,
     body_bytes: usize,
     tenant: TenantPart,
@@ -85,7 +85,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`Full::Requests`] when the shard is full and the tenant has its share.
-    pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<Admitted, Full> {
+    pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<AdmittedRequest, Full> {
         let most = self.requests_max.get();
         if self.requests.get() >= most && !self.has_share(tenant, most) {
             return Err(Full::Requests);
@@ -98,7 +98,7 @@ impl InFlight {
             }
             held.requests.set(held.requests.get() + 1);
         }
-        Ok(Admitted { limits: Rc::clone(self), body_bytes: 0, tenant })
+        Ok(AdmittedRequest { limits: Rc::clone(self), body_bytes: 0, tenant })
     }
 
     /// Would another request of the tenant stay within its share of `requests_max`? The first
@@ -132,7 +132,7 @@ impl InFlight {
     }
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Could the request hold a body of `body_bytes` now? Counts nothing.
     #[must_use]
     pub fn has_room_for(&self, body_bytes: usize) -> bool {
@@ -177,7 +177,7 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for AdmittedRequest {
     fn drop(&mut self) {
         let requests = self.limits.requests.get();
         let bytes = self.limits.body_bytes.get();
@@ -236,7 +236,7 @@ mod tests {
     fn a_full_shard_admits_a_tenant_up_to_its_share() {
         let limits = Rc::new(InFlight::new(8, 800));
         let part = |tenant, weight| TenantPart { tenant, weight, is_only: false };
-        let all = |tenant, weight| -> Vec<Admitted> {
+        let all = |tenant, weight| -> Vec<AdmittedRequest> {
             std::iter::from_fn(|| limits.admit(part(tenant, weight)).ok()).collect()
         };
         let greedy = all(1, 1);

@@ -5,18 +5,18 @@ use std::sync::{Arc, OnceLock};
 /// A request for an adapter that no worker serves. The next fleet snapshot has the adapter once it
 /// is loaded.
 #[derive(Debug)]
-pub struct AdapterAsk {
+pub struct AdapterRequest {
     /// Name of its adapter table.
     pub name: Arc<str>,
     /// Receives the reason if all workers refuse the adapter.
-    pub refused: AdapterRefused,
+    pub refused: AdapterRefusal,
 }
 
 /// Set once, by the control plane. A waiting request holds a clone.
 #[derive(Clone, Debug, Default)]
-pub struct AdapterRefused(Arc<OnceLock<Arc<str>>>);
+pub struct AdapterRefusal(Arc<OnceLock<Arc<str>>>);
 
-impl AdapterRefused {
+impl AdapterRefusal {
     /// Errors of the workers, once all have refused.
     #[must_use]
     pub fn why(&self) -> Option<Arc<str>> {

@@ -15,13 +15,13 @@ pub trait ClientDoor: Debug + Send + Sync {
     /// A socket to write one call to and to read its answer from.
     ///
     /// # Errors
-    /// [`DoorClosed`].
-    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorClosed>;
+    /// [`DoorRefusal`].
+    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorRefusal>;
 }
 
 /// Reason for which a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorClosed {
+pub enum DoorRefusal {
     /// `CLIENT_DOOR_CALLS_MAX` calls are under way, or there is no socket.
     Full,
     /// This process does not answer the admin API any more.

@@ -1,7 +1,7 @@
 //! Commands from the control plane to a shard, and messages between shards.
 
-use super::prefill::{PrefillEnded, PrefillLeg};
-use super::stored_response::KeptResponse;
+use super::prefill::{PrefillLeg, PrefillOutcome};
+use super::stored_response::StoredResponse;
 use super::waiting::{Ticket, Verdict, Waiter};
 use forebay_base::{NanosSinceStart, QueueIndex, WorkerIndex};
 use forebay_index::RoutedPrompt;
@@ -49,7 +49,7 @@ pub enum MeshMessage {
     /// small.
     Routed(Box<RoutedPrompt>),
     /// An engine stores a response.
-    Kept(Box<KeptResponse>),
+    Kept(Box<StoredResponse>),
     /// A request joins a queue that the receiver owns.
     Join(Box<Waiter>),
     /// The request leaves the queue.
@@ -70,5 +70,5 @@ pub enum MeshMessage {
     /// Cancels a prefill leg.
     PrefillCancel { ticket: Ticket },
     /// The outcome of a prefill leg, for the shard that has the request.
-    PrefillEnded { ticket: Ticket, ended: Box<PrefillEnded> },
+    PrefillOutcome { ticket: Ticket, ended: Box<PrefillOutcome> },
 }

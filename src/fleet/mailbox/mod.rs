@@ -12,17 +12,17 @@ mod trace_record;
 mod waiting;
 mod wiring;
 
-pub use adapter::{AdapterAsk, AdapterRefused};
-pub use client_door::{ClientDoor, DoorClosed, is_on_client_port};
+pub use adapter::{AdapterRefusal, AdapterRequest};
+pub use client_door::{ClientDoor, DoorRefusal, is_on_client_port};
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, Pin, RequestFacts};
 pub use forebay_base::ResponseId;
-pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillEnded, PrefillFault, PrefillLeg};
-pub use stored_response::{KeptPlace, KeptResponse};
+pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillFault, PrefillLeg, PrefillOutcome};
+pub use stored_response::{ResponsePlace, StoredResponse};
 pub use trace_record::{
-    LegTrace, RequestTrace, StepKind, TraceStep, Traced, TracedAnswer, TracedAsk,
+    LegTrace, RequestTrace, StepKind, TraceRecord, TraceStep, TracedAnswer, TracedRequest,
 };
 pub use waiting::{Holding, Ticket, Verdict, Waiter, WaitingPrompt};
 pub use wiring::{ControlEnd, ShardEnd, ShardPeers, ShardPort, ToControl, wire};

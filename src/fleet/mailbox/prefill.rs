@@ -55,7 +55,7 @@ pub struct AbortCall {
 
 /// How a prefill leg ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PrefillEnded {
+pub enum PrefillOutcome {
     /// The prompt is computed. Contains the fields for the decode leg, if the leg needs any.
     Done(Option<Vec<u8>>),
     /// The engine refused the request itself (400 to 499): the answer is relayed to the client.

@@ -6,7 +6,7 @@ use forebay_base::{NanosSinceStart, RankIndex, TraceParent};
 
 /// Part of a trace that a shard sends.
 #[derive(Debug)]
-pub enum Traced {
+pub enum TraceRecord {
     Request(Box<RequestTrace>),
     /// A prefill leg that has ended, from the shard that sent it.
     Leg(Box<LegTrace>),
@@ -19,7 +19,7 @@ pub struct RequestTrace {
     pub context: TraceParent,
     /// The client's span, parent of `context`.
     pub parent: Option<u64>,
-    pub asked: TracedAsk,
+    pub asked: TracedRequest,
     /// When its head was complete.
     pub started_at: NanosSinceStart,
     /// When the request was read completely; `None` if it never was.
@@ -32,7 +32,7 @@ pub struct RequestTrace {
 
 /// Attributes of the request and its client.
 #[derive(Debug, Default)]
-pub struct TracedAsk {
+pub struct TracedRequest {
     /// HTTP method, or `_OTHER`.
     pub method: &'static str,
     pub endpoint: &'static str,

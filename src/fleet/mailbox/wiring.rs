@@ -2,11 +2,11 @@
 //! list the content of each ring, its capacity, and the behavior of a full ring.
 
 use crate::account::{ShardCounters, StageHistograms};
-use crate::mailbox::{AdapterAsk, MeshMessage, ShardCommand, Traced};
+use crate::mailbox::{AdapterRequest, MeshMessage, ShardCommand, TraceRecord};
 use crate::worker::{FleetSnapshot, LoadReport};
 use forebay_base::ShardIndex;
 use forebay_base::limits::{
-    ADAPTER_ASKS_MAX, COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX,
+    ADAPTER_REQUESTS_MAX, COMMAND_RING_MAX, HISTOGRAM_RING_MAX, KV_RING_BATCHES_MAX, LOAD_RING_MAX,
     MESH_RING_MAX, TRACE_RING_MAX,
 };
 use forebay_index::KvBatch;
@@ -23,7 +23,7 @@ pub struct ControlEnd {
     /// Ports of all shards, indexed by [`ShardIndex`].
     pub shards: Vec<ShardPort>,
     /// Adapters that requests wait for. No bell: control polls at each tick.
-    pub adapters: Receiver<AdapterAsk>,
+    pub adapters: Receiver<AdapterRequest>,
 }
 
 /// The control plane's ends of the rings of a shard.
@@ -39,7 +39,7 @@ pub struct ShardPort {
     /// Latencies, once per second.
     pub histograms: Consumer<Box<StageHistograms>>,
     /// Traces of sampled requests. No bell: control polls at each tick.
-    pub traces: Consumer<Traced>,
+    pub traces: Consumer<TraceRecord>,
     /// Wakes the shard after a push.
     pub bell: Arc<Bell>,
     pub counters: Arc<ShardCounters>,
@@ -67,9 +67,9 @@ pub struct ToControl {
     /// Latencies, once per second.
     pub histograms: Producer<Box<StageHistograms>>,
     /// Traces of sampled requests.
-    pub traces: Producer<Traced>,
+    pub traces: Producer<TraceRecord>,
     /// Adapters that requests wait for.
-    pub adapters: SyncSender<AdapterAsk>,
+    pub adapters: SyncSender<AdapterRequest>,
 }
 
 /// All shards, as a shard reaches them. The vectors are indexed by [`ShardIndex`] and include the
@@ -87,7 +87,7 @@ pub struct ShardPeers {
 #[must_use]
 pub fn wire(wakes: Vec<OwnedFd>) -> (ControlEnd, Vec<ShardEnd>) {
     let bells: Vec<Arc<Bell>> = wakes.into_iter().map(|wake| Arc::new(Bell::new(wake))).collect();
-    let (adapters, adapters_out) = sync_channel(ADAPTER_ASKS_MAX);
+    let (adapters, adapters_out) = sync_channel(ADAPTER_REQUESTS_MAX);
     let mut control =
         ControlEnd { shards: Vec::with_capacity(bells.len()), adapters: adapters_out };
     let mut shards = Vec::with_capacity(bells.len());

@@ -1,7 +1,7 @@
 //! Use of the tenants' limits, in words that all shards share. Each limit is a single word that is
 //! changed by compare-and-swap, so it is exact for any number of shards.
 
-use super::rate::{MinuteRate, RateRefusal, RateStanding, TakenUnits};
+use super::rate::{MinuteRate, RateRefusal, RateStatus, TakenUnits};
 use super::tenants::Quota;
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::TENANTS_MAX;
@@ -128,14 +128,14 @@ impl TenantCell {
 
     /// What is left of the limit of requests.
     #[must_use]
-    pub fn requests(&self, rate: MinuteRate, now: NanosSinceStart) -> RateStanding {
+    pub fn requests(&self, rate: MinuteRate, now: NanosSinceStart) -> RateStatus {
         // ordering: a figure for clients; pairs with nothing.
         rate.standing(self.requests_full_at.load(Ordering::Relaxed), now)
     }
 
     /// What is left of the limit of tokens.
     #[must_use]
-    pub fn tokens(&self, rate: MinuteRate, now: NanosSinceStart) -> RateStanding {
+    pub fn tokens(&self, rate: MinuteRate, now: NanosSinceStart) -> RateStatus {
         // ordering: a figure for clients; pairs with nothing.
         rate.standing(self.tokens_full_at.load(Ordering::Relaxed), now)
     }

@@ -43,7 +43,7 @@ pub enum RateRefusal {
 
 /// State of a limit that is sent to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateStanding {
+pub struct RateStatus {
     pub limit: u64,
     /// Units that are available now.
     pub remaining: u64,
@@ -101,11 +101,11 @@ impl MinuteRate {
     }
 
     #[must_use]
-    pub fn standing(self, full_at: u64, now: NanosSinceStart) -> RateStanding {
+    pub fn standing(self, full_at: u64, now: NanosSinceStart) -> RateStatus {
         let reset_ns = full_at.saturating_sub(now.0);
         let left = u128::from(MINUTE_NS.saturating_sub(reset_ns)) * u128::from(self.0);
         let remaining = u64::try_from(left / u128::from(MINUTE_NS)).unwrap_or(u64::MAX);
-        RateStanding { limit: u64::from(self.0), remaining, reset_ns }
+        RateStatus { limit: u64::from(self.0), remaining, reset_ns }
     }
 
     fn cost_ns(self, units: u64) -> u64 {

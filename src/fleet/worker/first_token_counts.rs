@@ -116,7 +116,7 @@ impl EngineCount {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
-    use crate::account::{Lease, LeaseCost, LeaseWanted, PromptPrefixes};
+    use crate::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
     use crate::worker::{Requester, RoomLimits, ShardBoard, TokenProgress};
     use forebay_base::ModelIndex;
     use forebay_index::PrefixMarks;
@@ -158,7 +158,7 @@ mod tests {
             let requester = Requester { caller: 0, model: ModelIndex(0), is_forced: false };
             let prefixes = PromptPrefixes { marks: &PrefixMarks::NONE, bytes_per_token: 4.0 };
             let limits = RoomLimits::default();
-            let wanted = LeaseWanted { rank: RANK, requester, cost, limits, prefixes };
+            let wanted = LeaseRequest { rank: RANK, requester, cost, limits, prefixes };
             let mut lease = Lease::try_take(&self.board, wanted, self.now()).unwrap();
             if !is_stream {
                 lease.set_unseen();
@@ -198,10 +198,10 @@ mod tests {
         let mut leases = scene.send_whole::<5>();
         assert_eq!(scene.report(0, 2, 3), 0, "a rank that hangs keeps its queue");
         assert_eq!((scene.report(2, 4, 1), scene.pending()), (2, 3));
-        leases.iter_mut().take(2).for_each(Lease::answer_came);
+        leases.iter_mut().take(2).for_each(Lease::observe_answer);
         assert_eq!(scene.report(0, 2, 1), 0, "what was passed is not passed again");
         // The fifth is answered: earlier prompts are computed.
-        leases[4].answer_came();
+        leases[4].observe_answer();
         assert_eq!(scene.pending(), 0);
         assert_eq!(scene.report(3, 0, 0), 0);
         drop(leases);
@@ -256,7 +256,7 @@ mod tests {
         (0..4).for_each(|_| assert_eq!(scene.report(0, 2, 0), 0));
         assert_eq!(scene.report(2, 2, 0), 1);
         assert_eq!(scene.report(0, 2, 0) + scene.report(0, 2, 0), 0, "late, until its answer");
-        leases[1].answer_came();
+        leases[1].observe_answer();
         assert_eq!(scene.pending(), 0);
     }
 

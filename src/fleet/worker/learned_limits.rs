@@ -67,7 +67,7 @@ impl LearnedLimits {
 mod tests {
     use super::*;
     use crate::worker::test_support::{rank, worker};
-    use crate::worker::{Rank, RankLoad, RoomLimits, RoomWanted};
+    use crate::worker::{Rank, RankLoad, RoomDemand, RoomLimits};
     use forebay_base::ModelIndex;
 
     const RANK: RankIndex = RankIndex(0);
@@ -75,7 +75,7 @@ mod tests {
 
     /// Takes all places that are left.
     fn taken(load: &RankLoad, limits: RoomLimits) -> usize {
-        let takes = |_: &usize| load.try_acquire(limits, RoomWanted::default()).is_some();
+        let takes = |_: &usize| load.try_acquire(limits, RoomDemand::default()).is_some();
         let count = (0..1_000).take_while(takes).count();
         (0..count).for_each(|_| load.release(0));
         count
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(taken(load, NONE), 1_000);
         (1..=2).for_each(|second| report(&mut limits, second));
         assert_eq!((load.learned_places(), taken(load, NONE)), (9, 9));
-        assert!(load.has_room(NONE, RoomWanted::default()));
+        assert!(load.has_room(NONE, RoomDemand::default()));
         assert_eq!(taken(load, RoomLimits { places_max: 20, ..NONE }), 20, "of another source");
         assert_eq!(taken(load, RoomLimits::CLOSED), 0);
         // A refusal when idle: a single request may try, however many would run.

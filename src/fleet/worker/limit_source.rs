@@ -27,7 +27,7 @@ pub struct PlacesLimit {
 
 /// Capabilities of an engine that decide the source of its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineShows {
+pub struct EngineLimits {
     /// Limit that the engine declares; 0: none.
     pub running_max: u32,
     /// The engine reports its load.
@@ -38,7 +38,7 @@ impl PlacesLimit {
     /// The limit of the first source that has any: the worker (`own`), its role, all ranks, the
     /// engine's declaration.
     #[must_use]
-    pub fn of(flow: &FlowConfig, own: Option<u32>, role: Role, engine: EngineShows) -> Self {
+    pub fn of(flow: &FlowConfig, own: Option<u32>, role: Role, engine: EngineLimits) -> Self {
         let of_role = match role {
             Role::Both => None,
             Role::Prefill => flow.disaggregation.prefill_concurrency_max,
@@ -92,7 +92,7 @@ mod tests {
     fn a_configured_limit_goes_before_a_declared_one_and_this_before_a_learned_one() {
         let mut flow = FlowConfig::default();
         let words = |flow: &FlowConfig, own, role, running_max, reports_load| {
-            let engine = EngineShows { running_max, reports_load };
+            let engine = EngineLimits { running_max, reports_load };
             PlacesLimit::of(flow, own, role, engine).in_words()
         };
         let both = Role::Both;

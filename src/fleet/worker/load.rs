@@ -4,7 +4,7 @@
 
 use super::RankSigns;
 use super::refusal::RefusalNote;
-use super::room_limits::{RoomLimits, RoomWanted};
+use super::room_limits::{RoomDemand, RoomLimits};
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -112,7 +112,7 @@ impl RankLoad {
     /// limit. Exact under any interleaving, for places and tokens together: a single word decides.
     /// The prefill limit is checked first: it bounds new prefills, not places.
     #[must_use]
-    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomWanted) -> Option<u64> {
+    pub fn try_acquire(&self, limits: RoomLimits, wanted: RoomDemand) -> Option<u64> {
         if !self.takes_prefill(limits) {
             return None;
         }
@@ -139,7 +139,7 @@ impl RankLoad {
 
     /// Would [`Self::try_acquire`] succeed now? A hint: only taking decides.
     #[must_use]
-    pub fn has_room(&self, limits: RoomLimits, wanted: RoomWanted) -> bool {
+    pub fn has_room(&self, limits: RoomLimits, wanted: RoomDemand) -> bool {
         // ordering: hints; pair with nothing.
         let held = self.held.load(Ordering::Relaxed);
         // ordering: as above.
@@ -464,8 +464,8 @@ mod tests {
     const MODEL: ModelIndex = ModelIndex(0);
     const ANY: Option<ModelIndex> = None;
 
-    fn wanted(kv_tokens: u64) -> RoomWanted {
-        RoomWanted { kv_tokens, prefill_tokens: 0 }
+    fn wanted(kv_tokens: u64) -> RoomDemand {
+        RoomDemand { kv_tokens, prefill_tokens: 0 }
     }
 
     #[test]

@@ -46,21 +46,21 @@ pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, 
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use learned_limit::{LearnedLimit, LimitReport};
 pub use learned_limits::LearnedLimits;
-pub use limit_source::{EngineShows, LimitSource, PlacesLimit};
+pub use limit_source::{EngineLimits, LimitSource, PlacesLimit};
 pub use load::RankLoad;
 pub use model::{ANY_MODEL, Model, ModelKind, ModelText};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use past::RankPast;
 pub use pinned::{PinnedPrefixes, PrefixPins};
 pub use queue_cell::{QueueCell, QueueFull, QueueLimits};
-pub use queue_tenants::QueueWanted;
+pub use queue_tenants::QueueDemand;
 pub use report::{
     ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight, TokenProgress,
 };
-pub use room_limits::{RoomLimits, RoomWanted};
+pub use room_limits::{RoomDemand, RoomLimits};
 pub use session::{SESSION_DRAW_END, SESSION_NAME_BYTES_MAX, SessionKey, SessionSeat};
 pub use shard_board::ShardBoard;
 pub use signs::{FirstBytes, RankSigns};
 pub use tag::Requester;
 pub use unstreamed::{PassedPrompts, PromptNumber, PromptSlot, UnstreamedPrompts};
-pub use window::{OpenedBy, Windows};
+pub use window::{WindowOrigin, Windows};

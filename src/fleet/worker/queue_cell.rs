@@ -12,7 +12,7 @@
 //! With both fences, either the owner finds the place, or the shard that gave it back sees the
 //! waiter and rings. Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
 
-use super::queue_tenants::{QueueShare, QueueTenants, QueueWanted};
+use super::queue_tenants::{QueueDemand, QueueShare, QueueTenants};
 use forebay_config::QUEUE_CLASSES;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -44,7 +44,7 @@ impl QueueLimits {
 
     /// Limits for a request that is counted already, and exchanges its place for a place here.
     #[must_use]
-    pub const fn beside(self, own: Option<QueueWanted>) -> Self {
+    pub const fn beside(self, own: Option<QueueDemand>) -> Self {
         // The request holds both places for a moment. If it gave up the old place first, a new
         // request could take it.
         let Some(own) = own else { return self };
@@ -90,7 +90,7 @@ impl QueueCell {
     ///
     /// # Errors
     /// [`QueueFull`]; nothing is counted then.
-    pub fn join(&self, limits: QueueLimits, wanted: QueueWanted) -> Result<(), QueueFull> {
+    pub fn join(&self, limits: QueueLimits, wanted: QueueDemand) -> Result<(), QueueFull> {
         let share = self.tenants.enter(wanted);
         let joined = self.take(limits, wanted, &share);
         if joined.is_err() {
@@ -105,7 +105,7 @@ impl QueueCell {
     fn take(
         &self,
         limits: QueueLimits,
-        wanted: QueueWanted,
+        wanted: QueueDemand,
         share: &QueueShare,
     ) -> Result<(), QueueFull> {
         let QueueLimits { depth_max, bytes_max, tokens_max } = limits;
@@ -149,7 +149,7 @@ impl QueueCell {
     }
 
     /// Counts a waiter out, whatever its outcome. Once for each [`Self::join`].
-    pub fn leave(&self, wanted: QueueWanted) {
+    pub fn leave(&self, wanted: QueueDemand) {
         if let Some(count) = self.class_count(wanted) {
             // ordering: as in `join`.
             let before = count.fetch_sub(1, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl QueueCell {
         fence(Ordering::SeqCst);
     }
 
-    fn class_count(&self, wanted: QueueWanted) -> Option<&AtomicU32> {
+    fn class_count(&self, wanted: QueueDemand) -> Option<&AtomicU32> {
         self.of_class.get(usize::from(wanted.class.min(QUEUE_CLASSES - 1)))
     }
 
@@ -209,7 +209,7 @@ impl QueueCell {
     #[must_use]
     pub fn before(
         &self,
-        own: Option<QueueWanted>,
+        own: Option<QueueDemand>,
         class: u8,
         tenant: u64,
         weight: u32,
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn all_bounds_are_exact_and_a_refusal_counts_nothing() {
         let cell = QueueCell::default();
-        let wanted = |bytes, tokens| QueueWanted { bytes, tokens, ..QueueWanted::default() };
+        let wanted = |bytes, tokens| QueueDemand { bytes, tokens, ..QueueDemand::default() };
         assert_eq!(cell.join(LIMITS, wanted(60, 30)), Ok(()));
         assert_eq!(cell.join(LIMITS, wanted(41, 1)), Err(QueueFull::Bytes));
         assert_eq!(cell.join(LIMITS, wanted(40, 21)), Err(QueueFull::Demand));
@@ -316,7 +316,7 @@ mod tests {
     fn who_is_ahead_depends_on_class_and_tenant() {
         let cell = QueueCell::default();
         let most = QueueLimits { depth_max: 1_000, bytes_max: 0, tokens_max: 0 };
-        let wants = |class, tenant| QueueWanted { class, tenant, ..QueueWanted::default() };
+        let wants = |class, tenant| QueueDemand { class, tenant, ..QueueDemand::default() };
         let ahead = |class, tenant| cell.ahead(class, tenant, 1);
         for _ in 0..100 {
             cell.join(most, wants(2, 7)).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     fn a_full_queue_has_room_for_a_tenant_below_its_share_and_no_other() {
         let cell = QueueCell::default();
         let limits = QueueLimits { depth_max: 8, bytes_max: 80, tokens_max: 800 };
-        let of = |tenant, weight| QueueWanted { bytes: 10, tokens: 100, class: 1, tenant, weight };
+        let of = |tenant, weight| QueueDemand { bytes: 10, tokens: 100, class: 1, tenant, weight };
         for _ in 0..8 {
             assert!(!cell.is_below_share(limits, 1, 1), "alone, it is refused by a window");
             cell.join(limits, of(1, 1)).unwrap();
@@ -359,8 +359,8 @@ mod tests {
         }
         assert!(!cell.is_below_share(limits, 2, 3) && !cell.is_below_share(limits, 1, 1));
         assert_eq!(cell.join(limits, of(2, 3)), Err(QueueFull::Depth), "six of eight by weight");
-        assert_eq!(cell.join(limits, QueueWanted { bytes: 81, ..of(3, 1) }), Err(QueueFull::Bytes));
-        let large = QueueWanted { tokens: 801, ..of(3, 1) };
+        assert_eq!(cell.join(limits, QueueDemand { bytes: 81, ..of(3, 1) }), Err(QueueFull::Bytes));
+        let large = QueueDemand { tokens: 801, ..of(3, 1) };
         assert_eq!(cell.join(limits, large), Err(QueueFull::Demand), "an empty one is too small");
         cell.join(limits, of(3, 1)).unwrap();
         // A tenant above its share does not get a place that is left.
@@ -383,7 +383,7 @@ mod tests {
         for (bytes, tokens, full) in [(10, 0, QueueFull::Bytes), (0, 100, QueueFull::Demand)] {
             let cell = QueueCell::default();
             let limits = QueueLimits { depth_max: 100, bytes_max: 80, tokens_max: 800 };
-            let of = |tenant| QueueWanted { bytes, tokens, class: 1, tenant, weight: 1 };
+            let of = |tenant| QueueDemand { bytes, tokens, class: 1, tenant, weight: 1 };
             (0..8).for_each(|_| cell.join(limits, of(1)).unwrap());
             (0..4).for_each(|_| cell.join(limits, of(2)).unwrap());
             assert_eq!([1, 2].map(|tenant| cell.join(limits, of(tenant))), [Err(full); 2]);
@@ -396,7 +396,7 @@ mod tests {
         let before = cell.look();
         assert!(!cell.room_made());
         assert_eq!(cell.look(), before);
-        cell.join(LIMITS, QueueWanted::default()).unwrap();
+        cell.join(LIMITS, QueueDemand::default()).unwrap();
         assert!(cell.room_made());
         assert_ne!(cell.look(), before);
     }

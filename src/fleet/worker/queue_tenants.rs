@@ -16,7 +16,7 @@ const _: () = assert!((SLOTS as u64) * (u32::MAX as u64) < ONE_TENANT);
 
 /// Resources that a request takes of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueWanted {
+pub struct QueueDemand {
     pub bytes: u64,
     pub tokens: u64,
     pub class: u8,
@@ -75,7 +75,7 @@ impl QueueShare {
 
 impl QueueTenants {
     /// Counts a request in. Returns the tenant's share, this request included.
-    pub(super) fn enter(&self, wanted: QueueWanted) -> QueueShare {
+    pub(super) fn enter(&self, wanted: QueueDemand) -> QueueShare {
         let Some(sum) = self.sum(wanted.tenant) else { return QueueShare::default() };
         let weight = u64::from(wanted.weight.max(1));
         let one_more = |word: u64| {
@@ -106,7 +106,7 @@ impl QueueTenants {
     }
 
     /// Counts a request out. Once for each [`Self::enter`].
-    pub(super) fn exit(&self, wanted: QueueWanted) {
+    pub(super) fn exit(&self, wanted: QueueDemand) {
         let Some(sum) = self.sum(wanted.tenant) else { return };
         // ordering: independent sums; pair with nothing.
         let bytes = sum.bytes.fetch_sub(wanted.bytes, Ordering::Relaxed);
@@ -187,8 +187,8 @@ fn slot(tenant: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn wanted(tenant: u64, weight: u32) -> QueueWanted {
-        QueueWanted { bytes: 10, tokens: 3, tenant, weight, ..QueueWanted::default() }
+    fn wanted(tenant: u64, weight: u32) -> QueueDemand {
+        QueueDemand { bytes: 10, tokens: 3, tenant, weight, ..QueueDemand::default() }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct RoomLimits {
 
 /// Room that a request takes on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoomWanted {
+pub struct RoomDemand {
     /// Tokens that the request adds to the KV cache.
     pub kv_tokens: u64,
     /// Prompt tokens to compute.
@@ -59,13 +59,13 @@ impl RoomLimits {
 #[cfg(not(feature = "loom"))]
 mod tests {
     use super::RoomLimits;
-    use crate::worker::{RankLoad, RoomWanted};
+    use crate::worker::{RankLoad, RoomDemand};
     use forebay_base::{ModelIndex, NanosSinceStart};
 
     #[test]
     fn a_closed_room_takes_nobody_and_the_widest_takes_all() {
         let load = RankLoad::default();
-        let wanted = RoomWanted::default();
+        let wanted = RoomDemand::default();
         assert!(!load.has_room(RoomLimits::CLOSED, wanted));
         assert_eq!(load.try_acquire(RoomLimits::CLOSED, wanted), None);
         load.refused(ModelIndex(0), NanosSinceStart(0));

@@ -31,7 +31,7 @@ struct PoolWindow {
 
 /// Origin of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenedBy {
+pub enum WindowOrigin {
     /// This router: its own queue is full.
     Here,
     /// An operator of this router. New room does not close the window.
@@ -78,7 +78,7 @@ impl Windows {
     #[must_use]
     pub fn open_until(&self, pool: PoolIndex, now: NanosSinceStart) -> Option<NanosSinceStart> {
         let by = |by| self.open_by_until(pool, by, now);
-        by(OpenedBy::Here).max(by(OpenedBy::Hand)).max(by(OpenedBy::Elsewhere))
+        by(WindowOrigin::Here).max(by(WindowOrigin::Hand)).max(by(WindowOrigin::Elsewhere))
     }
 
     /// End of the pool's window if this router or its operator opened it; `None` if it is closed.
@@ -90,7 +90,7 @@ impl Windows {
         now: NanosSinceStart,
     ) -> Option<NanosSinceStart> {
         let by = |by| self.open_by_until(pool, by, now);
-        by(OpenedBy::Here).max(by(OpenedBy::Hand))
+        by(WindowOrigin::Here).max(by(WindowOrigin::Hand))
     }
 
     /// End of the pool's window by that origin; `None` if it is closed.
@@ -98,7 +98,7 @@ impl Windows {
     pub fn open_by_until(
         &self,
         pool: PoolIndex,
-        by: OpenedBy,
+        by: WindowOrigin,
         now: NanosSinceStart,
     ) -> Option<NanosSinceStart> {
         // ordering: pairs with `open` and `close`.
@@ -111,7 +111,7 @@ impl Windows {
     pub fn open(
         &self,
         pool: PoolIndex,
-        by: OpenedBy,
+        by: WindowOrigin,
         now: NanosSinceStart,
         until: NanosSinceStart,
     ) -> bool {
@@ -137,7 +137,7 @@ impl Windows {
     }
 
     /// Closes a window early. True if it was open.
-    pub fn close(&self, pool: PoolIndex, by: OpenedBy, now: NanosSinceStart) -> bool {
+    pub fn close(&self, pool: PoolIndex, by: WindowOrigin, now: NanosSinceStart) -> bool {
         let Some(words) = self.pools.get(pool.index()) else { return false };
         // ordering: the swap picks a single closer and publishes nothing else.
         let closed = words.of(by).swap(0, Ordering::Relaxed) > now.0;
@@ -147,9 +147,9 @@ impl Windows {
         closed
     }
 
-    fn edge(&self, by: OpenedBy) {
+    fn edge(&self, by: WindowOrigin) {
         // Every replica reports only its own windows.
-        if by == OpenedBy::Elsewhere {
+        if by == WindowOrigin::Elsewhere {
             return;
         }
         // ordering: Release; pairs with the Acquire in `edges`: a reader of the count also sees the
@@ -176,11 +176,11 @@ impl Windows {
 }
 
 impl PoolWindow {
-    const fn of(&self, by: OpenedBy) -> &AtomicU64 {
+    const fn of(&self, by: WindowOrigin) -> &AtomicU64 {
         match by {
-            OpenedBy::Here => &self.here_ns,
-            OpenedBy::Hand => &self.by_hand_ns,
-            OpenedBy::Elsewhere => &self.elsewhere_ns,
+            WindowOrigin::Here => &self.here_ns,
+            WindowOrigin::Hand => &self.by_hand_ns,
+            WindowOrigin::Elsewhere => &self.elsewhere_ns,
         }
     }
 }
@@ -203,38 +203,38 @@ mod tests {
     fn a_window_opens_once_and_ends_by_the_clock() {
         let windows = Windows::new();
         assert!(!windows.may_be_open(AT(0)));
-        assert!(windows.open(POOL, OpenedBy::Here, AT(10), AT(100)), "the edge");
-        assert!(!windows.open(POOL, OpenedBy::Here, AT(20), AT(120)), "longer, not anew");
+        assert!(windows.open(POOL, WindowOrigin::Here, AT(10), AT(100)), "the edge");
+        assert!(!windows.open(POOL, WindowOrigin::Here, AT(20), AT(120)), "longer, not anew");
         assert_eq!(windows.open_until(POOL, AT(119)), Some(AT(120)));
         assert_eq!(windows.open_until(PoolIndex(4), AT(119)), None);
         assert_eq!(windows.open_until(POOL, AT(120)), None);
         assert!(!windows.may_be_open(AT(120)), "nothing is left behind");
-        assert!(windows.open(POOL, OpenedBy::Here, AT(120), AT(130)));
+        assert!(windows.open(POOL, WindowOrigin::Here, AT(120), AT(130)));
         assert_eq!((windows.openings(POOL), windows.edges()), (2, 2));
     }
 
     #[test]
     fn what_a_hand_opened_no_queue_closes() {
         let windows = Windows::new();
-        windows.open(POOL, OpenedBy::Hand, AT(0), AT(100));
-        windows.open(POOL, OpenedBy::Here, AT(0), AT(50));
-        assert!(windows.close(POOL, OpenedBy::Here, AT(1)));
+        windows.open(POOL, WindowOrigin::Hand, AT(0), AT(100));
+        windows.open(POOL, WindowOrigin::Here, AT(0), AT(50));
+        assert!(windows.close(POOL, WindowOrigin::Here, AT(1)));
         assert_eq!(windows.open_until(POOL, AT(2)), Some(AT(100)));
         assert_eq!(windows.open_here_until(POOL, AT(2)), Some(AT(100)), "others are told");
-        assert!(windows.close(POOL, OpenedBy::Hand, AT(3)));
+        assert!(windows.close(POOL, WindowOrigin::Hand, AT(3)));
         assert_eq!((windows.open_until(POOL, AT(3)), windows.edges()), (None, 4));
     }
 
     #[test]
     fn closing_ends_ones_own_only() {
         let windows = Windows::new();
-        windows.open(POOL, OpenedBy::Elsewhere, AT(0), AT(100));
+        windows.open(POOL, WindowOrigin::Elsewhere, AT(0), AT(100));
         assert_eq!(windows.edges(), 0, "others' windows are no news for them");
-        assert!(!windows.close(POOL, OpenedBy::Here, AT(1)));
-        windows.open(POOL, OpenedBy::Here, AT(1), AT(50));
-        assert!(windows.close(POOL, OpenedBy::Here, AT(2)));
+        assert!(!windows.close(POOL, WindowOrigin::Here, AT(1)));
+        windows.open(POOL, WindowOrigin::Here, AT(1), AT(50));
+        assert!(windows.close(POOL, WindowOrigin::Here, AT(2)));
         assert_eq!(windows.open_until(POOL, AT(2)), Some(AT(100)));
-        assert!(windows.close(POOL, OpenedBy::Elsewhere, AT(3)));
+        assert!(windows.close(POOL, WindowOrigin::Elsewhere, AT(3)));
         assert_eq!(windows.open_until(POOL, AT(3)), None);
     }
 }

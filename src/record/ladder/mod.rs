@@ -24,9 +24,9 @@ mod lru;
 #[cfg(test)]
 mod tests;
 
-use crate::request_note::{NotedEnd, NotedRank, NotedRequest, NotedUsage, RequestNote};
+use crate::request_note::{RankEntry, RequestEnd, RequestNote, RequestStart, RequestUsage};
 use ahash::AHashMap;
-use forebay_base::limits::{LADDER_PARTS_MAX, LADDER_PENDING_MAX, NOTED_PART_BYTES};
+use forebay_base::limits::{LADDER_PARTS_MAX, LADDER_PENDING_MAX, NOTE_PART_BYTES};
 use lru::PartCache;
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub struct LadderSurvey {
     sent_bytes: AHashMap<u64, u64>,
     bytes: u64,
     tokens: u64,
-    ranks: Vec<NotedRank>,
+    ranks: Vec<RankEntry>,
 }
 
 /// Prompt tokens, rung by rung, and the requests left out.
@@ -77,7 +77,7 @@ pub struct LadderMaker {
     bytes_per_kilotoken: u64,
     /// Cache capacity of a rank that does not report its own.
     kv_tokens: u64,
-    ranks: Vec<NotedRank>,
+    ranks: Vec<RankEntry>,
     unlimited: PartCache,
     pools: BTreeMap<u32, PoolCaches>,
     pending: AHashMap<u64, PendingHits>,
@@ -121,7 +121,7 @@ impl LadderSurvey {
             RequestNote::Sent(sent) if self.sent_bytes.len() < LADDER_PENDING_MAX => {
                 self.sent_bytes.insert(sent.id, sent.prompt_bytes);
             }
-            RequestNote::Ended(NotedEnd { id, told, .. }) => {
+            RequestNote::Ended(RequestEnd { id, told, .. }) => {
                 if let (Some(bytes), Some(told)) = (self.sent_bytes.remove(&id), told) {
                     self.bytes = self.bytes.saturating_add(bytes);
                     self.tokens = self.tokens.saturating_add(told.prompt);
@@ -174,8 +174,8 @@ impl LadderMaker {
         self.ladder
     }
 
-    fn sent(&mut self, sent: &NotedRequest) {
-        let NotedRequest { id, pool, rank, prompt_bytes, ref keys, .. } = *sent;
+    fn sent(&mut self, sent: &RequestStart) {
+        let RequestStart { id, pool, rank, prompt_bytes, ref keys, .. } = *sent;
         let all: Vec<u32> = self.ranks_of(pool, rank);
         let capacities: Vec<usize> = all.iter().map(|rank| self.capacity(*rank)).collect();
         let answer = self.take_next_turn(keys);
@@ -197,8 +197,8 @@ impl LadderMaker {
             caches.as_chosen(rank, &all, &capacities, keys),
         ];
         // Engines always compute the last token, and so the part that contains it.
-        let most = prompt_bytes.saturating_sub(1) / NOTED_PART_BYTES as u64;
-        let bytes = parts.map(|parts| most.min(parts as u64) * NOTED_PART_BYTES as u64);
+        let most = prompt_bytes.saturating_sub(1) / NOTE_PART_BYTES as u64;
+        let bytes = parts.map(|parts| most.min(parts as u64) * NOTE_PART_BYTES as u64);
         if self.pending.len() < LADDER_PENDING_MAX {
             let before =
                 self.pending.insert(id, PendingHits { rank, prompt_bytes, bytes, new_part });
@@ -208,7 +208,7 @@ impl LadderMaker {
         }
     }
 
-    fn ended(&mut self, ended: NotedEnd) {
+    fn ended(&mut self, ended: RequestEnd) {
         let ladder = &mut self.ladder;
         let Some(sent) = self.pending.remove(&ended.id) else {
             ladder.cut += 1;
@@ -219,7 +219,7 @@ impl LadderMaker {
             return;
         }
         let told = ended.told.filter(|told| told.cached <= told.prompt && told.prompt > 0);
-        let Some(NotedUsage { prompt, cached, output }) = told.filter(|_| sent.prompt_bytes > 0)
+        let Some(RequestUsage { prompt, cached, output }) = told.filter(|_| sent.prompt_bytes > 0)
         else {
             ladder.untold += 1;
             return;
@@ -234,7 +234,7 @@ impl LadderMaker {
             *reached = reached.saturating_add(cached);
         }
         if let Some(new_part) = sent.new_part.filter(|_| self.answers.len() < LADDER_PENDING_MAX) {
-            let behind = sent.prompt_bytes % NOTED_PART_BYTES as u64;
+            let behind = sent.prompt_bytes % NOTE_PART_BYTES as u64;
             // The engine has no KV of the last token of the response.
             let made = u128::from(output.saturating_sub(1)) * u128::from(self.bytes_per_kilotoken);
             let made = u64::try_from(made / 1_000).unwrap_or(u64::MAX);
@@ -249,7 +249,7 @@ impl LadderMaker {
         let found = self.unlimited.prefix(keys);
         let before = *keys.get(found.checked_sub(1)?)?;
         let CachedAnswer { rank, bytes } = self.answers.remove(&before)?;
-        let parts = usize::try_from(bytes / NOTED_PART_BYTES as u64).unwrap_or(usize::MAX);
+        let parts = usize::try_from(bytes / NOTE_PART_BYTES as u64).unwrap_or(usize::MAX);
         let rest = keys.get(found..)?;
         Some((before, rest.get(..parts.min(rest.len()))?, rank))
     }
@@ -270,7 +270,7 @@ impl LadderMaker {
         let reported = rank.map_or(0, |rank| rank.kv_tokens);
         let tokens = if reported > 0 { reported } else { self.kv_tokens };
         let bytes = u128::from(tokens) * u128::from(self.bytes_per_kilotoken) / 1_000;
-        let parts = usize::try_from(bytes / NOTED_PART_BYTES as u128).unwrap_or(usize::MAX);
+        let parts = usize::try_from(bytes / NOTE_PART_BYTES as u128).unwrap_or(usize::MAX);
         parts.min(LADDER_PARTS_MAX)
     }
 }

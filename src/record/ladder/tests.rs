@@ -2,20 +2,20 @@
 
 use super::*;
 
-const PART: u64 = NOTED_PART_BYTES as u64;
+const PART: u64 = NOTE_PART_BYTES as u64;
 
 /// A prompt of these parts and a little more, and an answer by the same rank. A token is 4 bytes.
 fn asked(id: u64, rank: u32, keys: &[u64], cached_parts: u64) -> [RequestNote; 2] {
     let prompt_bytes = keys.len() as u64 * PART + 64;
-    let sent = NotedRequest { id, rank, prompt_bytes, keys: keys.to_vec(), ..Default::default() };
+    let sent = RequestStart { id, rank, prompt_bytes, keys: keys.to_vec(), ..Default::default() };
     let prompt = prompt_bytes / 4;
     let cached = cached_parts * PART / 4;
-    let told = Some(NotedUsage { prompt, cached, output: 1 });
-    [RequestNote::Sent(sent), RequestNote::Ended(NotedEnd { id, rank, told })]
+    let told = Some(RequestUsage { prompt, cached, output: 1 });
+    [RequestNote::Sent(sent), RequestNote::Ended(RequestEnd { id, rank, told })]
 }
 
 fn ranks(parts_of_each: &[u64]) -> RequestNote {
-    let rank = |(number, parts): (usize, &u64)| NotedRank {
+    let rank = |(number, parts): (usize, &u64)| RankEntry {
         kv_tokens: parts * PART / 4,
         name: number.to_string(),
         pool: 0,
@@ -74,10 +74,10 @@ fn what_cannot_be_counted_is_left_out_of_all_rungs_and_said() {
     notes.extend(asked(2, 0, &[1, 2], 1));
     let [sent, ended] = asked(3, 0, &[1, 2], 2);
     let RequestNote::Ended(ended) = ended else { panic!("no end") };
-    notes.extend([sent, RequestNote::Ended(NotedEnd { rank: 7, ..ended })]);
+    notes.extend([sent, RequestNote::Ended(RequestEnd { rank: 7, ..ended })]);
     let [sent, _] = asked(4, 0, &[1, 2], 2);
-    notes.extend([sent, RequestNote::Ended(NotedEnd { id: 4, rank: 0, told: None })]);
-    notes.push(RequestNote::Ended(NotedEnd { id: 99, ..ended }));
+    notes.extend([sent, RequestNote::Ended(RequestEnd { id: 4, rank: 0, told: None })]);
+    notes.push(RequestNote::Ended(RequestEnd { id: 99, ..ended }));
     let ladder = ladder(&notes);
     assert_eq!((ladder.requests, ladder.rungs), (1, [64, 64, 64, 64, 32]));
     assert_eq!((ladder.cut, ladder.moved, ladder.untold, ladder.lost), (2, 1, 1, 3));
@@ -86,15 +86,15 @@ fn what_cannot_be_counted_is_left_out_of_all_rungs_and_said() {
 #[test]
 fn the_part_with_the_last_token_is_always_computed() {
     let whole =
-        NotedRequest { id: 1, prompt_bytes: 2 * PART, keys: vec![1, 2], ..Default::default() };
+        RequestStart { id: 1, prompt_bytes: 2 * PART, keys: vec![1, 2], ..Default::default() };
     let end = |id| {
-        RequestNote::Ended(NotedEnd {
+        RequestNote::Ended(RequestEnd {
             id,
             rank: 0,
-            told: Some(NotedUsage { prompt: 64, ..NotedUsage::default() }),
+            told: Some(RequestUsage { prompt: 64, ..RequestUsage::default() }),
         })
     };
-    let again = NotedRequest { id: 2, ..whole.clone() };
+    let again = RequestStart { id: 2, ..whole.clone() };
     let notes = [ranks(&[9]), RequestNote::Sent(whole), end(1), RequestNote::Sent(again), end(2)];
     assert_eq!(ladder(&notes).rungs, [32, 32, 32, 32, 0]);
 }
@@ -102,7 +102,7 @@ fn the_part_with_the_last_token_is_always_computed() {
 #[test]
 fn pools_have_caches_of_their_own() {
     let other = |note| match note {
-        RequestNote::Sent(sent) => RequestNote::Sent(NotedRequest { pool: 1, ..sent }),
+        RequestNote::Sent(sent) => RequestNote::Sent(RequestStart { pool: 1, ..sent }),
         note => note,
     };
     let mut notes = vec![ranks(&[9, 9])];
@@ -115,12 +115,12 @@ fn pools_have_caches_of_their_own() {
 /// The answer of the first turn has one part and fills up another: the second turn finds both.
 #[test]
 fn a_next_turn_finds_the_answer_of_the_turn_before() {
-    let told = |prompt, cached, output| Some(NotedUsage { prompt, cached, output });
+    let told = |prompt, cached, output| Some(RequestUsage { prompt, cached, output });
     let sent = |id, rank, prompt_bytes, keys: &[u64]| {
         let keys = keys.to_vec();
-        RequestNote::Sent(NotedRequest { id, rank, prompt_bytes, keys, ..Default::default() })
+        RequestNote::Sent(RequestStart { id, rank, prompt_bytes, keys, ..Default::default() })
     };
-    let end = |id, rank, told| RequestNote::Ended(NotedEnd { id, rank, told });
+    let end = |id, rank, told| RequestNote::Ended(RequestEnd { id, rank, told });
     let first = 2 * PART + 64;
     let turns = |second_rank| {
         [

@@ -19,7 +19,7 @@ const USUAL_LAST: i64 = i32::MAX as i64 - LATER_COUNT;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineOrder {
     /// Arrival at the router, since 1970: several routers may send to the same engine.
-    pub came_at: Duration,
+    pub arrived_at: Duration,
     /// Time of the rank for the part of the prompt that is not cached.
     pub prefill_time: Duration,
     /// Requests that arrive more than this many times [`Self::prefill_time`] later do not pass.
@@ -45,7 +45,7 @@ impl EngineOrder {
     /// Steps since the begin of the numbers.
     fn steps(&self) -> i64 {
         let passed_for = self.prefill_time.saturating_mul(self.overtaken_max);
-        let due = self.came_at.saturating_add(passed_for).saturating_sub(NUMBERS_START);
+        let due = self.arrived_at.saturating_add(passed_for).saturating_sub(NUMBERS_START);
         i64::try_from(due.as_millis() / STEP_MS).unwrap_or(USUAL_LAST)
     }
 }
@@ -58,8 +58,12 @@ mod tests {
     const TODAY: Duration = Duration::from_secs(1_795_000_000);
 
     fn order(came_ms: u64, prefill_ms: u64) -> EngineOrder {
-        let came_at = TODAY + Duration::from_millis(came_ms);
-        EngineOrder { came_at, prefill_time: Duration::from_millis(prefill_ms), overtaken_max: 64 }
+        let arrived_at = TODAY + Duration::from_millis(came_ms);
+        EngineOrder {
+            arrived_at,
+            prefill_time: Duration::from_millis(prefill_ms),
+            overtaken_max: 64,
+        }
     }
 
     #[test]
@@ -84,12 +88,12 @@ mod tests {
 
     #[test]
     fn clocks_may_be_wrong() {
-        let of = |came_at| EngineOrder { came_at, ..order(0, 500) }.number(0);
+        let of = |arrived_at| EngineOrder { arrived_at, ..order(0, 500) }.number(0);
         assert_eq!(of(Duration::ZERO), 0, "before 2026");
         assert_eq!(of(Duration::MAX), USUAL_LAST);
         // 2042, with a prompt of an hour.
         let late = EngineOrder {
-            came_at: Duration::from_secs(2_303_000_000),
+            arrived_at: Duration::from_secs(2_303_000_000),
             prefill_time: Duration::from_secs(3_600),
             overtaken_max: 64,
         };
@@ -105,7 +109,7 @@ mod tests {
         ) {
             let order = EngineOrder { overtaken_max, ..order(came, prefill_ms) };
             let behind = EngineOrder {
-                came_at: order.came_at + Duration::from_millis(later),
+                arrived_at: order.arrived_at + Duration::from_millis(later),
                 prefill_time: order.prefill_time + Duration::from_millis(longer_ms),
                 ..order
             };

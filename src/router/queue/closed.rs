@@ -9,7 +9,7 @@ use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadBoard, Model, OpenedBy, Pool, QueueFull, WorkerState,
+    FleetSnapshot, Leg, LoadBoard, Model, Pool, QueueFull, WindowOrigin, WorkerState,
 };
 use forebay_select::Binder;
 
@@ -64,10 +64,10 @@ pub(crate) fn has_share(
     tenant: TenantPart,
 ) -> bool {
     let windows = board.windows();
-    if windows.open_by_until(pool, OpenedBy::Hand, now).is_some() {
+    if windows.open_by_until(pool, WindowOrigin::Hand, now).is_some() {
         return false;
     }
-    let is_full_here = windows.open_by_until(pool, OpenedBy::Here, now).is_some();
+    let is_full_here = windows.open_by_until(pool, WindowOrigin::Here, now).is_some();
     let limits = limits(&fleet.config.flow.queue);
     let lets_in = |queue| {
         board.queue(queue).is_some_and(|cell| {

@@ -8,9 +8,9 @@ use forebay_config::{Policy, QueueMode};
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use forebay_fleet::worker::{
-    FleetSnapshot, Leg, Model, QueueCell, QueueFull, QueueLimits, QueueWanted, WorkerState,
+    FleetSnapshot, Leg, Model, QueueCell, QueueDemand, QueueFull, QueueLimits, WorkerState,
 };
-use forebay_select::{Binder, Candidates, PickRequest, Seeking, lease_cost};
+use forebay_select::{Binder, Candidates, PickRequest, RankSearch, lease_cost};
 use std::time::Duration;
 
 /// The request that needs a rank or a queue place.
@@ -36,19 +36,19 @@ pub(crate) struct Applicant<'a> {
 pub(crate) struct QueuePlace {
     pub(crate) queue: QueueIndex,
     /// Demand that was counted into the queue.
-    pub(crate) wanted: QueueWanted,
+    pub(crate) wanted: QueueDemand,
 }
 
 impl Applicant<'_> {
-    fn seeking(&self) -> Seeking<'_> {
+    fn seeking(&self) -> RankSearch<'_> {
         let RequestFacts { pin, tried, .. } = self.facts;
         let requester = self.facts.requester();
         let leg = self.request.leg;
-        Seeking { requester, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
+        RankSearch { requester, leg, near: self.near, pin: *pin, tried: tried.as_slice() }
     }
 
     /// The applicant's own demand that is counted into the queue.
-    fn own(&self, queue: QueueIndex) -> Option<QueueWanted> {
+    fn own(&self, queue: QueueIndex) -> Option<QueueDemand> {
         self.queued.filter(|queued| queued.queue == queue).map(|queued| queued.wanted)
     }
 
@@ -89,13 +89,13 @@ pub(crate) enum Entry {
         prefill: Lease,
     },
     /// The request has been counted into its queue and has to be posted to the queue's owner. The
-    /// code that ends the wait counts the request out with the same [`QueueWanted`].
+    /// code that ends the wait counts the request out with the same [`QueueDemand`].
     Wait {
         /// Lease of the decode rank, held while the request waits for a prefill rank.
         decode: Option<Lease>,
         waiter: Box<Waiter>,
         /// Demand that was counted.
-        wanted: QueueWanted,
+        wanted: QueueDemand,
     },
     /// Refused, because no rank was found for this leg. The lease of the other leg has been
     /// returned. After `NoWorker` for a prefill leg, the request may be routed again.
@@ -202,7 +202,7 @@ fn line_up(
     candidates: &mut Candidates,
     applicant: &Applicant<'_>,
     projected: &impl Fn(u64) -> Option<Duration>,
-) -> Result<(QueueIndex, QueueWanted), Rejection> {
+) -> Result<(QueueIndex, QueueDemand), Rejection> {
     let fleet = binder.fleet;
     let model = applicant.model;
     let seeking = applicant.seeking();
@@ -226,7 +226,7 @@ fn line_up(
         let bytes = applicant.body_bytes;
         let Caller { class, tenant, weight, .. } = applicant.facts.caller;
         // A request larger than any cache takes the rest of a cache, so its demand has that limit.
-        let wanted = QueueWanted { bytes, tokens, class, tenant, weight };
+        let wanted = QueueDemand { bytes, tokens, class, tenant, weight };
         let bounds = bounds(fleet, binder.board, pool, queue);
         match cell.join(bounds.beside(applicant.own(queue)), wanted) {
             Ok(()) => return Ok((queue, wanted)),

@@ -10,7 +10,7 @@ use forebay_config::QueueMode;
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, LoadBoard, OpenedBy, QueueCell, RankLoad};
+use forebay_fleet::worker::{Leg, LoadBoard, QueueCell, RankLoad, WindowOrigin};
 use forebay_index::Overlaps;
 use forebay_select::{Binder, Candidates};
 use std::collections::BTreeMap;
@@ -256,7 +256,7 @@ impl Queue {
         // While any request waits, a later turn tests again.
         let waiting = u64::try_from(self.line.len()).unwrap_or(u64::MAX);
         if waiting == 0 || is_at_low_water(binder.fleet, binder.board, pool, index, waiting) {
-            windows.close(pool, OpenedBy::Here, binder.now);
+            windows.close(pool, WindowOrigin::Here, binder.now);
         }
     }
 }

@@ -11,7 +11,7 @@ use forebay_fleet::admit::DrainRates;
 use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{Leg, Model, RankLoad};
 use forebay_index::Overlaps;
-use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, Seeking, lease_cost};
+use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, RankSearch, lease_cost};
 
 /// Prompt size at which the speed of a rank is measured.
 const SPEED_TOKENS: u64 = 100_000;
@@ -181,7 +181,7 @@ impl Placement<'_, '_> {
         let fleet = binder.fleet;
         let facts = &waiter.facts;
         let candidates = &mut memory.candidates;
-        let seeking = Seeking {
+        let seeking = RankSearch {
             requester: facts.requester(),
             leg: waiter.leg,
             near: waiter.near,

@@ -10,7 +10,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex
 use forebay_config::{Config, FlowConfig, QUEUE_CLASSES, QueueMode};
 use forebay_fleet::mailbox::{Caller, Holding, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use forebay_fleet::worker::test_support::three_ranks;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueLimits, QueueWanted, pools};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueDemand, QueueLimits, pools};
 use forebay_index::PrefixMarks;
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -734,7 +734,7 @@ fn tokens_that_wait_in_the_other_queues_of_a_pool_count() {
         FleetSnapshot { config: Arc::new(Config { flow, ..Config::default() }), ..three_ranks() };
     pools::assign(&mut fleet);
     let board = LoadBoard::new();
-    let wanted = QueueWanted { bytes: 1, tokens: 300, ..QueueWanted::default() };
+    let wanted = QueueDemand { bytes: 1, tokens: 300, ..QueueDemand::default() };
     board.queue(QueueIndex(1)).unwrap().join(QueueLimits::NONE, wanted).unwrap();
     let tokens_max = |queue| bounds(&fleet, &board, PoolIndex(0), QueueIndex(queue)).tokens_max;
     assert_eq!(tokens_max(1) - tokens_max(0), 300);

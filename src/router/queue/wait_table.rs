@@ -3,7 +3,7 @@
 //! late finds no request, and dropping it returns its lease.
 
 use forebay_base::ShardIndex;
-use forebay_fleet::mailbox::{PrefillEnded, PrefillFault, Ticket, Verdict};
+use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome, Ticket, Verdict};
 use std::task::{Context, Poll, Waker};
 
 /// All slots of a shard for waits that end with a `V`. At most as many as the shard has requests
@@ -19,7 +19,7 @@ pub struct WaitTable<V = Verdict> {
 #[derive(Clone, Copy, Debug)]
 pub struct NoWait;
 
-impl From<NoWait> for PrefillEnded {
+impl From<NoWait> for PrefillOutcome {
     fn from(_: NoWait) -> Self {
         Self::Failed(PrefillFault::Cancelled)
     }

@@ -6,7 +6,7 @@ use super::stop::{Failed, WorkerReply};
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_disagg::Accusation;
-use forebay_fleet::mailbox::{PrefillEnded, PrefillFault};
+use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome};
 use forebay_fleet::worker::{
     FailureScope, FailureWeight, LoadBoard, RankFailure, Requester, Suspect,
 };
@@ -68,33 +68,33 @@ impl Judgement {
     /// For the rank of a prefill leg. `prefill_waits`: the prefill leg answers once the decode rank
     /// has the KV.
     #[must_use]
-    pub const fn of_leg(ended: &PrefillEnded, prefill_waits: bool) -> Option<Self> {
+    pub const fn of_leg(ended: &PrefillOutcome, prefill_waits: bool) -> Option<Self> {
         match ended {
             // Judged by the shard of the request, which also sees the decode leg.
-            PrefillEnded::Failed(PrefillFault::TimedOut) if prefill_waits => None,
-            PrefillEnded::Failed(
+            PrefillOutcome::Failed(PrefillFault::TimedOut) if prefill_waits => None,
+            PrefillOutcome::Failed(
                 PrefillFault::NoDecode(_)
                 | PrefillFault::Transfer(_)
                 | PrefillFault::OutOfSockets
                 | PrefillFault::Cancelled,
             ) => None,
-            PrefillEnded::Failed(
+            PrefillOutcome::Failed(
                 PrefillFault::ConnectFailed
                 | PrefillFault::HandshakeFailed(_)
                 | PrefillFault::ConnectTimedOut,
             ) => Some(Self::failure(true)),
             // A rank that sends no KV answers fast and would attract traffic.
-            PrefillEnded::Failed(
+            PrefillOutcome::Failed(
                 PrefillFault::Broken(_) | PrefillFault::TimedOut | PrefillFault::NoKvTransfer(_),
             ) => Some(Self::failure(false)),
-            PrefillEnded::Failed(PrefillFault::Busy) => Some(Self::Refusal),
-            PrefillEnded::Refused(answer) => Some(Self::Failure {
+            PrefillOutcome::Failed(PrefillFault::Busy) => Some(Self::Refusal),
+            PrefillOutcome::Refused(answer) => Some(Self::Failure {
                 scope: FailureScope::Caller,
                 weight: FailureWeight::Refused,
                 status: answer.status,
             }),
-            PrefillEnded::Done(_) if !prefill_waits => Some(Self::Taken),
-            PrefillEnded::Done(_) | PrefillEnded::Failed(PrefillFault::Unclear(_)) => {
+            PrefillOutcome::Done(_) if !prefill_waits => Some(Self::Taken),
+            PrefillOutcome::Done(_) | PrefillOutcome::Failed(PrefillFault::Unclear(_)) => {
                 Some(Self::Success)
             }
         }
@@ -125,13 +125,13 @@ pub enum LegEnd<'a> {
     Refused,
 }
 
-impl<'a> From<Option<&'a PrefillEnded>> for LegEnd<'a> {
-    fn from(ended: Option<&'a PrefillEnded>) -> Self {
+impl<'a> From<Option<&'a PrefillOutcome>> for LegEnd<'a> {
+    fn from(ended: Option<&'a PrefillOutcome>) -> Self {
         match ended {
             None => Self::Silent,
-            Some(PrefillEnded::Done(_)) => Self::Done,
-            Some(PrefillEnded::Failed(fault)) => Self::Failed(fault),
-            Some(PrefillEnded::Refused(_)) => Self::Refused,
+            Some(PrefillOutcome::Done(_)) => Self::Done,
+            Some(PrefillOutcome::Failed(fault)) => Self::Failed(fault),
+            Some(PrefillOutcome::Refused(_)) => Self::Refused,
         }
     }
 }
@@ -220,16 +220,16 @@ impl FailedPair<'_> {
 impl Failed {
     /// A failure that the prefill leg caused. `ended`: the end of that leg, if reported.
     #[must_use]
-    pub fn by_leg(ended: Option<&PrefillEnded>, prefill: RankIndex, decode: RankIndex) -> Self {
+    pub fn by_leg(ended: Option<&PrefillOutcome>, prefill: RankIndex, decode: RankIndex) -> Self {
         let failed =
             |error, why: Option<&String>| Self { why: why.cloned(), ..Self::of(prefill, error) };
         match ended {
-            Some(PrefillEnded::Refused(answer)) => {
+            Some(PrefillOutcome::Refused(answer)) => {
                 let answer = Some(Box::new(answer.clone()));
                 let reply = WorkerReply { answer, ..WorkerReply::default() };
                 Self { reply, ..failed(RelayError::PrefillFailed, None) }
             }
-            Some(PrefillEnded::Failed(fault)) => match fault {
+            Some(PrefillOutcome::Failed(fault)) => match fault {
                 PrefillFault::Busy => failed(RelayError::EngineBusy, None),
                 PrefillFault::ConnectFailed => failed(RelayError::ConnectFailed, None),
                 PrefillFault::HandshakeFailed(why) => {
@@ -324,14 +324,18 @@ mod tests {
 
     #[test]
     fn a_prefill_rank_that_hands_nothing_over_has_failed() {
-        let of = |ended: PrefillEnded, waits| Judgement::of_leg(&ended, waits);
+        let of = |ended: PrefillOutcome, waits| Judgement::of_leg(&ended, waits);
         let words = String::new;
-        let nothing = || PrefillEnded::Failed(PrefillFault::NoKvTransfer(words()));
+        let nothing = || PrefillOutcome::Failed(PrefillFault::NoKvTransfer(words()));
         assert_eq!(of(nothing(), false), Some(Judgement::failure(false)));
-        let unclear = PrefillEnded::Failed(PrefillFault::Unclear(words()));
+        let unclear = PrefillOutcome::Failed(PrefillFault::Unclear(words()));
         assert_eq!(of(unclear, true), Some(Judgement::Success), "the request may be to blame");
-        assert_eq!(of(PrefillEnded::Done(None), true), Some(Judgement::Success));
-        assert_eq!(of(PrefillEnded::Done(None), false), Some(Judgement::Taken), "decode shows it");
+        assert_eq!(of(PrefillOutcome::Done(None), true), Some(Judgement::Success));
+        assert_eq!(
+            of(PrefillOutcome::Done(None), false),
+            Some(Judgement::Taken),
+            "decode shows it"
+        );
     }
 
     /// A decode rank that fails all requests, or a prefill rank that never delivers its KV, is

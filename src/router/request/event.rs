@@ -5,7 +5,7 @@ use crate::dispatch::SendPlan;
 use forebay_base::RankIndex;
 use forebay_fleet::account::Lease;
 use forebay_fleet::mailbox::Waiter;
-use forebay_fleet::worker::{KvTransfer, QueueWanted};
+use forebay_fleet::worker::{KvTransfer, QueueDemand};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -38,33 +38,33 @@ pub enum WaitEnd {
 #[derive(Debug)]
 pub enum Action {
     /// Post the waiter to its queue and wait. The request is counted into the queue: the code that
-    /// ends the wait counts the request out with the same [`QueueWanted`].
-    Wait(Box<Waiter>, QueueWanted),
+    /// ends the wait counts the request out with the same [`QueueDemand`].
+    Wait(Box<Waiter>, QueueDemand),
     /// Send the request to the rank, or to both ranks.
-    Send(Box<Chosen>),
+    Send(Box<ChosenRanks>),
     /// Nothing is left to try.
     End(Stop),
 }
 
 /// The chosen rank, or both ranks of a pair.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenRanks {
     pub plan: Rc<SendPlan>,
     pub lease: Lease,
     /// The prefill rank of a pair.
-    pub prefill: Option<Prefilling>,
+    pub prefill: Option<PrefillDispatch>,
 }
 
 /// The prefill half of a pair.
 #[derive(Debug)]
-pub struct Prefilling {
+pub struct PrefillDispatch {
     pub plan: Rc<SendPlan>,
     pub lease: Lease,
     /// How the KV gets to the decode rank.
     pub kv_transfer: KvTransfer,
 }
 
-impl Chosen {
+impl ChosenRanks {
     /// The rank that computes the prompt.
     #[must_use]
     pub fn prefill_rank(&self) -> RankIndex {

@@ -14,7 +14,7 @@
 //!
 //! Each action releases the queue place that the request came from; `Wait` takes a new place.
 
-use super::event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
+use super::event::{Action, ChosenRanks, PrefillDispatch, RequestEvent, WaitEnd};
 use super::pressure::Newcomer;
 use super::scene::{Scene, Seeker};
 use super::stop::{self, Stop};
@@ -23,7 +23,7 @@ use crate::queue::{Entry, QueuePlace, Rejection, WantedRanks};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::account::{Count, FailedTrial, Lease};
 use forebay_fleet::mailbox::{RequestFacts, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueWanted, Worker, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueDemand, Worker, WorkerState};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
 
@@ -348,7 +348,7 @@ impl RequestFlow {
         &mut self,
         decode: Option<Lease>,
         waiter: Box<Waiter>,
-        wanted: QueueWanted,
+        wanted: QueueDemand,
     ) -> Action {
         self.waiting = Some(QueueWait {
             leg: waiter.leg,
@@ -387,7 +387,7 @@ impl RequestFlow {
         let Some(plan) = scene.plan(lease.rank(), self.endpoint) else {
             return SeekEnd::Again(None);
         };
-        SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease, prefill: None })))
+        SeekEnd::Act(Action::Send(Box::new(ChosenRanks { plan, lease, prefill: None })))
     }
 
     fn pair(&self, scene: &mut Scene<'_>, decode: Lease, prefill: Lease) -> SeekEnd {
@@ -405,8 +405,12 @@ impl RequestFlow {
         if !scene.split.can_split(&kv_transfer) {
             return SeekEnd::Again(None);
         }
-        let prefill = Prefilling { plan: prefill_plan, lease: prefill, kv_transfer };
-        SeekEnd::Act(Action::Send(Box::new(Chosen { plan, lease: decode, prefill: Some(prefill) })))
+        let prefill = PrefillDispatch { plan: prefill_plan, lease: prefill, kv_transfer };
+        SeekEnd::Act(Action::Send(Box::new(ChosenRanks {
+            plan,
+            lease: decode,
+            prefill: Some(prefill),
+        })))
     }
 
     /// No attempt, refusal or reroute so far.

@@ -4,7 +4,7 @@
 use super::event::{Action, RequestEvent};
 use super::flow::{HOPS_MAX, REFUSALS_MAX, RequestFlow};
 use forebay_fleet::mailbox::Waiter;
-use forebay_fleet::worker::{Leg, QueueWanted};
+use forebay_fleet::worker::{Leg, QueueDemand};
 
 impl RequestFlow {
     /// Checks that the event may follow the last action: a wait ends once, and no other event
@@ -42,7 +42,7 @@ impl RequestFlow {
     }
 
     /// Checks that the machine, its waiter and the queue's count describe the same wait.
-    fn check_wait(&self, waiter: &Waiter, wanted: QueueWanted) {
+    fn check_wait(&self, waiter: &Waiter, wanted: QueueDemand) {
         let Some(wait) = &self.waiting else { return };
         debug_assert_eq!(wait.leg, waiter.leg, "waits for another leg");
         debug_assert_eq!(wait.queued.queue, waiter.queue, "counted into another queue");

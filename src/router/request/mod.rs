@@ -18,7 +18,7 @@ mod stages;
 mod stop;
 
 pub use blame::{FailedPair, Fault, Judgement, LegEnd, PairBlame, may_be_blamed};
-pub use event::{Action, Chosen, Prefilling, RequestEvent, WaitEnd};
+pub use event::{Action, ChosenRanks, PrefillDispatch, RequestEvent, WaitEnd};
 pub use flow::RequestFlow;
 pub use meaning::{AnswerMeaning, SentCredentials};
 pub use outlier::hold_against;

@@ -6,7 +6,7 @@ use forebay_base::NanosSinceStart;
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::mailbox::{Pin, RequestFacts};
 use forebay_fleet::worker::{Dialect, FleetSnapshot, Leg};
-use forebay_select::{Binder, Seeking};
+use forebay_select::{Binder, RankSearch};
 
 /// Pin for the rest of a stream that began at an engine of that family. A `dp_rank` number that
 /// the client requested still applies.
@@ -33,7 +33,7 @@ impl Stages {
         let Self { rules, loads: Loads { board, reports }, matching, turn, random, .. } = self;
         let Matching { candidates, .. } = matching;
         let pin = Some(pin_of_rest(facts.pin, dialect));
-        let seeking = Seeking {
+        let seeking = RankSearch {
             requester: facts.requester(),
             leg: Leg::Whole,
             near: None,

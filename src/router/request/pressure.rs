@@ -9,7 +9,7 @@ use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex
 use forebay_config::QueueMode;
 use forebay_fleet::admit::later_by_chance;
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, OpenedBy, Pool, QueueFull};
+use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Pool, QueueFull, WindowOrigin};
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Stages {
     pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let length = fleet.config.flow.rejection_window;
         if !length.is_zero() {
-            self.loads.board.windows().open(pool, OpenedBy::Here, now, now.plus(length));
+            self.loads.board.windows().open(pool, WindowOrigin::Here, now, now.plus(length));
             // Requests that ended in the meantime found the window closed and could not close it.
             self.relieve(fleet, pool, now);
         }
@@ -139,11 +139,13 @@ impl Stages {
     /// and nothing once the queue is empty.
     pub(super) fn relieve(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
         let windows = self.loads.board.windows();
-        if !windows.may_be_open(now) || windows.open_by_until(pool, OpenedBy::Here, now).is_none() {
+        if !windows.may_be_open(now)
+            || windows.open_by_until(pool, WindowOrigin::Here, now).is_none()
+        {
             return;
         }
         if is_relieved(&self.binder(fleet, now), pool) {
-            self.loads.board.windows().close(pool, OpenedBy::Here, now);
+            self.loads.board.windows().close(pool, WindowOrigin::Here, now);
         }
     }
 

@@ -8,7 +8,7 @@ use super::stages::Stages;
 use crate::queue::Home;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
 use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueWanted};
+use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueDemand};
 use forebay_prompt::parse::Refusal;
 
 /// A wait in a queue, as recorded by the shard of the request.
@@ -18,7 +18,7 @@ pub struct Wait {
     pub ticket: Ticket,
     pub queue: QueueIndex,
     /// Demand that was counted into the queue.
-    pub wanted: QueueWanted,
+    pub wanted: QueueDemand,
     /// The end of the wait, with or without a verdict.
     pub deadline: NanosSinceStart,
     /// The leg that needs a rank.
@@ -43,7 +43,7 @@ pub enum Taken {
 impl Wait {
     /// For a request that has been counted into its queue.
     #[must_use]
-    pub const fn new(waiter: &Waiter, wanted: QueueWanted) -> Self {
+    pub const fn new(waiter: &Waiter, wanted: QueueDemand) -> Self {
         let Waiter { ticket, queue, leg, .. } = *waiter;
         Self { ticket, queue, wanted, deadline: waiter.facts.deadline, leg, has_verdict: false }
     }

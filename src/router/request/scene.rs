@@ -13,8 +13,8 @@ use forebay_fleet::mailbox::RequestFacts;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
-    self, Binder, Matched, NoPair, PickRequest, Policy, Prices, Prompt, PromptSize, Route,
-    RouteRequest, RouteRules, WholeBecause,
+    self, Binder, NoPair, PickRequest, Policy, Prices, Prompt, PromptOverlaps, PromptSize, Route,
+    RouteRequest, RouteRules, WholeReason,
 };
 use std::rc::Rc;
 
@@ -60,7 +60,7 @@ impl Scene<'_> {
     ) -> Result<Route, Refusal> {
         let fleet = self.fleet;
         if model.ranks.iter().all(|&rank| fleet.is_whole_only(rank)) {
-            return Ok(Route::Whole(WholeBecause::NoRoles));
+            return Ok(Route::Whole(WholeReason::NoRoles));
         }
         self.stages.matching.matched.recall(self.prompt);
         self.split.look(self.body, endpoint);
@@ -148,7 +148,7 @@ struct LoadView<'a> {
     policy: Policy,
     board: &'a LoadBoard,
     reports: &'a LoadReports,
-    matched: &'a Matched,
+    matched: &'a PromptOverlaps,
     ratio: f32,
     facts: &'a RequestFacts,
 }

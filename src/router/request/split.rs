@@ -1,6 +1,6 @@
 //! Fields of a body that a KV transfer changes: found once, and only when a pair may serve it.
 
-use forebay_disagg::{Obstacle, Wanted, inspect};
+use forebay_disagg::{Obstacle, SplitRequest, inspect};
 use forebay_fleet::worker::KvTransfer;
 use forebay_prompt::parse::Endpoint;
 
@@ -8,7 +8,7 @@ use forebay_prompt::parse::Endpoint;
 #[derive(Debug, Default)]
 pub struct Split {
     /// Boxed: each connection holds this field, and only pairs fill it.
-    wanted: Option<Box<Wanted>>,
+    wanted: Option<Box<SplitRequest>>,
     /// The body has been inspected. Without `wanted` the request cannot be split.
     is_inspected: bool,
 }
@@ -16,7 +16,7 @@ pub struct Split {
 impl Split {
     /// The result of an inspection by the caller.
     #[must_use]
-    pub fn known(wanted: Option<Wanted>) -> Self {
+    pub fn known(wanted: Option<SplitRequest>) -> Self {
         Self { wanted: wanted.map(Box::new), is_inspected: true }
     }
 
@@ -41,11 +41,11 @@ impl Split {
     }
 
     /// Lends the inspection's result to the legs of an attempt, until [`Self::put_back`].
-    pub fn take(&mut self) -> Option<Wanted> {
+    pub fn take(&mut self) -> Option<SplitRequest> {
         self.wanted.take().map(|wanted| *wanted)
     }
 
-    pub fn put_back(&mut self, wanted: Wanted) {
+    pub fn put_back(&mut self, wanted: SplitRequest) {
         debug_assert!(self.is_inspected && self.wanted.is_none(), "put back twice");
         self.wanted = Some(Box::new(wanted));
     }

@@ -9,7 +9,7 @@ use forebay_config::{Config, Policy};
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, LoadReports, ShardBoard};
 use forebay_index::Overlap;
-use forebay_select::{BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, Matched, RoundRobin};
+use forebay_select::{BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, PromptOverlaps, RoundRobin};
 use std::time::Duration;
 
 /// Weight of a new observation of bytes per token.
@@ -69,7 +69,7 @@ pub struct Loads {
 #[derive(Debug)]
 pub struct Matching {
     /// Overlaps of the current prompt.
-    pub matched: Matched,
+    pub matched: PromptOverlaps,
     /// Ranks that may take the current request.
     pub candidates: Candidates,
     /// Bytes per token, by model.
@@ -99,7 +99,7 @@ impl Stages {
         Self {
             rules,
             loads,
-            matching: Matching { matched: Matched::new(RANKS_MAX), candidates, ratios },
+            matching: Matching { matched: PromptOverlaps::new(RANKS_MAX), candidates, ratios },
             turn: RoundRobin::default(),
             random,
             waits: WaitTable::new(shard),

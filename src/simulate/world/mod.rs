@@ -345,7 +345,7 @@ impl<'a> World<'a> {
         let queue = &self.plan.config.flow.queue;
         if queue.engine_priority {
             let order = EngineOrder {
-                came_at: START + Duration::from_nanos(self.requests.started_ns[id as usize]),
+                arrived_at: START + Duration::from_nanos(self.requests.started_ns[id as usize]),
                 prefill_time: prefill.own_prefill_time().unwrap_or_default(),
                 overtaken_max: queue.overtaken_max,
             };

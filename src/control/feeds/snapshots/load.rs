@@ -4,8 +4,8 @@
 use super::setup::give_way;
 use forebay_index::slice_of;
 use forebay_kv_events::{
-    Dropped, FeedCounters, Groups, Left, LowerTiers, RankState, Restored, RestoredBlocks,
-    Restoring, SliceOps,
+    Dropped, FeedCounters, FeedRestore, Groups, Left, LowerTiers, RankState, RestoreBuilder,
+    RestoredBlocks, SliceOps,
 };
 use forebay_snapshot::{Contents, RankName, SnapshotFile};
 use forebay_text::Vocabulary;
@@ -117,7 +117,7 @@ impl Loading {
         &self,
         claim: Claim,
         counters: &FeedCounters,
-    ) -> Option<Restored> {
+    ) -> Option<FeedRestore> {
         let claims = self.claims.borrow().clone()?;
         let (answer, answered) = oneshot::channel();
         claims.send(ClaimRequest { claim, answer }).await.ok()?;
@@ -130,7 +130,7 @@ impl Loading {
             ClaimAnswer::Found(found) => {
                 let RestoredRank { state, ops, left } = *found;
                 count_left(counters, left);
-                Some(Restored { state, ops, verified_by: self.verified_by })
+                Some(FeedRestore { state, ops, verified_by: self.verified_by })
             }
         }
     }
@@ -182,7 +182,7 @@ impl SnapshotReading {
             Ok(mut contents) => {
                 let slice_count = usize::from(self.file.header().slice_count);
                 if slice_count != self.shard_count {
-                    contents.paths.place_anew(slice_of, slice_count, self.shard_count);
+                    contents.paths.reassign_slices(slice_of, slice_count, self.shard_count);
                 }
                 let written = Duration::from_nanos(self.file.header().written_unix_ns);
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -226,7 +226,7 @@ impl SnapshotReading {
             self.log_refused(claim, "its block size is another one now");
             return refused(Dropped::BlockSize);
         }
-        let mut restoring = Restoring::new(
+        let mut restoring = RestoreBuilder::new(
             &self.contents.paths,
             self.shard_count,
             claim.lower_tiers,

@@ -7,7 +7,7 @@ use super::setup::{SnapshotSetup, give_way};
 use forebay_admin::{SavedSnapshot, SnapshotFigures};
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
 use forebay_index::{IndexReader, KeySeed};
-use forebay_kv_events::{KeptBlocks, RankState, SharedState};
+use forebay_kv_events::{BlocksCopy, RankState, SharedState};
 use forebay_snapshot::{Header, Link, RankHead, RankName, SnapshotWriter};
 use forebay_text::Vocabulary;
 use std::io;
@@ -29,7 +29,7 @@ pub(in super::super) struct Copyable {
 struct RankCopy {
     name: RankName,
     vocabulary: Arc<Vocabulary>,
-    state: RankState<KeptBlocks>,
+    state: RankState<BlocksCopy>,
     copy_ns: u64,
 }
 

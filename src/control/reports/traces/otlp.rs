@@ -3,7 +3,7 @@
 
 use forebay_base::limits::TRACESTATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep, Traced};
+use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceRecord, TraceStep};
 use forebay_fleet::worker::FleetSnapshot;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -100,10 +100,10 @@ fn written(value: &impl Serialize) -> String {
 
 impl SpanMaker<'_> {
     /// Spans of a shard's trace, each as JSON.
-    pub(super) fn spans(&self, traced: &Traced) -> Vec<String> {
+    pub(super) fn spans(&self, traced: &TraceRecord) -> Vec<String> {
         match traced {
-            Traced::Request(request) => self.of_request(request),
-            Traced::Leg(leg) => vec![self.of_leg(leg)],
+            TraceRecord::Request(request) => self.of_request(request),
+            TraceRecord::Leg(leg) => vec![self.of_leg(leg)],
         }
     }
 

@@ -26,7 +26,7 @@ mod tests;
 use asked::RestAsked;
 use event::{TokenEvent, push_ids};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
-use forebay_fleet::account::NotContinued;
+use forebay_fleet::account::NoContinuation;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::push_decimal;
 use forebay_json::{CutPart, EventCutter, data_of, is_comment};
@@ -47,7 +47,7 @@ pub struct Transcript {
     /// The last event of the last engine.
     said: LastWord,
     /// Why no other rank can go on.
-    obstacle: Option<NotContinued>,
+    obstacle: Option<NoContinuation>,
 }
 
 /// The ids of the prompt and of the output, with output that the client does not have.
@@ -93,17 +93,17 @@ impl Transcript {
     /// Of a request that has not been sent yet.
     ///
     /// # Errors
-    /// [`NotContinued::Request`] where a continuation could not ask for the same.
-    pub fn of(endpoint: Endpoint, body: &[u8]) -> Result<Self, NotContinued> {
+    /// [`NoContinuation::Request`] where a continuation could not ask for the same.
+    pub fn of(endpoint: Endpoint, body: &[u8]) -> Result<Self, NoContinuation> {
         let is_chat = match endpoint {
             Endpoint::ChatCompletions => true,
             Endpoint::Completions => false,
-            _ => return Err(NotContinued::Request),
+            _ => return Err(NoContinuation::Request),
         };
         let body = Some(body).filter(|body| body.len() <= CONTINUED_BODY_BYTES_MAX);
         let asked = body.and_then(|body| RestAsked::read(body, is_chat));
         Ok(Self {
-            asked: asked.ok_or(NotContinued::Request)?,
+            asked: asked.ok_or(NoContinuation::Request)?,
             context_room: None,
             events: EventCutter::default(),
             overlong: OverlongIds::default(),
@@ -142,7 +142,7 @@ impl Transcript {
                 self.event(event, out);
             }
             CutPart::Part(part) => {
-                self.give_up(NotContinued::TooLong);
+                self.give_up(NoContinuation::TooLong);
                 self.overlong.pass(part, out);
             }
         });
@@ -161,7 +161,7 @@ impl Transcript {
     }
 
     /// Why no more ids are stored.
-    pub(super) const fn obstacle(&self) -> Option<NotContinued> {
+    pub(super) const fn obstacle(&self) -> Option<NoContinuation> {
         self.obstacle
     }
 
@@ -233,17 +233,17 @@ impl Transcript {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_go_on(&self) -> Result<(), NotContinued> {
+    pub fn may_go_on(&self) -> Result<(), NoContinuation> {
         match self.obstacle {
             _ if self.told.is_finished && !self.owes_usage() => Ok(()),
             // The client has an end, of an unknown stream.
-            None if self.told.is_done => Err(NotContinued::Answer),
+            None if self.told.is_done => Err(NoContinuation::Answer),
             Some(obstacle) => Err(obstacle),
             None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
-                Err(NotContinued::Character)
+                Err(NoContinuation::Character)
             }
             None if self.tokens_max().is_none() && self.goes_on_by_ids() => {
-                Err(NotContinued::Request)
+                Err(NoContinuation::Request)
             }
             None => Ok(()),
         }
@@ -346,7 +346,7 @@ impl Transcript {
     }
 
     /// Stops to store ids. The stream passes as it would without a transcript.
-    pub fn give_up(&mut self, why: NotContinued) {
+    pub fn give_up(&mut self, why: NoContinuation) {
         self.obstacle.get_or_insert(why);
         // Output that this rank got as prompt stays output for the client.
         let behind_count = self.ids.behind_count;
@@ -373,7 +373,7 @@ impl Transcript {
         }
         let Some((before, data)) = data_of(event) else {
             if !is_comment(event) {
-                self.give_up(NotContinued::Answer);
+                self.give_up(NoContinuation::Answer);
             }
             return out.extend_from_slice(event);
         };
@@ -382,7 +382,7 @@ impl Transcript {
             return out.extend_from_slice(event);
         }
         let Ok(read) = TokenEvent::read(data) else {
-            self.give_up(NotContinued::Answer);
+            self.give_up(NoContinuation::Answer);
             return out.extend_from_slice(event);
         };
         if is_failure(slice(data, &read.error)) {
@@ -429,7 +429,7 @@ impl Transcript {
     /// Takes the members of an event.
     fn take(&mut self, event: &TokenEvent, data: &[u8], is_first: bool) {
         if !event.error.is_empty() || event.is_strange {
-            self.give_up(NotContinued::Answer);
+            self.give_up(NoContinuation::Answer);
         }
         if self.told.shape.is_none() {
             self.told.shape = Some(EventShape::of(event, data, self.asked.is_chat));
@@ -445,10 +445,10 @@ impl Transcript {
 
     fn take_prompt(&mut self, list: &[u8]) {
         if list.is_empty() {
-            return self.give_up(NotContinued::Engine);
+            return self.give_up(NoContinuation::Engine);
         }
         if !push_ids(list, CONTINUED_IDS_MAX, &mut self.ids.all) {
-            return self.give_up(NotContinued::TooLong);
+            return self.give_up(NoContinuation::TooLong);
         }
         self.ids.prompt_count = self.ids.all.len();
         self.ids.sent_count = self.ids.prompt_count;
@@ -461,13 +461,13 @@ impl Transcript {
         }
         let before = self.ids.all.len();
         if !list.is_empty() && !push_ids(list, CONTINUED_IDS_MAX, &mut self.ids.all) {
-            return self.give_up(NotContinued::TooLong);
+            return self.give_up(NoContinuation::TooLong);
         }
         if !has_text {
             return;
         }
         match self.ids.all.len().saturating_sub(before) {
-            0 if !self.told.is_finished => self.give_up(NotContinued::Answer),
+            0 if !self.told.is_finished => self.give_up(NoContinuation::Answer),
             1 if !self.ids.has_parts => {
                 self.ids.sent_count = self.ids.all.len();
                 self.ids.text_count = self.ids.sent_count;

@@ -1,7 +1,7 @@
 //! Events that are too long to be read: their lists of ids are not for the client.
 
 use super::Transcript;
-use forebay_fleet::account::NotContinued;
+use forebay_fleet::account::NoContinuation;
 use forebay_prompt::parse::Endpoint;
 
 #[test]
@@ -27,6 +27,6 @@ fn an_event_that_is_too_long_passes_without_ids() {
         transcript.flush(&mut out);
         let wanted = event("null").repeat(3) + end;
         assert!(out == wanted.as_bytes(), "{read_bytes}: {} bytes", out.len());
-        assert_eq!(transcript.may_go_on(), Err(NotContinued::TooLong));
+        assert_eq!(transcript.may_go_on(), Err(NoContinuation::TooLong));
     }
 }

@@ -79,7 +79,7 @@ fn body_of(is_chat: bool, more: &str) -> Vec<u8> {
     format!(r#"{{"model":"m","stream":true,{prompt},{rest}{more}}}"#).into_bytes()
 }
 
-fn transcript(is_chat: bool, body: &[u8]) -> Result<Transcript, NotContinued> {
+fn transcript(is_chat: bool, body: &[u8]) -> Result<Transcript, NoContinuation> {
     let endpoint = if is_chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
     Transcript::of(endpoint, body)
 }
@@ -243,7 +243,7 @@ fn the_context_is_the_last_limit() {
         transcript.break_off();
         transcript.settle(context_tokens, |_, _| false);
         if context_tokens.is_none() {
-            assert_eq!(transcript.may_go_on(), Err(NotContinued::Request));
+            assert_eq!(transcript.may_go_on(), Err(NoContinuation::Request));
             continue;
         }
         let mut out = Vec::new();
@@ -276,7 +276,7 @@ fn a_stream_longer_than_the_smallest_context_is_not_taken_for_whole() {
     feed(&text(6), &mut transcript);
     transcript.break_off();
     transcript.settle(Some(5), |_, _| false);
-    assert_eq!(transcript.may_go_on(), Err(NotContinued::Request));
+    assert_eq!(transcript.may_go_on(), Err(NoContinuation::Request));
     assert!(!transcript.end(&mut Vec::new()));
 }
 
@@ -301,7 +301,7 @@ fn a_chat_without_text_is_sent_again() {
         transcript.start_over();
     }
     transcript.feed((role("n4") + &think("n4") + &text("n4")).as_bytes(), &mut out);
-    assert_eq!(transcript.may_go_on(), Err(NotContinued::Answer));
+    assert_eq!(transcript.may_go_on(), Err(NoContinuation::Answer));
     let wanted = role("n") + &think("n").repeat(4) + &text("n");
     assert_eq!(String::from_utf8(out).unwrap(), regex_free(&wanted));
 }
@@ -342,7 +342,7 @@ fn only_known_requests_are_continued() {
     ] {
         for is_chat in [true, false] {
             let body = body_of(is_chat, more);
-            assert_eq!(transcript(is_chat, &body).err(), Some(NotContinued::Request), "{more}");
+            assert_eq!(transcript(is_chat, &body).err(), Some(NoContinuation::Request), "{more}");
         }
     }
     for body in [
@@ -370,7 +370,7 @@ fn only_known_requests_are_continued() {
 }
 
 /// After these events, sent whole.
-fn may_go_on(is_chat: bool, events: &[&str]) -> Result<(), NotContinued> {
+fn may_go_on(is_chat: bool, events: &[&str]) -> Result<(), NoContinuation> {
     let mut transcript = transcript(is_chat, &body_of(is_chat, ""))?;
     let mut out = Vec::new();
     for event in events {
@@ -393,16 +393,19 @@ fn what_is_not_plain_text_is_not_continued() {
         chat(r#""delta":{"content":"a","tool_calls":[],"reasoning":null},"token_ids":[5]"#),
         Ok(())
     );
-    let answer = Err(NotContinued::Answer);
+    let answer = Err(NoContinuation::Answer);
     assert_eq!(chat(r#""delta":{"reasoning":"a"},"token_ids":[5]"#), answer);
     assert_eq!(chat(r#""delta":{"reasoning_content":"a"},"token_ids":[5]"#), answer);
     assert_eq!(chat(r#""delta":{"tool_calls":[{}]},"token_ids":[5]"#), answer);
     assert_eq!(chat(r#""delta":{"content":"a"}"#), answer, "no ids");
     assert_eq!(chat(r#""delta":{"content":"a"},"token_ids":[5],"logprobs":{}"#), answer);
-    assert_eq!(chat(r#""delta":{"content":"a"},"token_ids":[5,6]"#), Err(NotContinued::Character));
+    assert_eq!(
+        chat(r#""delta":{"content":"a"},"token_ids":[5,6]"#),
+        Err(NoContinuation::Character)
+    );
     assert_eq!(
         may_go_on(true, &[r#"{"choices":[{"index":0,"delta":{}}]}"#]),
-        Err(NotContinued::Engine)
+        Err(NoContinuation::Engine)
     );
     assert_eq!(may_go_on(true, &[role, r#"{"error":{"message":"x","code":400}}"#]), answer);
     assert_eq!(may_go_on(true, &[role, r#"{"error":{"message":"x","code":500}}"#]), Ok(()));
@@ -422,9 +425,9 @@ fn what_is_not_plain_text_is_not_continued() {
         transcript.may_go_on()
     };
     assert_eq!(ends("aé".as_bytes()), Ok(()));
-    assert_eq!(ends(b"a\xc3"), Err(NotContinued::Character));
-    assert_eq!(ends(b"a\xff"), Err(NotContinued::Character));
-    assert_eq!(ends(b""), Err(NotContinued::Character), "an unknown id");
+    assert_eq!(ends(b"a\xc3"), Err(NoContinuation::Character));
+    assert_eq!(ends(b"a\xff"), Err(NoContinuation::Character));
+    assert_eq!(ends(b""), Err(NoContinuation::Character), "an unknown id");
     // Behind the next safe place it can go on again.
     let once = r#"{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}]}"#;
     assert_eq!(may_go_on(true, &[role, twice_text, once]), Ok(()));
@@ -434,7 +437,7 @@ fn what_is_not_plain_text_is_not_continued() {
 fn an_end_that_says_nothing_is_not_continued() {
     let role = r#"{"id":"n","choices":[{"index":0,"delta":{}}],"prompt_token_ids":[1]}"#;
     let text = r#"{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[5]}]}"#;
-    let answer = Err(NotContinued::Answer);
+    let answer = Err(NoContinuation::Answer);
     assert_eq!(may_go_on(true, &["[DONE]"]), answer);
     assert_eq!(may_go_on(true, &[role, text, "[DONE]"]), answer);
 }
@@ -451,9 +454,9 @@ fn null_is_no_list_of_ids() {
         (list, null, Ok(())),
         (null, list, Ok(())),
         (r#","prompt_token_ids":[1],"token_ids":null"#, "", Ok(())),
-        (null, null, Err(NotContinued::Engine)),
-        (list, list, Err(NotContinued::Answer)),
-        (r#","prompt_token_ids":[1],"token_ids":[5]"#, "", Err(NotContinued::Answer)),
+        (null, null, Err(NoContinuation::Engine)),
+        (list, list, Err(NoContinuation::Answer)),
+        (r#","prompt_token_ids":[1],"token_ids":[5]"#, "", Err(NoContinuation::Answer)),
     ] {
         let mut transcript = transcript(false, &body_of(false, "")).unwrap();
         let mut out = Vec::new();
@@ -461,7 +464,7 @@ fn null_is_no_list_of_ids() {
         transcript.feed(format!("data: {text}\n\n").as_bytes(), &mut out);
         assert_eq!(transcript.may_go_on(), wanted, "{text}");
         let out = String::from_utf8(out).unwrap();
-        let is_answer = wanted == Err(NotContinued::Answer);
+        let is_answer = wanted == Err(NoContinuation::Answer);
         assert!(is_answer || !out.contains("_ids\":["), "{out}");
     }
 }
@@ -488,7 +491,7 @@ fn comments_beside_data_are_skipped() {
         let mut out = Vec::new();
         transcript.feed(event.as_bytes(), &mut out);
         assert_eq!(out, event.as_bytes());
-        assert_eq!(transcript.may_go_on(), Err(NotContinued::Answer), "{event:?}");
+        assert_eq!(transcript.may_go_on(), Err(NoContinuation::Answer), "{event:?}");
     }
 }
 
@@ -519,14 +522,14 @@ fn a_long_event_and_many_ids_pass_and_end_the_transcript() {
         transcript.feed(part, &mut out);
     }
     assert!(out == long.as_bytes(), "it passes as it is");
-    assert_eq!(transcript.may_go_on(), Err(NotContinued::TooLong));
+    assert_eq!(transcript.may_go_on(), Err(NoContinuation::TooLong));
     let ids = json!(vec![1; CONTINUED_IDS_MAX]).to_string();
     let event = |ids: &str| {
         format!(
             r#"{{"choices":[{{"index":0,"text":"a","token_ids":[1],"prompt_token_ids":{ids}}}]}}"#
         )
     };
-    assert_eq!(may_go_on(false, &[&event(&ids)]), Err(NotContinued::TooLong));
+    assert_eq!(may_go_on(false, &[&event(&ids)]), Err(NoContinuation::TooLong));
     assert_eq!(may_go_on(false, &[&event("[1]")]), Ok(()));
 }
 
