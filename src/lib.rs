@@ -8,8 +8,8 @@
 //!
 //! # The path of a request
 //! `ingress → parse → admit → render → index → select → queue → dispatch → relay → account`, called
-//! in this order by `dataplane/request/serve.rs`, the file to open first. From select on it executes
-//! the actions of the state machine in [`request`].
+//! in this order by `dataplane/request/serve.rs`, the file to open first. From select on it
+//! executes the actions of the state machine in [`request`].
 //!
 //! # Rooms
 //! A room that must not depend on other rooms is a crate of this workspace: its manifest lists its

@@ -25,8 +25,8 @@
 //! * `/v1/responses`: both engines, with `max_output_tokens` as the limit. Not for a push, which
 //!   finds its request by the id, because vLLM generates ids of responses itself. A request that
 //!   continues a response is not split, because a single worker stores that response.
-//! * requests that vLLM cannot split go to a decode rank as a whole ([`SplitRequest::obstacle`]): several
-//!   prompts or samples, beam search, scores of the prompt, embeddings, the client's own
+//! * requests that vLLM cannot split go to a decode rank as a whole ([`SplitRequest::obstacle`]):
+//!   several prompts or samples, beam search, scores of the prompt, embeddings, the client's own
 //!   `kv_transfer_params`.
 //!
 //! [`KvTransfer::Bootstrap`]: forebay_fleet::worker::KvTransfer::Bootstrap

@@ -3,8 +3,8 @@
 //!
 //! All groups of a rank name a block by the same hash. Groups that need the same number of blocks
 //! in a row form a window, and a window holds a block when each of its groups does. Windows have
-//! trees of their own in the index ([`Tree::Window`](super::tier::Tree)), which contain a block only
-//! while the rank holds its whole prefix.
+//! trees of their own in the index ([`Tree::Window`](super::tier::Tree)), which contain a block
+//! only while the rank holds its whole prefix.
 //!
 //! Bounded by the entries that the rank may have. Past the bound, or after a group that cannot be
 //! interpreted, the windows are unknown until the next clear. The overlap from the index is then an

@@ -369,7 +369,8 @@ mod tests {
             let parts = |most| {
                 let whole = work(uncached);
                 let work = RankWork { kv_capacity_tokens: capacity, prices, most, ..whole };
-                let seen = RankSnapshot { load: &load, past: &pasts[0], report: Some(&report), now };
+                let report = Some(&report);
+                let seen = RankSnapshot { load: &load, past: &pasts[0], report, now };
                 predicted_work(seen, &work, |_| ReportWeight::FULL)
             };
             let whole = parts(RankCost::MAX);

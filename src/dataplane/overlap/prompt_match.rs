@@ -1,6 +1,6 @@
-//! render, index: what each rank holds of one prompt ([`forebay_select::PromptOverlaps`]), once a request,
-//! counted and timed. Small prompts are matched on the shard, without an await; others on its
-//! offload thread.
+//! render, index: overlap of each rank with a prompt ([`forebay_select::PromptOverlaps`]), found
+//! once a request, counted and timed. Small prompts are matched on the shard, without an await;
+//! others on its offload thread.
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::{Delivery, MatchPhase, TargetPhase};

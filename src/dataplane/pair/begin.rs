@@ -12,7 +12,7 @@ use crate::overlap::prediction::PredictedHit;
 use crate::relay::{Upstream, first_bytes, gather};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
-use crate::state::leg::{AttemptWatch, Leg};
+use crate::state::leg::{AttemptWatch, PostedLeg};
 use crate::state::shard::Shard;
 use crate::state::workers::Workers;
 use forebay_base::{RankIndex, RouterId};
@@ -37,7 +37,7 @@ const WORDS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A pair's request on its way.
 pub(crate) struct PairDispatch<'a> {
     /// Its prefill leg.
-    pub(crate) leg: Leg<'a>,
+    pub(crate) leg: PostedLeg<'a>,
     /// How the decode engine is told that it is not wanted any more.
     pub(crate) abort: Option<AbortCall>,
     /// The prefill rank, as the client hears of it too.
@@ -143,7 +143,7 @@ pub(crate) async fn begin<'a>(
         shard.links.doors.router_id,
     );
     let plan = Rc::clone(&prefill.plan);
-    let leg = Leg::post(shard, |ticket| {
+    let leg = PostedLeg::post(shard, |ticket| {
         Box::new(PrefillLeg {
             ticket,
             lease: prefill.lease,
@@ -303,7 +303,7 @@ pub(crate) fn abandoned(
 }
 
 /// The prefill leg ended the request.
-fn failed_by(leg: &Leg<'_>, decode: RankIndex) -> Failed {
+fn failed_by(leg: &PostedLeg<'_>, decode: RankIndex) -> Failed {
     Failed::by_leg(leg.ended(), leg.rank(), decode)
 }
 

@@ -22,12 +22,12 @@ use std::time::Duration;
 const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
 
 /// A place in a queue. Gives everything back, whatever happens to the request.
-pub(crate) struct Seat<'a> {
+pub(crate) struct QueueSeat<'a> {
     shard: &'a Shard,
     wait: Wait,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for QueueSeat<'_> {
     fn drop(&mut self) {
         let Shard { env, workers, routing, .. } = self.shard;
         let fleet = workers.fleet();
@@ -46,9 +46,9 @@ pub(crate) async fn for_verdict<'a>(
     request: &mut Request<'_>,
     waiter: Box<Waiter>,
     wanted: QueueDemand,
-) -> (RequestEvent, Option<Seat<'a>>) {
+) -> (RequestEvent, Option<QueueSeat<'a>>) {
     let start = waiter.joined_at;
-    let mut seat = Seat { shard, wait: Wait::new(&waiter, wanted) };
+    let mut seat = QueueSeat { shard, wait: Wait::new(&waiter, wanted) };
     // The guard is there before the message: whatever ends this task, the home hears of it.
     shard.post(seat.wait.home(&shard.workers.board), MeshMessage::Join(waiter));
     let ended = told(shard, conn, request, &seat.wait).await;

@@ -200,15 +200,15 @@ impl Offload {
     }
 }
 
-/// Seat of a waiting request.
-struct Seat<'a> {
+/// OffloadSeat of a waiting request.
+struct OffloadSeat<'a> {
     offload: &'a Offload,
     ticket: Ticket,
     /// Dropped with the request, which the thread detects.
     _wanted: Arc<()>,
 }
 
-impl<'a> Seat<'a> {
+impl<'a> OffloadSeat<'a> {
     /// Posts a job. `None` at the limit.
     fn take<T: Send + 'static>(
         offload: &'a Offload,
@@ -233,7 +233,7 @@ impl<'a> Seat<'a> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for OffloadSeat<'_> {
     fn drop(&mut self) {
         self.offload.seats.borrow_mut().close(self.ticket);
         if let Some(out) = self.offload.out.borrow_mut().get_mut(&self.ticket) {
@@ -255,7 +255,7 @@ pub async fn offloaded<T: Send + 'static>(
     work: impl FnOnce(&mut Tools) -> T + Send + 'static,
 ) -> Result<T, Stop> {
     let full = |()| Stop::Refused(in_flight_full());
-    let seat = Seat::take(offload, bytes, work).ok_or_else(|| full(()))?;
+    let seat = OffloadSeat::take(offload, bytes, work).ok_or_else(|| full(()))?;
     conn.wait_at_most(OFFLOAD_WAIT_MAX);
     let waited = poll_fn(|cx| {
         if let Poll::Ready(reply) = offload.seats.borrow_mut().poll(seat.ticket, cx) {
@@ -371,10 +371,10 @@ mod tests {
             Offload::start(ShardIndex(0), &bell, &in_flight, tools).unwrap();
         let (go_on, gate) = mpsc::channel::<()>();
         let (ran, runs) = mpsc::channel();
-        let first = Seat::take(&offload, 60, move |_| gate.recv().is_ok()).unwrap();
+        let first = OffloadSeat::take(&offload, 60, move |_| gate.recv().is_ok()).unwrap();
         let left = |bytes| {
             let ran = ran.clone();
-            drop(Seat::take(&offload, bytes, move |_| ran.send(bytes).is_ok()).unwrap());
+            drop(OffloadSeat::take(&offload, bytes, move |_| ran.send(bytes).is_ok()).unwrap());
         };
         left(30);
         left(20);
@@ -400,9 +400,9 @@ mod tests {
         drop(first);
         next.hold_body(100).unwrap();
         let taken: Vec<_> =
-            (0..OFFLOADED_MAX).map_while(|_| Seat::take(&offload, 0, |_| ())).collect();
+            (0..OFFLOADED_MAX).map_while(|_| OffloadSeat::take(&offload, 0, |_| ())).collect();
         assert_eq!(taken.len(), OFFLOADED_MAX);
-        assert!(Seat::take(&offload, 0, |_| ()).is_none(), "one more than may be");
+        assert!(OffloadSeat::take(&offload, 0, |_| ()).is_none(), "one more than may be");
         offload.close();
     }
 }

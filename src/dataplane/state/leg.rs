@@ -17,7 +17,7 @@ use std::time::Duration;
 const NO_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// A leg under way. Dropped before it has ended it is cancelled, unless it was let go.
-pub(crate) struct Leg<'a> {
+pub(crate) struct PostedLeg<'a> {
     shard: &'a Shard,
     home: ShardIndex,
     ticket: Ticket,
@@ -28,7 +28,7 @@ pub(crate) struct Leg<'a> {
     is_wanted: bool,
 }
 
-impl<'a> Leg<'a> {
+impl<'a> PostedLeg<'a> {
     /// Posts the leg that `make` makes for its ticket to the home of its rank.
     pub(crate) fn post(shard: &'a Shard, make: impl FnOnce(Ticket) -> Box<PrefillLeg>) -> Self {
         let ticket = shard.queues.legs.borrow_mut().open();
@@ -100,7 +100,7 @@ impl<'a> Leg<'a> {
     }
 }
 
-impl Drop for Leg<'_> {
+impl Drop for PostedLeg<'_> {
     fn drop(&mut self) {
         self.shard.queues.legs.borrow_mut().close(self.ticket);
         if self.ended.is_none() && self.is_wanted {
@@ -114,7 +114,7 @@ impl Drop for Leg<'_> {
 /// one.
 pub(crate) struct AttemptWatch<'a, 'b> {
     pub(crate) conn: &'a mut Conn,
-    pub(crate) leg: Option<&'a mut Leg<'b>>,
+    pub(crate) leg: Option<&'a mut PostedLeg<'b>>,
     /// The worker that is to answer.
     pub(crate) down: DownWatch<'a>,
 }

@@ -40,7 +40,7 @@ pub(crate) fn trusted(config: &Config) -> Option<TrustedNets> {
 /// for their times. It is reserved under each policy, since a reload may change the policy, and
 /// touched as it fills.
 pub(crate) fn expiring(config: &Config, shard_count: usize) -> ExpiringLimits {
-    /// An entry of the slice with its spare room, and an entry of [`forebay_index::ExpiringChunks`].
+    /// An entry of the slice with its spare room, and of [`forebay_index::ExpiringChunks`].
     const CHUNK_BYTES: usize = 128;
     let slice_bytes = config.limits.index_bytes_max / shard_count.max(1);
     ExpiringLimits {

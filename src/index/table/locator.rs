@@ -44,7 +44,7 @@ pub(in super::super) struct Location {
 }
 
 /// Result of a reader's look-up at a location.
-pub(super) enum Lookup<T> {
+pub(super) enum LookupResult<T> {
     Here(T),
     /// Another key.
     Other,
@@ -94,23 +94,27 @@ impl Locator {
     pub(super) fn find<T>(
         &self,
         key: BlockKey,
-        mut look: impl FnMut(Location) -> Lookup<T>,
+        mut look: impl FnMut(Location) -> LookupResult<T>,
     ) -> Option<T> {
         for _ in 0..TRIES_MAX {
             match self.try_find(tag_of(key), &mut look) {
-                Lookup::Here(found) => return Some(found),
-                Lookup::Other => return None,
+                LookupResult::Here(found) => return Some(found),
+                LookupResult::Other => return None,
                 // Under loom, this lets the owner run.
-                Lookup::Disturbed => spin_loop(),
+                LookupResult::Disturbed => spin_loop(),
             }
         }
         None
     }
 
     #[inline]
-    fn try_find<T>(&self, tag: u64, look: &mut impl FnMut(Location) -> Lookup<T>) -> Lookup<T> {
+    fn try_find<T>(
+        &self,
+        tag: u64,
+        look: &mut impl FnMut(Location) -> LookupResult<T>,
+    ) -> LookupResult<T> {
         let name = self.directory.segment_of(tag);
-        let Some(segment) = self.segment(name) else { return Lookup::Other };
+        let Some(segment) = self.segment(name) else { return LookupResult::Other };
         // ordering: Acquire pairs with the Release store at the end of `Segment::shifting`.
         let moves = segment.moves.load(Ordering::Acquire);
         let mut disturbed = false;
@@ -126,12 +130,12 @@ impl Locator {
             }
             if entry_tag(entry) == tag {
                 match look(location_of(entry)) {
-                    Lookup::Here(found) => return Lookup::Here(found),
+                    LookupResult::Here(found) => return LookupResult::Here(found),
                     // ordering: Relaxed: `look` has read the run's stamp with Acquire; if the run
                     // was already changed, the entry's change, made before the end of the run's, is
                     // visible.
-                    Lookup::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
-                    Lookup::Disturbed => disturbed = true,
+                    LookupResult::Other => disturbed |= slot.load(Ordering::Relaxed) != entry,
+                    LookupResult::Disturbed => disturbed = true,
                 }
             }
         }
@@ -144,7 +148,7 @@ impl Locator {
             && moves.is_multiple_of(2)
             && segment.moves.load(Ordering::Relaxed) == moves
             && self.directory.segment_of(tag) == name;
-        if undisturbed { Lookup::Other } else { Lookup::Disturbed }
+        if undisturbed { LookupResult::Other } else { LookupResult::Disturbed }
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use super::super::words::{cell_of, lanes, twig_of};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS, Cells};
 use super::lists::ChildLength;
-use super::locator::{Location, Lookup};
+use super::locator::{Location, LookupResult};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
 use super::tags::TagsView;
 use crate::BlockKey;
@@ -126,7 +126,7 @@ impl Table {
             })
         };
         // The key confirms a guessed run.
-        if next.is_some_and(|next| matches!(look(next), Lookup::Here(()))) {
+        if next.is_some_and(|next| matches!(look(next), LookupResult::Here(()))) {
             return true;
         }
         self.locator.find(key, look).is_some()
@@ -150,14 +150,14 @@ impl Table {
     /// Runs `read` on a run. Its result (true: the block is here) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> Lookup<()> {
-        let Some(run) = self.run(location.run) else { return Lookup::Other };
-        let Some(stamp) = run.read_begin() else { return Lookup::Disturbed };
+    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> LookupResult<()> {
+        let Some(run) = self.run(location.run) else { return LookupResult::Other };
+        let Some(stamp) = run.read_begin() else { return LookupResult::Disturbed };
         let is_it = read(run, stamp);
         match (run.read_end(stamp), is_it) {
-            (false, _) => Lookup::Disturbed,
-            (true, true) => Lookup::Here(()),
-            (true, false) => Lookup::Other,
+            (false, _) => LookupResult::Disturbed,
+            (true, true) => LookupResult::Here(()),
+            (true, false) => LookupResult::Other,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Queue work of a shard: takes queue messages, serves the queues that it owns, adopts a new
-//! fleet, and ends the waits of its own requests. `dataplane/thread/queues.rs` adds rings and tasks,
-//! `tests/sim` a schedule.
+//! fleet, and ends the waits of its own requests. `dataplane/thread/queues.rs` adds rings and
+//! tasks, `tests/sim` a schedule.
 
 use super::event::{RequestEvent, WaitEnd};
 use super::pressure::Newcomer;
