@@ -42,7 +42,7 @@ pub(crate) struct FieldBuffers {
 impl Buffers {
     /// Empties the buffers for a request. `input` holds its head; `None` where the head cannot be
     /// read.
-    pub(super) fn begin(&mut self, input: Option<&[u8]>, fresh_id: u64) {
+    pub(crate) fn begin(&mut self, input: Option<&[u8]>, fresh_id: u64) {
         let sent = input.and_then(|input| self.head.value_of(FieldKind::RequestId, input));
         let mut buffer = [0; 16];
         let id = request_id(sent, fresh_id, &mut buffer);

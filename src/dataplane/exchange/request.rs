@@ -1,9 +1,12 @@
 //! Parts of a request that all phases have: buffers, caller, story, and the fields of its answers.
 
 use super::buffers::Buffers;
-use crate::ingress::Conn;
+use crate::ingress::{Conn, ConnectedClient};
 use crate::relay::Early;
+use crate::state::shard::Shard;
 use crate::story::Story;
+use crate::story::event::{ExchangeEnd, MessageParts, RoutedHead};
+use crate::story::facts::AskedApi;
 use forebay_base::NanosSinceStart;
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::{Dialect, SessionKey};
@@ -11,6 +14,7 @@ use forebay_http1::{bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
 use forebay_prompt::parse::{Refusal, Whom, query_model, session_key};
 use forebay_router::dispatch::SendPlan;
+use forebay_router::request::Stop;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
@@ -49,27 +53,51 @@ pub(crate) struct EnginePriority {
 }
 
 impl<'c> Request<'c> {
-    /// A request whose head stands parsed in the buffers; `input` holds the head.
-    pub(crate) fn new(
-        buffers: &'c mut Buffers,
-        input: &[u8],
-        fresh_id: u64,
-        started: NanosSinceStart,
-    ) -> Self {
-        buffers.begin(Some(input), fresh_id);
-        Self::of(buffers, started)
+    /// A request whose buffers are begun ([`Buffers::begin`]).
+    pub(crate) fn new(buffers: &'c mut Buffers, started: NanosSinceStart) -> Self {
+        let caller = RequestCaller::default();
+        let story = Story::new(started);
+        Self { buffers, caller, early: Early::default(), cors: None, story }
     }
 
     /// A request whose head cannot be read.
     pub(crate) fn unread(buffers: &'c mut Buffers, fresh_id: u64) -> Self {
         buffers.begin(None, fresh_id);
-        Self::of(buffers, NanosSinceStart::default())
+        Self::new(buffers, NanosSinceStart::default())
     }
 
-    fn of(buffers: &'c mut Buffers, started: NanosSinceStart) -> Self {
-        let caller = RequestCaller::default();
-        let story = Story::new(started);
-        Self { buffers, caller, early: Early::default(), cors: None, story }
+    /// Begins the story of the request; `input` holds its head. `None` for `asked`: no endpoint has
+    /// the path. `is_page`: the router answers by itself.
+    pub(crate) fn begin(
+        &mut self,
+        shard: &Shard,
+        conn: &Conn,
+        asked: Option<AskedApi>,
+        is_page: bool,
+    ) {
+        let Self { buffers, story, .. } = self;
+        let head = RoutedHead {
+            shard,
+            head: &buffers.head,
+            input: &conn.input,
+            request_id: buffers.request_id(),
+            client: conn.client.address,
+            endpoint: asked.filter(|_| !is_page).map(|asked| asked.endpoint),
+            at: story.facts.times.started,
+        };
+        story.began(asked, &head);
+    }
+
+    /// Ends the story of the request.
+    pub(crate) fn end(&mut self, shard: &Shard, client: &ConnectedClient, stop: Option<&Stop>) {
+        let tenant = self.caller.whom.tenant;
+        let Self { buffers, story, .. } = self;
+        let message = MessageParts {
+            head: &buffers.head,
+            api: &buffers.api,
+            request_id: buffers.request_id(),
+        };
+        story.ended(&ExchangeEnd { shard, client, message, tenant, stop, now: shard.env.now() });
     }
 
     /// Moves a request that has been read completely out of the connection's input: bytes that the

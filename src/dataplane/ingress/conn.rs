@@ -67,9 +67,8 @@ impl Conn {
         let (reader, writer) = link(socket, None);
         let deadline = Deadline::new(clock);
         let pool = forebay_net::buffers();
-        let input = Vec::new();
         let client = ConnectedClient::new(peer);
-        Self { input, client, reader, writer, deadline, pool, closed: false }
+        Self { input: Vec::new(), client, reader, writer, deadline, pool, closed: false }
     }
 
     /// Continues over TLS, beginning with the unconsumed input.

@@ -2,19 +2,17 @@
 //! [`forebay_router::request`] decides, again while no byte has reached the client.
 
 use super::attempt::{self, Attempt, PriorAttempt};
-use super::{pressure, queue_wait};
+use super::{choice, pressure, queue_wait};
 use crate::exchange::phase::After;
 use crate::exchange::phase::{AnswerPhase, Delivery, MatchPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
-use crate::overlap::prediction::{self, PredictedHit};
-use crate::overlap::prompt_match::ModelRequest;
 use crate::resume::remainder;
 use crate::state::shard::Shard;
-use crate::story::event::{self, OverlapFacts};
+use crate::story::event;
 use forebay_fleet::account::Stage;
-use forebay_router::request::{Action, ChosenRanks, RequestEvent, RequestFlow, Scene, Stop};
+use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop};
 
 /// Delivers the request until there is an answer or an end.
 ///
@@ -62,7 +60,7 @@ async fn drive(
             }
             Action::Send(chosen) => {
                 let before = PriorAttempt::of(flow);
-                let predicted = chosen_rank(shard, &mut exchange.request, flow, &chosen);
+                let predicted = choice::account(shard, &mut exchange.request, flow, &chosen);
                 let endpoint = flow.endpoint();
                 let facts = flow.facts();
                 let attempt = Attempt { endpoint, facts, chosen, predicted, before };
@@ -120,47 +118,4 @@ fn step(
         shard.env.time(Stage::Select, start);
     }
     action
-}
-
-/// Accounts for the choice of a rank: counters of overlap, the story, and the text of the prompt,
-/// which is not needed again. Returns the predicted cache hit.
-fn chosen_rank(
-    shard: &Shard,
-    request: &mut Request<'_>,
-    flow: &RequestFlow,
-    chosen: &ChosenRanks,
-) -> Option<PredictedHit> {
-    let Shard { env, routing, links, workers, .. } = shard;
-    let facts = flow.facts();
-    let fleet = workers.fleet();
-    let rank = chosen.prefill_rank();
-    let Request { buffers, story, .. } = request;
-    let mut event = event::RankChoice {
-        shard,
-        chosen,
-        arrived_at: facts.arrived_at,
-        because: None,
-        overlap: OverlapFacts::default(),
-        notes: None,
-        now: env.now(),
-    };
-    let mut predicted = None;
-    if let Some(model) = fleet.models.get(facts.model.index()) {
-        let endpoint = flow.endpoint();
-        let asked = ModelRequest { fleet: &fleet, model_index: facts.model, model, endpoint };
-        predicted = prediction::account(env, routing, links, buffers, asked, rank);
-        let session = facts.caller.session;
-        event.because = Some(prediction::account_choice(env, routing, asked, session, rank));
-        event.notes = fleet.serving.notes.as_ref().map(|sink| {
-            let ask = asked.request(&routing.index, &buffers.api, buffers.body());
-            (sink, ask, &buffers.prompt)
-        });
-    }
-    event.overlap = OverlapFacts {
-        bytes: prediction::held_bytes(routing, rank),
-        tokens: predicted.map(PredictedHit::tokens),
-    };
-    story.chosen(&event);
-    routing.text.give(&shard.io, buffers.prompt.let_go());
-    predicted
 }

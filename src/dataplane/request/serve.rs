@@ -1,17 +1,15 @@
 //! The path of a request, phase by phase. Each phase's module has the details.
 
-use super::{deliver, pressure};
+use super::{phases, pressure};
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::{After, AnswerPhase, BodyPhase, HeadPhase};
+use crate::exchange::phase::{After, AnswerPhase, HeadPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
-use crate::intake::{admission, body, client_identity, websocket};
-use crate::overlap::prompt_match;
+use crate::intake::{client_identity, websocket};
 use crate::reply::refusal;
-use crate::resolve::{models, own_page, preflight, target};
+use crate::resolve::{own_page, preflight};
 use crate::state::shard::Shard;
-use crate::story::event::{ExchangeEnd, MessageParts, RoutedHead};
 use crate::story::facts::AskedApi;
 use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
@@ -20,25 +18,29 @@ use forebay_router::request::Stop;
 /// Serves the request whose head stands parsed in the buffers.
 pub(crate) async fn serve(shard: &Shard, conn: &mut Conn, buffers: &mut Buffers) -> After {
     let started = shard.env.now();
-    let mut request = Box::new(Request::new(buffers, &conn.input, shard.fresh_id(), started));
+    buffers.begin(Some(&conn.input), shard.fresh_id());
+    let mut request = Box::new(Request::new(buffers, started));
     client_identity::find_client(shard, conn, &request.head);
     preflight::choose(&shard.intake.cors(), conn, &mut request);
     let routed = routed(shard, conn, &mut request.head);
-    begin(shard, conn, &mut request, &routed);
+    let endpoint = routed.as_ref().ok().copied();
+    let shape = |endpoint| shape(endpoint, conn, &request.head);
+    let asked = endpoint.map(|endpoint| AskedApi { endpoint, shape: shape(endpoint) });
+    request.begin(shard, conn, asked, endpoint.and_then(own_page::of).is_some());
     let served = match routed {
         Ok(endpoint) => {
-            phases(shard, conn, Exchange { request, phase: HeadPhase { endpoint } }).await
+            phases::answer(shard, conn, Exchange { request, phase: HeadPhase { endpoint } }).await
         }
         Err(refusal) => cors_question(shard, conn, request, refusal).await,
     };
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
-            end(shard, conn, &mut request, None);
+            request.end(shard, &conn.client, None);
             after
         }
         Err(RefusedExchange { mut request, stop }) => {
             let stop = pressure::with_time(&shard.routing, stop);
-            end(shard, conn, &mut request, Some(&stop));
+            request.end(shard, &conn.client, Some(&stop));
             reply(shard, conn, &request, stop).await
         }
     }
@@ -53,69 +55,6 @@ fn routed(shard: &Shard, conn: &Conn, head: &mut RequestHead) -> Result<Endpoint
         .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head))
 }
 
-/// Begins the story of the request.
-fn begin(
-    shard: &Shard,
-    conn: &Conn,
-    request: &mut Request<'_>,
-    routed: &Result<Endpoint, Refusal>,
-) {
-    let endpoint = routed.as_ref().ok().copied();
-    let shape = |endpoint| shape(endpoint, conn, &request.head);
-    let asked = endpoint.map(|endpoint| AskedApi { endpoint, shape: shape(endpoint) });
-    let Request { buffers, story, .. } = request;
-    let began = RoutedHead {
-        shard,
-        head: &buffers.head,
-        input: &conn.input,
-        request_id: buffers.request_id(),
-        client: conn.client.address,
-        endpoint: endpoint.filter(|endpoint| own_page::of(*endpoint).is_none()),
-        at: story.facts.times.started,
-    };
-    story.began(asked, &began);
-}
-
-/// All phases of a request for an endpoint.
-async fn phases<'c>(
-    shard: &Shard,
-    conn: &mut Conn,
-    mut exchange: Exchange<'c, HeadPhase>,
-) -> Result<Exchange<'c, AnswerPhase>, RefusedExchange<'c>> {
-    if let Some(page) = own_page::of(exchange.phase.endpoint) {
-        let fleet = shard.workers.fleet();
-        let request = &mut exchange.request;
-        return match own_page::answer(&shard.env, &fleet, conn, request, page).await {
-            Ok(after) => Ok(exchange.next(AnswerPhase { after })),
-            Err(stop) => Err(exchange.stop(stop)),
-        };
-    }
-    let admitted = admission::admit(shard, conn, exchange)?;
-    let mut received = body::receive(shard, conn, admitted).await?;
-    match models_page(shard, &received) {
-        Ok(None) => {}
-        Ok(Some(page)) => {
-            let after = models::send(&shard.env, conn, &mut received.request, &page).await;
-            return Ok(received.next(AnswerPhase { after }));
-        }
-        Err(refusal) => return Err(received.stop(Stop::Refused(refusal))),
-    }
-    let targeted = target::find(shard, conn, received).await?;
-    let matched = prompt_match::find(shard, conn, targeted).await?;
-    deliver::deliver(shard, conn, matched).await
-}
-
-/// The page of models, where the router has it.
-fn models_page(
-    shard: &Shard,
-    exchange: &Exchange<'_, BodyPhase>,
-) -> Result<Option<Vec<u8>>, Refusal> {
-    match exchange.phase.endpoint {
-        Endpoint::Models => models::body(&shard.workers.fleet(), &exchange.request),
-        _ => Ok(None),
-    }
-}
-
 /// A path without an endpoint: a browser's question before a request, or the refusal.
 async fn cors_question<'c>(
     shard: &Shard,
@@ -128,16 +67,6 @@ async fn cors_question<'c>(
         Ok(after) => Ok(Exchange { request, phase: AnswerPhase { after } }),
         Err(stop) => Err(RefusedExchange { request, stop }),
     }
-}
-
-/// Ends the story of the request.
-fn end(shard: &Shard, conn: &Conn, request: &mut Request<'_>, stop: Option<&Stop>) {
-    let tenant = request.caller.whom.tenant;
-    let Request { buffers, story, .. } = request;
-    let message =
-        MessageParts { head: &buffers.head, api: &buffers.api, request_id: buffers.request_id() };
-    let client = &conn.client;
-    story.ended(&ExchangeEnd { shard, client, message, tenant, stop, now: shard.env.now() });
 }
 
 /// Answer of the router to a request that has stopped.

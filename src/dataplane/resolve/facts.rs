@@ -2,10 +2,16 @@
 //! client may.
 
 use super::stored_response;
+use crate::exchange::phase::BodyPhase;
 use crate::exchange::request::Request;
+use crate::exchange::resumable::Resumable;
+use crate::intake::admission::show_limits;
 use crate::intake::websocket;
+use crate::state::shard::Shard;
+use crate::state::workers::ShardFleet;
+use crate::story::quota::{self, Charge};
 use forebay_base::limits::SPLIT_ITEMS_MAX;
-use forebay_base::{DpRank, ModelIndex, NanosSinceStart, RankIndex};
+use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
 use forebay_fleet::mailbox::{Caller, Pin, RequestFacts};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
@@ -155,4 +161,50 @@ fn pin(
         "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks \
          0 to {highest}."
     )))
+}
+
+/// The window of the model's pool. Only requests that pass it earn retries.
+pub(super) fn pass_window(
+    shard: &Shard,
+    fleet: &ShardFleet,
+    phase: &mut BodyPhase,
+    pool: PoolIndex,
+) -> Result<(), Refusal> {
+    let mut stages = shard.routing.stages.borrow_mut();
+    stages.window_of(fleet, pool, shard.env.now(), &mut phase.newcomer)?;
+    stages.sends.retry.deposit();
+    Ok(())
+}
+
+pub(super) fn resumable(
+    shard: &Shard,
+    request: &Request<'_>,
+    phase: &mut BodyPhase,
+    held_bytes: usize,
+    model: ModelIndex,
+) -> Resumable {
+    if !request.api.stream || !shard.env.config().retry.mid_stream {
+        return Resumable::Off;
+    }
+    let place = &mut phase.places.shard;
+    Resumable::of(phase.endpoint, request.body(), place, held_bytes, model)
+}
+
+/// Charges the tokens that the request is expected to need.
+pub(super) fn charge(
+    shard: &Shard,
+    request: &mut Request<'_>,
+    fleet: &ShardFleet,
+    endpoint: Endpoint,
+    facts: &RequestFacts,
+) -> Result<(), Refusal> {
+    let bytes_per_token = shard.routing.stages.borrow().matching.ratios.of(facts.model);
+    let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
+    let tenant = request.caller.whom.tenant;
+    let output_tokens = facts.output_tokens;
+    let Request { buffers, story, .. } = request;
+    let api = &buffers.api;
+    let charge = Charge { tenant, endpoint, api, body_bytes, bytes_per_token, output_tokens };
+    let check = quota::charge(&shard.env, story.bill_mut(), fleet, &charge);
+    show_limits(request, check)
 }

@@ -4,18 +4,14 @@
 use super::facts::{self, ArrivalFacts};
 use super::{adapter, naming, stored_response};
 use crate::exchange::phase::{BodyPhase, TargetPhase};
-use crate::exchange::request::Request;
 use crate::exchange::resumable::Resumable;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
-use crate::intake::admission::show_limits;
 use crate::relay::Early;
 use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
-use crate::story::quota::{self, Charge};
-use forebay_base::ModelIndex;
 use forebay_fleet::mailbox::RequestFacts;
-use forebay_prompt::parse::{Endpoint, Refusal};
+use forebay_prompt::parse::Endpoint;
 use forebay_router::request::{Stop, in_flight_full};
 use std::rc::Rc;
 
@@ -67,62 +63,16 @@ async fn of_request(
         stored_response::find(shard, request, &fleet, endpoint).map_err(Stop::Refused)?;
     let (model_index, model) = facts::model(&fleet, endpoint, request).map_err(Stop::Refused)?;
     request.story.facts.model = Some(model_index.index());
-    pass_window(shard, &fleet, phase, model.pool).map_err(Stop::Refused)?;
+    facts::pass_window(shard, &fleet, phase, model.pool).map_err(Stop::Refused)?;
     let held_bytes = facts::legs_bytes(model, &request.api, request.body().len());
     let full = |_| Stop::Refused(in_flight_full());
     phase.places.shard.hold_body(held_bytes).map_err(full)?;
     request.early = Early::of(&fleet.config.flow.queue, endpoint, &request.api);
-    let resumable = resumable(shard, request, phase, held_bytes, model_index);
+    let resumable = facts::resumable(shard, request, phase, held_bytes, model_index);
     let head_at = request.story.facts.times.started;
     let address = conn.client.address;
     let arrival = ArrivalFacts { head_at, read_at: phase.read_at, stored_at, address };
     let facts = facts::read(request, &fleet, model_index, arrival).map_err(Stop::Refused)?;
-    charge(shard, request, &fleet, endpoint, &facts).map_err(Stop::Refused)?;
+    facts::charge(shard, request, &fleet, endpoint, &facts).map_err(Stop::Refused)?;
     Ok(TargetFacts { fleet, facts, resumable })
-}
-
-/// The window of the model's pool. Only requests that pass it earn retries.
-fn pass_window(
-    shard: &Shard,
-    fleet: &ShardFleet,
-    phase: &mut BodyPhase,
-    pool: forebay_base::PoolIndex,
-) -> Result<(), Refusal> {
-    let mut stages = shard.routing.stages.borrow_mut();
-    stages.window_of(fleet, pool, shard.env.now(), &mut phase.newcomer)?;
-    stages.sends.retry.deposit();
-    Ok(())
-}
-
-fn resumable(
-    shard: &Shard,
-    request: &Request<'_>,
-    phase: &mut BodyPhase,
-    held_bytes: usize,
-    model: ModelIndex,
-) -> Resumable {
-    if !request.api.stream || !shard.env.config().retry.mid_stream {
-        return Resumable::Off;
-    }
-    let place = &mut phase.places.shard;
-    Resumable::of(phase.endpoint, request.body(), place, held_bytes, model)
-}
-
-/// Charges the tokens that the request is expected to need.
-fn charge(
-    shard: &Shard,
-    request: &mut Request<'_>,
-    fleet: &ShardFleet,
-    endpoint: Endpoint,
-    facts: &RequestFacts,
-) -> Result<(), Refusal> {
-    let bytes_per_token = shard.routing.stages.borrow().matching.ratios.of(facts.model);
-    let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
-    let tenant = request.caller.whom.tenant;
-    let output_tokens = facts.output_tokens;
-    let Request { buffers, story, .. } = request;
-    let api = &buffers.api;
-    let charge = Charge { tenant, endpoint, api, body_bytes, bytes_per_token, output_tokens };
-    let check = quota::charge(&shard.env, story.bill_mut(), fleet, &charge);
-    show_limits(request, check)
 }

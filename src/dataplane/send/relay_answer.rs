@@ -139,8 +139,8 @@ pub(crate) async fn answer(
             workers.hear(plan.worker);
             lease.share_trial();
             body.get_or_insert_with(|| BodyKind::of(data));
-            lease.observe_body_bytes(start, || env.now());
             passed.take(env, io, data);
+            lease.observe_body_bytes(start, || env.now());
             story.passed(data);
         }
     });
