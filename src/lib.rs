@@ -42,7 +42,6 @@ pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
 pub mod log;
-pub mod control;
 pub mod server;
 #[cfg(feature = "engine")]
 pub mod demo;

@@ -1,13 +1,13 @@
 //! Builds the rings, starts the shards and the control plane, and joins them at the end. No other
 //! module names both planes.
 
-use crate::control::{
-    self, ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
-};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
 use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
+use forebay_control::{
+    ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
+};
 use forebay_dataplane::ingress::{self, BoundListener, InheritedListeners};
 use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
@@ -180,7 +180,7 @@ fn random() -> io::Result<u64> {
 
 /// Access rules of the admin API.
 fn access(config: &Config) -> Result<Access, StartError> {
-    let tokens = control::admin_tokens(config);
+    let tokens = forebay_control::admin_tokens(config);
     let tokens = tokens.map_err(|(key, what)| StartError::Token { key, what })?;
     Ok(Access::new(config.admin_hosts.clone(), tokens))
 }
@@ -417,9 +417,10 @@ fn launch(
         signals,
         reloader,
         feed_timers,
+        log_dropped: crate::log::dropped_lines_count,
     };
     let control = std::thread::Builder::new().name("control".into());
-    let control = Some(control.spawn(move || control::run(setup))?);
+    let control = Some(control.spawn(move || forebay_control::run(setup))?);
     let admin = admin_address.port_address().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
     Ok(ServerHandle { listen, listeners: further, admin, admin_address, stop, control, shards })
 }
@@ -431,7 +432,7 @@ fn last_snapshot(path: &Path) -> Option<SnapshotFile> {
     match &opened {
         Ok(Some(_)) => {}
         Ok(None) => tracing::info!("no snapshot at {} yet", path.display()),
-        Err(reason) => control::refuse_snapshot(path, reason),
+        Err(reason) => forebay_control::refuse_snapshot(path, reason),
     }
     opened.ok().flatten()
 }

@@ -4,10 +4,10 @@
 use super::key_flags::KeyFlags;
 use super::process::failed;
 use super::{findings, logging};
-use crate::control::ControlError;
 use crate::server;
 use clap::Args;
 use forebay_config::{Config, ConfigSource, Flags, Reloader, changed_json};
+use forebay_control::ControlError;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -52,4 +52,6 @@ pub struct ControlSetup {
     /// from no file or flags.
     pub reloader: Option<Reloader>,
     pub feed_timers: forebay_kv_events::FeedTimers,
+    /// Lines that the log has dropped since the start.
+    pub log_dropped: fn() -> u64,
 }

@@ -1,16 +1,17 @@
 //! The whole plane with shards that only listen.
 
+use super::test_config::{SEED, config};
 use super::{ControlError, ControlSetup, HandoverSetup, TlsSetup, run};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, RouterId};
-use forebay_config::{Config, HealthConfig, WorkerConfig};
+use forebay_config::{Config, HealthConfig};
 use forebay_discovery::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake};
 use forebay_fleet::account::{ShardPhase, Stage, StageHistograms};
 use forebay_fleet::mailbox::{ShardCommand, ShardEnd, wire};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, LoadBoard, WorkerState};
-use forebay_index::{KeySeed, KvOp};
+use forebay_index::KvOp;
 use forebay_kv_events::test_support::block_on_local;
 use forebay_prompt::parse::Reason;
 use std::cell::RefCell;
@@ -19,13 +20,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-
-pub(super) const SEED: KeySeed = KeySeed(3);
-
-pub(super) fn config(urls: &[&str]) -> Config {
-    let worker = |url: &&str| WorkerConfig { url: (*url).to_owned(), ..WorkerConfig::default() };
-    Config { workers: urls.iter().map(worker).collect(), ..Config::default() }
-}
 
 /// The control plane on its own thread, with shards that a test plays.
 struct Plane {
@@ -65,6 +59,7 @@ impl Plane {
             signals: false,
             reloader: None,
             feed_timers: forebay_kv_events::FeedTimers::default(),
+            log_dropped: || 0,
         };
         let (tell, ended) = mpsc::channel();
         std::thread::spawn(move || {

@@ -63,8 +63,8 @@ fn imports_that_go_back_are_found() {
     assert_eq!(faults("index/mod.rs", "fn f() { debug!(\"{}\", crate::select::NAME); }"), 1);
     assert_eq!(faults("index/mod.rs", "/// Like `crate::select::Choice`.\nstruct S;"), 0);
     assert_eq!(faults("index/mod.rs", "const TEXT: &str = \"crate::select::Choice\";"), 0);
-    assert_eq!(faults("dataplane/thread/run.rs", "use crate::control::Feed;"), 1);
-    assert_eq!(faults("dataplane/thread/run.rs", "use crate::control as plane;"), 1);
+    assert_eq!(faults("control/run.rs", "use crate::shard::Slice;"), 1);
+    assert_eq!(faults("control/run.rs", "use crate::shard as plane;"), 1);
     // Tests go no other way.
     assert_eq!(faults("index/mod.rs", "#[cfg(test)]\nmod tests { use crate::select::Choice; }"), 1);
 }

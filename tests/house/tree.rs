@@ -10,7 +10,7 @@ const ALIASES_MAX: usize = 16;
 /// The crate at the root, by its name in Rust.
 pub(crate) const ROOT: &str = "forebay";
 /// Crates whose `lib.rs` lists their modules in import order.
-const ORDERED: &[&str] = &[ROOT, "forebay_dataplane"];
+const ORDERED: &[&str] = &[ROOT, "forebay_control", "forebay_dataplane"];
 
 /// The workspace. Files are named by their place in `sources`.
 pub(crate) struct Tree {

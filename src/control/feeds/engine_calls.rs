@@ -26,14 +26,14 @@ pub(super) struct EngineCalls {
 
 /// An order to sleep or to wake up, for the engine of a worker.
 #[derive(Debug)]
-pub(in crate::control) struct SleepOrder {
-    pub(in crate::control) worker: WorkerIndex,
-    pub(in crate::control) access: EngineAccess,
-    pub(in crate::control) path: &'static str,
+pub(crate) struct SleepOrder {
+    pub(crate) worker: WorkerIndex,
+    pub(crate) access: EngineAccess,
+    pub(crate) path: &'static str,
 }
 
 /// Result of an [`SleepOrder`], with the fault of an order that failed.
-pub(in crate::control) type OrderResult = (WorkerIndex, Result<(), String>);
+pub(crate) type OrderResult = (WorkerIndex, Result<(), String>);
 
 struct CalledEngine {
     worker: Arc<str>,

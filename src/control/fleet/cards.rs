@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 /// A model that its workers serve with different lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct UnequalLengths {
-    pub(in crate::control) model: Arc<str>,
-    pub(in crate::control) shortest: ModelLength,
-    pub(in crate::control) longest: ModelLength,
+pub(crate) struct UnequalLengths {
+    pub(crate) model: Arc<str>,
+    pub(crate) shortest: ModelLength,
+    pub(crate) longest: ModelLength,
 }
 
 /// Tokens of prompt and output together, and the names of the workers that have so many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::control) struct ModelLength {
-    pub(in crate::control) tokens: u64,
-    pub(in crate::control) workers: Vec<Arc<str>>,
+pub(crate) struct ModelLength {
+    pub(crate) tokens: u64,
+    pub(crate) workers: Vec<Arc<str>>,
 }
 
 impl Fleet {
@@ -35,7 +35,7 @@ impl Fleet {
     }
 
     /// Models that their workers serve with different lengths. An adapter has that of its model.
-    pub(in crate::control) fn unequal_lengths(&self) -> Vec<UnequalLengths> {
+    pub(crate) fn unequal_lengths(&self) -> Vec<UnequalLengths> {
         let models = self.models.names.iter();
         models.filter_map(|name| unequal(name, self.lengths(name))).collect()
     }

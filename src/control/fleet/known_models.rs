@@ -66,11 +66,11 @@ pub(super) struct KnownModels {
 
 /// Changes of a worker's models by a description, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::control) struct ListNews {
+pub(crate) struct ListNews {
     /// Its list is missing: the fault, and the behavior without a list.
-    pub(in crate::control) lost: Option<(String, &'static str)>,
+    pub(crate) lost: Option<(String, &'static str)>,
     /// Its list is there again.
-    pub(in crate::control) is_back: bool,
+    pub(crate) is_back: bool,
 }
 
 impl Default for KnownModels {

@@ -13,11 +13,7 @@ use std::sync::Arc;
 impl Fleet {
     /// Takes the operator's order for a worker, which holds until the next order; true if it
     /// changed.
-    pub(in crate::control) fn set_draining(
-        &mut self,
-        worker: WorkerIndex,
-        drain: WorkerDrain,
-    ) -> bool {
+    pub(crate) fn set_draining(&mut self, worker: WorkerIndex, drain: WorkerDrain) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let moves = drain == WorkerDrain::MoveStreams;
         let order = match known.order {
@@ -32,7 +28,7 @@ impl Fleet {
     /// Adds a worker, in a place of its own. A worker of an earlier address gets the earlier place
     /// with its ranks: counts by rank number continue for the same address. `connector`: of a
     /// worker with `https://`.
-    pub(in crate::control) fn add(
+    pub(crate) fn add(
         &mut self,
         config: &Config,
         worker: &WorkerConfig,
@@ -70,7 +66,7 @@ impl Fleet {
     }
 
     /// Calls the end of a worker off; true if it had begun.
-    pub(in crate::control) fn stay(&mut self, worker: WorkerIndex) -> bool {
+    pub(crate) fn stay(&mut self, worker: WorkerIndex) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let leaves = matches!(known.order, OperatorOrder::Leave(..));
         if leaves {
@@ -80,7 +76,7 @@ impl Fleet {
     }
 
     /// Begins the end of a worker, if it has not begun; true if it has now.
-    pub(in crate::control) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
+    pub(crate) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let begins = !matches!(known.order, OperatorOrder::Leave(..) | OperatorOrder::Gone);
         if begins {
@@ -90,7 +86,7 @@ impl Fleet {
     }
 
     /// Does a leaving worker still have the name or the address of this worker?
-    pub(in crate::control) fn is_leaving(&self, worker: &WorkerConfig) -> bool {
+    pub(crate) fn is_leaving(&self, worker: &WorkerConfig) -> bool {
         let Ok(WorkerUrl { authority, .. }) = WorkerUrl::parse(&worker.url) else { return false };
         let name = worker.name.as_deref().unwrap_or(&authority);
         self.workers.iter().any(|known| {
@@ -100,7 +96,7 @@ impl Fleet {
     }
 
     /// Leaving workers that are idle or late.
-    pub(in crate::control) fn leaving(
+    pub(crate) fn leaving(
         &self,
         now: NanosSinceStart,
         is_idle: impl Fn(RankIndex) -> bool,
@@ -118,7 +114,7 @@ impl Fleet {
     }
 
     /// Ends a worker: it serves no model, and its name is free.
-    pub(in crate::control) fn remove(&mut self, worker: WorkerIndex) {
+    pub(crate) fn remove(&mut self, worker: WorkerIndex) {
         let Some(known) = self.workers.get_mut(worker.index()) else { return };
         known.order = OperatorOrder::Gone;
         known.shown.state = WorkerState::Unknown;

@@ -13,30 +13,30 @@ use std::sync::Arc;
 
 /// Plan of a rank's feed; a feed is replaced when its plan changes.
 #[derive(Clone, Debug)]
-pub(in crate::control) struct FeedPlan {
-    pub(in crate::control) rank: RankIndex,
-    pub(in crate::control) dp_rank: DpRank,
-    pub(in crate::control) worker: Arc<str>,
+pub(crate) struct FeedPlan {
+    pub(crate) rank: RankIndex,
+    pub(crate) dp_rank: DpRank,
+    pub(crate) worker: Arc<str>,
     /// The worker as `host:port`, whatever it is called.
-    pub(in crate::control) authority: Arc<str>,
+    pub(crate) authority: Arc<str>,
     /// Where the worker is. A feed that follows a name has to connect anew when the name moves.
-    pub(in crate::control) address: SocketAddr,
-    pub(in crate::control) events: EventAnnouncement,
+    pub(crate) address: SocketAddr,
+    pub(crate) events: EventAnnouncement,
     /// As the engine describes it; 0 while unknown.
-    pub(in crate::control) block_size_tokens: u32,
+    pub(crate) block_size_tokens: u32,
     /// Name under which the rank's blocks are rooted.
-    pub(in crate::control) model: Arc<str>,
-    pub(in crate::control) text: Option<Arc<ModelText>>,
-    pub(in crate::control) text_dir: Option<Arc<Path>>,
+    pub(crate) model: Arc<str>,
+    pub(crate) text: Option<Arc<ModelText>>,
+    pub(crate) text_dir: Option<Arc<Path>>,
     /// The engine is known to use its lower tiers.
-    pub(in crate::control) expects_tiers: bool,
+    pub(crate) expects_tiers: bool,
     /// Name of the KV pool that the engine shares with other engines.
-    pub(in crate::control) kv_pool: Option<Arc<str>>,
+    pub(crate) kv_pool: Option<Arc<str>>,
 }
 
 impl FeedPlan {
     /// True if a feed of the other plan would do the same.
-    pub(in crate::control) fn same_as(&self, other: &Self) -> bool {
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
         let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
         self.events == other.events
             && self.address == other.address
@@ -67,7 +67,7 @@ impl Fleet {
     }
 
     /// Takes the notice of a feed; true if it changed.
-    pub(in crate::control) fn set_feed(&mut self, notice: FeedNotice) -> bool {
+    pub(crate) fn set_feed(&mut self, notice: FeedNotice) -> bool {
         let is_fed = self.is_fed(notice.rank);
         let Some(known) = self.ranks.get_mut(notice.rank.index()).filter(|_| is_fed) else {
             return false;
@@ -80,7 +80,7 @@ impl Fleet {
     }
 
     /// The feeds that should run now.
-    pub(in crate::control) fn feed_plans(&self) -> Vec<FeedPlan> {
+    pub(crate) fn feed_plans(&self) -> Vec<FeedPlan> {
         let plan = |(index, known): (usize, &KnownRank)| {
             let rank = RankIndex::try_from_index(index)?;
             let worker = self.workers.get(known.worker.index())?;
@@ -107,7 +107,7 @@ impl Fleet {
     }
 
     /// The load reports that should be had now.
-    pub(in crate::control) fn load_plans(&self) -> Vec<LoadPlan> {
+    pub(crate) fn load_plans(&self) -> Vec<LoadPlan> {
         let plan = |(index, known): (usize, &KnownWorker)| {
             let worker = WorkerIndex::try_from_index(index)?;
             let described = &known.description.as_ref()?.ranks;

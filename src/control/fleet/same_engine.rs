@@ -12,15 +12,15 @@ use std::sync::Arc;
 
 /// Two workers that are the same engine, or may be.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::control) struct SharedEngine {
+pub(crate) struct SharedEngine {
     /// The worker that requests use.
-    pub(in crate::control) first: Arc<str>,
+    pub(crate) first: Arc<str>,
     /// The worker that gets no requests.
-    pub(in crate::control) second: Arc<str>,
+    pub(crate) second: Arc<str>,
     /// What both stand for.
-    pub(in crate::control) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// False for two names, which may be two engines behind a gateway.
-    pub(in crate::control) is_certain: bool,
+    pub(crate) is_certain: bool,
 }
 
 impl KnownWorker {
@@ -82,7 +82,7 @@ impl Fleet {
     }
 
     /// Pairs of workers that are the same engine, or may be. Each pair is returned once.
-    pub(in crate::control) fn take_shared_engines(&mut self) -> Vec<SharedEngine> {
+    pub(crate) fn take_shared_engines(&mut self) -> Vec<SharedEngine> {
         let mut by_place: HashMap<(EngineHost, u16), Vec<usize>> = HashMap::new();
         let present = self.workers.iter().enumerate();
         for (place, known) in present.filter(|(_, known)| known.shown.state == WorkerState::Up) {
@@ -144,7 +144,7 @@ impl Fleet {
     }
 
     /// Why a worker that answers gets no requests, if another worker is the same engine.
-    pub(in crate::control) fn engine_used_by(&self, worker: WorkerIndex) -> Option<&str> {
+    pub(crate) fn engine_used_by(&self, worker: WorkerIndex) -> Option<&str> {
         let known = self.workers.get(worker.index())?;
         known.engine.used_by.as_deref().filter(|_| known.shown.state == WorkerState::Up)
     }

@@ -76,7 +76,7 @@ impl Fleet {
     }
 
     /// Changes of the list since the last call.
-    pub(in crate::control) fn take_list_news(&mut self, worker: WorkerIndex) -> ListNews {
+    pub(crate) fn take_list_news(&mut self, worker: WorkerIndex) -> ListNews {
         let known = self.workers.get_mut(worker.index());
         known.map(|known| std::mem::take(&mut known.models.news)).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ impl Fleet {
     }
 
     /// Takes the names from the process before.
-    pub(in crate::control) fn remember(&mut self, workers: Vec<RememberedWorker>) {
+    pub(crate) fn remember(&mut self, workers: Vec<RememberedWorker>) {
         let by_worker = workers.into_iter().map(|known| (known.worker.clone(), known));
         self.models.remembered = by_worker.collect();
         self.recall();
@@ -109,7 +109,7 @@ impl Fleet {
     }
 
     /// Names for the next process. Configured names are in its configuration.
-    pub(in crate::control) fn remembered(&self) -> Vec<RememberedWorker> {
+    pub(crate) fn remembered(&self) -> Vec<RememberedWorker> {
         let present = self.workers.iter().enumerate().filter(|(_, known)| known.is_present());
         let listed = present.map(|(index, known)| RememberedWorker {
             worker: known.shown.authority.to_string(),

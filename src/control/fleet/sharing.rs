@@ -10,7 +10,7 @@ type User<'a> = (&'a Arc<str>, Option<&'a str>);
 
 impl Fleet {
     /// Names of the different models that use the directory for all.
-    pub(in crate::control) fn sharing_models(&self) -> Vec<Arc<str>> {
+    pub(crate) fn sharing_models(&self) -> Vec<Arc<str>> {
         distinct(self.workers.iter().flat_map(users))
     }
 }

@@ -8,10 +8,10 @@ use forebay_fleet::worker::Dialect;
 
 /// Address and key for calls of an engine.
 #[derive(Debug)]
-pub(in crate::control) struct EngineAccess {
+pub(crate) struct EngineAccess {
     /// Address as `host:port`.
-    pub(in crate::control) authority: String,
-    pub(in crate::control) api_key: Option<String>,
+    pub(crate) authority: String,
+    pub(crate) api_key: Option<String>,
 }
 
 impl KnownWorker {
@@ -27,7 +27,7 @@ impl KnownWorker {
 impl Fleet {
     /// The worker goes to sleep once it is idle, or at the moment `by`. Until `settled`, shards may
     /// not have the fleet with this order.
-    pub(in crate::control) fn send_to_sleep(
+    pub(crate) fn send_to_sleep(
         &mut self,
         worker: WorkerIndex,
         settled: NanosSinceStart,
@@ -52,7 +52,7 @@ impl Fleet {
 
     /// True if the engine needs an order to wake up now. An operator may have put the engine to
     /// sleep without the router.
-    pub(in crate::control) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefusal> {
+    pub(crate) fn wake(&mut self, worker: WorkerIndex) -> Result<bool, SleepRefusal> {
         let known = self.workers.get_mut(worker.index()).ok_or(SleepRefusal::Unknown)?;
         if known.shown.dialect != Dialect::Vllm {
             return Err(SleepRefusal::Engine);
@@ -77,7 +77,7 @@ impl Fleet {
     }
 
     /// Workers that are idle or late, whose engines get the order to sleep. They count as ordered.
-    pub(in crate::control) fn sleepy(
+    pub(crate) fn sleepy(
         &mut self,
         now: NanosSinceStart,
         is_idle: impl Fn(WorkerIndex) -> bool,
@@ -100,7 +100,7 @@ impl Fleet {
 
     /// Result of an order. An engine that does not sleep serves on. An engine that does not wake up
     /// sleeps on.
-    pub(in crate::control) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
+    pub(crate) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
         let Some(known) = self.workers.get_mut(worker.index()) else { return };
         match (known.order, is_done) {
             (OperatorOrder::Sleep(SleepPhase::FallsAsleep), true) => {
@@ -116,7 +116,7 @@ impl Fleet {
     }
 
     /// Phase of the worker's sleep; `None` for a worker that is awake.
-    pub(in crate::control) fn sleep_word(&self, worker: WorkerIndex) -> Option<&'static str> {
+    pub(crate) fn sleep_word(&self, worker: WorkerIndex) -> Option<&'static str> {
         match self.workers.get(worker.index())?.order {
             OperatorOrder::Sleep(phase) => Some(phase.word()),
             _ => None,
@@ -124,14 +124,14 @@ impl Fleet {
     }
 
     /// Workers that are not gone.
-    pub(in crate::control) fn workers_known(&self) -> impl Iterator<Item = WorkerIndex> + '_ {
+    pub(crate) fn workers_known(&self) -> impl Iterator<Item = WorkerIndex> + '_ {
         let known = self.workers.iter().enumerate();
         let here = known.filter(|(_, known)| known.order != OperatorOrder::Gone);
         here.filter_map(|(place, _)| WorkerIndex::try_from_index(place))
     }
 
     /// Address and key for calls of the worker's engine.
-    pub(in crate::control) fn engine_access(&self, worker: WorkerIndex) -> Option<EngineAccess> {
+    pub(crate) fn engine_access(&self, worker: WorkerIndex) -> Option<EngineAccess> {
         let shown = &self.workers.get(worker.index())?.shown;
         Some(EngineAccess {
             authority: shown.authority.to_string(),

@@ -15,13 +15,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A worker, with its description.
-pub(in crate::control) struct FoundWorker<'a> {
-    pub(in crate::control) name: &'a str,
+pub(crate) struct FoundWorker<'a> {
+    pub(crate) name: &'a str,
     /// `None`: it has not answered yet.
-    pub(in crate::control) description: Option<&'a Description>,
-    pub(in crate::control) texts: &'a BTreeMap<Arc<str>, FoundText>,
+    pub(crate) description: Option<&'a Description>,
+    pub(crate) texts: &'a BTreeMap<Arc<str>, FoundText>,
     /// The limit of its ranks; of several kinds, that of the first.
-    pub(in crate::control) places: PlacesLimit,
+    pub(crate) places: PlacesLimit,
 }
 
 /// A rank that its worker has, and where.
@@ -72,12 +72,12 @@ impl<'a> ShownRank<'a> {
 
 impl Fleet {
     /// The operator's order on each worker that ever was, by its address.
-    pub(in crate::control) fn orders(&self) -> impl Iterator<Item = (&str, OperatorOrder)> {
+    pub(crate) fn orders(&self) -> impl Iterator<Item = (&str, OperatorOrder)> {
         self.workers.iter().map(|known| (&*known.shown.authority, known.order))
     }
 
     /// Present workers, with their descriptions.
-    pub(in crate::control) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
+    pub(crate) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
         let present = self.workers.iter().enumerate();
         let present = present.filter(|(_, known)| known.order != OperatorOrder::Gone);
         present.filter_map(|(index, known)| {
@@ -95,7 +95,7 @@ impl Fleet {
     }
 
     /// The fleet as it is now, as a new generation. The front door adds its terms.
-    pub(in crate::control) fn snapshot(&mut self) -> FleetSnapshot {
+    pub(crate) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
         self.choose_engine_users();
         let any = self.workers_of_any();

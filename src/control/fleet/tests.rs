@@ -1,6 +1,6 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
-use super::super::tests::{SEED, config};
+use super::super::test_config::{SEED, config};
 use super::{Fleet, LeftOut, NoPlace};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 
 /// All that were given, on the control plane's thread.
 #[derive(Debug, Default)]
-pub(in crate::control) struct GivenNumbers {
+pub(crate) struct GivenNumbers {
     /// The position is the number's distance from the highest.
     given: RefCell<Vec<NumberFor>>,
     rank_count: Cell<usize>,
@@ -28,17 +28,17 @@ enum NumberFor {
 
 impl GivenNumbers {
     /// Most ranks that the fleet may have now.
-    pub(in crate::control) fn ranks_max(&self) -> usize {
+    pub(crate) fn ranks_max(&self) -> usize {
         RANKS_MAX - self.given.borrow().len()
     }
 
     /// Notes how many ranks the fleet has.
-    pub(in crate::control) fn set_rank_count(&self, rank_count: usize) {
+    pub(crate) fn set_rank_count(&self, rank_count: usize) {
         self.rank_count.set(rank_count);
     }
 
     /// The number of a KV pool; the same for the same place. `None` when all numbers are given.
-    pub(in crate::control) fn of_kv_pool(&self, place: usize) -> Option<RankIndex> {
+    pub(crate) fn of_kv_pool(&self, place: usize) -> Option<RankIndex> {
         self.give(NumberFor::KvPool(place))
     }
 

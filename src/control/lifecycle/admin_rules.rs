@@ -16,18 +16,18 @@ const READ_TOKEN: &str = "admin_read_token_file";
 
 /// Tokens that callers of the admin port need, and its certificates.
 #[derive(Debug)]
-pub(in crate::control) struct AdminRules {
+pub(crate) struct AdminRules {
     tls: Option<AdminTls>,
     access: Arc<Access>,
 }
 
 impl AdminRules {
-    pub(in crate::control) fn new(tls: Option<ServerTls>, access: Access) -> Self {
+    pub(crate) fn new(tls: Option<ServerTls>, access: Access) -> Self {
         Self { tls: tls.map(AdminTls::new), access: Arc::new(access) }
     }
 
     /// The admin API by these rules, before it answers.
-    pub(in crate::control) fn door(
+    pub(crate) fn door(
         &self,
         socket: AdminSocket,
         callers: Option<ClientCallers>,
@@ -39,7 +39,7 @@ impl AdminRules {
 
     /// Reads all files again. Returns the keys of files with another token. An unreadable file
     /// leaves its earlier content in use.
-    pub(in crate::control) fn read_again(&mut self, config: &Config) -> Vec<&'static str> {
+    pub(crate) fn read_again(&mut self, config: &Config) -> Vec<&'static str> {
         self.tls.iter_mut().for_each(|tls| tls.read_again(config));
         let tokens = match admin_tokens(config) {
             Ok(tokens) => tokens,

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 const IMAGE_KEY: &str = "image_key_file";
 
 /// Terms of the shards' ports.
-pub(in crate::control) struct FrontDoor {
+pub(crate) struct FrontDoor {
     tenants: Arc<Tenants>,
     /// Certificates for clients; `None` in plain text.
     tls: Option<ServerTls>,
@@ -29,7 +29,7 @@ pub(in crate::control) struct FrontDoor {
 impl FrontDoor {
     /// # Errors
     /// [`TokenKeysSource::start`].
-    pub(in crate::control) fn open(
+    pub(crate) fn open(
         config: &Config,
         keys: Option<KeyRing>,
         tls: Option<ServerTls>,
@@ -47,14 +47,14 @@ impl FrontDoor {
     }
 
     /// Puts the terms into a fleet that is about to be published.
-    pub(in crate::control) fn equip(&self, fleet: &mut FleetSnapshot) {
+    pub(crate) fn equip(&self, fleet: &mut FleetSnapshot) {
         fleet.tenants = Arc::clone(&self.tenants);
         fleet.serving.acceptor = self.tls.as_ref().map(ServerTls::acceptor);
         fleet.serving.image_key.clone_from(&self.image_key);
     }
 
     /// Does the first fleet have to wait for token keys?
-    pub(in crate::control) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.token_keys.as_ref().is_some_and(TokenKeysSource::is_waiting)
     }
 

@@ -38,11 +38,11 @@ pub struct HandoverOffer {
 }
 
 /// The admin API before it answers.
-pub(in crate::control) struct AdminDoor {
-    pub(in crate::control) listener: AdminListener,
-    pub(in crate::control) callers: Option<ClientCallers>,
-    pub(in crate::control) questions: mpsc::Sender<Question>,
-    pub(in crate::control) access: Arc<Access>,
+pub(crate) struct AdminDoor {
+    pub(crate) listener: AdminListener,
+    pub(crate) callers: Option<ClientCallers>,
+    pub(crate) questions: mpsc::Sender<Question>,
+    pub(crate) access: Arc<Access>,
 }
 
 /// Other processes with the listening sockets.
@@ -54,7 +54,7 @@ struct OtherHolders {
 }
 
 /// Handover from the process before, and to the next process.
-pub(in crate::control) struct Handover {
+pub(crate) struct Handover {
     setup: HandoverSetup,
     others: OtherHolders,
     clock: Clock,
@@ -69,7 +69,7 @@ pub(in crate::control) struct Handover {
 
 impl Handover {
     /// Answers at once, unless the process before still does.
-    pub(in crate::control) fn start(
+    pub(crate) fn start(
         setup: HandoverSetup,
         clock: Clock,
         calls: mpsc::Sender<HostCall>,
@@ -96,22 +96,22 @@ impl Handover {
     }
 
     /// The names that the workers of the process before listed, if it handed them over.
-    pub(in crate::control) fn take_models(&mut self) -> Option<File> {
+    pub(crate) fn take_models(&mut self) -> Option<File> {
         self.setup.models.take()
     }
 
     /// This is the process that answers the admin API.
-    pub(in crate::control) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.door.is_none()
     }
 
     /// Another process may come.
-    pub(in crate::control) fn can_hand_over(&self) -> bool {
+    pub(crate) fn can_hand_over(&self) -> bool {
         self.setup.offer.is_some() || self.host.is_some()
     }
 
     /// This process serves: the process before drains.
-    pub(in crate::control) fn serves(&mut self) {
+    pub(crate) fn serves(&mut self) {
         let Some(taken) = self.setup.taken.take() else { return };
         let process = taken.from.as_raw_nonzero().get();
         match taken.serves() {
@@ -122,7 +122,7 @@ impl Handover {
     }
 
     /// Another process serves: this process answers only its own clients.
-    pub(in crate::control) fn is_over(&mut self) {
+    pub(crate) fn is_over(&mut self) {
         self.ends();
         if let Some(admin) = self.admin.take() {
             admin.abort();
@@ -130,35 +130,35 @@ impl Handover {
     }
 
     /// This process ends without a next process.
-    pub(in crate::control) fn ends(&mut self) {
+    pub(crate) fn ends(&mut self) {
         self.host = None;
         self.setup.offer = None;
         self.others.before = None;
     }
 
     /// Another process gets the sockets.
-    pub(in crate::control) fn gives(&mut self) {
+    pub(crate) fn gives(&mut self) {
         self.others.heir_count = self.others.heir_count.saturating_add(1);
     }
 
     /// A process that got the sockets is gone.
-    pub(in crate::control) fn takes_back(&mut self) {
+    pub(crate) fn takes_back(&mut self) {
         self.others.heir_count = self.others.heir_count.saturating_sub(1);
     }
 
     /// Another process may have the sockets.
-    pub(in crate::control) fn has_heir(&self) -> bool {
+    pub(crate) fn has_heir(&self) -> bool {
         self.others.heir_count > 0
     }
 
     /// Clients can connect, whatever the process before does to the sockets while it ends.
-    pub(in crate::control) fn reopen(&mut self) {
+    pub(crate) fn reopen(&mut self) {
         self.others.before.take_if(|before| !before.reopen());
     }
 
     /// Waits for the next process. A process that ends may still have the meeting place: each call
     /// tries until the place is free.
-    pub(in crate::control) fn wait_for_next(&mut self) {
+    pub(crate) fn wait_for_next(&mut self) {
         if !self.is_open() {
             return;
         }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// An order from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::control) enum StopOrder {
+pub(crate) enum StopOrder {
     /// Drain; the second order cuts.
     Stop,
     /// Read the configuration again.
@@ -14,23 +14,20 @@ pub(in crate::control) enum StopOrder {
 }
 
 /// Sources of stop and reload orders.
-pub(in crate::control) struct StopSignal {
+pub(crate) struct StopSignal {
     stopped: watch::Receiver<bool>,
     signals: Option<Signals>,
 }
 
 impl StopSignal {
     /// Listens; to signals only where asked to.
-    pub(in crate::control) fn listen(
-        stopped: watch::Receiver<bool>,
-        signals: bool,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn listen(stopped: watch::Receiver<bool>, signals: bool) -> std::io::Result<Self> {
         let signals = if signals { Some(Signals::install()?) } else { None };
         Ok(Self { stopped, signals })
     }
 
     /// Resolves once per order. Cancel-safe.
-    pub(in crate::control) async fn next_order(&mut self) -> StopOrder {
+    pub(crate) async fn next_order(&mut self) -> StopOrder {
         let Self { stopped, signals } = self;
         let stopped = async {
             loop {

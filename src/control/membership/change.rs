@@ -6,22 +6,22 @@ use forebay_base::WorkerIndex;
 /// Work for other owners after a change of the workers.
 #[must_use]
 #[derive(Debug, Default)]
-pub(in crate::control) struct FleetChange {
+pub(crate) struct FleetChange {
     /// The shards need the fleet.
-    pub(in crate::control) publishes: bool,
+    pub(crate) publishes: bool,
     /// Plans of KV-event feeds and load reports have changed.
-    pub(in crate::control) replans: bool,
-    pub(in crate::control) slow_start: Option<SlowStart>,
-    pub(in crate::control) sleep_orders: Vec<SleepOrder>,
+    pub(crate) replans: bool,
+    pub(crate) slow_start: Option<SlowStart>,
+    pub(crate) sleep_orders: Vec<SleepOrder>,
     /// URLs of the configuration whose workers found no place.
-    pub(in crate::control) not_joined: Vec<String>,
+    pub(crate) not_joined: Vec<String>,
     /// Workers that have left. Their places may have new workers already.
-    pub(in crate::control) gone: Vec<WorkerIndex>,
+    pub(crate) gone: Vec<WorkerIndex>,
 }
 
 /// A worker begins or ends its slow start.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::control) enum SlowStart {
+pub(crate) enum SlowStart {
     Begin(WorkerIndex),
     End(WorkerIndex),
 }

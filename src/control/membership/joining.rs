@@ -42,11 +42,7 @@ impl Membership {
     }
 
     /// Takes the current list of a source.
-    pub(in crate::control) fn take_list(
-        &mut self,
-        env: &Environment,
-        listed: &WorkerList,
-    ) -> FleetChange {
+    pub(crate) fn take_list(&mut self, env: &Environment, listed: &WorkerList) -> FleetChange {
         let is_start = self.sources.are_awaited();
         let fleet = &self.fleet;
         let serves = |worker: &WorkerConfig| {

@@ -17,11 +17,7 @@ impl Membership {
     /// Restores the orders of operators and the names of models. The configuration comes first: a
     /// worker that the configuration names is as the configuration says. `models`: file from the
     /// process before.
-    pub(in crate::control) fn restore(
-        &mut self,
-        env: &Environment,
-        models: Option<File>,
-    ) -> FleetChange {
+    pub(crate) fn restore(&mut self, env: &Environment, models: Option<File>) -> FleetChange {
         let config = &env.config;
         let (memory, remembered) = ModelMemory::open(models, config.index.snapshot.as_deref());
         self.models = memory;
@@ -56,12 +52,7 @@ impl Membership {
 
     /// Writes the files if the fleet of that generation differs. A process that has handed over
     /// leaves the files to the next process.
-    pub(in crate::control) fn write_files(
-        &mut self,
-        env: &Environment,
-        generation: u64,
-        is_handed_over: bool,
-    ) {
+    pub(crate) fn write_files(&mut self, env: &Environment, generation: u64, is_handed_over: bool) {
         self.write_orders(env, generation, is_handed_over);
         if !is_handed_over && self.models.is_due(generation) {
             self.models.keep(&self.fleet.remembered());
@@ -69,7 +60,7 @@ impl Membership {
     }
 
     /// As [`Self::write_files`], for the orders alone.
-    pub(in crate::control) fn write_orders(
+    pub(crate) fn write_orders(
         &mut self,
         env: &Environment,
         generation: u64,
@@ -86,7 +77,7 @@ impl Membership {
     }
 
     /// Confirms earlier changes once the file has the changes, if there is a file.
-    pub(in crate::control) fn confirm(
+    pub(crate) fn confirm(
         &mut self,
         env: &Environment,
         generation: u64,
@@ -105,7 +96,7 @@ impl Membership {
     }
 
     /// Waits until the files are written, for a bounded time.
-    pub(in crate::control) async fn finish(
+    pub(crate) async fn finish(
         &mut self,
         env: &Environment,
         generation: u64,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tracing::{error, info};
 
 impl Membership {
-    pub(in crate::control) fn set_draining(
+    pub(crate) fn set_draining(
         &mut self,
         env: &Environment,
         worker: &str,
@@ -36,7 +36,7 @@ impl Membership {
     }
 
     /// The name of the new worker, which has not answered yet.
-    pub(in crate::control) fn add_worker(
+    pub(crate) fn add_worker(
         &mut self,
         env: &Environment,
         request: &AddWorkerRequest,
@@ -56,18 +56,14 @@ impl Membership {
     }
 
     /// Begins the end of a worker.
-    pub(in crate::control) fn remove_worker(
-        &mut self,
-        env: &Environment,
-        worker: &str,
-    ) -> FleetChange {
+    pub(crate) fn remove_worker(&mut self, env: &Environment, worker: &str) -> FleetChange {
         let Some(index) = self.fleet.worker_named(worker) else { return FleetChange::default() };
         self.leave_by(env, index, "the admin API");
         FleetChange::published()
     }
 
     /// The worker drains before its engine gets the order to sleep.
-    pub(in crate::control) fn set_sleeping(
+    pub(crate) fn set_sleeping(
         &mut self,
         env: &Environment,
         name: &str,
@@ -107,10 +103,7 @@ impl Membership {
     }
 
     /// Takes the results of orders to sleep and to wake up.
-    pub(in crate::control) fn take_order_results(
-        &mut self,
-        results: Vec<OrderResult>,
-    ) -> FleetChange {
+    pub(crate) fn take_order_results(&mut self, results: Vec<OrderResult>) -> FleetChange {
         let publishes = !results.is_empty();
         for (worker, result) in results {
             let name = self.fleet.name(worker).unwrap_or_default();

@@ -26,7 +26,7 @@ const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Current list of a source.
 #[derive(Debug)]
-pub(in crate::control) struct WorkerList {
+pub(crate) struct WorkerList {
     /// File or URL, as configured.
     pub(super) source: String,
     pub(super) workers: Vec<WorkerConfig>,

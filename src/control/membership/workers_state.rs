@@ -73,7 +73,7 @@ pub(super) struct WorkersState {
 }
 
 /// Receives the result of a write, with the fault of a failed write.
-pub(in crate::control) type Confirmation = oneshot::Sender<Result<(), String>>;
+pub(crate) type Confirmation = oneshot::Sender<Result<(), String>>;
 
 /// A write under way, with the confirmations of its changes.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;
 use super::reports::EjectionEvent;
-use crate::log::dropped_lines_count;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
     ReloadRefusal, ReloadReport, ScrapeSources, ShardsView, WorkerSources,
@@ -35,10 +34,12 @@ pub(super) struct Publication {
     explaining: ExplainThread,
     /// `None` for a router without replicas.
     replicas: Option<Rc<Replicas>>,
+    /// Lines that the log has dropped.
+    log_dropped: fn() -> u64,
 }
 
 impl Publication {
-    pub(super) fn start(env: &Environment) -> io::Result<Self> {
+    pub(super) fn start(env: &Environment, log_dropped: fn() -> u64) -> io::Result<Self> {
         Ok(Self {
             fleet: Arc::default(),
             warming: Warming::default(),
@@ -46,6 +47,7 @@ impl Publication {
             histograms: StageHistograms::new(),
             explaining: ExplainThread::start()?,
             replicas: Replicas::start(&env.config, env.clock, &env.board)?,
+            log_dropped,
         })
     }
 
@@ -171,7 +173,7 @@ impl Publication {
             snapshots: owners.feeds.snapshot_figures(),
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             records: RecordFigures {
-                log_dropped: dropped_lines_count(),
+                log_dropped: (self.log_dropped)(),
                 spans: owners.reports.span_figures(),
             },
         })

@@ -8,10 +8,10 @@ use super::super::reports::Reports;
 
 /// Sources of all answers beside the published fleet.
 #[derive(Clone, Copy)]
-pub(in crate::control) struct Owners<'a> {
-    pub(in crate::control) env: &'a Environment,
-    pub(in crate::control) membership: &'a Membership,
-    pub(in crate::control) feeds: &'a Feeds,
-    pub(in crate::control) reports: &'a Reports,
-    pub(in crate::control) lifecycle: &'a Lifecycle,
+pub(crate) struct Owners<'a> {
+    pub(crate) env: &'a Environment,
+    pub(crate) membership: &'a Membership,
+    pub(crate) feeds: &'a Feeds,
+    pub(crate) reports: &'a Reports,
+    pub(crate) lifecycle: &'a Lifecycle,
 }

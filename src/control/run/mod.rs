@@ -98,7 +98,7 @@ impl Control {
             feeds: Feeds::start(&env, feeds_setup),
             reports: Reports::default(),
             lifecycle: Lifecycle::new(handover, reloader, admin_rules, front),
-            publication: Publication::start(&env)?,
+            publication: Publication::start(&env, setup.log_dropped)?,
             env,
         };
         let models = control.lifecycle.take_models();

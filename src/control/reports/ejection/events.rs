@@ -2,7 +2,7 @@
 //! live page sees becomes an [`EjectionEvent`].
 
 use super::{Ejection, EjectionStep, RankLook};
-use crate::control::environment::Environment;
+use crate::environment::Environment;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::{EjectReason, FleetSnapshot, RankLoad};
 use forebay_load::LoadReporter;
@@ -11,18 +11,18 @@ use tracing::{info, warn};
 
 /// A rank was ejected or readmitted.
 #[derive(Debug)]
-pub(in crate::control) struct EjectionEvent {
+pub(crate) struct EjectionEvent {
     /// Kind of the event on the live page.
-    pub(in crate::control) kind: &'static str,
-    pub(in crate::control) text: String,
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
     /// Rank that serves again, and gets requests slowly at first.
-    pub(in crate::control) slow_start: Option<(WorkerIndex, RankIndex)>,
+    pub(crate) slow_start: Option<(WorkerIndex, RankIndex)>,
 }
 
 impl Ejection {
     /// Reads the signs of all ranks off the board and the load reports, and puts the decisions on
     /// the board.
-    pub(in crate::control) fn tick(
+    pub(crate) fn tick(
         &mut self,
         env: &Environment,
         fleet: &FleetSnapshot,

@@ -11,7 +11,7 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::control) use self::events::EjectionEvent;
+pub(crate) use self::events::EjectionEvent;
 
 use self::look::RankLook;
 use self::rules::EjectionRules;

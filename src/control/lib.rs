@@ -10,20 +10,22 @@
 //! counters. Limits: a task per worker and per rank, 256 notices under way, every answer of a
 //! worker bounded in time and bytes. Must never make a shard wait, and never trust a worker.
 
-mod environment;
 mod error;
-mod feeds;
-mod fleet;
-mod lifecycle;
-mod membership;
+#[cfg(test)]
+mod test_config;
+mod tls;
 mod ports;
+mod environment;
+mod fleet;
+mod feeds;
+mod membership;
 mod reports;
-mod run;
-mod setup;
+mod lifecycle;
 mod publication;
+mod setup;
+mod run;
 #[cfg(test)]
 mod tests;
-mod tls;
 
 pub use error::ControlError;
 pub use feeds::refuse_snapshot;
