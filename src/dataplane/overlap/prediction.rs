@@ -163,7 +163,7 @@ fn remember(
     let now = || env.now();
     let remembered = {
         let matched = &routing.stages.borrow().matching.matched;
-        let told = &mut routing.told.borrow_mut();
+        let told = &mut routing.reported_paths.borrow_mut();
         matched.to_remember(&ask, &buffers.prompt, rank, told, now)
     };
     if let Some((owner, prompt)) = remembered {

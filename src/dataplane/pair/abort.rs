@@ -15,7 +15,7 @@ use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Engines that are being told at once, per shard. Further ones are not told; their connection is
+/// Engines that are being sent at once, per shard. Further ones are not told; their connection is
 /// closed all the same.
 const ABORTS_MAX: usize = 256;
 /// An engine that has not answered by then has not heard.
@@ -39,7 +39,7 @@ impl Watch for Alone {
 }
 
 /// Tells it in a task of its own.
-pub(crate) fn tell(shard: &Shard, call: AbortCall) {
+pub(crate) fn start(shard: &Shard, call: AbortCall) {
     let Some(shard) = shard.me.upgrade() else { return };
     if shard.io.aborting.get() >= ABORTS_MAX {
         shard.env.count(Count::AbortsFailed);
@@ -47,11 +47,11 @@ pub(crate) fn tell(shard: &Shard, call: AbortCall) {
     }
     shard.io.aborting.set(shard.io.aborting.get() + 1);
     forebay_net::spawn(async move {
-        let told = AssertUnwindSafe(post(shard.sending(), &call)).catch_unwind().await;
-        if told.is_err() {
+        let sent = AssertUnwindSafe(post(shard.sending(), &call)).catch_unwind().await;
+        if sent.is_err() {
             shard.env.panicked("telling an engine to abort a request panicked");
         }
-        let count = if matches!(told, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
+        let count = if matches!(sent, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
         shard.env.counters.add(count, 1);
         // Below what may panic, and caught: a count that is not given back would end all aborts.
         shard.io.aborting.set(shard.io.aborting.get().saturating_sub(1));

@@ -274,7 +274,7 @@ pub(crate) fn abandoned(
     let Some(mut paired) = paired else { return Failed::of(decode, error) };
     let may_run_on = !error.is_unsent() && error != RelayError::OutOfSockets;
     if let Some(call) = paired.abort.take().filter(|_| may_run_on) {
-        abort::tell(shard, call);
+        abort::start(shard, call);
     }
     if error == RelayError::PrefillFailed {
         return failed_by(&paired.leg, decode);

@@ -359,7 +359,7 @@ async fn exchange_with(
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
-                workers.hear(plan.worker);
+                workers.count_receipt(plan.worker);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if let Some(error) = turned_down(exchange, going, &upstream.input) {

@@ -54,7 +54,7 @@ fn place(
     fleet: &FleetSnapshot,
     id: Option<ResponseId>,
 ) -> Result<Option<ResponsePlace>, Refusal> {
-    let found = id.and_then(|id| shard.routing.kept.borrow().place(&id));
+    let found = id.and_then(|id| shard.routing.stored_responses.borrow().place(&id));
     let tenant = request.caller.whom.tenant;
     if let Some(place) = found.filter(|place| place.tenant == tenant) {
         return Ok(Some(place));

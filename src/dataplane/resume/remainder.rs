@@ -137,9 +137,9 @@ async fn relay_on(
     let mut client = AttemptWatch { conn, leg: None, down };
     let mut body = None;
     let observe = |events: &[u8]| {
-        workers.hear(plan.worker);
+        workers.count_receipt(plan.worker);
         if events.is_empty() {
-            return passed.hear(env);
+            return passed.count_chunk(env);
         }
         lease.share_trial();
         body.get_or_insert_with(|| BodyKind::of(events));

@@ -136,7 +136,7 @@ pub(crate) async fn answer(
     let mut body = None;
     let relayed = relay(&mut client, upstream, &wanted, |data| {
         if !data.is_empty() {
-            workers.hear(plan.worker);
+            workers.count_receipt(plan.worker);
             lease.share_trial();
             body.get_or_insert_with(|| BodyKind::of(data));
             passed.take(env, io, data);
@@ -283,15 +283,15 @@ impl<'a> AnswerTally<'a> {
         Self { usage, is_stream, first_at: None, last_at: None, pulse }
     }
 
-    pub(crate) fn hear(&mut self, env: &Env) {
+    pub(crate) fn count_chunk(&mut self, env: &Env) {
         self.first_at = self.first_at.or_else(|| self.is_stream.then(|| env.now()));
         if let Some(pulse) = self.pulse {
-            pulse.hear(self.first_at);
+            pulse.count_chunk(self.first_at);
         }
     }
 
     pub(crate) fn take(&mut self, env: &Env, io: &Io, data: &[u8]) {
-        self.hear(env);
+        self.count_chunk(env);
         if self.usage.feed(&io.usage, data) {
             self.last_at = Some(env.now());
         }

@@ -103,7 +103,7 @@ impl TunnelWatch for OpenTunnel<'_> {
     fn passes(&mut self, toward: Toward, bytes: usize) {
         let count = match toward {
             Toward::Client => {
-                self.workers.hear(self.worker);
+                self.workers.count_receipt(self.worker);
                 Count::ResponseBytes
             }
             Toward::Worker => Count::TunnelRequestBytes,

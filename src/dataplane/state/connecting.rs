@@ -9,18 +9,18 @@ use forebay_tls::{HandshakeFault, Session};
 use std::pin::pin;
 use std::time::Duration;
 
-/// Where a connection is to lead.
+/// Target of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct ConnectTarget {
     pub(crate) worker: WorkerIndex,
     pub(crate) key: UpstreamKey,
-    /// For connection and handshake together.
+    /// Covers connect and handshake together.
     pub(crate) timeout: Duration,
     /// For requests that may be long, see [`Upstream`].
     pub(crate) is_for_long: bool,
 }
 
-/// Connects as long as somebody wants it.
+/// Connects, unless the watch ends the wait.
 pub(crate) async fn connect(
     sending: SendParts<'_>,
     watch: &mut impl Watch,
@@ -30,7 +30,7 @@ pub(crate) async fn connect(
     while_wanted(watch, pin!(open(sending, to))).await
 }
 
-/// Connects, whoever wants it.
+/// Connects without a watch.
 pub(crate) async fn open(
     sending: SendParts<'_>,
     to: ConnectTarget,
@@ -38,8 +38,8 @@ pub(crate) async fn open(
     let env = sending.env;
     let start = env.now();
     let session = session(sending, to.worker)?;
-    // The fleet may have changed since the worker was chosen. What was meant for TLS goes nowhere
-    // in plain text, and what is kept as plain text is nothing else.
+    // The fleet may have changed since the worker was chosen. A request for TLS must not leave in
+    // plain text, and a TLS session must not be pooled as plain text.
     if session.is_some() != to.key.secured_for.is_some() {
         return Err(RelayError::ConnectFailed);
     }
@@ -64,7 +64,7 @@ pub(crate) async fn open(
     }
 }
 
-/// A session for a fresh connection; `None` in plain text.
+/// TLS session for a new connection; `None` for plain text.
 fn session(sending: SendParts<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
     let fleet = sending.workers.fleet();
     let shown = fleet.workers.get(worker.index());

@@ -1,7 +1,7 @@
-//! When a request stops to wait for a worker that health checks have marked down. A busy engine may
-//! fail its checks and serve on, so a request ends only if the worker sends nothing at all: no byte
-//! of any answer has come to this shard for `health.timeout`. A request without a byte of its
-//! answer also leaves a rank that stands still, if it may go elsewhere.
+//! When a request stops waiting for a worker that health checks have marked down. A busy engine may
+//! fail its checks but keep serving. A request therefore ends only if the worker is silent: no byte
+//! of any answer has reached this shard for `health.timeout`. A request without a byte of its
+//! answer also leaves a stalled rank, if another rank may serve it.
 
 use super::env::Env;
 use super::workers::Workers;
@@ -9,45 +9,43 @@ use crate::relay::Over;
 use forebay_base::{RankIndex, WorkerIndex};
 use std::time::Duration;
 
-/// No rank has the last index. Each open stream holds a watch, so that an `Option` would cost.
+/// No rank has the last index. Each open stream holds a watch, and an `Option` would enlarge it.
 const NO_RANK: RankIndex = RankIndex(u16::MAX);
 
-/// Cuts one wait into steps, after each of which the worker is looked at. Costs a busy worker
-/// nothing: an answer that goes on begins a new wait with each chunk, and its timer stays where it
-/// is.
+/// Cuts a wait into steps and checks the worker after each step. A busy worker costs nothing: each
+/// chunk of its answer begins a new wait, and the timer is not rearmed.
 pub(crate) struct DownWatch<'a> {
     env: &'a Env,
     workers: &'a Workers,
     worker: WorkerIndex,
-    /// Left once it stands still; [`NO_RANK`] if none is.
+    /// Rank to leave once it stalls; [`NO_RANK`] if none.
     rank: RankIndex,
-    /// What the shard had heard of the worker when the step began.
-    heard: u32,
-    /// Of the wait, after this step.
+    /// Receipts of the worker when the step began.
+    receipts: u32,
+    /// Remaining wait after this step.
     left: Duration,
-    /// The wait that began last, its first step and its rest: each chunk of a stream begins the
-    /// same one.
+    /// Latest wait, its first step and the remainder. Cached, because each chunk of a stream begins
+    /// an equal wait.
     last: (Duration, Duration, Duration),
 }
 
 impl<'a> DownWatch<'a> {
     pub(crate) fn new(env: &'a Env, workers: &'a Workers, worker: WorkerIndex) -> Self {
         let zero = Duration::ZERO;
-        let heard = workers.heard_of(worker);
-        Self { env, workers, worker, rank: NO_RANK, heard, left: zero, last: (zero, zero, zero) }
+        let receipts = workers.receipts_of(worker);
+        Self { env, workers, worker, rank: NO_RANK, receipts, left: zero, last: (zero, zero, zero) }
     }
 
-    /// Leaves the rank once it stands still.
+    /// Also ends the wait once the rank stalls.
     pub(crate) fn leaving(self, rank: RankIndex) -> Self {
         Self { rank, ..self }
     }
 
-    /// Goes on with a wait whose present step has begun elsewhere.
+    /// Continues a wait whose current step began elsewhere.
     pub(crate) fn resumed(self, left: Duration) -> Self {
         Self { left, ..self }
     }
 
-    /// What is left of the wait after this step.
     pub(crate) const fn left(&self) -> Duration {
         self.left
     }
@@ -69,13 +67,13 @@ impl<'a> DownWatch<'a> {
         self.begin(self.env.config().timeouts.stream_idle)
     }
 
-    /// A step has passed. The next one, or why there is none.
+    /// Ends a step. Returns the next step, or why the wait is over.
     pub(crate) fn next(&mut self) -> Result<Duration, Over> {
         if self.left.is_zero() {
             return Err(Over::Late);
         }
-        let heard = self.workers.heard_of(self.worker);
-        let is_silent = std::mem::replace(&mut self.heard, heard) == heard;
+        let receipts = self.workers.receipts_of(self.worker);
+        let is_silent = std::mem::replace(&mut self.receipts, receipts) == receipts;
         if is_silent && self.workers.is_down(self.worker) {
             return Err(Over::Down);
         }

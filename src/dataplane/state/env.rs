@@ -1,5 +1,4 @@
-//! What every stage may use: the time, the configuration, what the shard counts, and whether it
-//! drains.
+//! Available to every stage: time, configuration, counters, and the drain state.
 
 use super::request_records::RequestRecords;
 use crate::runtime::Signal;
@@ -15,9 +14,8 @@ use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
-/// A stage that takes only this touches no fleet, no queue and no other shard.
+/// A stage that takes only `Env` touches no fleet, no queue and no other shard.
 pub(crate) struct Env {
-    /// Which shard this is.
     pub(crate) number: ShardIndex,
     pub(crate) clock: Clock,
     config: RefCell<Arc<Config>>,
@@ -28,12 +26,12 @@ pub(crate) struct Env {
     pub(crate) records: RequestRecords,
 }
 
-/// What the shard was told of its end.
+/// Drain state of the shard.
 #[derive(Default)]
 pub(crate) struct DrainState {
-    /// Whoever asks for the router's health is sent to others.
+    /// The health endpoint answers not ready, so that load balancers send clients to other routers.
     pub(crate) is_unready: Cell<bool>,
-    /// How it drains, once it does.
+    /// Drain order, once the control plane has sent it.
     pub(crate) order: Cell<Option<DrainOrder>>,
 }
 
@@ -57,25 +55,25 @@ impl Env {
         }
     }
 
-    /// What is configured at this moment. Not held across an await.
+    /// Current configuration. Not held across an await.
     pub(crate) fn config(&self) -> Ref<'_, Config> {
         Ref::map(self.config.borrow(), |config| &**config)
     }
 
-    /// What is configured from now on; false if that is what was.
+    /// Replaces the configuration. False if `config` is already in use.
     pub(crate) fn set_config(&self, config: &Arc<Config>) -> bool {
         let before = self.config.replace(Arc::clone(config));
         self.records.set_config(config);
         !Arc::ptr_eq(&before, config)
     }
 
-    /// How long heads may be.
+    /// Limits of message heads.
     pub(crate) fn head_limits(&self) -> HeadLimits {
         let LimitsConfig { head_bytes_max, head_fields_max: fields_max, .. } = self.config().limits;
         HeadLimits { head_bytes_max, fields_max }
     }
 
-    /// When a drain cuts what is left.
+    /// Deadline of the drain, when remaining connections are cut.
     pub(crate) fn drain_until(&self) -> Option<NanosSinceStart> {
         self.leaving.order.get().map(|order| order.deadline)
     }
@@ -89,7 +87,7 @@ impl Env {
         self.counters.add(count, 1);
     }
 
-    /// Counts how a prompt was rendered, if that was tried.
+    /// Counts the result of rendering a prompt, if it was attempted.
     pub(crate) fn count_render(&self, rendered: Option<Result<Rendered, Unrenderable>>) {
         let Some(rendered) = rendered else { return };
         let count = match rendered {
@@ -104,7 +102,7 @@ impl Env {
         self.counters.add(count, 1);
     }
 
-    /// Records the time since `start` and returns the present.
+    /// Records the time since `start`. Returns the current time.
     pub(crate) fn time(&self, stage: Stage, start: NanosSinceStart) -> NanosSinceStart {
         let now = self.now();
         self.histograms.borrow_mut().record(stage, now.since(start));
@@ -117,7 +115,8 @@ impl Env {
         tracing::error!(shard = self.number.0, "{what} (this is a bug)");
     }
 
-    /// Had the pooled connection been closed before the request was written to it at `sent_at`?
+    /// True if the pooled connection had probably been closed before the request was written at
+    /// `sent_at`.
     pub(crate) fn was_stale(&self, error: RelayError, sent_at: NanosSinceStart) -> bool {
         let until = sent_at.plus(STALE_CONNECTION_TIME_MAX);
         error.may_be_stale() && self.now() < until

@@ -1,4 +1,4 @@
-//! Buffers, connections to workers, and the thread beside the shard.
+//! Buffers, connections to workers, and the offload thread.
 
 use super::env::Env;
 use crate::relay::{Upstream, UpstreamPool};
@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What requests are sent and computed with.
+/// Buffers, connections and the offload thread of a shard.
 pub(crate) struct Io {
     pub(crate) buffers: Rc<BufferPool>,
     /// Idle connections to workers.
@@ -28,20 +28,20 @@ pub(crate) struct Io {
     pub(crate) offload: Offload,
     /// Finds the tokens that engines report.
     pub(crate) usage: UsageFinder,
-    /// Engines that are being told to abort a request.
+    /// Abort calls in flight.
     pub(crate) aborting: Cell<usize>,
-    /// From then on, a lack of sockets is worth another line of the log.
-    pub(crate) say_lack_at: Cell<NanosSinceStart>,
+    /// Earliest time of the next log line about a lack of sockets.
+    pub(crate) next_lack_log_at: Cell<NanosSinceStart>,
 }
 
-/// What all handshakes of the shard share.
+/// Handshake state shared by all connections of the shard.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    /// How sessions with workers begin, each with what this shard remembers of earlier ones.
+    /// TLS connectors by worker, with the resumable sessions of this shard.
     connectors: RefCell<AHashMap<WorkerIndex, Connector>>,
-    /// Those of clients pass here, one in a turn.
+    /// Client handshakes: at most 1 per turn.
     pub(crate) clients: Turnstile,
-    /// Those with workers pass here: a flood of clients does not hold them up.
+    /// Worker handshakes have their own turnstile: a flood of clients does not delay them.
     pub(crate) workers: Turnstile,
 }
 
@@ -54,11 +54,11 @@ impl Io {
             offload,
             usage: UsageFinder::default(),
             aborting: Cell::new(0),
-            say_lack_at: Cell::default(),
+            next_lack_log_at: Cell::default(),
         }
     }
 
-    /// A session with a worker, which may know this shard from an earlier one.
+    /// TLS session with a worker, resumed where possible.
     pub(crate) fn session(
         &self,
         worker: WorkerIndex,
@@ -67,13 +67,13 @@ impl Io {
         let mut connectors = self.handshakes.connectors.borrow_mut();
         let own = connectors.entry(worker).or_insert_with(|| connector.of_thread());
         if !own.is_of(connector) {
-            // A reload has found other files, or another name.
+            // A reload has changed the certificate files or the name.
             *own = connector.of_thread();
         }
         own.session().map_err(|_| RelayError::ConnectFailed)
     }
 
-    /// Takes a buffer back. A large one is freed elsewhere.
+    /// Returns a buffer to the pool. The offload thread frees a large buffer.
     pub(crate) fn recycle(&self, buffer: Vec<u8>) {
         if buffer.capacity() > FREED_HERE_BYTES_MAX {
             self.offload.free(buffer.capacity(), buffer);
@@ -82,15 +82,15 @@ impl Io {
         }
     }
 
-    /// The same if it is large; a small one stays.
+    /// Recycles a large buffer and keeps a small buffer in place.
     pub(crate) fn recycle_large(&self, buffer: &mut Vec<u8>) {
         if buffer.capacity() > INLINE_BODY_BYTES_MAX {
             self.recycle(std::mem::take(buffer));
         }
     }
 
-    /// Frees the beginning of a body that is not read to its end. Where `limits.buffered_bytes_max`
-    /// refuses many at once, their memory would stay beside that of the others.
+    /// Frees the beginning of a refused body. Where `limits.buffered_bytes_max` refuses many bodies
+    /// at once, their memory would otherwise add to the memory of admitted bodies.
     pub(crate) fn free_refused(&self, buffer: &mut Vec<u8>) {
         if buffer.capacity() > FREED_HERE_BYTES_MAX {
             self.recycle(std::mem::take(buffer));
@@ -111,12 +111,12 @@ impl Io {
         }
     }
 
-    /// The same, in words of what could not be done. The log gets a line from time to time.
+    /// Counts a lack of sockets, and logs it at most once per [`LACK_LOG_PERIOD`].
     pub(crate) fn out_of_sockets(&self, env: &Env, what: &'static str) {
         env.count(Count::OutOfSockets);
         let now = env.now();
-        if now >= self.say_lack_at.get() {
-            self.say_lack_at.set(now.plus(LACK_LOG_PERIOD));
+        if now >= self.next_lack_log_at.get() {
+            self.next_lack_log_at.set(now.plus(LACK_LOG_PERIOD));
             tracing::error!(
                 shard = env.number.0,
                 "out of file descriptors, ports or memory: {what}. Raise the limit of open files (LimitNOFILE=), or lower \

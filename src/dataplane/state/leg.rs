@@ -1,5 +1,5 @@
-//! The prefill leg of a request, as seen by the shard that has the request: posted to its rank's
-//! home, waited for, cancelled when it is not wanted any more.
+//! The prefill leg of a request, on the shard of the request: posted to the home shard of its rank,
+//! awaited, and cancelled when no longer wanted.
 
 use super::down::DownWatch;
 use super::shard::Shard;
@@ -12,11 +12,10 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-/// The home ends a leg that takes too long; this much later its request stops waiting for word of
-/// it.
+/// The home shard ends a leg at its deadline. The request waits this much longer for the outcome.
 const NO_WORD_MAX: Duration = Duration::from_secs(1);
 
-/// A leg under way. Dropped before it has ended it is cancelled, unless it was let go.
+/// A leg under way. Dropping it before its end cancels the leg, unless the request let it go.
 pub(crate) struct PostedLeg<'a> {
     shard: &'a Shard,
     home: ShardIndex,
@@ -29,7 +28,7 @@ pub(crate) struct PostedLeg<'a> {
 }
 
 impl<'a> PostedLeg<'a> {
-    /// Posts the leg that `make` makes for its ticket to the home of its rank.
+    /// Posts the leg that `make` builds for its ticket to the home shard of its rank.
     pub(crate) fn post(shard: &'a Shard, make: impl FnOnce(Ticket) -> Box<PrefillLeg>) -> Self {
         let ticket = shard.queues.legs.borrow_mut().open();
         let leg = make(ticket);
@@ -41,27 +40,25 @@ impl<'a> PostedLeg<'a> {
         Self { shard, home, ticket, rank, posted_at, timeout, ended: None, is_wanted: true }
     }
 
-    /// The prefill rank.
     pub(crate) const fn rank(&self) -> RankIndex {
         self.rank
     }
 
-    /// When it was posted.
     pub(crate) const fn posted_at(&self) -> NanosSinceStart {
         self.posted_at
     }
 
-    /// Its request has what it wants; the leg may end by itself.
+    /// Keeps a drop from cancelling the leg: the request no longer depends on it.
     pub(crate) const fn let_go(&mut self) {
         self.is_wanted = false;
     }
 
-    /// How it ended, as far as that is known.
+    /// Outcome of the leg, if already received.
     pub(crate) const fn ended(&self) -> Option<&PrefillOutcome> {
         self.ended.as_ref()
     }
 
-    /// The same, and what has come since it was last looked at.
+    /// Polls for the outcome first, then returns it.
     pub(crate) fn look(&mut self) -> Option<&PrefillOutcome> {
         let _ = self.poll_ended(&Context::from_waker(Waker::noop()));
         self.ended()
@@ -77,11 +74,12 @@ impl<'a> PostedLeg<'a> {
         self.ended.as_ref().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits for the end of the leg, which the other leg cannot leave before; with what it is to be
-    /// sent, if there is anything.
+    /// Waits for the end of the leg, which the decode leg depends on. Returns the KV transfer
+    /// parameters for the decode leg, if any.
     ///
     /// # Errors
-    /// [`RelayError::PrefillFailed`], with why in [`Self::ended`]; or the client left.
+    /// [`RelayError::PrefillFailed`], with the reason in [`Self::ended`];
+    /// [`RelayError::ClientGone`] or [`RelayError::FirstByteTimedOut`].
     pub(crate) async fn done(&mut self, conn: &mut Conn) -> Result<Option<Vec<u8>>, RelayError> {
         conn.wait_at_most(self.timeout.saturating_add(NO_WORD_MAX));
         poll_fn(|cx| {
@@ -110,12 +108,12 @@ impl Drop for PostedLeg<'_> {
     }
 }
 
-/// Who waits for an answer: the client, and the prefill leg that the answer comes from, if there is
-/// one.
+/// Watch of an attempt: the client, the prefill leg that the answer depends on, if any, and the
+/// health of the worker.
 pub(crate) struct AttemptWatch<'a, 'b> {
     pub(crate) conn: &'a mut Conn,
     pub(crate) leg: Option<&'a mut PostedLeg<'b>>,
-    /// The worker that is to answer.
+    /// Health of the answering worker.
     pub(crate) down: DownWatch<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! The ways to the other shards, and to the control plane.
+//! Links to the other shards and to the control plane.
 
 use super::env::Env;
 use forebay_base::limits::ROUTED_OWN_MAX;
@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-/// Rings to the other shards, and what waits for room in them.
+/// Rings to the other shards, and messages that wait for room in them.
 pub(crate) struct Links {
     pub(crate) mesh: RefCell<MeshSender<MeshMessage>>,
-    /// Of all shards, by number.
+    /// Bells of all shards, by number.
     pub(crate) bells: Vec<Arc<Bell>>,
-    /// What all shards count, by number: how far each is with a drain.
+    /// Counters of all shards, by number. Their phases show the progress of a drain.
     pub(crate) shards: Vec<Arc<ShardCounters>>,
     /// To the control plane.
     pub(crate) doors: Doors,
@@ -27,17 +27,17 @@ pub(crate) struct Links {
     pub(crate) outbox: RefCell<Outbox<MeshMessage>>,
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
     pub(crate) routed: RefCell<VecDeque<Box<RoutedPrompt>>>,
-    /// The inbox has read all that the other shards had sent at some moment since this was cleared.
-    pub(crate) has_heard_all: Cell<bool>,
+    /// Set once the inbox has emptied the mesh ring after the flag was cleared.
+    pub(crate) has_read_mesh: Cell<bool>,
 }
 
-/// The ways to the control plane that requests take.
+/// Doors to the control plane for requests.
 pub(crate) struct Doors {
-    /// To the admin API, if clients may call that by their port.
+    /// Door to the admin API, if clients may call that API through the client port.
     pub(crate) admin: Option<Arc<dyn ClientDoor>>,
-    /// Where adapters are asked for.
+    /// Requests to load adapters.
     pub(crate) adapters: SyncSender<AdapterRequest>,
-    /// What the router calls itself towards workers.
+    /// Id of this router towards workers.
     pub(crate) router_id: RouterId,
 }
 
@@ -55,7 +55,7 @@ impl Links {
             shards,
             doors,
             routed: RefCell::default(),
-            has_heard_all: Cell::new(false),
+            has_read_mesh: Cell::new(false),
         }
     }
 
@@ -65,39 +65,40 @@ impl Links {
         }
     }
 
-    /// True for a shard whose thread is gone: nobody reads what it is sent.
+    /// True for a shard whose thread has ended: messages to it are never read.
     pub(crate) fn has_ended(&self, shard: ShardIndex) -> bool {
         let phase = self.shards.get(shard.index()).map(|counters| counters.phase());
         phase == Some(ShardPhase::Ended)
     }
 
-    /// The shard that sends a rank's prefill legs; this one if that one is dead.
+    /// The shard that sends a rank's prefill legs. If that shard has ended, this shard.
     pub(crate) fn home_of_rank(&self, env: &Env, rank: RankIndex) -> ShardIndex {
         let home = ShardIndex::try_from_index(rank.index() % self.bells.len().max(1));
         home.filter(|&home| !self.has_ended(home)).unwrap_or(env.number)
     }
 
-    /// Sends a message that must not be lost. A full ring keeps it here; the inbox tries again.
+    /// Sends a message that must not be lost. If the ring is full, the outbox holds the message and
+    /// the inbox retries.
     pub(crate) fn post(&self, env: &Env, to: ShardIndex, message: MeshMessage) {
         let mut mesh = self.mesh.borrow_mut();
         let sent = self.outbox.borrow_mut().post(to, message, |message| mesh.send(to, message));
         self.ring(if sent { to } else { env.number });
     }
 
-    /// Sends what found no room before. What is for a shard that has ended is for nobody.
+    /// Retries messages that found their ring full. Drops messages to ended shards.
     pub(crate) fn empty_outbox(&self) {
         let mut mesh = self.mesh.borrow_mut();
         let send = |to, message| if self.has_ended(to) { Ok(()) } else { mesh.send(to, message) };
         self.outbox.borrow_mut().flush(send, |to| self.ring(to));
     }
 
-    /// Is there anything that found no room?
+    /// True if the outbox holds messages.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.outbox.borrow().is_empty()
     }
 
-    /// The other shards drop their idle connections to a worker that failed.
-    pub(crate) fn tell_of_failure(&self, env: &Env, worker: WorkerIndex) {
+    /// Makes the other shards drop their idle connections to a failed worker.
+    pub(crate) fn broadcast_failure(&self, env: &Env, worker: WorkerIndex) {
         let mut mesh = self.mesh.borrow_mut();
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {
@@ -109,8 +110,8 @@ impl Links {
         }
     }
 
-    /// The other shards hear who keeps a response.
-    pub(crate) fn tell_of_response(&self, env: &Env, response: StoredResponse) {
+    /// Sends the location of a stored response to the other shards.
+    pub(crate) fn broadcast_response(&self, env: &Env, response: StoredResponse) {
         let mut mesh = self.mesh.borrow_mut();
         let peers: Vec<_> = mesh.peers().collect();
         for peer in peers {
@@ -122,7 +123,7 @@ impl Links {
         }
     }
 
-    /// Hands a routed prompt to the owner of its slice; drops and counts it when there is no room.
+    /// Sends a routed prompt to the owner of its slice. Drops and counts it if the ring is full.
     pub(crate) fn post_routed(&self, env: &Env, owner: ShardIndex, prompt: Box<RoutedPrompt>) {
         let posted = if owner == env.number {
             let mut own = self.routed.borrow_mut();

@@ -1,5 +1,5 @@
-//! State of one shard, in parts that are used together. Time and counters, buffers and connections
-//! to workers, the fleet of the moment, links to other shards. Names no request.
+//! State of a shard, in parts by use: time and counters, buffers and connections to workers, the
+//! current fleet, links to other shards. Knows no request.
 
 pub(crate) mod connecting;
 pub(crate) mod down;

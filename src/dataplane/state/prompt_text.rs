@@ -1,17 +1,17 @@
-//! The buffer that the texts of a shard's prompts are written into, one after the other.
+//! Buffer for the texts of a shard's prompts, reused from prompt to prompt.
 
 use super::io::Io;
 use forebay_base::limits::{READ_BYTES, TEXT_BUFFER_BYTES_MAX};
 use std::cell::Cell;
 
-/// Had the text of the last long prompt. The next is written into it while it is in the caches.
+/// Held the text of the last long prompt. The next text reuses it while it is in the CPU caches.
 #[derive(Default)]
 pub(crate) struct PromptText(Cell<Vec<u8>>);
 
 impl PromptText {
-    /// A buffer for the text of a prompt, whose body has that length.
+    /// Buffer for the text of a prompt with a body of `body_bytes`.
     pub(crate) fn take(&self, io: &Io, body_bytes: usize) -> Vec<u8> {
-        // What a template adds is less than the JSON that it leaves out, but for short bodies.
+        // A template adds less than the JSON syntax that it drops, except for short bodies.
         if body_bytes <= READ_BYTES / 2 {
             return io.buffers.take();
         }
@@ -19,11 +19,11 @@ impl PromptText {
         if kept.capacity() > body_bytes {
             return kept;
         }
-        // Not grown: that would copy what was there before.
+        // Allocate rather than grow: growing would copy the old text.
         Vec::with_capacity(body_bytes.saturating_add(READ_BYTES))
     }
 
-    /// Takes the buffer of a prompt back.
+    /// Returns the buffer of a prompt.
     pub(crate) fn give(&self, io: &Io, buffer: Vec<u8>) {
         if buffer.capacity() <= READ_BYTES || buffer.capacity() > TEXT_BUFFER_BYTES_MAX {
             return io.recycle(buffer);

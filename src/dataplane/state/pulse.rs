@@ -1,24 +1,25 @@
-//! What answers show of the engine behind a rank. Bytes of a body come from the engine; a head may
-//! come from its HTTP server alone. Kept by one shard, which tells the control plane with its tick.
+//! Signs of life of the engine behind a rank. Body bytes prove that the engine works; a head may
+//! come from its HTTP server alone. Each shard counts for itself and reports to the control plane
+//! with its tick.
 
 use forebay_base::NanosSinceStart;
 use forebay_fleet::worker::{FirstBytes, RankSigns};
 use std::cell::Cell;
 
-/// One rank, as this shard sees it.
+/// Signs of a rank, as seen by this shard.
 #[derive(Debug, Default)]
 pub(crate) struct EnginePulse {
-    /// Streams sent of whose body no byte has come.
+    /// Streams sent without a body byte received.
     awaited: Cell<u32>,
-    /// Changes with each piece of a body.
+    /// Body chunks received, wrapping.
     answers: Cell<u32>,
-    /// The same, as the control plane was told last.
+    /// `answers` at the last report to the control plane.
     shown: Cell<u32>,
     first_bytes: Cell<FirstBytes>,
 }
 
 impl EnginePulse {
-    /// Tells the control plane what was seen since the last call.
+    /// Reports changes since the last call to the control plane.
     pub(crate) fn show(&self, signs: &RankSigns) {
         if self.shown.replace(self.answers.get()) != self.answers.get() {
             signs.show_answers();
@@ -33,21 +34,20 @@ impl EnginePulse {
     }
 }
 
-/// A request on its way to a rank and back. Dropped at the end of the attempt, whatever happened.
-/// Each open stream holds one, so it is small.
+/// An attempt at a rank, from send to drop. Each open stream holds such a watch, so the watch is
+/// small.
 #[derive(Debug)]
 pub(crate) struct PulseWatch<'a> {
     pulse: &'a EnginePulse,
-    /// When the request left.
     sent_at: NanosSinceStart,
-    /// Prompt tokens that the rank had to compute then, its own among them.
+    /// Prompt tokens that the rank had to compute at `sent_at`, including this prompt.
     tokens: u32,
-    /// It is a stream that waits for its first byte.
+    /// True for a stream before its first byte.
     awaits: Cell<bool>,
 }
 
 impl<'a> PulseWatch<'a> {
-    /// A request leaves for the rank, which has so many prompt tokens to compute.
+    /// Starts an attempt at a rank with so many prompt tokens to compute.
     pub(crate) fn new(
         pulse: &'a EnginePulse,
         is_stream: bool,
@@ -59,16 +59,16 @@ impl<'a> PulseWatch<'a> {
         Self { pulse, sent_at, tokens, awaits: Cell::new(is_stream) }
     }
 
-    /// A piece of the body has come. `first_at`: when the first one of a stream did.
+    /// Counts a body chunk. `first_at`: time of the first chunk of a stream.
     #[inline]
-    pub(crate) fn hear(&self, first_at: Option<NanosSinceStart>) {
+    pub(crate) fn count_chunk(&self, first_at: Option<NanosSinceStart>) {
         self.pulse.answers.set(self.pulse.answers.get().wrapping_add(1));
         if self.settle()
             && let Some(first_at) = first_at
         {
             let waited_us = first_at.since(self.sent_at) / 1_000;
-            let one = FirstBytes { count: 1, waited_us, tokens: self.tokens.into() };
-            self.pulse.first_bytes.set(self.pulse.first_bytes.get().plus(one));
+            let first = FirstBytes { count: 1, waited_us, tokens: self.tokens.into() };
+            self.pulse.first_bytes.set(self.pulse.first_bytes.get().plus(first));
         }
     }
 
@@ -105,16 +105,16 @@ mod tests {
         let new = |is_stream| PulseWatch::new(&pulse, is_stream, NanosSinceStart(1_000), 100);
         let stream = new(true);
         let other = new(true);
-        assert_eq!((shown(), shown()), ((true, false, 0), (true, false, 0)), "said again");
-        stream.hear(Some(NanosSinceStart(5_000)));
+        assert_eq!((shown(), shown()), ((true, false, 0), (true, false, 0)), "reported again");
+        stream.count_chunk(Some(NanosSinceStart(5_000)));
         assert_eq!(shown(), (true, true, 1));
-        stream.hear(Some(NanosSinceStart(6_000)));
+        stream.count_chunk(Some(NanosSinceStart(6_000)));
         drop(other);
         assert_eq!(shown(), (false, true, 0), "the first byte counts once");
         drop(stream);
         let whole = new(false);
         assert_eq!(shown(), (false, false, 0), "no stream is awaited");
-        whole.hear(None);
+        whole.count_chunk(None);
         assert_eq!(shown(), (false, true, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What the shard tells of single requests: records in the log, and traces.
+//! Records of requests: log lines and traces.
 
 use super::slow_log::SlowLog;
 use super::trace_outlet::TraceOutlet;
@@ -8,11 +8,11 @@ use forebay_ring::Producer;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What of it the shard keeps.
+/// Log and trace state of a shard.
 pub(crate) struct RequestRecords {
     pub(crate) slow_log: Cell<SlowLog>,
     pub(crate) traces: TraceOutlet,
-    /// `log.format` as it was read.
+    /// Parsed `log.format`.
     format: RefCell<Option<Rc<RecordFormat>>>,
 }
 
@@ -22,23 +22,23 @@ impl RequestRecords {
         Self { slow_log: Cell::default(), traces: TraceOutlet::new(ring), format }
     }
 
-    /// Goes by this configuration from now on.
+    /// Applies a new configuration.
     pub(crate) fn set_config(&self, config: &Config) {
         self.format.replace(format_of(config));
     }
 
-    /// How a record is written, where that is configured.
+    /// Format of a record, if configured.
     pub(crate) fn format(&self) -> Option<Rc<RecordFormat>> {
         self.format.borrow().clone()
     }
 
-    /// Has a record the path of its request?
+    /// True if records contain the path of the request.
     pub(crate) fn has_path(&self) -> bool {
         self.format.borrow().as_ref().is_some_and(|format| format.has_path())
     }
 }
 
-/// `None` also for JSON, whose records stay as they are.
+/// `None` also for JSON: `log.format` does not apply to JSON records.
 fn format_of(config: &Config) -> Option<Rc<RecordFormat>> {
     let is_used = config.log.requests && !config.log.json;
     let text = config.log.format.as_ref().filter(|_| is_used)?;

@@ -1,4 +1,4 @@
-//! What the shard chooses ranks with.
+//! State that the shard needs to choose ranks.
 
 use super::prompt_text::PromptText;
 use super::workers::Workers;
@@ -12,25 +12,25 @@ use forebay_router::stored_response::StoredResponses;
 use forebay_select::ReportedPaths;
 use std::cell::{RefCell, RefMut};
 
-/// Requests are matched, placed and queued with it.
+/// Matches, places and queues requests.
 pub(crate) struct RoutingState {
     /// What requests decide with.
     pub(crate) stages: RefCell<Stages>,
-    /// What engines say of their load.
+    /// Load reports of engines.
     pub(crate) load_reports: RefCell<Consumer<LoadReport>>,
     /// Reads the slices of all shards.
     pub(crate) index: IndexReader,
-    /// What owners of slices have been told a moment ago.
-    pub(crate) told: RefCell<ReportedPaths>,
-    /// Which rank keeps which response.
-    pub(crate) kept: RefCell<StoredResponses>,
-    /// Has the texts of prompts.
+    /// Routed paths recently reported to the owners of their slices.
+    pub(crate) reported_paths: RefCell<ReportedPaths>,
+    /// Ranks of stored responses.
+    pub(crate) stored_responses: RefCell<StoredResponses>,
+    /// Buffer for prompt texts.
     pub(crate) text: PromptText,
 }
 
 impl RoutingState {
-    /// What requests decide with, after all reports that have come; bounded by their ring. One load
-    /// of a shared line when there is none.
+    /// Stages, after all pending load reports are applied; bounded by the ring. Without reports
+    /// this costs a single load of a shared cache line.
     pub(crate) fn informed(&self) -> RefMut<'_, Stages> {
         let mut stages = self.stages.borrow_mut();
         let mut ring = self.load_reports.borrow_mut();
@@ -41,7 +41,7 @@ impl RoutingState {
         stages
     }
 
-    /// Looks at how many requests of every pool have ended. Cheap when called often.
+    /// Updates the drain rate of every pool. Cheap when called often.
     pub(crate) fn observe_drain(&self, workers: &Workers, now: NanosSinceStart) {
         let mut stages = self.stages.borrow_mut();
         stages.drain_rates.observe(&workers.fleet(), &workers.board, now);

@@ -1,5 +1,5 @@
-//! Everything one shard owns, in parts that are used together. A function takes the parts that it
-//! touches. The whole shard is for what calls the stages or starts tasks.
+//! State that a shard owns, in parts by use. A function takes only the parts that it touches. Only
+//! callers of stages and functions that start tasks take the whole shard.
 
 use super::env::Env;
 use super::io::Io;
@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// One shard's state. Cells are never borrowed across an await.
+/// State of a shard. Cells are never borrowed across an await.
 pub(crate) struct Shard {
     pub(crate) env: Env,
     pub(crate) io: Io,
@@ -29,18 +29,18 @@ pub(crate) struct Shard {
     pub(crate) links: Links,
     pub(crate) queues: Queues,
     pub(crate) intake: Intake,
-    /// Itself, for tasks that are started on the way of a request.
+    /// Weak self-reference, for tasks started while a request is served.
     pub(crate) me: Weak<Self>,
 }
 
-/// Connections and requests that the shard takes.
+/// Connections and requests admitted by the shard.
 pub(crate) struct Intake {
-    /// Set once the first fleet is here.
+    /// Set by the first fleet.
     pub(crate) ready: Signal,
     pub(crate) connections: Cell<usize>,
     pub(crate) in_flight: Rc<InFlight>,
     pub(crate) addresses: Arc<AddressRules>,
-    /// Proxies that speak for their clients.
+    /// Proxies whose forwarded client addresses are trusted.
     pub(crate) trusted: RefCell<Rc<TrustedNets>>,
     pub(crate) cors: RefCell<Rc<Cors>>,
     tokens: RefCell<TokenCache>,
@@ -48,15 +48,15 @@ pub(crate) struct Intake {
     pub(crate) holds_least_us: Option<u64>,
 }
 
-/// What crosses between shards on the way of a request: waiters and prefill legs.
+/// Requests and legs shared between shards: waiters and prefill legs.
 pub(crate) struct Queues {
-    /// The queues that this shard is home to.
+    /// Queues that this shard owns.
     pub(crate) home: RefCell<Home>,
     /// Prefill legs that this shard sends, for requests of any shard.
     pub(crate) prefills: RefCell<AHashMap<Ticket, Rc<Signal>>>,
-    /// The seats of this shard's requests whose prefill legs are under way.
+    /// Outcomes awaited by this shard's requests for their prefill legs.
     pub(crate) legs: RefCell<WaitTable<PrefillOutcome>>,
-    /// Draws the rooms in which legs meet.
+    /// Draws bootstrap rooms for pairs.
     pub(crate) rooms: RefCell<Rooms>,
 }
 
@@ -76,17 +76,17 @@ impl Intake {
         Self { ready, connections, in_flight, addresses, trusted, cors, tokens, holds_least_us }
     }
 
-    /// The proxies of this moment.
+    /// Currently trusted proxies.
     pub(crate) fn trusted(&self) -> Rc<TrustedNets> {
         Rc::clone(&self.trusted.borrow())
     }
 
-    /// What pages of other sites are told at this moment.
+    /// Current CORS rules.
     pub(crate) fn cors(&self) -> Rc<Cors> {
         Rc::clone(&self.cors.borrow())
     }
 
-    /// What tokens of clients are checked with.
+    /// Cache and clock for validating client tokens.
     pub(crate) fn known_tokens(&self) -> KnownTokens<'_> {
         KnownTokens { cache: &self.tokens, now_s: || since_1970().as_secs() }
     }
@@ -103,7 +103,7 @@ impl Queues {
     }
 }
 
-/// What a stage that talks to workers may touch.
+/// Parts for stages that send to workers.
 #[derive(Clone, Copy)]
 pub(crate) struct SendParts<'a> {
     pub(crate) env: &'a Env,
@@ -116,17 +116,16 @@ impl Shard {
         SendParts { env: &self.env, io: &self.io, workers: &self.workers }
     }
 
-    /// Number for the id of a request whose client sends none.
+    /// Random number for the id of a request without a client id.
     pub(crate) fn fresh_id(&self) -> u64 {
         self.routing.stages.borrow_mut().random.u64(..)
     }
 
-    /// A worker failed under a request: its idle connections are dropped, here and on the other
-    /// shards.
+    /// Handles a worker that failed a request: drops its idle connections on all shards.
     pub(crate) fn worker_failed(&self, worker: WorkerIndex) {
         self.forget_connections(worker);
         self.workers.suspect(worker);
-        self.links.tell_of_failure(&self.env, worker);
+        self.links.broadcast_failure(&self.env, worker);
     }
 
     /// Drops idle connections to every address of a worker.

@@ -1,12 +1,13 @@
-//! How many slow requests the log gets: under overload all are slow, and the first few say it.
+//! Rate limit of slow-request records. Under overload all requests are slow, and a few records show
+//! that.
 
 use forebay_base::NanosSinceStart;
 
-/// Records of slow requests that a shard writes in a second.
+/// Slow-request records per second and shard.
 const LINES_PER_S_MAX: u32 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a shard has written lately.
+/// Records written in the current second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlowLog {
     since: NanosSinceStart,
@@ -15,7 +16,8 @@ pub(crate) struct SlowLog {
 }
 
 impl SlowLog {
-    /// May one more be written? Then with how many were left out since the last one.
+    /// Admits another record, and returns the number of records dropped since the last. `None` past
+    /// the limit.
     pub(crate) fn take(&mut self, now: NanosSinceStart) -> Option<u64> {
         if now.since(self.since) >= SECOND_NS {
             self.since = now;

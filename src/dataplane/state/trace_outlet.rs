@@ -1,4 +1,4 @@
-//! Where traces leave the shard, and how many of them clients may ask for.
+//! Outlet of traces to the control plane, and the rate limit of traces that clients request.
 
 use forebay_base::NanosSinceStart;
 use forebay_fleet::account::{Count, ShardCounters};
@@ -8,13 +8,13 @@ use std::cell::{Cell, RefCell};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Where traces leave the shard.
+/// Ring of traces to the control plane.
 pub(crate) struct TraceOutlet {
     ring: RefCell<Producer<TraceRecord>>,
     asked: Cell<AskedTraces>,
 }
 
-/// Traces of the running second that clients have asked for.
+/// Traces requested by clients in the current second.
 #[derive(Clone, Copy, Debug, Default)]
 struct AskedTraces {
     since: NanosSinceStart,
@@ -37,14 +37,14 @@ impl TraceOutlet {
         Self { ring: RefCell::new(ring), asked: Cell::default() }
     }
 
-    /// Hands over to the control plane; what finds no room is dropped and counted.
+    /// Sends a trace to the control plane. Drops and counts it if the ring is full.
     pub(crate) fn give(&self, counters: &ShardCounters, traced: TraceRecord) {
         if self.ring.borrow_mut().push(traced).is_err() {
             counters.add(Count::TracesDropped, 1);
         }
     }
 
-    /// May a client have one more sampled?
+    /// True if a client may request another trace in this second.
     pub(crate) fn may_be_asked(
         &self,
         counters: &ShardCounters,

@@ -1,4 +1,4 @@
-//! What the shard knows of the workers.
+//! The shard's view of the workers.
 
 use super::env::Env;
 use super::pulse::EnginePulse;
@@ -14,15 +14,15 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A fleet, in handles of which no other shard writes the count.
+/// Fleet snapshot behind handles whose reference count no other shard writes.
 #[derive(Default)]
 pub(crate) struct ShardFleet {
     snapshot: Arc<FleetSnapshot>,
-    /// For the shard's offload thread.
+    /// Handle for the offload thread.
     lent: LentFleet,
 }
 
-/// All shards share the inner count. The outer count is of one shard and its offload thread.
+/// All shards share the inner count. Only a shard and its offload thread write the outer count.
 type LentFleet = Arc<Arc<FleetSnapshot>>;
 
 impl ShardFleet {
@@ -30,7 +30,7 @@ impl ShardFleet {
         Rc::new(Self { lent: Arc::new(Arc::clone(&snapshot)), snapshot })
     }
 
-    /// A handle that another thread may hold.
+    /// Handle for the offload thread.
     pub(crate) fn lend(&self) -> LentFleet {
         Arc::clone(&self.lent)
     }
@@ -44,58 +44,57 @@ impl Deref for ShardFleet {
     }
 }
 
-/// The fleet, the loads of its ranks, and signs of life.
+/// The fleet, the loads of its ranks, and signs of life of its workers.
 pub(crate) struct Workers {
     pub(crate) fleet: RefCell<Rc<ShardFleet>>,
     pub(crate) board: ShardBoard,
-    /// By [`WorkerIndex`]: changes whenever a byte of an answer comes from it.
-    pub(crate) heard: Box<[Cell<u32>]>,
-    /// The same, as the control plane was told last.
+    /// Answer chunks received by [`WorkerIndex`], wrapping.
+    pub(crate) receipts: Box<[Cell<u32>]>,
+    /// `receipts` at the last report to the control plane.
     shown: Box<[Cell<u32>]>,
-    /// What answers show, by [`RankIndex`].
+    /// Signs of engines by [`RankIndex`].
     pulses: Box<[EnginePulse]>,
-    /// By [`ModelIndex`]; those past [`MODELS_MAX`] share the last.
+    /// By [`ModelIndex`]. Models past [`MODELS_MAX`] share the last entry.
     first_tokens: Box<[FirstTokens]>,
 }
 
 impl Workers {
     pub(crate) fn new(board: ShardBoard) -> Self {
-        let [heard, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
+        let [receipts, shown] = [(); 2].map(|()| vec![Cell::new(0); WORKERS_MAX].into());
         let pulses = (0..RANKS_MAX).map(|_| EnginePulse::default()).collect();
         let first_tokens = (0..=MODELS_MAX).map(|_| FirstTokens::default()).collect();
-        Self { fleet: RefCell::default(), board, heard, shown, pulses, first_tokens }
+        Self { fleet: RefCell::default(), board, receipts, shown, pulses, first_tokens }
     }
 
-    /// The fleet of this moment. The count that it takes is this shard's own.
+    /// Current fleet. The handle's count is written by this shard only.
     pub(crate) fn fleet(&self) -> Rc<ShardFleet> {
         Rc::clone(&self.fleet.borrow())
     }
 
-    /// Which share of a model's first tokens show.
+    /// Share of streams among recent requests for the model.
     pub(crate) fn first_tokens(&self, model: ModelIndex) -> Option<&FirstTokens> {
         self.first_tokens.get(model.index().min(MODELS_MAX))
     }
 
-    /// A byte of an answer has come from the worker.
+    /// Counts answer bytes received from the worker.
     #[inline]
-    pub(crate) fn hear(&self, worker: WorkerIndex) {
-        if let Some(heard) = self.heard.get(worker.index()) {
-            heard.set(heard.get().wrapping_add(1));
+    pub(crate) fn count_receipt(&self, worker: WorkerIndex) {
+        if let Some(receipts) = self.receipts.get(worker.index()) {
+            receipts.set(receipts.get().wrapping_add(1));
         }
     }
 
-    /// What answers show of a rank.
     pub(crate) fn pulse(&self, rank: RankIndex) -> Option<&EnginePulse> {
         self.pulses.get(rank.index())
     }
 
-    /// Does the rank stand still, by what all shards have seen?
+    /// True if the rank is stalled, by the signs of all shards.
     pub(crate) fn is_stalled(&self, rank: RankIndex) -> bool {
         self.board.rank(rank).is_some_and(RankLoad::is_stalled)
     }
 
-    pub(crate) fn heard_of(&self, worker: WorkerIndex) -> u32 {
-        self.heard.get(worker.index()).map_or(0, Cell::get)
+    pub(crate) fn receipts_of(&self, worker: WorkerIndex) -> u32 {
+        self.receipts.get(worker.index()).map_or(0, Cell::get)
     }
 
     pub(crate) fn is_down(&self, worker: WorkerIndex) -> bool {
@@ -103,19 +102,20 @@ impl Workers {
         fleet.workers.get(worker.index()).is_some_and(|worker| worker.state.is_down())
     }
 
-    /// Do its streams go on at other workers, by the operator's word?
+    /// True if the operator has ordered the worker's streams to move to other workers.
     pub(crate) fn moves_streams(&self, worker: WorkerIndex) -> bool {
         self.fleet.borrow().moves_streams(worker)
     }
 
-    /// The key of connections to one of its addresses.
+    /// Pool key of connections to an address of the worker.
     pub(crate) fn key(&self, worker: WorkerIndex, address: SocketAddr) -> UpstreamKey {
         let fleet = self.fleet.borrow();
-        let is_tls = fleet.workers.get(worker.index()).is_some_and(|one| one.connector.is_some());
+        let is_tls =
+            fleet.workers.get(worker.index()).is_some_and(|worker| worker.connector.is_some());
         UpstreamKey { address, secured_for: is_tls.then_some(worker) }
     }
 
-    /// The control plane asks the worker again what it serves.
+    /// Makes the control plane query again which models the worker serves.
     pub(crate) fn suspect(&self, worker: WorkerIndex) {
         let fleet = self.fleet();
         let first = fleet.ranks.iter().position(|rank| rank.worker == worker);
@@ -125,26 +125,29 @@ impl Workers {
         }
     }
 
-    /// Tells the control plane which workers have sent something since the last call, and what
-    /// their ranks show.
+    /// Reports to the control plane which workers have sent bytes since the last call, and the
+    /// signs of their ranks.
     pub(crate) fn show_life(&self) {
         let fleet = self.fleet.borrow();
         for (position, rank) in fleet.ranks.iter().enumerate() {
             let worker = rank.worker.index();
             let load = RankIndex::try_from_index(position).and_then(|rank| self.board.rank(rank));
-            let (Some(heard), Some(shown), Some(pulse), Some(load)) =
-                (self.heard.get(worker), self.shown.get(worker), self.pulses.get(position), load)
-            else {
+            let (Some(receipts), Some(shown), Some(pulse), Some(load)) = (
+                self.receipts.get(worker),
+                self.shown.get(worker),
+                self.pulses.get(position),
+                load,
+            ) else {
                 continue;
             };
-            if shown.replace(heard.get()) != heard.get() {
+            if shown.replace(receipts.get()) != receipts.get() {
                 load.signs().show_life();
             }
             pulse.show(load.signs());
         }
     }
 
-    /// The engine of a rank had no room. Called after the lease was given back.
+    /// Accounts for an engine without room. Called after the lease was returned.
     pub(crate) fn engine_refused(&self, env: &Env, rank: RankIndex, model: ModelIndex) {
         env.count(Count::EngineRefusals);
         env.counters.held(BlameScope::Model);

@@ -47,8 +47,8 @@ impl Search {
         };
         if let Some(id) = found {
             let response = StoredResponse { id, place: self.place };
-            self.shard.routing.kept.borrow_mut().note(response);
-            self.shard.links.tell_of_response(&self.shard.env, response);
+            self.shard.routing.stored_responses.borrow_mut().note(response);
+            self.shard.links.broadcast_response(&self.shard.env, response);
         }
         ControlFlow::Break(())
     }

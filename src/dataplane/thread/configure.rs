@@ -1,5 +1,5 @@
-//! What a shard goes by from a new configuration on. Requests under way keep the times that they
-//! have begun to wait for.
+//! Applies a new configuration to a shard. Requests under way keep the timeouts that they started
+//! with.
 
 use super::slice::OwnSlice;
 use crate::resolve::preflight::cors;
@@ -11,7 +11,7 @@ use forebay_router::request::StageRules;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Goes by `config`, which the control plane has checked.
+/// Applies `config`, which the control plane has validated.
 pub(crate) fn configure(shard: &Shard, slice: &mut OwnSlice, config: &Arc<Config>) {
     if !shard.env.set_config(config) {
         return;
@@ -30,17 +30,17 @@ pub(crate) fn configure(shard: &Shard, slice: &mut OwnSlice, config: &Arc<Config
     slice.set_limits(expiring(config, shard.links.bells.len()));
 }
 
-/// The proxies that speak for their clients; `None` if one has no address, which is an error of the
-/// configuration.
+/// Proxies whose forwarded client addresses are trusted. `None` if an entry is no valid address,
+/// which is a configuration error.
 pub(crate) fn trusted(config: &Config) -> Option<TrustedNets> {
     TrustedNets::parse(config.client.trusted.iter().map(String::as_str)).ok()
 }
 
-/// Chunks of routed prompts may take up to half of a slice's memory: about as much in the slice as
-/// for their times. It is reserved under each policy, since a reload may change the policy, and
-/// touched as it fills.
+/// Limits for chunks of routed prompts. They take up to half of a slice's memory, split about
+/// equally between the slice and the expiry times. The memory is reserved under each policy, since
+/// a reload may change the policy, and is touched only as it fills.
 pub(crate) fn expiring(config: &Config, shard_count: usize) -> ExpiringLimits {
-    /// An entry of the slice with its spare room, and of [`forebay_index::ExpiringChunks`].
+    /// Slice entry with its spare room, plus its entry in [`forebay_index::ExpiringChunks`].
     const CHUNK_BYTES: usize = 128;
     let slice_bytes = config.limits.index_bytes_max / shard_count.max(1);
     ExpiringLimits {

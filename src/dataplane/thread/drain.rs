@@ -1,20 +1,20 @@
-//! When a draining shard may end. Requests of other shards wait in queues that are at home here,
-//! and their prefill legs are sent from here; so a shard that has nothing left itself stays until
-//! all have served their last connection.
+//! When a draining shard may end. Requests of other shards wait in queues that this shard owns, and
+//! this shard sends their prefill legs. An idle shard therefore runs until every shard has served
+//! its last connection.
 
 use crate::state::shard::Shard;
 use forebay_fleet::account::ShardPhase;
 
-/// How far one shard is with its end.
+/// Drain progress of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// Nobody has a connection any more: what the others still had to say is in the rings.
+    /// No shard has a connection left. Remaining messages of other shards are in the rings.
     all_idle: bool,
 }
 
 impl Ending {
-    /// True when the shard may end. To be asked again and again while it drains.
-    pub(crate) fn is_reached(&mut self, shard: &Shard) -> bool {
+    /// Advances the drain. True when the shard may end. The tick calls this repeatedly.
+    pub(crate) fn advance(&mut self, shard: &Shard) -> bool {
         let has_stopped = shard.env.counters.phase() == ShardPhase::Draining;
         if has_stopped && shard.intake.connections.get() == 0 && !shard.links.has_unsent() {
             shard.env.counters.set_phase(ShardPhase::Idle);
@@ -23,13 +23,14 @@ impl Ending {
             let mut phases = shard.links.shards.iter().map(|counters| counters.phase());
             if phases.all(|phase| phase >= ShardPhase::Idle) {
                 self.all_idle = true;
-                shard.links.has_heard_all.set(false);
+                shard.links.has_read_mesh.set(false);
                 shard.links.ring(shard.env.number);
             }
             return false;
         }
-        // Requests have ended: waiters leave and legs are cancelled as soon as that is read.
-        shard.links.has_heard_all.get()
+        // All requests have ended. Their leave and cancel messages take effect once the inbox has
+        // read them.
+        shard.links.has_read_mesh.get()
             && shard.queues.home.borrow().is_empty()
             && shard.queues.prefills.borrow().is_empty()
             && shard.io.aborting.get() == 0

@@ -1,6 +1,6 @@
-//! What other threads have for this shard: KV operations for its slice, fleets, commands, hints.
-//! One task; it yields after a bounded amount of work, so that requests go on under any flood of
-//! events. A panic ends one turn of it.
+//! Messages of other threads to this shard: KV operations for its slice, fleets, commands, hints. A
+//! single task serves all rings. It yields after a bounded amount of work, so that a flood of
+//! events does not starve requests. A panic ends the current turn, not the task.
 
 use super::configure::configure;
 use super::slice::OwnSlice;
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Before the next turn after a panic: one that comes with every turn must not take the shard's
-/// time, and fills no disk.
+/// Pause after a panic. A panic that recurs in every turn must neither take all CPU time of the
+/// shard nor fill the disk with log lines.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// The receiving ends, and the slice that only this shard writes.
+/// Receiving ends of the rings, and the slice that only this shard writes.
 pub(crate) struct Inbox {
     pub(crate) kv: Consumer<KvBatch>,
     pub(crate) fleet: LatestReader<Arc<FleetSnapshot>>,
@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     pub(crate) bell: Arc<Bell>,
     pub(crate) replies: Replies,
     pub(crate) slice: OwnSlice,
-    /// One timer for the home, moved from one moment to the next.
+    /// Timer for the next scheduled check of the queues. Rearmed rather than created anew.
     pub(crate) alarm: Deadline,
 }
 
@@ -48,11 +48,12 @@ impl Inbox {
                 end_turn().await;
                 continue;
             }
-            // Announced before the last look: who posts after the look rings the bell.
+            // Park before the last check for work: a thread that posts after the check then rings
+            // the bell.
             self.bell.park();
             if self.has_work(&shard) {
                 self.bell.unpark();
-                // What is to be done may be for others to do first.
+                // The pending work may depend on other tasks, so let them run first.
                 end_turn().await;
                 continue;
             }
@@ -61,8 +62,7 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until the bell rings: because others ring it, or because the home has to look again
-    /// even if nothing is heard.
+    /// Sleeps until the bell rings or the queues are due for a scheduled check.
     async fn sleep(&mut self, shard: &Shard, sleeper: &Sleeper) {
         let at = shard.queues.home.borrow().look_again_at();
         self.alarm.set_at(at.unwrap_or(NanosSinceStart(u64::MAX)));
@@ -76,8 +76,8 @@ impl Inbox {
         .await;
     }
 
-    /// A turn. After a panic the shard goes on: all that it owns is whole, except that some request
-    /// may have lost its place in a queue, and waits for its deadline then.
+    /// Runs one turn and survives a panic. The shard's data stays valid, except that a request may
+    /// have lost its place in a queue. That request then waits until its deadline.
     async fn turn_or_panic(&mut self, shard: &Shard) -> bool {
         let turned = catch_unwind(AssertUnwindSafe(|| self.turn(shard)));
         if turned.is_err() {
@@ -99,9 +99,9 @@ impl Inbox {
         !empty
     }
 
-    /// One bounded round over all rings; true if work is left.
+    /// Runs a bounded round over all rings. True if work is left.
     fn turn(&mut self, shard: &Shard) -> bool {
-        // The fleet comes first: what follows in this turn goes by it.
+        // The fleet first: the rest of the turn uses it.
         if let Some(fleet) = self.fleet.take() {
             configure(shard, &mut self.slice, &fleet.config);
             self.slice.meet(&shard.env, &fleet, shard.env.now());
@@ -129,8 +129,7 @@ impl Inbox {
         }
         self.slice.tick(&shard.env);
         self.slice.apply_events(&shard.env, &mut self.kv);
-        // A budget of their own: a flood of events must not keep the hints waiting until they are
-        // worth nothing.
+        // A separate budget: a flood of events must not delay the hints until they are useless.
         let mut work = 0;
         while work < APPLY_OPS_PER_TURN {
             let own = shard.links.routed.borrow_mut().pop_front();
@@ -146,7 +145,7 @@ impl Inbox {
                 }
                 MeshMessage::Routed(prompt) => self.slice.remember(&shard.env, &prompt),
                 MeshMessage::Kept(response) => {
-                    shard.routing.kept.borrow_mut().note(*response);
+                    shard.routing.stored_responses.borrow_mut().note(*response);
                     1
                 }
                 message => {
@@ -156,17 +155,17 @@ impl Inbox {
             };
         }
         if self.mesh.is_empty() {
-            shard.links.has_heard_all.set(true);
+            shard.links.has_read_mesh.set(true);
         }
-        // After the messages: whoever has left or joined meanwhile counts. The verdicts then go out
-        // in the same turn.
+        // After the messages, so that the queues reflect every join and leave. The verdicts then go
+        // out in the same turn.
         shard.serve_home();
         shard.links.empty_outbox();
         let expiring_left = self.slice.expire(&shard.env);
         expiring_left || self.has_more(shard)
     }
 
-    /// True when a ring that was not emptied for lack of budget has more.
+    /// True if a ring still has messages because the budget ran out.
     fn has_more(&self, shard: &Shard) -> bool {
         let empty = self.kv.is_empty()
             && self.mesh.is_empty()

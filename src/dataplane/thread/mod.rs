@@ -1,4 +1,4 @@
-//! The thread of a shard: tasks, inbox, slice of the index, queues that it is home to.
+//! Thread of a shard: tasks, inbox, slice of the index, and the queues that the shard owns.
 
 pub(crate) mod configure;
 pub(crate) mod drain;

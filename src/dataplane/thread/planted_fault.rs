@@ -1,10 +1,9 @@
-//! Faults on order, in debug builds only: the tests of what watches the shards need shards that
-//! hang or die.
+//! Injected faults, in debug builds only. Tests of the shard watchdog need shards that hang or die.
 
 use forebay_fleet::mailbox::PlantedFault;
 
-/// Does it. A hang stops this thread; a panic comes from a task of its own, where nothing catches
-/// it.
+/// Injects the fault. A hang blocks this thread. A panic runs in its own task, where nothing
+/// catches it.
 pub(crate) fn plant(fault: PlantedFault) {
     match fault {
         #[expect(clippy::disallowed_methods, reason = "blocking the shard is what was asked for")]

@@ -1,5 +1,5 @@
-//! The prefill legs that this shard sends, as home of their ranks, for requests of any shard: sent,
-//! read to the end, judged. What comes of one goes back to the shard that has the request.
+//! Prefill legs that this shard sends as home shard of their ranks, for requests of any shard. Each
+//! leg is sent, read to its end and judged. The outcome goes back to the shard of the request.
 
 use crate::ingress::Deadline;
 use crate::pair::abort;
@@ -29,13 +29,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Ends with its request's cancellation or with its time, which counts from when the leg was
-/// posted.
+/// Watch of a leg. Ends when the request cancels the leg, or at the leg's deadline, which counts
+/// from when the leg was posted.
 struct LegWatch<'a> {
     cancelled: &'a Signal,
     seat: crate::runtime::Seat<'a>,
     deadline: Deadline,
-    /// The end of a step of `down`.
+    /// End of the current step of `down`.
     step: Deadline,
     down: DownWatch<'a>,
 }
@@ -58,12 +58,12 @@ impl Watch for LegWatch<'_> {
         }
     }
 
-    /// The leg has one deadline for everything: an engine that keeps sending without coming to an
-    /// end is late as well.
+    /// The deadline covers the whole leg, so an engine that keeps sending without finishing is late
+    /// as well.
     fn wait_at_most(&mut self, _: Duration) {}
 }
 
-/// Starts a leg that was posted here.
+/// Starts a leg that was posted to this shard.
 pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
     let is_own = leg.ticket.shard == shard.env.number;
     shard
@@ -82,7 +82,7 @@ pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
     shard.queues.prefills.borrow_mut().insert(ticket, Rc::clone(&cancelled));
     let shard = Rc::clone(shard);
     forebay_net::spawn(async move {
-        // A leg that panics fails its request, which would wait for its deadline otherwise.
+        // Fail the request if the leg panics. Otherwise the request would wait until its deadline.
         let ran = AssertUnwindSafe(run(&shard, *leg, &cancelled)).catch_unwind().await;
         let ended = ran.unwrap_or_else(|_| {
             shard.env.panicked("a prefill leg's task panicked; its request fails");
@@ -97,10 +97,10 @@ pub(crate) fn start(shard: &Rc<Shard>, mut leg: Box<PrefillLeg>) {
     });
 }
 
-/// To the shard that has the request.
+/// Returns the outcome to the shard of the request.
 fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillOutcome) {
-    // Not by the queues, which know what is for this shard: they start legs, and a leg that calls
-    // them would close a circle.
+    // Do not call `Shard::post` here: it may start legs, and a leg that calls it would make a
+    // cycle.
     if ticket.shard == shard.env.number {
         return take_back(shard, ticket, ended);
     }
@@ -108,12 +108,13 @@ fn give_back(shard: &Shard, ticket: Ticket, ended: PrefillOutcome) {
     shard.links.post(&shard.env, ticket.shard, message);
 }
 
-/// To the request, if it still waits: who let its leg go has left its seat.
+/// Delivers the outcome to the request. A request that let its leg go has closed its seat, and the
+/// outcome is dropped.
 pub(crate) fn take_back(shard: &Shard, ticket: Ticket, ended: PrefillOutcome) {
     let _ = shard.queues.legs.borrow_mut().deliver(ticket, ended);
 }
 
-/// Its request does not want it any more.
+/// Cancels a leg that its request no longer wants.
 pub(crate) fn cancel(shard: &Shard, ticket: Ticket) {
     let cancelled = shard.queues.prefills.borrow().get(&ticket).map(Rc::clone);
     if let Some(cancelled) = cancelled {
@@ -131,7 +132,7 @@ fn count(env: &Env, ended: &PrefillOutcome) {
     }
 }
 
-/// Runs the leg; its lease goes back when this returns.
+/// Runs the leg. Returns its lease before this function returns.
 async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> PrefillOutcome {
     let seat = cancelled.seat();
     let mut deadline = Deadline::new(shard.env.clock);
@@ -151,13 +152,13 @@ async fn run(shard: &Rc<Shard>, mut leg: PrefillLeg, cancelled: &Signal) -> Pref
     if matches!(ended, PrefillOutcome::Done(_)) {
         leg.lease.prefill_done(|| shard.env.now());
     }
-    // SGLang's Python server does not see the end of a connection for seconds.
+    // SGLang's Python server notices a closed connection only after seconds, so abort explicitly.
     let is_given_up = matches!(ended, PrefillOutcome::Failed(PrefillFault::TimedOut));
     if (is_given_up || watch.cancelled.is_set())
         && !matches!(ended, PrefillOutcome::Done(_))
         && let Some(call) = leg.abort.take()
     {
-        abort::tell(shard, call);
+        abort::start(shard, call);
     }
     let rank = leg.lease.rank();
     let requester = leg.lease.requester();
@@ -175,7 +176,7 @@ fn judge_leg(shard: &Shard, leg: &mut PrefillLeg, ended: &PrefillOutcome) {
     }
 }
 
-/// A pooled connection that had died is replaced once.
+/// Sends the leg and reads its answer. Replaces a stale pooled connection once.
 async fn exchange(
     sending: SendParts<'_>,
     leg: &PrefillLeg,
@@ -203,7 +204,7 @@ async fn exchange(
         let sent_at = env.now();
         match send(watch, &mut upstream, outbound(leg, &env.head_limits()), &mut response).await {
             Ok(sent) => {
-                workers.hear(leg.worker);
+                workers.count_receipt(leg.worker);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 return answered(sending, leg, watch, UpstreamAnswer { upstream, sent }, &response)
                     .await;
@@ -217,14 +218,14 @@ async fn exchange(
     }
 }
 
-/// What is sent, perhaps twice: the body, which may be long, is not copied for it.
+/// Message to send. A resend needs it again, so the body, which may be long, is borrowed.
 fn outbound<'a>(leg: &'a PrefillLeg, limits: &'a HeadLimits) -> Outbound<'a> {
     let head = leg.call.head.clone();
     let body = &leg.call.body;
     Outbound { head, body, method: &Method::Post, may_switch: false, limits }
 }
 
-/// Reads the answer whose head is here.
+/// Reads the rest of the answer after its head.
 async fn answered(
     sending: SendParts<'_>,
     leg: &PrefillLeg,
@@ -256,7 +257,7 @@ async fn answered(
     let mut answer = PrefillAnswer::new(&leg.kv_transfer, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
-        workers.hear(leg.worker);
+        workers.count_receipt(leg.worker);
         answer.feed(data).map_err(|error| {
             wrong = Some(error);
             RelayError::EngineFailed
@@ -276,8 +277,9 @@ async fn answered(
     })
 }
 
-/// An engine that streams says 200 before it has looked at the request: a fault of the request is
-/// one in a stream as well.
+/// Outcome for an answer that reports an error or lacks the KV transfer data. A streaming engine
+/// sends status 200 before it validates the request, so a client's error arrives in the stream as
+/// well.
 fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillOutcome {
     if let Some((status, body)) = wrong.refusal() {
         return PrefillOutcome::Refused(EngineAnswer::json(status, body));
@@ -292,13 +294,13 @@ fn wrong_answer(kv_transfer: &KvTransfer, wrong: &KvTransferError) -> PrefillOut
                 None => PrefillFault::Broken(message.clone()),
             }
         }
-        // SGLang's `/generate` gives no status for what is wrong with a request.
+        // SGLang's `/generate` sends no status with a request error.
         KvTransferError::Engine { status: None, .. } => PrefillFault::Unclear(wrong.to_string()),
         wrong => PrefillFault::NoKvTransfer(wrong.to_string()),
     })
 }
 
-/// It failed for want of the other leg.
+/// Fault of a prefill leg whose engine blames the decode leg or the transfer.
 fn accused(accusation: Accusation, words: String) -> PrefillFault {
     match accusation {
         Accusation::Missing => PrefillFault::NoDecode(words),

@@ -1,5 +1,5 @@
-//! The shard's part in the queues: messages to and from the other shards, and the turn of its own
-//! home.
+//! The shard's part in the queues: messages to and from other shards, and turns of the queues that
+//! this shard owns.
 
 use super::prefill_leg;
 use crate::state::shard::Shard;
@@ -9,7 +9,7 @@ use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Verdict};
 use forebay_router::request::Taken;
 
 impl Shard {
-    /// Sends a message that must not be lost. A message to this shard is taken at once.
+    /// Sends a message that must not be lost. A message to this shard is handled at once.
     pub(crate) fn post(&self, to: ShardIndex, message: MeshMessage) {
         if to == self.env.number {
             self.take(message);
@@ -18,7 +18,7 @@ impl Shard {
         }
     }
 
-    /// Takes a message that belongs to the queues, or to a prefill leg.
+    /// Handles a message for the queues or for a prefill leg.
     pub(crate) fn take(&self, message: MeshMessage) {
         let taken = {
             let mut stages = self.routing.stages.borrow_mut();
@@ -39,7 +39,7 @@ impl Shard {
             MeshMessage::PrefillOutcome { ticket, ended } => {
                 prefill_leg::take_back(self, ticket, *ended);
             }
-            // The queues and the inbox have taken theirs.
+            // The queues and the inbox handle these.
             MeshMessage::Join(_)
             | MeshMessage::Leave { .. }
             | MeshMessage::Verdict { .. }
@@ -55,8 +55,8 @@ impl Shard {
         }
     }
 
-    /// Binds what can be bound in the queues at home here, and tells the shards that have the
-    /// requests.
+    /// Binds waiting requests of this shard's queues to ranks, and sends the verdicts to the shards
+    /// of the requests.
     pub(crate) fn serve_home(&self) {
         let mut home = self.queues.home.borrow_mut();
         if home.is_empty() {

@@ -1,4 +1,4 @@
-//! One shard from its first to its last moment: runtime, listener, tasks, the tick, the end.
+//! Lifetime of a shard: runtime, listeners, tasks, the tick, the end.
 
 use super::configure;
 use super::drain::Ending;
@@ -38,14 +38,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How often a draining shard looks whether it is empty.
+/// Period at which a draining shard checks whether it is empty.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// Pause after the kernel refused to hand out a connection (out of descriptors): others will end
+/// Pause after the kernel refused a connection for lack of descriptors. Other connections may close
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time for handshakes that have begun when the router stops.
+/// Time for handshakes under way when the router stops.
 const LAST_CALL: Duration = Duration::from_millis(150);
-/// Connections that are accepted before others have a turn.
+/// Connections accepted before other tasks get a turn.
 const ACCEPTS_A_TURN_MAX: usize = 32;
 
 type Accepted = io::Result<NewConnection>;
@@ -57,7 +57,6 @@ pub struct ShardSetup {
     pub config: Arc<Config>,
     /// The process clock.
     pub clock: Clock,
-    /// What it runs on.
     pub thread: ShardThread,
     /// Rings to the other threads.
     pub end: ShardEnd,
@@ -67,11 +66,11 @@ pub struct ShardSetup {
     pub index: IndexReader,
     /// Writes its own slice.
     pub slice: SliceWriter,
-    /// What the router calls itself.
+    /// Id of this router in `via` fields.
     pub router_id: RouterId,
 }
 
-/// What a shard's thread runs on.
+/// Core, driver, sockets and wake source of a shard's thread.
 #[derive(Debug)]
 pub struct ShardThread {
     /// The core to pin to.
@@ -80,11 +79,11 @@ pub struct ShardThread {
     pub driver: Driver,
     /// Bound listening sockets.
     pub listeners: Vec<BoundListener>,
-    /// Connections of one address, in all shards together.
+    /// Connection count per client address, shared by all shards.
     pub addresses: Arc<AddressRules>,
-    /// To the admin API, if clients may call that by their port.
+    /// Door to the admin API, if clients may call that API through the client port.
     pub door: Option<Arc<dyn ClientDoor>>,
-    /// What it sleeps on.
+    /// Wakes the thread from its sleep.
     pub wake: WakeSource,
 }
 
@@ -93,8 +92,7 @@ pub struct ShardThread {
 /// # Errors
 /// When the runtime cannot be built or the sockets cannot be taken into it.
 pub fn run(setup: ShardSetup) -> io::Result<()> {
-    // Not fatal: in a container the core may not be ours. The shard then runs unpinned, and says
-    // so.
+    // Not fatal: a container may not own the core. The shard then runs unpinned and logs a warning.
     if !core_affinity::set_for_current(core_affinity::CoreId { id: setup.thread.core }) {
         tracing::warn!(
             core = setup.thread.core,
@@ -114,7 +112,7 @@ pub fn run(setup: ShardSetup) -> io::Result<()> {
     runtime::block_on(setup.thread.driver, setup.clock, without_ring, main(setup))?
 }
 
-/// Says that the shard has ended, even if a panic ends it.
+/// Marks the shard as ended when dropped, also by a panic.
 struct End(Arc<ShardCounters>);
 
 impl Drop for End {
@@ -192,15 +190,15 @@ fn routing(
         stages: RefCell::new(Stages::new(number, rules, loads, retry, random)),
         load_reports: RefCell::new(load_reports),
         index,
-        told: RefCell::default(),
-        kept: RefCell::default(),
+        reported_paths: RefCell::default(),
+        stored_responses: RefCell::default(),
         text: PromptText::default(),
     }
 }
 
-/// Accepts until the shard drains, from the moment that it knows a fleet: who connects before waits
-/// in the kernel instead of being told that there is no worker. Nobody who has connected is reset:
-/// the sockets are closed once no connection begins any more.
+/// Accepts connections from the first fleet until the drain. Earlier clients wait in the kernel,
+/// because an answer would be a refusal for lack of workers. No connected client is reset: the
+/// sockets are closed only once no new connection can begin.
 async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     let seat = shard.env.draining.seat();
     let ready = shard.intake.ready.seat();
@@ -216,7 +214,7 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     .await;
     let has_heir = shard.env.leaving.order.get().is_some_and(|order| order.has_heir);
     if !has_heir && begin_none(&shard, &listeners) {
-        // Handshakes that are under way, and whoever waits in the kernel.
+        // Accept handshakes under way and connections queued in the kernel.
         let mut over = pin!(forebay_net::sleep(LAST_CALL));
         accept_all(&shard, &mut listeners, |listeners, cx| match listeners.poll_accept(cx) {
             Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
@@ -227,7 +225,8 @@ async fn accept(shard: Rc<Shard>, mut listeners: Listeners) {
     shard.env.counters.set_phase(ShardPhase::Draining);
 }
 
-/// False where the kernel does not do it: closing the sockets then resets who waits in the kernel.
+/// Stops new connections. False where the kernel does not support that: closing the sockets then
+/// resets connections queued in the kernel.
 fn begin_none(shard: &Shard, listeners: &Listeners) -> bool {
     let done = listeners.begin_none();
     if let Err(error) = &done {
@@ -237,7 +236,7 @@ fn begin_none(shard: &Shard, listeners: &Listeners) -> bool {
     done.is_ok()
 }
 
-/// Serves every connection that `next` gives, until it gives none.
+/// Serves every connection that `next` returns, until `None`.
 async fn accept_all(
     shard: &Rc<Shard>,
     listeners: &mut Listeners,
@@ -245,8 +244,8 @@ async fn accept_all(
 ) {
     let mut turn_count = 0;
     loop {
-        // Thousands may have come at once. Those who are served already, and the first bytes of the
-        // new ones, come before the rest is accepted.
+        // Thousands of connections may arrive at once. Serve accepted connections, and read the
+        // first bytes of new connections, before accepting the rest.
         turn_count += 1;
         if turn_count >= ACCEPTS_A_TURN_MAX {
             turn_count = 0;
@@ -258,8 +257,8 @@ async fn accept_all(
                 if shard.intake.connections.get() < shard.env.config().limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
-                // Counted here, not in its task: a burst would pass the limit before the first task
-                // has run.
+                // Count here, not in the connection's task: a burst would pass the limit before the
+                // first task runs.
                 shard.intake.connections.set(shard.intake.connections.get() + 1);
                 forebay_net::spawn(connection::serve(Rc::clone(shard), arrival));
             }
@@ -274,8 +273,8 @@ async fn accept_all(
     }
 }
 
-/// Shows progress, and keeps house once per [`HISTOGRAM_PERIOD`]; ends when the shard has drained
-/// or its deadline has passed.
+/// Beats, and does housekeeping once per [`HISTOGRAM_PERIOD`]. Ends when the shard has drained or
+/// its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.env.now();
     let mut ending = Ending::default();
@@ -285,17 +284,16 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
         counted = show_io(&shard.env, counted);
         shard.workers.show_life();
         shard.env.counters.set_offloaded(shard.io.offload.out_count());
-        // A shard whose thread finishes nothing serves no large request: it counts as stalled too.
+        // A stuck offload thread serves no large request, so the shard counts as stalled too.
         if !shard.io.offload.is_stuck(now) {
             shard.env.counters.beat();
         }
         if let Some(deadline) = shard.env.drain_until()
-            && (ending.is_reached(shard) || now >= deadline)
+            && (ending.advance(shard) || now >= deadline)
         {
             deliver(shard, histograms);
             shard.io.offload.close();
-            // Closed sockets whose last read is being cancelled need a turn of the ring to be
-            // closed for good.
+            // Wait for turns of the ring: it must first cancel the last reads of closed sockets.
             return forebay_net::sleep(2 * DRAIN_TICK).await;
         }
         if now >= next {
@@ -303,10 +301,9 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             deliver(shard, histograms);
             shard.io.upstreams.borrow_mut().sweep(now);
             shard.routing.observe_drain(&shard.workers, now);
-            // Idle shards choose no ranks; without this their ring would fill with what is old.
+            // Idle shards choose no ranks; without this their ring would fill with stale reports.
             drop(shard.routing.informed());
-            // The inbox looks for chunks whose time is over whenever it is awake, and at least this
-            // often.
+            // The inbox removes expired chunks whenever it is awake. Wake it at least this often.
             if let Some(bell) = shard.links.bells.get(shard.env.number.index()) {
                 bell.ring();
             }
@@ -319,7 +316,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     }
 }
 
-/// Counts what the loop has asked of the kernel since `counted`; returns what it has asked so far.
+/// Counts the system calls of the loop since `counted`. Returns the totals so far.
 fn show_io(env: &Env, counted: IoCounts) -> IoCounts {
     let now = forebay_net::io_counts();
     env.counters.add(Count::IoSubmissions, now.submissions - counted.submissions);
@@ -340,7 +337,8 @@ async fn pause(shard: &Shard) {
     .await;
 }
 
-/// Hands the latencies over; if the control plane has not taken the last ones, keeps recording.
+/// Sends the latency histograms to the control plane. If the ring is full, keeps recording into
+/// them.
 fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut current = shard.env.histograms.borrow_mut();
     if !current.is_empty()
@@ -385,8 +383,8 @@ mod tests {
         assert_eq!((counters.phase(), count), (ShardPhase::Ended, 1));
     }
 
-    /// A lease that comes back twice stops debug builds: here in the inbox of a shard, which has to
-    /// go on.
+    /// A lease that is returned twice panics in debug builds, here in a shard's inbox. The shard
+    /// must keep running.
     #[test]
     #[cfg(debug_assertions)]
     fn a_shard_outlives_a_panic_of_its_inbox() {

@@ -1,7 +1,7 @@
-//! The slice of the index that this shard alone writes: what the feeds say, and what it believes of
-//! routed prompts until their time is over. A panic in here may leave it half written. Readers bear
-//! that, as they bear a writer that is at work; the next writes would build on it, so there are
-//! none: it stays as it is until the router is started again.
+//! Slice of the index that only this shard writes: reported KV events, and routed prompts until
+//! they expire. A panic during a write may leave the slice half written. Readers tolerate that as
+//! they tolerate a concurrent write, but further writes would build on it. The slice is therefore
+//! frozen until the router restarts.
 
 use crate::overlap::prompt_match::cache_bytes;
 use crate::state::env::Env;
@@ -13,13 +13,13 @@ use forebay_index::{ExpiringChunks, ExpiringLimits, KvBatch, RoutedPrompt, Slice
 use forebay_ring::Consumer;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Chunks removed in one turn because their time is over.
+/// Expired chunks removed per turn.
 const EXPIRE_PER_TURN: u32 = 512;
 
-/// The slice and what has to go from it again.
+/// The slice and the expiry times of its routed prompts.
 pub(crate) struct OwnSlice {
     writer: SliceWriter,
-    /// When what was stored for routed prompts has to go again.
+    /// Expiry times of chunks stored for routed prompts.
     expiring: ExpiringChunks,
     is_broken: bool,
 }
@@ -38,7 +38,7 @@ impl OwnSlice {
         self.write(env, |writer, _| writer.tick(now));
     }
 
-    /// Applies what the feeds say.
+    /// Applies KV events of the feeds.
     pub(crate) fn apply_events(&mut self, env: &Env, kv: &mut Consumer<KvBatch>) {
         let mut applied = 0;
         while applied < APPLY_OPS_PER_TURN {
@@ -53,7 +53,7 @@ impl OwnSlice {
         env.counters.add(Count::KvOpsApplied, u64::try_from(applied).unwrap_or(0));
     }
 
-    /// Notes where a prompt of this slice went; returns how much work it was.
+    /// Stores the rank that a prompt was routed to. Returns the amount of work.
     pub(crate) fn remember(&mut self, env: &Env, prompt: &RoutedPrompt) -> usize {
         let now = env.now();
         let done = self.write(env, |writer, expiring| {
@@ -71,7 +71,7 @@ impl OwnSlice {
         prompt.chunks.len().max(1)
     }
 
-    /// Removes what was not used for its time; true if there is more of it.
+    /// Removes expired chunks. True if more are left.
     pub(crate) fn expire(&mut self, env: &Env) -> bool {
         let now = env.now();
         let swept = self.write(env, |writer, expiring| {
@@ -82,7 +82,7 @@ impl OwnSlice {
         swept.more
     }
 
-    /// Takes what a new fleet says of the ranks' caches.
+    /// Applies cache sizes and cache generations of a new fleet.
     pub(crate) fn meet(&mut self, env: &Env, fleet: &FleetSnapshot, now: NanosSinceStart) {
         self.write(env, |_, expiring| {
             for index in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
@@ -102,7 +102,7 @@ impl OwnSlice {
         if self.is_broken {
             return T::default();
         }
-        // Of each write, not of the whole turn: the inbox goes on with its other work.
+        // Catch per write, not per turn: the inbox continues with its other work.
         let Self { writer, expiring, .. } = self;
         catch_unwind(AssertUnwindSafe(|| work(writer, expiring))).unwrap_or_else(|_| {
             self.is_broken = true;
