@@ -1,5 +1,5 @@
-//! Tells an engine that a request of its own name is not wanted any more, beside the end of the
-//! connection: SGLang's Python server notices that only after seconds, and holds the KV cache of a
+//! Aborts a request on an engine by its request id, in addition to closing the connection. SGLang's
+//! Python server notices a closed connection only after seconds, and holds the KV cache of a
 //! prefill until then (SGLang 0.5.23).
 
 use crate::ingress::Deadline;
@@ -15,13 +15,13 @@ use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Engines that are being sent at once, per shard. Further ones are not told; their connection is
-/// closed all the same.
+/// Abort calls in flight per shard. Further calls are dropped; the connection is closed all the
+/// same.
 const ABORTS_MAX: usize = 256;
-/// An engine that has not answered by then has not heard.
+/// Timeout of an abort call.
 const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Nobody else waits for the answer.
+/// Watch of an abort call: no client and no leg wait for the answer, only the deadline ends it.
 struct Alone(Deadline);
 
 impl Watch for Alone {
@@ -38,7 +38,7 @@ impl Watch for Alone {
     }
 }
 
-/// Tells it in a task of its own.
+/// Sends the abort call in its own task.
 pub(crate) fn start(shard: &Shard, call: AbortCall) {
     let Some(shard) = shard.me.upgrade() else { return };
     if shard.io.aborting.get() >= ABORTS_MAX {
@@ -53,12 +53,13 @@ pub(crate) fn start(shard: &Shard, call: AbortCall) {
         }
         let count = if matches!(sent, Ok(Ok(()))) { Count::Aborts } else { Count::AbortsFailed };
         shard.env.counters.add(count, 1);
-        // Below what may panic, and caught: a count that is not given back would end all aborts.
+        // Decrement after the catch: a count lost to a panic would block later aborts.
         shard.io.aborting.set(shard.io.aborting.get().saturating_sub(1));
     });
 }
 
-/// On a connection of its own: it is rare, and a pooled one may be as dead as what it is about.
+/// Uses a new connection: aborts are rare, and a pooled connection may be as dead as the aborted
+/// request's.
 async fn post(sending: SendParts<'_>, call: &AbortCall) -> Result<(), RelayError> {
     let env = sending.env;
     let key = sending.workers.key(call.worker, call.address);

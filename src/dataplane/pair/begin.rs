@@ -1,5 +1,5 @@
-//! dispatch of a request that a pair of ranks serves: what both legs are sent, and the prefill
-//! leg's departure. The decode leg then goes the way of any request, see `attempt`.
+//! dispatch of a request to a pair of ranks: builds both legs and posts the prefill leg. The decode
+//! leg then takes the path of any request, see `attempt`.
 
 use super::abort;
 use super::leg_bodies::{LegKind, LegOrder, Legs};
@@ -31,29 +31,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for more of what an engine says when it fails.
+/// Longest wait for the rest of an engine's error body.
 const WORDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A pair's request on its way.
+/// State of a request that was dispatched to a pair.
 pub(crate) struct PairDispatch<'a> {
-    /// Its prefill leg.
     pub(crate) leg: PostedLeg<'a>,
-    /// How the decode engine is told that it is not wanted any more.
+    /// Abort call for the decode engine.
     pub(crate) abort: Option<AbortCall>,
-    /// The prefill rank, as the client hears of it too.
+    /// Plan of the prefill rank, which is named to the client.
     pub(crate) plan: Rc<SendPlan>,
-    /// What the prefill rank is expected to find in its cache.
+    /// Cache hit predicted for the prefill rank.
     pub(crate) predicted: Option<PredictedHit>,
-    /// What both legs are made of.
+    /// Parameters of both leg bodies.
     legs: Legs,
-    /// The decode engine wants nothing of the request.
+    /// The decode engine rejected the request as invalid.
     pub(crate) is_refused: bool,
-    /// What the decode engine said of the prefill leg when it failed, and its words.
+    /// Accusation against the prefill leg in the decode engine's error, with its message.
     accused: Option<(Accusation, String)>,
 }
 
 impl PairDispatch<'_> {
-    /// What is known of it, now that the decode leg has ended so.
+    /// Facts for the blame after the decode leg has ended with `error`.
     pub(crate) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
         let is_concurrent = self.is_concurrent();
         let prefill_waits = self.prefill_waits();
@@ -71,31 +70,32 @@ impl PairDispatch<'_> {
         legs_request_id(&self.legs.kv_transfer, &self.legs.id, of_client)
     }
 
-    /// Has the prefill leg done its part?
+    /// True once the prefill leg has succeeded.
     pub(crate) fn is_prefilled(&mut self) -> bool {
         matches!(self.leg.look(), Some(PrefillOutcome::Done(_)))
     }
 
-    /// Prefill's answer comes when decode has the KV.
+    /// True if the prefill engine answers only once decode has the KV.
     pub(crate) const fn prefill_waits(&self) -> bool {
         self.legs.kv_transfer.prefill_waits_for_decode()
     }
 
-    /// Both legs leave at once.
+    /// True if both legs are sent at the same time.
     pub(crate) const fn is_concurrent(&self) -> bool {
         !matches!(self.legs.kv_transfer, KvTransfer::TwoPhase)
     }
 
-    /// The decode leg's body says which rank is meant.
+    /// True if the decode leg's body selects the rank.
     pub(crate) const fn is_pinned_in_body(&self) -> bool {
         self.legs.decode.in_body
     }
 }
 
-/// Sends the prefill leg and leaves the decode leg's body in the slot.
+/// Posts the prefill leg and leaves the decode leg's body in `leg_body`.
 ///
 /// # Errors
-/// [`Failed`], where the decode leg has to wait for the prefill leg's answer and that failed.
+/// [`Failed`], if a body cannot be built, or the decode leg needs the answer of a prefill leg that
+/// failed.
 pub(crate) async fn begin<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
@@ -105,7 +105,7 @@ pub(crate) async fn begin<'a>(
 ) -> Result<PairDispatch<'a>, Failed> {
     let kv_transfer = &prefill.kv_transfer;
     let Some(wanted) = exchange.phase.split.take() else {
-        // Only what can be split gets a pair.
+        // Only a request that can be split is assigned to a pair.
         return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
     let id = KvTransferId::new(shard.routing.stages.borrow_mut().random.u64(..));
@@ -171,7 +171,7 @@ pub(crate) async fn begin<'a>(
         }
         Err(error) => Err(error),
     };
-    // Also where a leg failed: the next attempt may be a pair again.
+    // Also after a failure: the next attempt may be a pair again.
     exchange.phase.split.put_back(wanted);
     if let Some(why) = mixed {
         let failed = Failed::of(paired.leg.rank(), RelayError::NoKvTransfer);
@@ -185,8 +185,8 @@ pub(crate) async fn begin<'a>(
     }
 }
 
-/// What is wrong with handing that over, where the decode worker is known to take KV in another
-/// way: its engine would answer 500, or compute the prompt again.
+/// Error message if the decode worker is configured for another KV transfer mode than the handed
+/// parameters. Its engine would answer 500, or compute the prompt again.
 fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<String> {
     let fleet = shard.workers.fleet.borrow();
     let (rank, worker) = fleet.rank(decode)?;
@@ -196,7 +196,7 @@ fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<S
         KvFlow::Push => "push",
         KvFlow::Mooncake => return None,
     };
-    // A mode that is unknown here may be one that the engine understands.
+    // The engine may understand a mode that the router does not know.
     let is_other = |mode: &String| ["pull", "push"].contains(&&**mode) && mode != taken;
     let mode = transfer_mode(handed?).filter(is_other)?;
     Some(format!(
@@ -212,9 +212,9 @@ fn timeout(env: &Env, workers: &Workers) -> Duration {
     flow.disaggregation.prefill_timeout.unwrap_or(env.config().timeouts.first_byte)
 }
 
-/// Looks at the beginning of the decode leg's answer while nothing of it has reached the client:
-/// once it has begun there is no other pair for the request, and nobody looks at its prefill leg
-/// any more.
+/// Checks the beginning of the decode leg's answer before any of it reaches the client. Once the
+/// client has bytes, the request can no longer move to another pair, and the prefill leg no longer
+/// matters.
 ///
 /// # Errors
 /// [`RelayError`], all `before_head`.
@@ -244,10 +244,10 @@ pub(crate) async fn first(
     if !response.event_stream {
         return Ok(());
     }
-    // SGLang says in the stream that the KV did not come.
+    // SGLang reports a failed KV transfer inside the stream.
     match PrefillAnswer::new(&paired.legs.kv_transfer, AnswerForm::Events).feed(&body) {
         Err(KvTransferError::Engine { status, message }) => match status {
-            // SGLang's `/generate` gives no status for what is wrong with a request.
+            // SGLang's `/generate` sends no status with a request error.
             None | Some(400..=428 | 430..=499) => {
                 paired.is_refused = true;
                 Ok(())
@@ -263,8 +263,8 @@ pub(crate) async fn first(
     }
 }
 
-/// The decode leg ended with an error: both engines hear that they need not go on, and whoever asks
-/// hears which of them is to blame. `decode`: the decode rank, or the only one.
+/// Ends a failed decode leg: aborts it on its engine, and returns which rank to blame. `decode`:
+/// the decode rank, or the only rank.
 pub(crate) fn abandoned(
     shard: &Shard,
     paired: Option<PairDispatch<'_>>,
@@ -291,9 +291,9 @@ pub(crate) fn abandoned(
         return Failed { with: Some(with), why: Some(why), ..Failed::of(rank, error) };
     }
     if error == RelayError::EngineFailed && !paired.prefill_waits() {
-        // vLLM's decode rank says nothing but "Internal server error" when the prefill rank whose
-        // KV it was promised is gone, at once and for each such request. It computes prompts
-        // itself as before: where no other is left, it is asked again, with the KV of another or
+        // When the prefill rank is gone, vLLM's decode rank fails each request that needs its KV
+        // with only "Internal server error". The decode rank still computes prompts. If no other
+        // decode rank is left, the next attempt uses it again, with KV of another prefill rank or
         // without.
         let why = "the decode worker that should use its KV answered that it failed";
         let failed = Failed::of(paired.leg.rank(), error);
@@ -302,13 +302,13 @@ pub(crate) fn abandoned(
     Failed::of(decode, error)
 }
 
-/// The prefill leg ended the request.
+/// Failure for a request that its prefill leg ended.
 fn failed_by(leg: &PostedLeg<'_>, decode: RankIndex) -> Failed {
     Failed::by_leg(leg.ended(), leg.rank(), decode)
 }
 
-/// How a leg says which of its worker's ranks is meant: SGLang's in the body, because its
-/// `/generate` reads no header.
+/// How a leg selects a rank of its worker. For SGLang in the body, because its `/generate` reads no
+/// header.
 fn pin(plan: &SendPlan, kv_transfer: &KvTransfer) -> RankPin {
     RankPin {
         dp_rank: plan.dp.rank,
@@ -317,7 +317,7 @@ fn pin(plan: &SendPlan, kv_transfer: &KvTransfer) -> RankPin {
     }
 }
 
-/// Only SGLang has to be told.
+/// Only SGLang needs abort calls.
 fn abort_call(
     kv_transfer: &KvTransfer,
     wanted: &SplitRequest,
@@ -326,9 +326,9 @@ fn abort_call(
     plan: &SendPlan,
 ) -> Option<AbortCall> {
     let mut call = Vec::new();
-    let is_told =
+    let is_needed =
         matches!(kv_transfer, KvTransfer::Bootstrap(_)) && wanted.push_abort(body, id, &mut call);
-    is_told.then(|| AbortCall {
+    is_needed.then(|| AbortCall {
         worker: plan.worker,
         address: plan.address,
         authority: Arc::clone(&plan.authority),
@@ -347,8 +347,8 @@ fn prefill_head(
 ) -> Vec<u8> {
     let digits = plan.dp.pin.filter(|_| !legs.prefill.in_body).map(|rank| rank.to_string());
     let pinned = digits.as_ref().map(|rank| ("x-data-parallel-rank", rank.as_bytes()));
-    let told_priority = request.priority_for(plan);
-    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
+    let number = request.priority_for(plan);
+    let priority = number.as_ref().map(|number| (PRIORITY, number.as_bytes()));
     let [for_client, forwarded] = request.forwarded();
     let [bearer, key] = request.withheld();
     let [parent, state] = request.story.trace_fields();
@@ -358,7 +358,7 @@ fn prefill_head(
         content_length: Some(u64::try_from(body_bytes).unwrap_or(u64::MAX)),
         request_id: legs_request_id(&legs.kv_transfer, &legs.id, request.request_id()),
         authorization: plan.authorization.as_deref(),
-        // Its answer is read here, and has to be readable.
+        // The router reads the answer, so it must not be compressed.
         extra: &[
             pinned.unwrap_or_default(),
             priority.unwrap_or_default(),

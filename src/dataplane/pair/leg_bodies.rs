@@ -1,5 +1,5 @@
-//! The bodies of both legs of a pair. Each is a copy of the client's: a small one is made on the
-//! shard, a large one on its offload thread.
+//! Bodies of both legs of a pair. Each is a copy of the client's body. The shard writes small
+//! bodies, the offload thread large bodies.
 
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
@@ -13,7 +13,7 @@ use forebay_fleet::worker::KvTransfer;
 use forebay_router::dispatch::RelayError;
 use std::mem::take;
 
-/// One request that is split, and to whom; see [`LegBodies`].
+/// A split request and the ranks of its legs; see [`LegBodies`].
 #[derive(Clone, Debug)]
 pub(crate) struct Legs {
     pub(crate) kv_transfer: KvTransfer,
@@ -23,14 +23,14 @@ pub(crate) struct Legs {
     pub(crate) id: KvTransferId,
 }
 
-/// What a leg's body is made for.
+/// Leg that a body is for.
 pub(crate) enum LegKind {
     Prefill,
-    /// With what prefill has answered.
+    /// With the KV transfer parameters of the prefill answer.
     Decode(Option<Vec<u8>>),
 }
 
-/// A leg's body, and the buffer that it is written into.
+/// A leg whose body is to be written, and the buffer for it.
 pub(crate) struct LegOrder {
     pub(crate) made: LegKind,
     pub(crate) out: Vec<u8>,
@@ -62,11 +62,11 @@ impl Legs {
         }
     }
 
-    /// The body of a leg.
+    /// Writes the body of a leg.
     ///
     /// # Errors
-    /// [`RelayError::ClientGone`] when the client has left, or the offload thread gave the request
-    /// up.
+    /// [`RelayError::ClientGone`] when the client has left, or the offload thread dropped the
+    /// request.
     pub(crate) async fn body(
         &self,
         io: &Io,

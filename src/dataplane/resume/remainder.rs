@@ -1,7 +1,6 @@
-//! The rest of a stream whose worker has failed in the middle (`retry.mid_stream`): what is kept of
-//! the stream, and how the request goes on with another rank. Runs on the shard's thread, called on
-//! the way of a request. Decides nothing about ranks: that is the machine's
-//! ([`forebay_router::request`]).
+//! Remainder of a stream whose worker failed mid-stream (`retry.mid_stream`): holds the state of
+//! the stream and continues the request on another rank. Runs on the shard's thread, called by the
+//! request's task. Chooses no ranks: the state machine does ([`forebay_router::request`]).
 
 use crate::exchange::Exchange;
 use crate::exchange::buffers::Buffers;
@@ -32,10 +31,10 @@ use forebay_router::request::{Failed, Split, Stop};
 use forebay_text::context_tokens;
 use std::time::Duration;
 
-/// Between two looks for a rank that a stream may leave for.
+/// Interval between checks for a rank that a stream may move to.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// An answer to the rest of a stream has begun. Is it one that goes on?
+/// Checks that the answer to a remainder request continues the stream.
 ///
 /// # Errors
 /// [`RelayError::EngineFailed`], [`RelayError::RestRefused`].
@@ -46,7 +45,7 @@ pub(crate) fn check_answer(
 ) -> Result<(), RelayError> {
     let resumable = &exchange.phase.resumable;
     let head = &exchange.request.answer_head;
-    // A client without an event takes any stream as its own.
+    // A client that has no event yet accepts any stream.
     let is_right = !resumable.has_events() || is_readable(resumable, head, plan, is_paired);
     if !resumable.is_remainder() || is_right && Begun::goes_on_with(head) {
         return Ok(());
@@ -55,7 +54,8 @@ pub(crate) fn check_answer(
     Err(if is_ill { RelayError::EngineFailed } else { RelayError::RestRefused })
 }
 
-/// The head of an answer has come: is the stream kept from here on?
+/// Starts recording the stream at the head of its answer, so that another rank can continue it.
+/// True if the stream is recorded.
 pub(crate) fn answer_began(
     exchange: &mut Exchange<'_, Delivery>,
     plan: &SendPlan,
@@ -74,7 +74,7 @@ pub(crate) fn answer_began(
     is_readable
 }
 
-/// Is it a stream whose events and ids the router can read?
+/// True for a stream whose events and token ids the router can read.
 fn is_readable(
     resumable: &Resumable,
     head: &ResponseHead,
@@ -86,7 +86,7 @@ fn is_readable(
     is_stream && !is_paired && resumable.shows_ids(plan)
 }
 
-/// Relays a stream that is kept, as [`crate::send::relay_answer::answer`] does the others.
+/// Relays a recorded stream, as [`crate::send::relay_answer::answer`] relays other answers.
 pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
@@ -129,7 +129,7 @@ async fn relay_on(
     let own = OwnFields::of(ReplyFields { buffers, cors }, plan, predicted, None, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
-    // Of all ranks together.
+    // The cost spans all ranks that served the stream.
     if let Some(cost) = cost.take() {
         passed.usage = UsageReader::Scan(cost);
     }
@@ -182,7 +182,8 @@ async fn relay_on(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// The worker is emptied. Does the stream leave? Where no other rank has room, it stays.
+/// True if the stream should leave a worker that is being emptied. Without room on another rank the
+/// stream stays.
 fn leaves(
     shard: &Shard,
     Dispatch { plan, facts, .. }: Dispatch<'_>,
@@ -197,7 +198,7 @@ fn leaves(
     let fleet = shard.workers.fleet();
     let dialect = plan.engine.dialect;
     let count = transcript.token_count();
-    // Room first: what the stream needs to go on is the larger look.
+    // Check room first: settling the transcript costs more.
     let has_room = shard.routing.informed().has_room_elsewhere(&fleet, facts, dialect, count, now);
     has_room && {
         settle(transcript, &fleet, facts.model);
@@ -205,7 +206,7 @@ fn leaves(
     }
 }
 
-/// Finds out how far the client has the text.
+/// Computes which part of the text the client has received.
 fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex) {
     let model = fleet.models.get(model.index());
     let text = model.and_then(|model| model.text.as_ref());
@@ -215,8 +216,8 @@ fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex)
     });
 }
 
-/// The worker of a stream has failed, or the stream leaves. Ends the stream if nothing of it is
-/// left to compute, or makes the request ready for another rank.
+/// Handles a stream whose worker failed or that leaves its worker. Ends the stream if nothing
+/// remains to compute, else prepares the request for another rank.
 pub(crate) async fn broke_off(
     shard: &Shard,
     conn: &mut Conn,
@@ -262,7 +263,7 @@ pub(crate) async fn broke_off(
     });
     kept.broke = Some(error);
     exchange.request.early = Early::Broken(begun);
-    // Only events of the same engine are read from here on, and not those of a pair.
+    // From here on only a rank of the same engine, and no pair, can continue the events.
     let only = kept.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
         exchange.phase.split = Split::known(None);
@@ -274,7 +275,7 @@ pub(crate) async fn broke_off(
     Err(Failed { has_rest: true, only, ..failed })
 }
 
-/// The stream as far as it has come.
+/// State of the client's stream at the break.
 fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> Begun {
     let framing = AnswerFraming::open(exchange.request.head.version);
     let keep_alive = exchange.request.head.keep_alive && framing == AnswerFraming::Chunked;
@@ -284,13 +285,13 @@ fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> Begun {
     exchange.request.early.begun().copied().unwrap_or(fresh)
 }
 
-/// Puts the request for the rest in the place of the client's: its fields stay.
+/// Replaces the client's request by the request for the remainder. Keeps its header fields.
 fn ask_for_remainder(transcript: &mut Transcript, request: &mut Request<'_>) {
     let Buffers { head, message, .. } = &mut *request.buffers;
     const TARGET: &[u8] = b"/v1/completions";
     let wide = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
     let path = message.get_mut(wide(head.path.start)..wide(head.path.end));
-    // The path of a chat is longer.
+    // The path of a chat is longer than `TARGET`.
     if let Some(path) = path.and_then(|path| path.get_mut(..TARGET.len())) {
         path.copy_from_slice(TARGET);
         let length = u32::try_from(TARGET.len()).unwrap_or(0);
@@ -301,8 +302,8 @@ fn ask_for_remainder(transcript: &mut Transcript, request: &mut Request<'_>) {
     transcript.go_on(message);
 }
 
-/// The request has ended. Where its client has the beginning of a stream, the end of that says why:
-/// in the words of the engine if it had any.
+/// Ends a request whose client has the beginning of a stream. The last event carries the reason:
+/// the engine's error if known.
 pub(crate) async fn ended(
     shard: &Shard,
     conn: &mut Conn,
@@ -324,7 +325,7 @@ pub(crate) async fn ended(
     Err(Stop::Cut(cut(&shard.env, conn, &begun, error, true).await))
 }
 
-/// The router ends the stream with these events, which may have a usage.
+/// Bills the events with which the router ends the stream; they may contain a usage.
 fn bill_end(exchange: &mut Exchange<'_, Delivery>, events: &[u8]) {
     let prompt_estimate = exchange.request.story.bill().prompt_estimate();
     let Resumable::On(kept) = &mut exchange.phase.resumable else { return };
@@ -333,8 +334,8 @@ fn bill_end(exchange: &mut Exchange<'_, Delivery>, events: &[u8]) {
     }
 }
 
-/// The last event of the stream has the reason, and the body has no proper end. Behind a part of an
-/// event no event follows, see [`crate::relay::relay`].
+/// Sends the reason as last event and cuts the body without a proper end. No event may follow a
+/// partial event, see [`crate::relay::relay`].
 async fn cut(
     env: &Env,
     conn: &mut Conn,

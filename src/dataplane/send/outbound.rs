@@ -86,8 +86,8 @@ pub(crate) fn encode(
         || exchange.phase.resumable.reads();
     let is_plain = must_be_read || exchange.request.early.begun().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
-    let told_priority = exchange.request.priority_for(plan);
-    let priority = told_priority.as_ref().map(|told| (PRIORITY, told.as_bytes()));
+    let number = exchange.request.priority_for(plan);
+    let priority = number.as_ref().map(|number| (PRIORITY, number.as_bytes()));
     // Each is compared with every field of the client's.
     let mut extra = [("", &b""[..]); 12];
     let mut extra_count = 0;
