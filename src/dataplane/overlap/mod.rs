@@ -1,4 +1,4 @@
-//! Prompt of a request and the overlap that each rank has with it.
+//! Prompt of a request, and its overlap with each rank.
 
 pub(crate) mod prediction;
 pub(crate) mod prompt_match;

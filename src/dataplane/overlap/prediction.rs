@@ -1,4 +1,4 @@
-//! What an engine should find in its cache, counted when it is known which rank computes a prompt.
+//! Predicted cache hit of an engine, counted once it is known which rank computes the prompt.
 
 use super::prompt_match::ModelRequest;
 use crate::exchange::buffers::Buffers;
@@ -14,31 +14,29 @@ use forebay_select::{ChoiceReason, Policy, is_anchor, most_held, reaches};
 /// Expected cache hit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedHit {
-    /// Blocks on the device, as the engine will count them: never the one with the prompt's last
-    /// token.
+    /// Blocks on the device, counted as the engine counts them: never the block with the prompt's
+    /// last token.
     pub(crate) blocks: u32,
-    /// The same with those in lower tiers, which some engines count and some do not, or not in
-    /// time.
+    /// Blocks including lower tiers. Some engines count these as cached; others do not, or load
+    /// them too late.
     pub(crate) blocks_most: u32,
     /// Tokens per block on that rank.
     pub(crate) block_size_tokens: u32,
 }
 
 impl PredictedHit {
-    /// The same in tokens.
     pub(crate) const fn tokens(self) -> u32 {
         self.blocks.saturating_mul(self.block_size_tokens)
     }
 }
 
-/// Bytes of the prompt that a rank holds. Looks at the match that is at hand, as
-/// [`account_choice`].
+/// Bytes of the prompt that a rank holds. Uses the current match, as [`account_choice`] does.
 pub(crate) fn held_bytes(routing: &RoutingState, rank: RankIndex) -> u32 {
     routing.stages.borrow().matching.matched.overlaps().get(rank).bytes
 }
 
-/// Counts what was found, learns bytes per token from it, remembers where the prompt goes, and says
-/// what the engine should report.
+/// Counts the overlap, learns bytes per token from it and stores the route of the prompt. Returns
+/// the cache hit that the engine should report.
 pub(crate) fn account(
     env: &Env,
     routing: &RoutingState,
@@ -66,9 +64,9 @@ fn account_overlap(
         return None;
     }
     env.counters.add(Count::PromptBytes, prompt_bytes);
-    let told = stages.matching.matched.exact(asked.fleet, rank);
-    let told = told.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
-    let Some(held) = told else {
+    let exact = stages.matching.matched.exact(asked.fleet, rank);
+    let exact = exact.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
+    let Some(held) = exact else {
         let guessed = stages.matching.matched.overlaps().get(rank).bytes;
         env.counters.add(Count::GuessedBytes, u64::from(guessed));
         return None;
@@ -90,8 +88,8 @@ fn account_overlap(
     (block_size_tokens > 0).then_some(PredictedHit { blocks, blocks_most, block_size_tokens })
 }
 
-/// Counts why it was chosen, and what another one had. After [`account`]: looks at the match that
-/// is at hand.
+/// Counts the reason of the choice, and the best overlap of the other ranks. Call after
+/// [`account`]: uses the current match.
 pub(crate) fn account_choice(
     env: &Env,
     routing: &RoutingState,
@@ -113,35 +111,35 @@ pub(crate) fn account_choice(
     let policy = stages.rules.policy;
     let session = session.filter(|_| policy == Policy::Session);
     let counting = asked.model.ranks.iter().copied().filter(|&rank| computes(rank));
-    let is_kept = is_anchor(session, asked.fleet, rank, counting);
-    let because = ChoiceReason::of(policy, held, most, is_only, is_kept);
+    let is_anchored = is_anchor(session, asked.fleet, rank, counting);
+    let because = ChoiceReason::of(policy, held, most, is_only, is_anchored);
     env.counters.choices().decided(because as usize);
     env.counters.add(Count::OverlapUnusedBytes, u64::from(most.saturating_sub(held)));
     because
 }
 
-/// What the engine says that it found in its cache.
+/// Counts the cache hit that the engine reports.
 pub(crate) fn account_answer(
     env: &Env,
     rank: RankIndex,
-    told: Option<TokenUsage>,
+    reported: Option<TokenUsage>,
     cached: Option<u64>,
     predicted: Option<PredictedHit>,
 ) {
-    if let Some(used) = told {
+    if let Some(used) = reported {
         let choices = env.counters.choices();
         choices.add(rank, RankCount::CachedTokens, used.cached);
         choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
     }
-    if let (Some(predicted), Some(reported)) = (predicted, cached) {
-        account_error(env, predicted, reported);
+    if let (Some(predicted), Some(cached)) = (predicted, cached) {
+        account_error(env, predicted, cached);
     }
 }
 
 fn account_error(env: &Env, predicted: PredictedHit, reported_tokens: u64) {
     let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
-    // What lies between is in a lower tier: whether it counts as cached differs between engines and
-    // connectors.
+    // The blocks in between are in a lower tier. Whether these count as cached depends on engine
+    // and connector.
     let within = u64::from(predicted.blocks)..=u64::from(predicted.blocks_most);
     let expected = reported.clamp(*within.start(), *within.end());
     env.counters.add(Count::OverlapPredictedBlocks, expected);
@@ -150,7 +148,7 @@ fn account_error(env: &Env, predicted: PredictedHit, reported_tokens: u64) {
     env.counters.overlap_error(signed(expected).saturating_sub(signed(reported)));
 }
 
-/// Tells the owner of the prompt's path where it went, if that helps the next one.
+/// Sends the route of the prompt to the owner of its path, if later requests can profit.
 fn remember(
     env: &Env,
     routing: &RoutingState,
@@ -163,8 +161,8 @@ fn remember(
     let now = || env.now();
     let remembered = {
         let matched = &routing.stages.borrow().matching.matched;
-        let told = &mut routing.reported_paths.borrow_mut();
-        matched.to_remember(&ask, &buffers.prompt, rank, told, now)
+        let reported_paths = &mut routing.reported_paths.borrow_mut();
+        matched.to_remember(&ask, &buffers.prompt, rank, reported_paths, now)
     };
     if let Some((owner, prompt)) = remembered {
         links.post_routed(env, owner, prompt);

@@ -1,6 +1,6 @@
 //! render, index: overlap of each rank with a prompt ([`forebay_select::PromptOverlaps`]), found
-//! once a request, counted and timed. Small prompts are matched on the shard, without an await;
-//! others on its offload thread.
+//! once per request, counted and timed. The shard matches small prompts inline, without an await.
+//! The offload thread matches large prompts.
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::{Delivery, MatchPhase, TargetPhase};
@@ -27,7 +27,7 @@ use forebay_select::{MatchRequest, Prompt};
 use std::mem::take;
 use std::time::Duration;
 
-/// A request's model, in the fleet of the moment.
+/// A request's model in the current fleet.
 #[derive(Clone, Copy)]
 pub(crate) struct ModelRequest<'a> {
     pub(crate) fleet: &'a ShardFleet,
@@ -50,7 +50,7 @@ impl<'a> ModelRequest<'a> {
 }
 
 /// Renders the prompt and walks the index for all ranks of the model. The match stays in the prompt
-/// until the answer has begun. A prompt that cannot be matched has no overlap.
+/// until the answer begins. A prompt that cannot be matched has no overlap.
 ///
 /// # Errors
 /// The request stops while it waits for the offload thread.
@@ -110,17 +110,17 @@ async fn match_prompt(
     elsewhere(env, io, conn, request, asked, wanting).await
 }
 
-/// Bytes that are not ASCII, in a long body that a shard renders itself.
+/// Limit of non-ASCII bytes in a long body that the shard renders itself.
 const OTHERS_MAX: usize = 24 * 1024;
 
-/// Other text may have to be composed, which takes longer than all else.
+/// Non-ASCII text may need Unicode composition, which costs more than the rest of the match.
 fn is_mostly_ascii(body: &[u8]) -> bool {
-    // Sums of bytes are vector code, a count of bytes is not.
+    // A sum of bytes compiles to vector code, a count does not.
     let others = |part: &[u8]| usize::from(part.iter().map(|byte| byte >> 7).sum::<u8>());
     body.chunks(128).map(others).sum::<usize>() <= OTHERS_MAX
 }
 
-/// On the shard. False if that takes too long, and the offload thread may do it.
+/// Matches on the shard. False if that takes too long and the offload thread may take over.
 fn here(
     env: &Env,
     io: &Io,
@@ -137,7 +137,7 @@ fn here(
     let body = message.get(head.head_bytes..).unwrap_or_default();
     let ask = asked.request(&routing.index, api, body);
     let rendered = prompt.write_text(&ask);
-    // Templates run on no shard: a body of 0.7 MB held one for seconds.
+    // Templates never run on a shard: a body of 0.7 MB blocked a shard for seconds.
     if rendered == Some(Err(Unrenderable::NotHere)) {
         return false;
     }
@@ -156,7 +156,7 @@ fn here(
     true
 }
 
-/// What the offload thread is to do.
+/// Work for the offload thread.
 #[derive(Clone, Copy)]
 struct MatchWork {
     matches: bool,
@@ -170,7 +170,7 @@ struct OffloadedMatch {
     head_bytes: usize,
     request: Box<ApiRequest>,
     prompt: Prompt,
-    /// What a KV transfer has to know of the body.
+    /// Parts of the body that a KV transfer needs.
     kv_transfer: Option<SplitRequest>,
     rendered: Option<Result<Rendered, Unrenderable>>,
     /// Time spent rendering and walking.
@@ -178,7 +178,7 @@ struct OffloadedMatch {
 }
 
 impl OffloadedMatch {
-    /// The parts that the request lends. A buffer of the shard is in the prompt.
+    /// Takes the parts that the offload thread needs. The prompt gets a buffer of the shard.
     fn take(request: &mut Request<'_>, io: &Io) -> Self {
         let mut prompt = take(&mut request.prompt);
         let buffer = prompt.end();
@@ -220,7 +220,7 @@ impl OffloadedMatch {
         };
         let rendered_at = clock.now();
         matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
-        // The walk was made in the thread's memory. The shard's has another prompt.
+        // The walk used the thread's memory; the shard's memory holds another prompt.
         self.prompt.leave();
         self.spent = [rendered_at.since(start), clock.now().since(rendered_at)];
     }
@@ -242,7 +242,7 @@ async fn elsewhere(
     let endpoint = asked.endpoint;
     let done = offloaded(&io.offload, conn, body_bytes, move |tools| {
         let model = fleet.models.get(model_index.index()).filter(|_| matches);
-        // First: what is inspected is the body that engines get.
+        // Before the inspection: it must see the body that engines receive.
         if let Some(model) = model {
             let OffloadedMatch { request, message, head_bytes, .. } = &mut away;
             name_images(request, message, *head_bytes, fleet.image_key_of(model));
@@ -272,9 +272,9 @@ async fn elsewhere(
     Ok(split)
 }
 
-/// Bytes of prompts that a rank's cache can hold; 0 when the engine does not tell.
+/// Bytes of prompts that fit into a rank's cache; 0 if the engine does not report its capacity.
 pub(crate) fn cache_bytes(fleet: &FleetSnapshot, rank: RankIndex) -> usize {
-    /// English and code under the common vocabularies: 3.5 to 4.5.
+    /// Measured for English and code with common vocabularies: 3.5 to 4.5.
     const BYTES_PER_TOKEN: u64 = 4;
     let tokens = fleet.kv_capacity_tokens(rank);
     usize::try_from(tokens.saturating_mul(BYTES_PER_TOKEN)).unwrap_or(usize::MAX)

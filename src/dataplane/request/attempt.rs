@@ -1,4 +1,4 @@
-//! dispatch, relay: one attempt to get an answer from one rank.
+//! dispatch, relay: a single attempt to get an answer from a rank.
 
 use super::declined_answer::decline;
 use crate::exchange::Exchange;
@@ -41,36 +41,35 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-/// Where the request goes.
+/// Target and history of an attempt.
 pub(crate) struct Attempt<'a> {
     pub(crate) endpoint: Endpoint,
     pub(crate) facts: &'a RequestFacts,
     pub(crate) chosen: Box<ChosenRanks>,
-    /// What the rank that computes the prompt is expected to find in its cache; `None` unless its
-    /// KV events tell.
+    /// Cache hit predicted for the rank that computes the prompt. `None` unless the rank sends KV
+    /// events.
     pub(crate) predicted: Option<PredictedHit>,
-    /// What became of the request before.
+    /// Outcome of earlier attempts.
     pub(crate) before: Option<Box<PriorAttempt>>,
 }
 
-/// What other ranks have made of a request.
+/// Outcome of earlier attempts that affects the blame of the next.
 #[derive(Debug)]
 pub(crate) struct PriorAttempt {
-    /// The rank that has failed it, and how, where it was alone with the request.
+    /// Rank that failed the request, and the error, unless the attempt was a pair.
     pub(crate) failed_at: Option<(RankIndex, RelayError)>,
-    /// A trial that failed.
     pub(crate) trial: Option<Box<FailedTrial>>,
 }
 
 impl PriorAttempt {
-    /// `None` where nothing follows for another rank from what becomes of the request.
+    /// `None` if the earlier attempts do not affect the blame of the next.
     pub(crate) fn of(flow: &mut RequestFlow) -> Option<Box<Self>> {
         let failed_at = flow.failed_at();
         let trial = flow.take_trial();
         (failed_at.is_some() || trial.is_some()).then(|| Box::new(Self { failed_at, trial }))
     }
 
-    /// A rank that has failed the request in the same way.
+    /// Rank that failed the request with the same error.
     fn failed_alike(&self, error: RelayError) -> Option<RankIndex> {
         let is_requests = error.blames_worker() && !error.is_ranks_own();
         let alike = self.failed_at.filter(|(_, before)| is_requests && *before == error);
@@ -78,15 +77,15 @@ impl PriorAttempt {
     }
 }
 
-/// What an attempt that failed leaves.
+/// Lease, pair and history of a failed attempt.
 struct FailedTry<'a, 'b> {
     lease: Lease,
     paired: Option<PairDispatch<'b>>,
     before: Option<&'a PriorAttempt>,
 }
 
-/// Sends the request and relays the answer; the leases go back when this returns, whatever
-/// happened.
+/// Sends the request and relays the answer. Returns the leases in any case before this function
+/// returns.
 pub(crate) async fn run(
     shard: &Shard,
     conn: &mut Conn,
@@ -124,26 +123,27 @@ pub(crate) async fn run(
     if let Some(paired) = &paired {
         blame::pair_works(shard, paired, plan.rank, facts.requester());
     }
-    let is_kept = remainder::answer_began(exchange, &plan, paired.is_some());
-    answer_began(shard, &mut exchange.request, going, &mut lease, is_kept);
+    let is_resumable = remainder::answer_began(exchange, &plan, paired.is_some());
+    answer_began(shard, &mut exchange.request, going, &mut lease, is_resumable);
     let paired_with = paired.as_ref();
     let pulse = pulse.as_ref();
     let accounted = AttemptAccount { going, lease, pulse, predicted, paired: paired_with };
     let relayed = match exchange.request.answer_head.status {
-        // Apart: each connection would hold the place for it, and few become a tunnel.
+        // Boxed, because few connections become a tunnel: inline, every connection's future would
+        // be as large.
         101 => {
             Box::pin(tunnel::run(shard.sending(), conn, &exchange.request, answering, accounted))
                 .await
         }
-        _ if is_kept => {
+        _ if is_resumable => {
             Box::pin(remainder::answer(shard, conn, exchange, answering, accounted)).await
         }
         _ => answer(shard, conn, &mut exchange.request, &mut Some(answering), accounted).await,
     };
     match relayed {
         Ok(after) => {
-            // Its KV has arrived; its own answer follows, and nobody waits for that. A refused
-            // request has no use for it.
+            // The KV has arrived. The prefill answer still follows, but no task needs it. After a
+            // refusal the leg is useless, so its drop cancels it.
             if let Some(paired) = &mut paired
                 && !paired.is_refused
             {
@@ -164,8 +164,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Where the request stands in vLLM's own queue, if the router says so. Counted anew for each rank:
-/// what there is to compute differs.
+/// Position of the request in vLLM's own queue, if the router sets priorities. Computed per rank,
+/// because the prefill time differs.
 fn engine_number(
     shard: &Shard,
     exchange: &Exchange<'_, Delivery>,
@@ -186,8 +186,8 @@ fn engine_number(
     Some(order.number(exchange.request.granted_priority()))
 }
 
-/// An attempt that ended before a byte of an answer was passed on: who is to blame, and what the
-/// request does next. The lease goes back.
+/// Handles an attempt that ended before a byte of its answer was relayed: assigns the blame and
+/// returns the lease and the failure.
 fn failed(
     shard: &Shard,
     exchange: &mut Exchange<'_, Delivery>,
@@ -215,8 +215,8 @@ fn failed(
         }
         _ => None,
     };
-    // Back before the refusal is noted: what the rank had then is its limit for a while, and this
-    // request is not part of it.
+    // Return the lease before recording the refusal: the rank's load then becomes its limit for a
+    // while, and must not include this request.
     drop(lease);
     if error == RelayError::EngineBusy {
         shard.workers.engine_refused(&shard.env, plan.rank, facts.model);
@@ -231,7 +231,7 @@ fn failed(
     Failed { has_rest: exchange.phase.resumable.is_remainder(), reply, ..abandoned }
 }
 
-/// Another rank answers the request of a failed trial: who is to blame shows now.
+/// Settles the blame of a failed trial once another rank has answered its request.
 fn settle_trial(shard: &Shard, exchange: &Exchange<'_, Delivery>, trial: Option<Box<FailedTrial>>) {
     if let Some(trial) = trial
         && (200..300).contains(&exchange.request.answer_head.status)
@@ -240,8 +240,8 @@ fn settle_trial(shard: &Shard, exchange: &Exchange<'_, Delivery>, trial: Option<
     }
 }
 
-/// When the prompt should be computed, if its first token will not show. Of a pair the end of the
-/// prefill leg shows it.
+/// Estimated end of the prompt computation, if no first token will show it. For a pair, the end of
+/// the prefill leg shows it.
 fn passes_at(
     shard: &Shard,
     exchange: &Exchange<'_, Delivery>,
@@ -263,7 +263,7 @@ fn passes_at(
     Some(now.plus(first_tokens.time_unseen(kind, lease, now)?))
 }
 
-/// Waits for the beginning of an answer. From `passes_at` on its prompt counts as computed.
+/// Waits for the beginning of an answer. From `passes_at` on, the prompt counts as computed.
 fn beside<'a, T>(
     mut answer: Pin<&'a mut impl Future<Output = T>>,
     passes_at: Option<NanosSinceStart>,
@@ -281,8 +281,8 @@ fn beside<'a, T>(
     })
 }
 
-/// What the answer is to show of its rank. A leg of a pair waits for the other one too: that tells
-/// nothing of the rank.
+/// Pulse watch of the attempt. A pair has none: each leg also waits for the other, so its timing is
+/// no sign of its rank.
 fn pulse<'a>(
     shard: &'a Shard,
     exchange: &Exchange<'_, Delivery>,
@@ -300,8 +300,7 @@ fn pulse<'a>(
     Some(PulseWatch::new(workers.pulse(rank)?, is_stream, sent_at, tokens))
 }
 
-/// Sends the request and waits for the head of the answer. A pooled connection that had died is
-/// replaced once.
+/// Sends the request and waits for the head of the answer. Replaces a stale pooled connection once.
 async fn exchange_with(
     sending: SendParts<'_>,
     conn: &mut Conn,
@@ -325,7 +324,8 @@ async fn exchange_with(
                 let mut watch = waiting(sending, plan, conn, may_leave, &mut paired);
                 let timeout = env.config().timeouts.connect;
                 let to = ConnectTarget { worker: plan.worker, key, timeout, is_for_long: is_long };
-                // Apart: each connection would hold the place for it, and most requests find one.
+                // Boxed, because most requests find a pooled connection: inline, every connection's
+                // future would be as large.
                 let connecting = Box::pin(connect(sending, &mut watch, to));
                 connecting.await.map_err(|error| error.resent(is_resent))?
             }
@@ -378,7 +378,8 @@ async fn exchange_with(
             }
             Err(error) if reused && env.was_stale(error, dispatched) => {
                 env.count(Count::Resends);
-                // From here on a refused connection counts as sent: the worker may have read it.
+                // From here on a refused connection counts as sent: the worker may have read the
+                // request.
                 is_resent = true;
             }
             Err(error) => return Err(error),
@@ -386,13 +387,13 @@ async fn exchange_with(
     }
 }
 
-/// May the worker take longer to read what it is sent than a host may take to answer?
+/// True if the worker may still read the request when a host's TCP timeout would expire.
 fn may_be_unread(exchange: &Exchange<'_, Delivery>, endpoint: Endpoint) -> bool {
     let bytes = exchange.request.message.len().max(exchange.request.leg_body.len());
     bytes > READ_AT_ONCE_BYTES_MAX || endpoint == Endpoint::WebSocket
 }
 
-/// Waits until the answer has begun: the head of a stream alone is no answer.
+/// Waits for the first body bytes of a stream: the head alone is no answer.
 async fn first(
     conn: &mut Conn,
     exchange: &Exchange<'_, Delivery>,
@@ -402,7 +403,7 @@ async fn first(
 ) -> Result<(), RelayError> {
     let head = &exchange.request.answer_head;
     if exchange.phase.resumable.is_remainder() {
-        // As for any other event of the stream.
+        // The same timeout as between events of the stream.
         conn.wait_at_most(down.begin_idle());
     }
     match paired {
@@ -427,13 +428,14 @@ fn waiting<'a, 'b>(
     AttemptWatch { conn, leg, down }
 }
 
-/// May the request go elsewhere while nothing of its answer has come? The rest of a stream may.
+/// True if the request may move to another rank before the first byte of its answer. The remainder
+/// of a stream always may.
 fn may_leave(env: &Env, exchange: &Exchange<'_, Delivery>, is_paired: bool) -> bool {
     !is_paired && (exchange.phase.resumable.is_remainder() || env.config().retry.after_send)
 }
 
-/// Of a request without a byte of its answer. Where it `may_leave`, it goes elsewhere once the rank
-/// stands still.
+/// Health watch of a request before the first byte of its answer. If it `may_leave`, it leaves a
+/// stalled rank.
 fn down<'a>(sending: SendParts<'a>, plan: &SendPlan, may_leave: bool) -> DownWatch<'a> {
     let down = DownWatch::new(sending.env, sending.workers, plan.worker);
     if may_leave { down.leaving(plan.rank) } else { down }

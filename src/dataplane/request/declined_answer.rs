@@ -1,5 +1,5 @@
-//! Answers that another rank may better: kept for the client, or dropped with their connection in
-//! order.
+//! Declined answers, which another rank may improve on: stored for the client, or dropped so that
+//! their connection stays usable.
 
 use crate::exchange::Exchange;
 use crate::exchange::phase::Delivery;
@@ -14,8 +14,8 @@ use std::future::ready;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Ends the attempt. Where the client may get the answer after all, it is kept. Boxed: each
-/// connection would hold the place for that, and few answers are kept.
+/// Ends the attempt. Stores the answer if the client may still get it. Boxed: few answers are
+/// stored, and inline every connection's future would be as large.
 pub(super) fn decline<'a>(
     sending: SendParts<'a>,
     conn: &'a mut Conn,
@@ -26,7 +26,7 @@ pub(super) fn decline<'a>(
     match error {
         RelayError::EngineBusy => Box::pin(ready(busy(sending, exchange, answering))),
         RelayError::CallerLimited | RelayError::TrialFailed => {
-            Box::pin(keep_answer(sending, conn, exchange, answering, error))
+            Box::pin(store_answer(sending, conn, exchange, answering, error))
         }
         error => {
             keep_if_whole(sending, exchange, answering);
@@ -35,11 +35,11 @@ pub(super) fn decline<'a>(
     }
 }
 
-/// A worker that is silent for so long has said what it had to say.
-const KEPT_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Timeout between reads of a declined answer.
+const DECLINED_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps an answer that another rank may better. Why the attempt ends.
-async fn keep_answer(
+/// Stores a declined answer. Returns why the attempt ends.
+async fn store_answer(
     sending: SendParts<'_>,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
@@ -50,7 +50,7 @@ async fn keep_answer(
     let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
     let retry_after = value(FieldKind::RetryAfter);
     let content_type = value(FieldKind::ContentType).and_then(|kind| String::from_utf8(kind).ok());
-    let gathered = match gather(conn, &mut upstream, head, KEPT_WAIT_MAX).await {
+    let gathered = match gather(conn, &mut upstream, head, DECLINED_WAIT_MAX).await {
         Ok(gathered) => gathered,
         Err(error) => return error,
     };
@@ -64,7 +64,7 @@ async fn keep_answer(
     error
 }
 
-/// Notes when the engine will have room.
+/// Stores when the engine expects to have room.
 fn busy(
     sending: SendParts<'_>,
     exchange: &mut Exchange<'_, Delivery>,
@@ -77,7 +77,7 @@ fn busy(
     RelayError::EngineBusy
 }
 
-/// A refusal that has come whole leaves its connection as good as new.
+/// Pools the connection of a refusal that was received whole.
 fn keep_if_whole(
     sending: SendParts<'_>,
     exchange: &Exchange<'_, Delivery>,

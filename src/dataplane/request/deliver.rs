@@ -1,5 +1,5 @@
-//! select, queue, dispatch, relay: the request goes to ranks as the machine of
-//! [`forebay_router::request`] decides, again while no byte has reached the client.
+//! select, queue, dispatch, relay: sends the request to ranks as the state machine of
+//! [`forebay_router::request`] decides. Retries as long as no byte has reached the client.
 
 use super::attempt::{self, Attempt, PriorAttempt};
 use super::{choice, pressure, queue_wait};
@@ -14,7 +14,7 @@ use crate::story::event;
 use forebay_fleet::account::Stage;
 use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop};
 
-/// Delivers the request until there is an answer or an end.
+/// Delivers the request until an answer or a final failure.
 ///
 /// # Errors
 /// The request stops with a refusal, a cut stream, or a client that has left.
@@ -34,7 +34,7 @@ pub(crate) async fn deliver<'c>(
     }
 }
 
-/// Performs the actions of the machine.
+/// Performs the actions of the state machine.
 async fn drive(
     shard: &Shard,
     conn: &mut Conn,
@@ -89,7 +89,7 @@ async fn drive(
     }
 }
 
-/// A step of the machine, with the fleet of this moment: a rank with room, a pair of ranks, or a
+/// Steps the state machine with the current fleet: returns a rank with room, a pair of ranks, or a
 /// place in a queue.
 fn step(
     shard: &Shard,

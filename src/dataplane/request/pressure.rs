@@ -1,5 +1,5 @@
-//! Back pressure on a shard: the time in refusals, and relief of windows. The decisions stand in
-//! `src/router/request/pressure.rs`.
+//! Back pressure on a shard: `Retry-After` in refusals, and relief of rejection windows.
+//! `src/router/request/pressure.rs` decides.
 
 use crate::state::env::Env;
 use crate::state::routing::RoutingState;
@@ -9,11 +9,10 @@ use forebay_prompt::parse::Refusal;
 use forebay_router::request::Stop;
 use std::time::Duration;
 
-/// `Retry-After` where nothing is known of when there is room: short, because a place may free any
-/// moment.
+/// `Retry-After` without an estimate of free room. Short, because a place may free at any moment.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Every 429 has a time to come back.
+/// Adds a `Retry-After` to every 429.
 pub(crate) fn with_time(routing: &RoutingState, stop: Stop) -> Stop {
     let timed = |refusal: Refusal| match (refusal.status(), refusal.retry_after()) {
         (429, None) => {
@@ -30,9 +29,9 @@ pub(crate) fn with_time(routing: &RoutingState, stop: Stop) -> Stop {
     }
 }
 
-/// An attempt has ended: the pools of a model may have room.
+/// After an attempt the pools of its model may have room.
 pub(crate) fn relieve(env: &Env, workers: &Workers, routing: &RoutingState, model: ModelIndex) {
-    // One load of a line that is hardly ever written: this is on the way of every request.
+    // A single load of a rarely written cache line: every request passes here.
     if !workers.board.windows().may_be_open(env.now()) {
         return;
     }

@@ -1,6 +1,5 @@
-//! queue for one request: it waits for a verdict of its queue's home, for the end of its time, or
-//! for its client to leave, whichever comes first. However it ends, it is counted out of the queue
-//! and its seat is given back.
+//! queue: a request waits for a verdict of its queue's home shard, for its deadline, or for its
+//! client to leave. In each case the request is counted out of the queue and its seat is returned.
 
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
@@ -18,10 +17,10 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A shard that drains answers those who still wait so long before it cuts all connections.
+/// A draining shard answers waiting requests this long before it cuts all connections.
 const BEFORE_THE_CUT: Duration = Duration::from_millis(250);
 
-/// A place in a queue. Gives everything back, whatever happens to the request.
+/// Place in a queue. Its drop leaves the queue, however the wait ends.
 pub(crate) struct QueueSeat<'a> {
     shard: &'a Shard,
     wait: Wait,
@@ -38,8 +37,8 @@ impl Drop for QueueSeat<'_> {
     }
 }
 
-/// Waits in the queue that the request has been counted into: what has happened, and the place,
-/// which is counted until it is dropped.
+/// Waits in the queue that the request was counted into. Returns the event, and the place, which
+/// counts until it is dropped.
 pub(crate) async fn for_verdict<'a>(
     shard: &'a Shard,
     conn: &mut Conn,
@@ -49,30 +48,31 @@ pub(crate) async fn for_verdict<'a>(
 ) -> (RequestEvent, Option<QueueSeat<'a>>) {
     let start = waiter.joined_at;
     let mut seat = QueueSeat { shard, wait: Wait::new(&waiter, wanted) };
-    // The guard is there before the message: whatever ends this task, the home hears of it.
+    // Create the guard before sending the message: however this task ends, the home shard receives
+    // the leave.
     shard.post(seat.wait.home(&shard.workers.board), MeshMessage::Join(waiter));
-    let ended = told(shard, conn, request, &seat.wait).await;
+    let ended = await_verdict(shard, conn, request, &seat.wait).await;
     shard.env.time(Stage::Queue, start);
     match ended {
         Err(WaitEnd::Gone) => shard.env.count(Count::QueueLeft),
         Err(WaitEnd::Late) => shard.env.count(Count::QueueExpired),
         Err(WaitEnd::Draining) | Ok(_) => {}
     }
-    let (event, is_kept) = seat.wait.event(ended);
-    (event, is_kept.then_some(seat))
+    let (event, keeps_seat) = seat.wait.event(ended);
+    (event, keeps_seat.then_some(seat))
 }
 
-/// A full queue holds no text of prompts beside the bodies: `limits.buffered_bytes_max` counts only
-/// these. A recorder gets its keys from the text when the request is sent.
+/// Drops the prompt text of a waiting request: `limits.buffered_bytes_max` counts only bodies. A
+/// recorder needs the text for its keys when the request is sent, so the text then stays.
 pub(crate) fn drop_text(shard: &Shard, request: &mut Request<'_>) {
     if shard.workers.fleet().serving.notes.is_none() {
         shard.routing.text.give(&shard.io, request.prompt.drop_text());
     }
 }
 
-/// Waits until the deadline at the latest; a client that wants to know hears meanwhile where it
-/// stands.
-async fn told(
+/// Waits until the deadline at most. Meanwhile sends queue comments to a client that asked for
+/// them.
+async fn await_verdict(
     shard: &Shard,
     conn: &mut Conn,
     request: &mut Request<'_>,
@@ -100,7 +100,7 @@ async fn told(
     }
 }
 
-/// `None`: it is time to look what to do next.
+/// `None` at `until`: time for a comment, or the deadline.
 async fn verdict(
     env: &Env,
     routing: &RoutingState,
@@ -128,7 +128,7 @@ async fn verdict(
     .await
 }
 
-/// Until those who still wait are answered because the shard drains.
+/// Time until the drain answers waiting requests.
 fn before_the_cut(env: &Env) -> Duration {
     let cut = env.drain_until().map_or(0, |until| until.since(env.now()));
     Duration::from_nanos(cut).saturating_sub(BEFORE_THE_CUT)

@@ -1,4 +1,4 @@
-//! The path of a request, phase by phase. Each phase's module has the details.
+//! Path of a request, phase by phase. The module of each phase has the details.
 
 use super::{phases, pressure};
 use crate::exchange::buffers::Buffers;
@@ -15,7 +15,7 @@ use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
 use forebay_router::request::Stop;
 
-/// Serves the request whose head stands parsed in the buffers.
+/// Serves the request whose parsed head is in the buffers.
 pub(crate) async fn serve(shard: &Shard, conn: &mut Conn, buffers: &mut Buffers) -> After {
     let started = shard.env.now();
     buffers.begin(Some(&conn.input), shard.fresh_id());
@@ -55,7 +55,7 @@ fn routed(shard: &Shard, conn: &Conn, head: &mut RequestHead) -> Result<Endpoint
         .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head))
 }
 
-/// A path without an endpoint: a browser's question before a request, or the refusal.
+/// A path without an endpoint: answers a CORS preflight, or refuses.
 async fn cors_question<'c>(
     shard: &Shard,
     conn: &mut Conn,
@@ -81,8 +81,8 @@ async fn reply(shard: &Shard, conn: &mut Conn, request: &Request<'_>, stop: Stop
     }
 }
 
-/// Shape of error bodies. Both vendors have calls for models, and clients of Anthropic send the
-/// version of their API.
+/// Shape of error bodies. OpenAI and Anthropic both have model endpoints; clients of Anthropic send
+/// `anthropic-version`.
 fn shape(endpoint: Endpoint, conn: &Conn, head: &RequestHead) -> ApiShape {
     let is_anthropic = endpoint == Endpoint::Models
         && client_identity::sent(head, &conn.input, "anthropic-version").next().is_some();

@@ -63,8 +63,8 @@ pub(crate) fn answer_began(
 ) -> bool {
     let Exchange { request, phase: Delivery { resumable, .. } } = exchange;
     let is_readable = is_readable(resumable, &request.answer_head, plan, is_paired);
-    let Resumable::On(kept) = resumable else { return false };
-    match &mut kept.transcript {
+    let Resumable::On(stream) = resumable else { return false };
+    match &mut stream.transcript {
         Err(_) => return false,
         Ok(transcript) if is_readable => {
             transcript.sends_parts(plan.engine.dialect == Dialect::Sglang);
@@ -94,18 +94,18 @@ pub(crate) async fn answer(
     answering: UpstreamAnswer,
     accounted: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
-    let Resumable::On(mut kept) = std::mem::take(&mut exchange.phase.resumable) else {
-        debug_assert!(false, "a stream that is not kept");
+    let Resumable::On(mut stream) = std::mem::take(&mut exchange.phase.resumable) else {
+        debug_assert!(false, "a stream that is not recorded");
         return Err(RelayError::BodyInvalid);
     };
-    if kept.broke.take().is_some() {
-        kept.continued += 1;
-        exchange.request.story.facts.answer.continued = kept.continued;
+    if stream.broke.take().is_some() {
+        stream.continued += 1;
+        exchange.request.story.facts.answer.continued = stream.continued;
         shard.env.count(Count::StreamsContinued);
     }
     let result =
-        relay_on(shard, conn, &mut exchange.request, &mut kept, answering, accounted).await;
-    exchange.phase.resumable = Resumable::On(kept);
+        relay_on(shard, conn, &mut exchange.request, &mut stream, answering, accounted).await;
+    exchange.phase.resumable = Resumable::On(stream);
     result
 }
 
@@ -113,14 +113,14 @@ async fn relay_on(
     shard: &Shard,
     conn: &mut Conn,
     request: &mut Request<'_>,
-    kept: &mut ResumableStream,
+    stream: &mut ResumableStream,
     UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
     AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
 ) -> Result<After, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
     let Dispatch { plan, endpoint, facts, .. } = going;
-    kept.engine = Some(plan.engine.dialect);
-    let ResumableStream { transcript, look_at, scan: cost, .. } = kept;
+    stream.engine = Some(plan.engine.dialect);
+    let ResumableStream { transcript, look_at, scan: cost, .. } = stream;
     let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
     let is_rest = request.early.is_broken();
     let mut digits = [0; 10];
@@ -230,8 +230,8 @@ pub(crate) async fn broke_off(
         return Err(failed);
     }
     let begun = broken(shard, exchange);
-    let Resumable::On(kept) = &mut exchange.phase.resumable else { return Err(failed) };
-    let transcript = match &mut kept.transcript {
+    let Resumable::On(stream) = &mut exchange.phase.resumable else { return Err(failed) };
+    let transcript = match &mut stream.transcript {
         Ok(transcript) => transcript,
         Err(why) => {
             env.counters.not_continued(*why);
@@ -239,7 +239,7 @@ pub(crate) async fn broke_off(
         }
     };
     transcript.break_off();
-    settle(transcript, &shard.workers.fleet(), kept.model);
+    settle(transcript, &shard.workers.fleet(), stream.model);
     if let Err(why) = transcript.may_go_on() {
         env.counters.not_continued(why);
         let mut events = conn.buffer();
@@ -261,10 +261,10 @@ pub(crate) async fn broke_off(
         is_unprefilled: false,
         now: env.now(),
     });
-    kept.broke = Some(error);
+    stream.broke = Some(error);
     exchange.request.early = Early::Broken(begun);
     // From here on only a rank of the same engine, and no pair, can continue the events.
-    let only = kept.engine.filter(|_| transcript.has_begun());
+    let only = stream.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
         exchange.phase.split = Split::known(None);
     }
@@ -311,14 +311,14 @@ pub(crate) async fn ended(
     stop: Stop,
 ) -> Result<After, Stop> {
     let Early::Broken(begun) = exchange.request.early else { return Err(stop) };
-    let Resumable::On(kept) = &mut exchange.phase.resumable else { return Err(stop) };
-    let Some(error) = kept.broke else { return Err(stop) };
+    let Resumable::On(stream) = &mut exchange.phase.resumable else { return Err(stop) };
+    let Some(error) = stream.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {
         return Err(stop);
     }
     shard.env.counters.not_continued(NoContinuation::NoWorker);
     let mut events = conn.buffer();
-    if kept.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
+    if stream.transcript.as_mut().is_ok_and(|transcript| transcript.end_failed(&mut events)) {
         bill_end(exchange, &events);
         return Ok(finish(&shard.env, conn, &begun, events).await);
     }
@@ -328,8 +328,8 @@ pub(crate) async fn ended(
 /// Bills the events with which the router ends the stream; they may contain a usage.
 fn bill_end(exchange: &mut Exchange<'_, Delivery>, events: &[u8]) {
     let prompt_estimate = exchange.request.story.bill().prompt_estimate();
-    let Resumable::On(kept) = &mut exchange.phase.resumable else { return };
-    if let Some(usage) = kept.usage_at_end(events, prompt_estimate) {
+    let Resumable::On(stream) = &mut exchange.phase.resumable else { return };
+    if let Some(usage) = stream.usage_at_end(events, prompt_estimate) {
         exchange.request.story.ended_here(usage);
     }
 }

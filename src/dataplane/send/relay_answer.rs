@@ -50,17 +50,17 @@ pub(crate) struct AttemptAccount<'a> {
 }
 
 /// Takes in the head of an answer, and judges the rank by an error. An answer is a success when it
-/// has come to its end. `is_kept`: another rank may go on with it.
+/// has come to its end. `is_resumable`: another rank may go on with it.
 pub(crate) fn answer_began(
     shard: &Shard,
     request: &mut Request<'_>,
     going: Dispatch<'_>,
     lease: &mut Lease,
-    is_kept: bool,
+    is_resumable: bool,
 ) {
     judge_head(shard, request, going, lease);
     // Nothing is sent a second time from here on, but the rest of a stream.
-    if !is_kept {
+    if !is_resumable {
         shard.io.recycle(std::mem::take(&mut request.message));
         shard.io.recycle(std::mem::take(&mut request.leg_body));
         shard.routing.text.give(&shard.io, request.prompt.end());

@@ -15,9 +15,9 @@ impl PromptText {
         if body_bytes <= READ_BYTES / 2 {
             return io.buffers.take();
         }
-        let kept = self.0.take();
-        if kept.capacity() > body_bytes {
-            return kept;
+        let stored = self.0.take();
+        if stored.capacity() > body_bytes {
+            return stored;
         }
         // Allocate rather than grow: growing would copy the old text.
         Vec::with_capacity(body_bytes.saturating_add(READ_BYTES))
@@ -29,8 +29,8 @@ impl PromptText {
             return io.recycle(buffer);
         }
         debug_assert!(buffer.is_empty(), "the next text would begin with this one");
-        let kept = self.0.take();
-        let is_larger = buffer.capacity() > kept.capacity();
-        self.0.set(if is_larger { buffer } else { kept });
+        let stored = self.0.take();
+        let is_larger = buffer.capacity() > stored.capacity();
+        self.0.set(if is_larger { buffer } else { stored });
     }
 }

@@ -342,9 +342,9 @@ async fn pause(shard: &Shard) {
 fn deliver(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut current = shard.env.histograms.borrow_mut();
     if !current.is_empty()
-        && let Err(kept) = histograms.push(std::mem::take(&mut *current))
+        && let Err(unsent) = histograms.push(std::mem::take(&mut *current))
     {
-        *current = kept;
+        *current = unsent;
     }
 }
 
