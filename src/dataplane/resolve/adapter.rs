@@ -1,5 +1,5 @@
-//! parse: a request for a LoRA adapter of `[[adapter]]` that no worker has which is up. The control
-//! plane hears of it, and the request waits until a fleet comes that has the adapter.
+//! parse: a request for a LoRA adapter of `[[adapter]]` that no worker in service has loaded. The
+//! control plane is asked to load it, and the request waits for a fleet with the adapter.
 
 use super::facts;
 use crate::exchange::request::Request;
@@ -19,11 +19,11 @@ use std::sync::mpsc::TrySendError;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How often a waiting request looks. The control plane looks ten times a second.
+/// How often a waiting request checks the fleet. The control plane acts 10 times a second.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// The adapter that the request has to wait for, if there is one. Who may not use it hears that
-/// later, and waits for nothing.
+/// Adapter that the request must wait for, if any. A caller without permission for the adapter does
+/// not wait; its refusal follows later.
 pub(crate) fn awaited(
     fleet: &FleetSnapshot,
     endpoint: Endpoint,
@@ -31,14 +31,14 @@ pub(crate) fn awaited(
 ) -> Option<Arc<str>> {
     let name = unloaded(fleet, &request.api)?;
     let may_use = match facts::model(fleet, endpoint, request) {
-        // `lora_path` names it beside a model that is served.
+        // `lora_path` names the adapter of a request for a served model.
         Ok(_) => true,
         Err(refusal) => refusal.reason() == Reason::UnknownModel,
     };
     may_use.then(|| name.into())
 }
 
-/// The name of the table, of what no worker has.
+/// Name of the requested `[[adapter]]` that no worker serves.
 fn unloaded<'a>(fleet: &'a FleetSnapshot, request: &ApiRequest) -> Option<&'a str> {
     let tables = &fleet.config.adapters;
     let asked = |name: &str| tables.iter().find(|table| !name.is_empty() && table.name == name);
@@ -48,7 +48,7 @@ fn unloaded<'a>(fleet: &'a FleetSnapshot, request: &ApiRequest) -> Option<&'a st
     (is_known && !is_served(fleet, &table.name)).then_some(&*table.name)
 }
 
-/// Does a worker list it that takes requests?
+/// True if a worker in service lists the adapter.
 fn is_served(fleet: &FleetSnapshot, name: &str) -> bool {
     let is_up = |rank: &RankIndex| {
         fleet.rank(*rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
@@ -56,7 +56,7 @@ fn is_served(fleet: &FleetSnapshot, name: &str) -> bool {
     fleet.model(name).is_some_and(|(_, model)| model.ranks.iter().any(is_up))
 }
 
-/// Waits for it: the fleet that has the adapter.
+/// Waits for a fleet with the adapter, and returns that fleet.
 ///
 /// # Errors
 /// The client has left, workers have refused, or it takes too long.

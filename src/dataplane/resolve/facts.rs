@@ -1,5 +1,4 @@
-//! The facts of a request that has been read: its model, and what its client says, within what the
-//! client may.
+//! Facts of a received request: its model and its hints, within the caller's rights.
 
 use super::stored_response;
 use crate::exchange::phase::BodyPhase;
@@ -21,7 +20,7 @@ use forebay_router::request::{no_worker, wait_deadline};
 use forebay_select::{NoModel, output_tokens, reaches};
 use std::net::IpAddr;
 
-/// Times and places of a request that its message does not show.
+/// Times, rank and address of a request that its message does not contain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivalFacts {
     /// Time of the head: the client's deadline counts from here.
@@ -30,15 +29,14 @@ pub(crate) struct ArrivalFacts {
     pub(crate) read_at: NanosSinceStart,
     /// Rank that stores the response that the request names.
     pub(crate) stored_at: Option<RankIndex>,
-    /// The client's address, as far as it is known.
+    /// The client's address.
     pub(crate) address: IpAddr,
 }
 
-/// The model a request asks for. Endpoints that engines serve without a model name get the first
-/// one.
+/// The requested model. Endpoints that engines serve without a model name get the first model.
 ///
 /// # Errors
-/// A refusal where no model is found, or the client's key is not for it.
+/// A refusal if no model is found, or the client's key does not cover the model.
 pub(crate) fn model<'a>(
     fleet: &'a FleetSnapshot,
     endpoint: Endpoint,
@@ -46,7 +44,7 @@ pub(crate) fn model<'a>(
 ) -> Result<(ModelIndex, &'a Model), Refusal> {
     let api = &*request.api;
     let found = forebay_select::model(fleet, endpoint, api);
-    // Before anything is said of the model: who may not use it does not hear whether it is there.
+    // Check rights first: a caller without them must not learn whether the model exists.
     let resolved = found.ok().map(|(_, model)| &*model.name);
     if !matches!(found, Err(NoModel::Missing | NoModel::NoPath)) {
         request.caller.whom.check_model(&fleet.tenants, api, resolved)?;
@@ -66,13 +64,13 @@ pub(crate) fn model<'a>(
     })
 }
 
-/// A request that may be split is in memory three times: as it came, and once for each leg, there
-/// with a room for each prompt.
+/// Bytes held for a request. A request that may be split is in memory 3 times: the original, and a
+/// copy for each leg with a bootstrap room per prompt.
 pub(crate) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize) -> usize {
     match request.prompt {
         _ if model.prefill_pool.is_none() => body_bytes,
         PromptSource::Batch(_) => {
-            // None is shorter than `"",`.
+            // A prompt takes at least the 3 bytes `"",`.
             let prompts_max = (body_bytes / 3).min(SPLIT_ITEMS_MAX as usize);
             let rooms_bytes = prompts_max.saturating_mul(ADDED_BYTES_PER_ROOM);
             body_bytes.saturating_mul(3).saturating_add(rooms_bytes.saturating_mul(2))
@@ -81,10 +79,10 @@ pub(crate) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize)
     }
 }
 
-/// Reads them.
+/// Reads the facts.
 ///
 /// # Errors
-/// A refusal when the request asks for a rank that there is not.
+/// A refusal if the request names a rank that does not exist.
 pub(crate) fn read(
     request: &mut Request<'_>,
     fleet: &FleetSnapshot,
@@ -119,8 +117,8 @@ pub(crate) fn read(
     })
 }
 
-/// A number for the tenant that a key shows, else for the client's address: for a network of 64
-/// bits of IPv6, since a client has all addresses of one.
+/// Number of the key's tenant, else of the client's address. An IPv6 client owns a whole /64, so
+/// only the network counts.
 fn source(request: &Request<'_>, address: IpAddr) -> u32 {
     /// 2^64 divided by the golden ratio: the upper half of a product depends on all bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -133,10 +131,10 @@ fn source(request: &Request<'_>, address: IpAddr) -> u32 {
     u32::try_from(number.wrapping_add(1).wrapping_mul(SPREAD) >> 32).unwrap_or(0)
 }
 
-/// The rank that a request asks for.
+/// Rank that the request names in `X-Data-Parallel-Rank`.
 ///
 /// # Errors
-/// A refusal when no worker of its model has a rank of that number.
+/// A refusal if no worker of the model has a rank of that number.
 fn pin(
     request: &Request<'_>,
     fleet: &FleetSnapshot,
@@ -151,11 +149,11 @@ fn pin(
     let numbers = ranks.filter_map(|rank| Some(fleet.ranks.get(rank.index())?.dp_rank.0));
     let highest = numbers.max().unwrap_or(0);
     if number <= highest {
-        // Engines that do not read the rank there ignore the client's, and so does the router.
-        let is_heard = |&rank: &RankIndex| {
+        // On endpoints where the engines ignore the header, the router ignores it too.
+        let reads_pin = |&rank: &RankIndex| {
             request.api.endpoint.is_none_or(|endpoint| reaches(fleet, rank, endpoint))
         };
-        return Ok(pin.filter(|_| model.ranks.iter().any(is_heard)));
+        return Ok(pin.filter(|_| model.ranks.iter().any(reads_pin)));
     }
     Err(Refusal::new(Reason::BadRequest).with_message(format!(
         "`X-Data-Parallel-Rank: {number}` is out of range: the workers of this model have ranks \

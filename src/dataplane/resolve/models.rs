@@ -12,16 +12,17 @@ use forebay_text::context_tokens;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// Without health checks and configured names the models are unknown, so a worker is asked.
+/// Without health checks and configured names the models are unknown, so the request goes to a
+/// worker.
 fn is_forwarded(fleet: &FleetSnapshot) -> bool {
     !fleet.config.health.enabled && !fleet.has_names()
 }
 
-/// The body of the answer, in OpenAI's shape; `None` where a worker has it. A key sees the models
-/// that it may use.
+/// Body of the answer in OpenAI's shape; `None` if a worker answers. A key sees only the models
+/// that it covers.
 ///
 /// # Errors
-/// A refusal for a model that is not there, or that the key may not see.
+/// A refusal for a model that does not exist or that the key does not cover.
 pub(crate) fn body(
     fleet: &FleetSnapshot,
     request: &Request<'_>,
@@ -37,10 +38,10 @@ pub(crate) fn body(
     Ok(only.map(|names| list(names.iter().map(|name| plain(name)))))
 }
 
-/// Each card once: models, then adapters, by name, then the names of `[[model]]`. The fleet has its
-/// models in the order in which workers answered, which is another one at each start.
+/// Each card once: models, then adapters, by name, then the names of `[[model]]`. Sorted, because
+/// the order of models in the fleet depends on which worker answered first.
 fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<'a, str>> {
-    // A model that nobody serves any more keeps its index, but is not shown.
+    // A model without ranks keeps its index, but is not listed.
     let is_shown = |model: &&Model| {
         !model.ranks.is_empty() && !model.is_any() && whom.may_see(&fleet.tenants, &model.name)
     };
@@ -52,7 +53,7 @@ fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<
     served.chain(named.map(Cow::Owned))
 }
 
-/// The card of one model.
+/// Card of a model.
 fn card<'a>(
     fleet: &'a FleetSnapshot,
     whom: &Whom,
@@ -70,25 +71,26 @@ fn card<'a>(
         return Ok(card);
     }
     let [name, _] = names;
-    // A worker takes any name. Which names it knows, only its answers to them would show.
+    // A worker without a model list accepts any name; only its answers would show which names it
+    // serves.
     if is_forwarded(fleet) && *name != *ANY_MODEL && whom.may_see(&fleet.tenants, &name) {
         return Ok(Cow::Owned(plain(&name)));
     }
     Err(Refusal::unknown_model(&name))
 }
 
-/// Names of `[[model]]` that no worker serves by itself, once each.
+/// Names of `[[model]]` that no worker serves, each once.
 fn names(fleet: &FleetSnapshot) -> impl Iterator<Item = &str> {
     let tables = &fleet.config.models;
     let is_first =
-        |at: usize, name: &str| tables.iter().position(|one| one.name == name) == Some(at);
+        |at: usize, name: &str| tables.iter().position(|table| table.name == name) == Some(at);
     let names = tables.iter().map(|table| table.name.as_str()).enumerate();
     let names = names.filter(move |(at, name)| is_first(*at, name)).map(|(_, name)| name);
     names.filter(|name| served(fleet, name).is_none())
 }
 
-/// Of the models that the name stands for, the card of the shortest context: a request may go to
-/// any of them.
+/// Card of a `[[model]]` name: of the models behind the name, the card with the shortest context,
+/// because a request may go to any of them.
 fn named(fleet: &FleetSnapshot, name: &str) -> Option<String> {
     let tables = fleet.config.models.iter().filter(|table| table.name == name);
     let served = tables.filter_map(|table| served(fleet, &table.to));
@@ -96,14 +98,14 @@ fn named(fleet: &FleetSnapshot, name: &str) -> Option<String> {
     renamed(name, &served.min_by_key(context)?.card_json)
 }
 
-/// The card under another name, however its worker has written it.
+/// The card with another id. Parsed, because workers format cards differently.
 fn renamed(name: &str, card_json: &str) -> Option<String> {
     let mut card: Value = serde_json::from_str(card_json).ok()?;
     card.as_object_mut()?.insert("id".to_owned(), name.into());
     Some(card.to_string())
 }
 
-/// The card of a name of which no worker says anything.
+/// Card of a name without a worker's card.
 fn plain(name: &str) -> String {
     json!({ "id": name, "object": "model", "owned_by": "forebay" }).to_string()
 }
@@ -124,7 +126,7 @@ fn list<T: AsRef<str>>(cards: impl Iterator<Item = T>) -> Vec<u8> {
     body
 }
 
-/// Sends the body that is found.
+/// Sends the page of models.
 pub(crate) async fn send(
     env: &Env,
     conn: &mut Conn,

@@ -1,4 +1,4 @@
-//! parse: a request for a name of `[[model]]` becomes one for the model that the name stands for.
+//! parse: rewrites a request for a name of `[[model]]` to the model behind the name.
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::request::Request;
@@ -11,10 +11,10 @@ use forebay_router::request::Stop;
 use forebay_select::served_as;
 use std::mem::take;
 
-/// Renames the request and its body, where its name stands for another model.
+/// Replaces the model name in the request and its body, if the name stands for another model.
 ///
 /// # Errors
-/// How the request ends while it waits for the offload thread.
+/// The request stops while it waits for the offload thread.
 pub(crate) async fn resolve(
     shard: &Shard,
     conn: &mut Conn,
@@ -27,13 +27,13 @@ pub(crate) async fn resolve(
     let served = served_as(fleet, asked, draw).filter(|served| *served != asked.as_str());
     let Some(served) = served.filter(|_| request.api.has_model) else { return Ok(()) };
     request.api.rename(served);
-    // A query says what its client wrote: the engine's own is in the frames.
+    // A WebSocket's query stays as sent: the model for the engine is in the frames.
     if request.body().is_empty() {
         return Ok(());
     }
     let start = request.head.head_bytes;
     let body_bytes = request.body().len();
-    // Moving much more takes a shard too long.
+    // Moving more bytes would block the shard for too long.
     if request.api.behind_model(body_bytes) <= INLINE_SCAN_BYTES_MAX {
         let Buffers { api, message, .. } = &mut *request.buffers;
         api.write_model(message, start);

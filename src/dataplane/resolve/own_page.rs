@@ -1,6 +1,6 @@
-//! `/health`, `/ping` and `/version` as inference servers have them: balancers and benchmark
-//! clients ask for them where they send their requests. Answered on the head alone: no limit, no
-//! window and no worker has a say.
+//! `/health`, `/ping` and `/version` as on inference servers: load balancers and benchmark clients
+//! request them from the address that serves requests. Answered on the head alone, past all limits,
+//! windows and workers.
 
 use crate::exchange::phase::After;
 use crate::exchange::request::Request;
@@ -12,14 +12,14 @@ use forebay_http1::{Method, OwnResponse, encode_own};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_router::request::{self, Stop};
 
-/// One of these pages.
+/// Page that the router answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnPage {
     Health,
     Version,
 }
 
-/// The page that an endpoint is, if it is one.
+/// Page of an endpoint, if the router answers it.
 pub(crate) const fn of(endpoint: Endpoint) -> Option<OwnPage> {
     match endpoint {
         Endpoint::Health => Some(OwnPage::Health),
@@ -28,7 +28,7 @@ pub(crate) const fn of(endpoint: Endpoint) -> Option<OwnPage> {
     }
 }
 
-/// Answers, and throws away the body that a client may have sent with its question.
+/// Answers, and discards a body of the request.
 pub(crate) async fn answer(
     env: &Env,
     fleet: &FleetSnapshot,
@@ -63,7 +63,7 @@ pub(crate) async fn answer(
     })
 }
 
-/// The body, if a request could be served now.
+/// Body of a healthy answer; a refusal if no request could be served now.
 fn healthy(env: &Env, fleet: &FleetSnapshot) -> Result<&'static str, Refusal> {
     if env.leaving.is_unready.get() {
         return Err(Refusal::new(Reason::Draining));

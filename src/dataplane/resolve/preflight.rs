@@ -1,5 +1,5 @@
-//! What pages of other sites are told (CORS): the fields of answers, and the answer to a browser
-//! that asks before it sends a request. Answered on the head alone, before keys and limits.
+//! CORS: the fields of answers, and the answer to a preflight. Answered on the head alone, before
+//! keys and limits.
 
 use crate::exchange::phase::After;
 use crate::exchange::request::Request;
@@ -14,7 +14,7 @@ use forebay_identity::{Cors, CorsPolicy, Preflight};
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_router::request::Stop;
 
-/// The rules, as configured.
+/// CORS rules from the configuration.
 pub(crate) fn cors(config: &CorsConfig) -> Cors {
     Cors::new(CorsPolicy {
         origins: config.origins.clone(),
@@ -25,7 +25,7 @@ pub(crate) fn cors(config: &CorsConfig) -> Cors {
     })
 }
 
-/// Chooses the fields of all answers to the request whose head stands in the slot.
+/// Chooses the CORS fields for all answers to the request.
 pub(crate) fn choose(cors: &Cors, conn: &Conn, request: &mut Request<'_>) {
     if !cors.is_off() {
         let origin = sent(&request.head, &conn.input, "origin").next();
@@ -33,7 +33,7 @@ pub(crate) fn choose(cors: &Cors, conn: &Conn, request: &mut Request<'_>) {
     }
 }
 
-/// Answers a request that no path takes: a browser's question, or the refusal.
+/// Answers a request without an endpoint: a preflight, or the refusal.
 pub(crate) async fn answer_or(
     refusal: Refusal,
     env: &Env,
@@ -68,7 +68,7 @@ pub(crate) async fn answer_or(
     })
 }
 
-/// A question has an origin and names a method. Any other OPTIONS is none.
+/// A preflight has an origin and names a method. Any other OPTIONS is none.
 fn asked<'a>(cors: &Cors, conn: &'a Conn, request: &'a Request<'_>) -> Option<Preflight<'a>> {
     if request.head.method != Method::Options || cors.is_off() {
         return None;

@@ -1,4 +1,4 @@
-//! Where a request goes that is about a response which an engine keeps.
+//! Target of a request that names a stored response of an engine.
 
 use crate::exchange::request::Request;
 use crate::state::shard::Shard;
@@ -7,10 +7,10 @@ use forebay_fleet::mailbox::{Pin, ResponseId, ResponsePlace};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal, StoredCall};
 
-/// Finds the rank that keeps what the request is about, and the model where the request names none.
+/// Finds the rank that stores the response. Also sets the model if the request names none.
 ///
 /// # Errors
-/// [`Reason::UnknownResponse`] where no worker may be asked.
+/// [`Reason::UnknownResponse`] if no worker may be asked.
 pub(crate) fn find(
     shard: &Shard,
     request: &mut Request<'_>,
@@ -34,7 +34,7 @@ pub(crate) fn find(
     };
     let place = place(shard, request, fleet, id)?;
     if endpoint == Endpoint::StoredResponse {
-        // Whatever there is, the only worker has it.
+        // With a single worker, an unknown response can only be there.
         if place.is_none() && !has_one_address(fleet) {
             return Err(unknown());
         }
@@ -47,7 +47,8 @@ pub(crate) fn find(
     Ok(place.map(|place| place.rank))
 }
 
-/// Where the response is kept, if that is known. With tenants, what is unknown may be another's.
+/// Rank of the stored response, if known. With tenants, an unknown response may belong to another
+/// tenant, so it is refused.
 fn place(
     shard: &Shard,
     request: &Request<'_>,
@@ -69,12 +70,12 @@ fn has_tenants(fleet: &FleetSnapshot) -> bool {
     fleet.tenants.ask_for_keys() || !fleet.config.flow.queue.tenant_header.is_empty()
 }
 
-/// Has the request go where the response is kept, whatever rank its client asks for.
+/// Pins the request to the rank that stores the response, whatever rank its client names.
 ///
 /// # Errors
-/// [`Reason::UnknownResponse`] where the rank does not serve the model any more.
-pub(crate) fn pin(kept_at: Option<RankIndex>, model: &Model) -> Result<Option<Pin>, Refusal> {
-    let Some(rank) = kept_at else { return Ok(None) };
+/// [`Reason::UnknownResponse`] if the rank no longer serves the model.
+pub(crate) fn pin(stored_at: Option<RankIndex>, model: &Model) -> Result<Option<Pin>, Refusal> {
+    let Some(rank) = stored_at else { return Ok(None) };
     if model.ranks.contains(&rank) {
         return Ok(Some(Pin::Beside(rank)));
     }

@@ -15,10 +15,11 @@ use forebay_prompt::parse::Endpoint;
 use forebay_router::request::{Stop, in_flight_full};
 use std::rc::Rc;
 
-/// Finds the target of a request that has been read.
+/// Finds the target of a received request.
 ///
 /// # Errors
-/// The request stops with the refusal of a model, a limit or a window; or its client has left.
+/// The request stops with the refusal of a model, a limit or a window, or because its client has
+/// left.
 pub(crate) async fn find<'c>(
     shard: &Shard,
     conn: &mut Conn,

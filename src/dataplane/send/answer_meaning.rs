@@ -1,4 +1,4 @@
-//! What the head of an answer says of the rank that gave it, and whether another may do better.
+//! Meaning of an answer's head for the rank, and whether another rank may do better.
 
 use super::outbound::Dispatch;
 use crate::exchange::Exchange;
@@ -9,8 +9,8 @@ use forebay_prompt::parse::Reason;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, SentCredentials};
 
-/// Why another rank may do better than the answer whose head is parsed in the slot; `None`: it is
-/// an answer for the client.
+/// Why another rank may do better than the answer in `answer_head`. `None`: relay the answer to the
+/// client.
 pub(crate) fn turned_down(
     exchange: &Exchange<'_, Delivery>,
     going: Dispatch<'_>,
@@ -28,7 +28,7 @@ pub(crate) fn turned_down(
     }
 }
 
-/// What the answer whose head is parsed in the slot means.
+/// Meaning of the answer in `answer_head`.
 pub(crate) fn meaning(request: &Request<'_>, plan: &SendPlan) -> AnswerMeaning {
     let credentials = match plan.authorization {
         Some(_) => SentCredentials::Router,
@@ -39,7 +39,7 @@ pub(crate) fn meaning(request: &Request<'_>, plan: &SendPlan) -> AnswerMeaning {
     AnswerMeaning::of(request.answer_head.status, plan.engine.dialect, credentials)
 }
 
-/// Has the request come back to a router that it came through?
+/// True if a router on the path refused the request as a loop.
 fn is_looped(head: &ResponseHead, input: &[u8]) -> bool {
     let is_reason = |field: &Field| {
         bytes_of(input, &field.name).eq_ignore_ascii_case(header::REASON.as_bytes())

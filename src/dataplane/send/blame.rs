@@ -1,5 +1,5 @@
-//! account: holds failures against ranks, and reports them to the control plane. What an attempt
-//! means for its rank stands in `src/router/request/blame.rs` and `meaning.rs`.
+//! account: counts failures against ranks, and reports them to the control plane.
+//! `src/router/request/blame.rs` and `meaning.rs` define what an attempt means for its rank.
 
 use super::outbound::Dispatch;
 use crate::pair::begin::PairDispatch;
@@ -10,7 +10,7 @@ use forebay_fleet::worker::{BreakerRules, FailureScope, FailureWeight, RankFailu
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Judgement, PairBlame, hold_against};
 
-/// Judges the ranks of an attempt that failed before a byte of its answer was passed on.
+/// Judges the ranks of an attempt that failed before a byte of its answer was relayed.
 pub(crate) fn failed(
     shard: &Shard,
     lease: &mut Lease,
@@ -54,8 +54,9 @@ pub(crate) fn judge(shard: &Shard, lease: &mut Lease, worker: WorkerIndex, judge
     }
 }
 
-/// The decode rank of a pair has begun to answer. So the KV has come: where prefill does not wait
-/// for decode, nothing else shows that its work was of use.
+/// Counts a success of both ranks once the decode rank of a pair begins to answer: the KV has
+/// arrived. Where prefill does not wait for decode, no other sign shows that the prefill was
+/// useful.
 pub(crate) fn pair_works(
     shard: &Shard,
     paired: &PairDispatch<'_>,
@@ -74,7 +75,7 @@ pub(crate) fn pair_works(
     }
 }
 
-/// The worker broke off in the middle of an answer.
+/// Judges a worker that broke off mid-answer.
 pub(crate) fn broke_off(shard: &Shard, going: Dispatch<'_>, error: RelayError) {
     let Dispatch { plan, facts, is_trial, .. } = going;
     if error.blames_worker() {
@@ -84,18 +85,18 @@ pub(crate) fn broke_off(shard: &Shard, going: Dispatch<'_>, error: RelayError) {
     }
 }
 
-/// Another rank has served the request of a failed trial: the tried rank is to blame.
+/// Blames the tried rank: another rank has served the request of the failed trial.
 pub(crate) fn served_elsewhere(shard: &Shard, trial: &FailedTrial) {
     hold(shard, Some(trial.served_elsewhere()));
 }
 
-/// Holds a failure against the rank of a lease.
+/// Counts a failure against the rank of a lease.
 pub(crate) fn mark_failed(shard: &Shard, lease: &mut Lease, judgement: Judgement) {
     lease.judge_failure();
     hold(shard, judgement.against(lease.rank(), lease.requester(), lease.is_trial()));
 }
 
-/// Without health checks nothing is held against a rank.
+/// Counts a failure. Without health checks no failure affects its rank.
 fn hold(shard: &Shard, failure: Option<RankFailure>) {
     let Some(failure) = failure else { return };
     shard.env.counters.held(failure.scope.into());
@@ -108,15 +109,15 @@ fn hold(shard: &Shard, failure: Option<RankFailure>) {
     }
 }
 
-/// The request is to blame, not the rank that failed it first.
+/// Clears the failure of a rank: the request is to blame.
 pub(crate) fn forgive(shard: &Shard, rank: RankIndex) {
     if let Some(load) = shard.workers.board.rank(rank) {
         load.forgive();
     }
 }
 
-/// The failure of an answer that has come to its end. A good status with an error, or without a
-/// body, is one: a worker that gives nothing else looks idle, and would draw the traffic.
+/// Failure shown by a complete answer: status 2xx with an error, or without a body. A worker that
+/// sends only such answers looks idle, and would attract traffic.
 pub(crate) fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
     let scope = FailureScope::Caller;
     let weight = FailureWeight::Failed;

@@ -1,4 +1,4 @@
-//! One attempt at a worker: head and body that it is sent, its answer, and the blame.
+//! A single attempt at a worker: head and body to send, its answer, and the blame.
 
 pub(crate) mod answer_meaning;
 pub(crate) mod blame;

@@ -1,4 +1,4 @@
-//! dispatch: a request as one rank is sent it.
+//! dispatch: encodes a request for a rank.
 
 use crate::exchange::Exchange;
 use crate::exchange::phase::Delivery;
@@ -13,22 +13,22 @@ use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, head
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{SendPlan, pin_in_body};
 
-/// A request on its way to one rank.
+/// A request dispatched to a rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Dispatch<'a> {
     pub(crate) plan: &'a SendPlan,
     pub(crate) endpoint: Endpoint,
     pub(crate) facts: &'a RequestFacts,
-    /// The request tries a rank that may be paused.
+    /// The request is a trial of a rank that may be paused.
     pub(crate) is_trial: bool,
     /// Another rank computes the prompt.
     pub(crate) is_paired: bool,
-    /// What the router calls itself towards the rank.
+    /// Id of this router towards the rank.
     pub(crate) router_id: &'a RouterId,
 }
 
 impl Dispatch<'_> {
-    /// What the first bytes of its answer come with. Streams of `/v1/responses` begin before the
+    /// What the first body bytes of the answer prove. Streams of `/v1/responses` begin before the
     /// first token.
     pub(crate) const fn body_start(&self, request: &ApiRequest) -> BodyStart {
         let Self { endpoint, facts, .. } = self;
@@ -48,8 +48,8 @@ pub(crate) fn own_body<'a>(head: &RequestHead, message: &'a [u8]) -> &'a [u8] {
     message.get(head.head_bytes..).unwrap_or_default()
 }
 
-/// Appends the head, and the beginning of the body where that is not the client's; returns how much
-/// of the body stands in it.
+/// Appends the head, and the rewritten beginning of the body, if any. Returns how many bytes of the
+/// body that beginning replaces.
 pub(crate) fn encode(
     exchange: &Exchange<'_, Delivery>,
     going: Dispatch<'_>,
@@ -77,9 +77,9 @@ pub(crate) fn encode(
     };
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
-    // The head that the client has promises a body as it is. A pair's answer is read before the
-    // client has any of it, and so are the usage in an answer that is counted, the id of a
-    // response, and a stream that is kept.
+    // A client that already has its head was promised a body without a content coding. The router
+    // itself must read the answer of a pair, the usage in a billed answer, the id of a response,
+    // and a recorded stream.
     let must_be_read = paired.is_some()
         || exchange.request.story.bill().is_counted()
         || endpoint == Endpoint::Responses
@@ -88,7 +88,7 @@ pub(crate) fn encode(
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let number = exchange.request.priority_for(plan);
     let priority = number.as_ref().map(|number| (PRIORITY, number.as_bytes()));
-    // Each is compared with every field of the client's.
+    // Few, because each field is compared with every field of the client.
     let mut extra = [("", &b""[..]); 12];
     let mut extra_count = 0;
     let fields = [pin, plain, priority].into_iter().chain(exchange.request.forwarded());

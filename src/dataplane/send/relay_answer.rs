@@ -1,4 +1,4 @@
-//! relay, account: the answer of one rank, from its head to its end.
+//! relay, account: the answer of a rank, from its head to its end.
 
 use super::answer_meaning::meaning;
 use super::blame;
@@ -32,25 +32,25 @@ use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
 
-/// A worker whose answer's head has come.
+/// Connection of an answer whose head is read.
 pub(crate) struct UpstreamAnswer {
     pub(crate) upstream: Upstream,
-    /// It has read the whole request.
+    /// The worker has received the whole request.
     pub(crate) sent: bool,
 }
 
-/// What is accounted while the answer passes.
+/// State accounted while the answer is relayed.
 pub(crate) struct AttemptAccount<'a> {
     pub(crate) going: Dispatch<'a>,
     pub(crate) lease: Lease,
-    /// What it shows of its rank; `None` for what no engine computes, and for pairs.
+    /// Pulse watch of the rank; `None` for pairs and for endpoints without inference.
     pub(crate) pulse: Option<&'a PulseWatch<'a>>,
     pub(crate) predicted: Option<PredictedHit>,
     pub(crate) paired: Option<&'a PairDispatch<'a>>,
 }
 
-/// Takes in the head of an answer, and judges the rank by an error. An answer is a success when it
-/// has come to its end. `is_resumable`: another rank may go on with it.
+/// Handles the head of an answer, and judges the rank if the head is an error. A success is judged
+/// at the end of the answer. `is_resumable`: another rank may continue the answer.
 pub(crate) fn answer_began(
     shard: &Shard,
     request: &mut Request<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn answer_began(
     is_resumable: bool,
 ) {
     judge_head(shard, request, going, lease);
-    // Nothing is sent a second time from here on, but the rest of a stream.
+    // From here on only the remainder of a stream may be sent again.
     if !is_resumable {
         shard.io.recycle(std::mem::take(&mut request.message));
         shard.io.recycle(std::mem::take(&mut request.leg_body));
@@ -81,7 +81,7 @@ pub(crate) fn answer_began(
 fn judge_head(shard: &Shard, request: &Request<'_>, going: Dispatch<'_>, lease: &mut Lease) {
     let status = request.answer_head.status;
     if !(200..300).contains(&status) {
-        // Nothing was computed, and the time of the answer says nothing of the rank's speed.
+        // No tokens were computed, and the time of the answer is no sign of the rank's speed.
         lease.end_prefill();
     }
     match meaning(request, going.plan) {
@@ -90,20 +90,20 @@ fn judge_head(shard: &Shard, request: &Request<'_>, going: Dispatch<'_>, lease: 
                 lease.judge_taken();
             }
             blame::mark_failed(shard, lease, Judgement::Failure { scope, weight, status });
-            // The worker may serve other models since a restart, or expect another key.
+            // The worker may have restarted with other models or another key.
             let load = shard.workers.board.rank(lease.rank());
             if status == 404 || load.is_some_and(RankLoad::is_open) {
                 shard.workers.suspect(going.plan.worker);
             }
         }
-        // A tunnel ends when one of its ends wants it to: that shows nothing of the rank.
+        // A tunnel ends whenever either end closes it: that is no sign of the rank's health.
         _ if status == 101 => lease.judge_success(),
         _ => lease.judge_taken(),
     }
 }
 
-/// Relays the answer whose head is parsed in the slot. `answering` is borrowed: each connection
-/// would hold it once more.
+/// Relays the answer in `answer_head`. Borrows `answering`: by value, the future would hold it
+/// twice.
 pub(crate) async fn answer(
     shard: &Shard,
     conn: &mut Conn,
@@ -166,7 +166,7 @@ pub(crate) async fn answer(
         None => {}
     }
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
-    // Of a pair the rank that answers has not computed the prompt.
+    // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {
         prediction::account_answer(env, plan.rank, reported, cached, predicted);
     }
@@ -177,7 +177,7 @@ pub(crate) async fn answer(
     Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
 }
 
-/// What the first bytes of a body show.
+/// Kind of a body, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyKind {
     Answer,
@@ -190,13 +190,14 @@ impl BodyKind {
     }
 }
 
-/// Fields that the router adds to an answer. Each is compared with every field of the worker's.
+/// Fields that the router adds to an answer. Few, because each is compared with every field of the
+/// worker.
 pub(crate) struct OwnFields<'a> {
     fields: [(&'a str, &'a [u8]); 8 + RATE_FIELDS],
     count: usize,
 }
 
-/// Sources of fields that each answer has.
+/// Sources of fields in every answer.
 #[derive(Clone, Copy)]
 pub(crate) struct ReplyFields<'a> {
     pub(crate) buffers: &'a Buffers,
@@ -238,7 +239,7 @@ impl<'a> OwnFields<'a> {
     }
 }
 
-/// How the client wants the answer whose head is parsed in the slot.
+/// How to encode the answer in `answer_head` for the client.
 pub(crate) fn wanted<'a>(
     env: &Env,
     buffers: &'a Buffers,
@@ -258,13 +259,13 @@ pub(crate) fn wanted<'a>(
     }
 }
 
-/// What of an answer has passed.
+/// Usage and times of the relayed part of an answer.
 pub(crate) struct AnswerTally<'a> {
     pub(crate) usage: UsageReader,
     is_stream: bool,
-    /// When the first byte of a stream did.
+    /// Time of a stream's first byte.
     pub(crate) first_at: Option<NanosSinceStart>,
-    /// When the last event did that may have a token, where these are counted.
+    /// Time of the last event that may carry a token, where tokens are counted.
     pub(crate) last_at: Option<NanosSinceStart>,
     pulse: Option<&'a PulseWatch<'a>>,
 }
@@ -278,7 +279,7 @@ impl<'a> AnswerTally<'a> {
     ) -> Self {
         let usage = usage_reader(workers, head, endpoint);
         let is_stream = head.event_stream;
-        // What an HTTP server may say by itself tells nothing.
+        // An error may come from the HTTP server alone, which proves no work of the engine.
         let pulse = pulse.filter(|_| head.status == 200);
         Self { usage, is_stream, first_at: None, last_at: None, pulse }
     }
@@ -305,13 +306,13 @@ impl<'a> AnswerTally<'a> {
         AnswerUsage { reported, scan: self.usage.as_scan(), by_ids: None }
     }
 
-    /// Tokens that the engine reports, and those from its cache.
+    /// Usage that the engine reports, and its cached tokens.
     pub(crate) fn reported(&self) -> (Option<TokenUsage>, Option<u64>) {
         (self.usage.usage(), self.usage.cached())
     }
 }
 
-/// Reads the tokens of the answer. Only an answer that is billed is scanned.
+/// Reader of the answer's usage. Scans only billed answers.
 fn usage_reader(workers: &Workers, head: &ResponseHead, endpoint: Endpoint) -> UsageReader {
     let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
     let form = match (endpoint, head.event_stream) {
@@ -326,8 +327,7 @@ fn usage_reader(workers: &Workers, head: &ResponseHead, endpoint: Endpoint) -> U
     }
 }
 
-/// The engine's answer is not the stream that the client was promised: it becomes the last event of
-/// the stream.
+/// Sends the engine's answer as last event of a stream that the router has already begun.
 async fn end_early(
     shard: &Shard,
     conn: &mut Conn,

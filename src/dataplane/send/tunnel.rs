@@ -1,5 +1,5 @@
-//! relay, account: a WebSocket, from the worker's 101 to its end. It holds its lease and its place
-//! among the requests in flight as long as it is open.
+//! relay, account: a WebSocket, from the worker's 101 to its end. An open WebSocket holds its lease
+//! and its place among the requests in flight.
 
 use super::relay_answer::{AttemptAccount, UpstreamAnswer};
 use crate::exchange::phase::After;
@@ -19,10 +19,10 @@ use forebay_http1::{BodyFraming, DownstreamHead, encode_response, header};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use std::time::Duration;
 
-/// Own fields beside those of limits.
+/// Number of added fields besides the rate limit fields.
 const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
 
-/// Sends the 101 of the worker to the client, and relays bytes until the end.
+/// Sends the worker's 101 to the client, and relays bytes until either end closes.
 pub(crate) async fn run(
     sending: SendParts<'_>,
     conn: &mut Conn,
@@ -34,7 +34,7 @@ pub(crate) async fn run(
     let UpstreamAnswer { mut upstream, .. } = answering;
     let AttemptAccount { going, mut lease, .. } = accounted;
     let plan = going.plan;
-    // There is no prompt that other requests could wait for.
+    // A WebSocket has no prompt that other requests wait for.
     lease.end_prefill();
     let mut first = conn.buffer_for(upstream.input.len() + 512);
     encode_head(request, plan, &upstream.input, &mut first);
@@ -61,11 +61,11 @@ pub(crate) async fn run(
 }
 
 fn encode_head(request: &Request<'_>, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
-    let told =
+    let own =
         [(header::WORKER, plan.shown_as.as_bytes()), (header::REQUEST_ID, request.request_id())];
     let cors = request.cors_fields().into_iter().flatten();
     let limits = request.fields.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
-    let fields = told.into_iter().chain(UPGRADE).chain(cors).chain(limits);
+    let fields = own.into_iter().chain(UPGRADE).chain(cors).chain(limits);
     let mut extra = [("", &b""[..]); OWN_FIELDS + RATE_FIELDS];
     let mut extra_count = 0;
     for (place, field) in extra.iter_mut().zip(fields) {
@@ -81,7 +81,7 @@ fn encode_head(request: &Request<'_>, plan: &SendPlan, input: &[u8], out: &mut V
     encode_response(&request.answer_head, input, &head, out);
 }
 
-/// Counts what passes, and looks at the worker. Counted as open until dropped.
+/// Counts relayed bytes and watches the worker's health. The tunnel counts as open until dropped.
 struct OpenTunnel<'a> {
     env: &'a Env,
     workers: &'a Workers,
