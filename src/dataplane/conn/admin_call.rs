@@ -1,6 +1,5 @@
-//! Calls of the admin API that come by the port of clients. Their bytes go to the control plane as
-//! they come, and its answer comes back the same way: the shard understands neither. The connection
-//! ends with the answer.
+//! Admin API calls on the client port. The shard relays the bytes between client and control plane
+//! without parsing them. The connection ends with the answer.
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::After;
@@ -20,14 +19,14 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A worker that is added is waited for, up to 10 minutes.
+/// Adding a worker may wait up to 10 minutes.
 const ANSWER_MAX: Duration = Duration::from_secs(660);
-/// A client that has its answer has so long to close.
+/// Time for the client to close after its answer.
 const AFTER_ANSWER_MAX: Duration = Duration::from_secs(1);
 const TOO_MANY: &str = "\
 Too many calls of the admin API are under way by this port. Try again later, or call its own.";
 
-/// The way to the admin API, if the request whose head stands in the slot is such a call.
+/// Door to the admin API, if the request is an admin call.
 pub(crate) fn door<'a>(
     shard: &'a Shard,
     conn: &Conn,
@@ -37,7 +36,7 @@ pub(crate) fn door<'a>(
     is_on_client_port(head.path(&conn.input)).then_some(door)
 }
 
-/// Passes on the call and its answer.
+/// Relays the call and its answer.
 pub(crate) async fn pass(
     shard: &Shard,
     conn: &mut Conn,
@@ -49,7 +48,7 @@ pub(crate) async fn pass(
         DoorRefusal::Over => Refusal::new(Reason::Draining),
     });
     let socket = opened.and_then(|stream| {
-        // Any connected socket of bytes will do.
+        // Any connected stream socket works.
         let socket = Socket::from_std(TcpStream::from(OwnedFd::from(stream)));
         socket.map_err(|_| Refusal::new(Reason::OutOfSockets))
     });
@@ -79,7 +78,8 @@ pub(crate) async fn pass(
     }
 }
 
-/// The head anew: whatever else the client sends behind this call is no call.
+/// Rewrites the head with `connection: close`, so that bytes after the call are not taken for
+/// another call.
 fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
     let host = head.value_of(FieldKind::Host, input).unwrap_or_default();
     let mut fields = vec![("connection", &b"close"[..])];
@@ -94,7 +94,7 @@ fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
     }
     let upstream = UpstreamHead {
         authority: str::from_utf8(host).unwrap_or_default(),
-        // Not by its id: the admin API would take the call for one of a worker that leads here.
+        // Without the router's id, by which the admin API would take the call for a worker's.
         via: b"forebay",
         content_length,
         request_id: b"",
@@ -106,7 +106,7 @@ fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
     call
 }
 
-/// Ends with the shard. Nothing is counted: no worker sees these bytes.
+/// Ends the tunnel with the drain. Counts no bytes, because no worker receives them.
 struct UntilDrained<'a>(&'a Env);
 
 impl TunnelWatch for UntilDrained<'_> {

@@ -1,5 +1,5 @@
-//! The life of one client connection: the handshake where there is TLS, the head of a request, then
-//! the request, again until either side has had enough.
+//! Lifetime of a client connection: TLS handshake if any, then the head of a request and the
+//! request, repeated until either side ends it.
 
 use super::admin_call;
 use super::handshake;
@@ -23,7 +23,7 @@ use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
-/// Serves a connection, which has been counted, to its end. A panic ends this connection only.
+/// Serves an already counted connection to its end. A panic ends this connection only.
 pub(crate) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
     let served = AssertUnwindSafe(conversation(&shard, arrival)).catch_unwind();
     let number = shard.env.number;
@@ -51,8 +51,8 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
     }
 }
 
-/// Serves one request after the other; how the connection ends. Borrows: what an async function
-/// takes lies twice in its future.
+/// Serves requests in sequence. Returns how the connection ends. Borrows its arguments, because an
+/// async function stores arguments passed by value twice.
 async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> After {
     let mut reused = false;
     loop {
@@ -89,8 +89,8 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
     }
 }
 
-/// Waits for the next request's head and parses it. `reused`: requests came before on
-/// this connection, so that its idle time counts.
+/// Waits for the next request's head and parses it. `reused`: the connection has served requests,
+/// so its idle timeout applies.
 async fn head(
     env: &Env,
     conn: &mut Conn,
@@ -99,7 +99,7 @@ async fn head(
 ) -> Result<(), NoRequest> {
     let timeouts = env.config().timeouts;
     let limits = env.head_limits();
-    // A client that has just connected has something to ask. A kept connection may stay idle.
+    // A new client should send a request soon; a reused connection may stay idle.
     conn.wait_at_most(if reused { timeouts.idle } else { timeouts.head });
     while conn.input.is_empty() {
         first_byte(env, conn).await?;
@@ -128,13 +128,13 @@ async fn head(
 mod tests {
     use super::serve;
 
-    /// Of the future that a call returns.
+    /// Size of the future that a call returns.
     const fn future_bytes<A, B, F>(_: &impl Fn(A, B) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Each open stream holds one. What an async function takes by value, or a future that is
-    /// handed over, lies in it twice: on the way to 9 KB it was that.
+    /// Each open stream holds such a future. Arguments by value, and futures passed as arguments,
+    /// are stored twice: these made it 9 KB.
     #[test]
     fn a_connection_is_small() {
         let bytes = future_bytes(&serve);

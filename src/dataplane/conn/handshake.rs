@@ -1,4 +1,4 @@
-//! The beginning of a connection over TLS: session, handshake, and what it comes to.
+//! TLS handshake of a new connection.
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::After;
@@ -11,12 +11,12 @@ use forebay_fleet::account::Count;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_tls::{HandshakeFault, Session};
 
-/// What a client hears that speaks plain HTTP to a port of TLS.
+/// Message for a client that sends plain HTTP to a TLS port.
 const PLAIN: &str = "This port speaks TLS. Send the request to https://.";
 
-/// A session with a client that has just connected.
+/// TLS session for a new client.
 fn session(shard: &Shard) -> Option<Session> {
-    // Of this moment: a reload counts from the next connection on.
+    // Current configuration: a reload applies from the next connection on.
     let fleet = shard.workers.fleet();
     let session = fleet.serving.acceptor.as_ref()?.session();
     if let Err(error) = &session {
@@ -25,10 +25,10 @@ fn session(shard: &Shard) -> Option<Session> {
     session.ok()
 }
 
-/// Shakes hands and counts what comes of it; true if requests may follow.
+/// Performs the handshake and counts the outcome. True if requests may follow.
 pub(crate) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
     conn.wait_at_most(shard.env.config().timeouts.handshake);
-    // Who only connects costs no session.
+    // Wait for a byte: an idle connection must cost no session.
     if conn.input.is_empty()
         && let Err(end) = conn.fill().await
     {
@@ -39,7 +39,7 @@ pub(crate) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
         return false;
     }
     let Some(session) = session(shard) else {
-        // Nothing that has come is to be taken for a request.
+        // Received bytes must not be parsed as a request.
         conn.input.clear();
         return false;
     };
@@ -63,9 +63,9 @@ pub(crate) async fn shake(shard: &Shard, conn: &mut Conn) -> bool {
     shaken.is_ok()
 }
 
-/// Ends a connection without a handshake. A client that speaks plain HTTP is told so.
+/// Ends a connection whose handshake failed. A client that sends plain HTTP receives an answer.
 pub(crate) async fn refuse(shard: &Shard, mut conn: Conn, buffers: &mut Buffers) {
-    // Only bytes of plain text are in the input without a session. A letter begins a method.
+    // Without a session the input holds plain text only. An upper-case letter begins a method.
     if conn.input.first().is_none_or(|first| !first.is_ascii_uppercase()) {
         return;
     }

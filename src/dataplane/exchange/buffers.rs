@@ -1,4 +1,4 @@
-//! Buffers of a connection. A request borrows them, and they keep their memory for the next.
+//! Buffers of a connection. A request borrows them, and their memory is reused by the next request.
 
 use super::rate_fields::RateFields;
 use forebay_http1::{FieldKind, RequestHead, ResponseHead};
@@ -6,13 +6,13 @@ use forebay_identity::ForwardedFields;
 use forebay_prompt::parse::ApiRequest;
 use forebay_select::Prompt;
 
-/// Longest `x-request-id` that is taken from a client.
+/// Longest client `x-request-id` that the router uses.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Buffers of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// Parsed head; its spans point into `message`, or into the connection's input until the
+    /// Parsed head. Its spans point into `message`, or into the connection's input until the
     /// message is read.
     pub(crate) head: RequestHead,
     /// Head and body of the request, without the body's framing.
@@ -31,11 +31,11 @@ pub(crate) struct Buffers {
 /// Values of fields that the router adds to messages.
 #[derive(Debug, Default)]
 pub(crate) struct FieldBuffers {
-    /// Id of the request: the client's own, or a fresh one.
+    /// Id of the request: the client's, or a generated id.
     pub(crate) request_id: Vec<u8>,
-    /// Client of the request, for workers.
+    /// Forwarded fields for workers.
     pub(crate) forwarded: ForwardedFields,
-    /// Limits per minute of the tenant, for the client.
+    /// Rate limit fields for the client.
     pub(crate) limits: RateFields,
 }
 
@@ -63,7 +63,7 @@ impl Buffers {
     }
 }
 
-/// The id of a request: the client's own if it is short and printable, else 16 hex digits.
+/// Id of a request: the client's if short and printable, else 16 hex digits.
 fn request_id<'a>(sent: Option<&'a [u8]>, fresh: u64, buffer: &'a mut [u8; 16]) -> &'a [u8] {
     if let Some(id) = sent
         && !id.is_empty()

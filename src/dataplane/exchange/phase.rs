@@ -10,13 +10,13 @@ use forebay_prompt::parse::Endpoint;
 use forebay_router::request::{Newcomer, Split, WorkerReply};
 use std::rc::Rc;
 
-/// The head is read, and an endpoint has its path.
+/// The head is read and its path has an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadPhase {
     pub(crate) endpoint: Endpoint,
 }
 
-/// The caller is known, and the limits have room for the request.
+/// The caller is authenticated, and the limits have room for the request.
 #[derive(Debug)]
 pub(crate) struct AdmissionPhase {
     pub(crate) endpoint: Endpoint,
@@ -24,7 +24,7 @@ pub(crate) struct AdmissionPhase {
     pub(crate) places: LimitPlaces,
 }
 
-/// LimitPlaces of a request in the limits of the router and of its shard; given back when dropped.
+/// Places of a request in the limits of the router and of its shard. Returned when dropped.
 #[derive(Debug)]
 pub(crate) struct LimitPlaces {
     pub(crate) _router: RouterPlace,
@@ -47,12 +47,11 @@ pub(crate) struct BodyPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
     pub(crate) places: LimitPlaces,
-    /// Time of the last byte. Waits count from here: a client that sends slowly has no earlier
-    /// place.
+    /// Time of the last byte. Queue waits count from here, so a slow upload gains no earlier place.
     pub(crate) read_at: NanosSinceStart,
 }
 
-/// The model is known, and the facts that ranks are chosen by.
+/// The model and the facts for choosing ranks are known.
 pub(crate) struct TargetPhase {
     pub(crate) endpoint: Endpoint,
     pub(crate) newcomer: Newcomer,
@@ -72,18 +71,18 @@ pub(crate) struct MatchPhase {
     pub(crate) delivery: Delivery,
 }
 
-/// The request goes to ranks, again while no byte has reached the client.
+/// The request is sent to ranks, with retries until a byte reaches the client.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
-    /// Parts of the body that a KV transfer needs, once these are looked for.
+    /// Parts of the body that a KV transfer needs, once inspected.
     pub(crate) split: Split,
-    /// State that another rank needs to go on with the stream.
+    /// State for continuing the stream on another rank.
     pub(crate) resumable: Resumable,
-    /// Answer of a worker to an attempt that failed.
+    /// Worker's answer to a failed attempt.
     pub(crate) reply: WorkerReply,
 }
 
-/// The client has its answer, or the beginning of it and the end of its connection.
+/// The client has its answer, or its connection is to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerPhase {
     pub(crate) after: After,
@@ -92,9 +91,9 @@ pub(crate) struct AnswerPhase {
 /// Use of the connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// The next request may come.
+    /// The next request may follow.
     KeepAlive,
-    /// The answer is sent; end the connection so that it arrives.
+    /// Close gracefully, so that the sent answer arrives.
     Linger,
     /// Nothing more to send: the client left, or the answer was cut off on purpose.
     Drop,

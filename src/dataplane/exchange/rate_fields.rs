@@ -1,11 +1,11 @@
-//! The `x-ratelimit-*` fields, as OpenAI writes them: what a client may use in a minute, what is
-//! left, and when all of it is there again.
+//! The `x-ratelimit-*` fields in OpenAI's format: limit per minute, remaining units, and time until
+//! the limit is full again.
 
 use forebay_fleet::tenant::RateStatus;
 use forebay_http1::{Digits, decimal, header};
 use std::time::Duration;
 
-/// Names of the fields: of requests, then of tokens, each limit, remaining and reset.
+/// Names of the fields: limit, remaining and reset, for requests, then for tokens.
 const NAMES: [&str; RATE_FIELDS] = [
     header::LIMIT_REQUESTS,
     header::REMAINING_REQUESTS,
@@ -14,25 +14,25 @@ const NAMES: [&str; RATE_FIELDS] = [
     header::REMAINING_TOKENS,
     header::RESET_TOKENS,
 ];
-/// Fields that an answer may have.
+/// Number of rate limit fields in an answer.
 pub(crate) const RATE_FIELDS: usize = 6;
 
-/// The fields of one answer, ready to be sent. Keeps its memory from request to request.
+/// Encoded fields of an answer. The memory is reused from request to request.
 #[derive(Debug, Default)]
 pub(crate) struct RateFields {
     text: Vec<u8>,
-    /// Where each value ends; a value that is empty is not sent.
+    /// End of each value in `text`; empty values are not sent.
     ends: [usize; RATE_FIELDS],
 }
 
 impl RateFields {
-    /// Forgets all, so that nothing is told.
+    /// Removes all values, so that no field is sent.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
         self.ends = [0; RATE_FIELDS];
     }
 
-    /// Tells of both limits, as far as there are any.
+    /// Sets the values of both limits, if present.
     pub(crate) fn set(&mut self, requests: Option<RateStatus>, tokens: Option<RateStatus>) {
         self.clear();
         let mut ends = self.ends.iter_mut();
@@ -48,7 +48,7 @@ impl RateFields {
         }
     }
 
-    /// The fields with their values; those without a value are not sent.
+    /// Fields with their values. Fields without a value are not sent.
     pub(crate) fn fields(&self) -> [(&'static str, &[u8]); RATE_FIELDS] {
         let mut start = 0;
         let mut ends = self.ends.iter();

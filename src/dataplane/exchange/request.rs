@@ -1,4 +1,4 @@
-//! Parts of a request that all phases have: buffers, caller, story, and the fields of its answers.
+//! Parts of a request shared by all phases: buffers, caller, story, and the fields of its answers.
 
 use super::buffers::Buffers;
 use crate::ingress::{Conn, ConnectedClient};
@@ -18,27 +18,27 @@ use forebay_router::request::Stop;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// Field that counts before the body's `priority` in vLLM 0.28 and newer.
+/// Field that takes precedence over the body's `priority` in vLLM 0.28 and newer.
 pub(crate) const PRIORITY: &str = "x-vllm-priority";
 
-/// Parts of a request that all phases have. Made for the request, and gone with it.
+/// Parts of a request shared by all phases. Made per request, dropped with it.
 #[derive(Debug)]
 pub(crate) struct Request<'c> {
     pub(crate) buffers: &'c mut Buffers,
     pub(crate) caller: RequestCaller,
-    /// Part of the answer that the client has before a worker answers.
+    /// Part of the answer sent before a worker answers.
     pub(crate) early: Early,
-    /// Fields for the page of another site that sends the request.
+    /// CORS fields for the page that sends the request.
     pub(crate) cors: Option<Rc<CorsFields>>,
     pub(crate) story: Story,
 }
 
-/// Caller of a request, and what the caller may ask for.
+/// Caller of a request, with the caller's session and priorities.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCaller {
-    /// Tenant and key, as the head shows them.
+    /// Tenant and key, by the head.
     pub(crate) whom: Whom,
-    /// Session that the client names.
+    /// Session named by the client.
     pub(crate) session: Option<SessionKey>,
     pub(crate) priority: EnginePriority,
 }
@@ -46,9 +46,9 @@ pub(crate) struct RequestCaller {
 /// Priorities for vLLM's own queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EnginePriority {
-    /// Granted priority, where the body has another.
+    /// Granted priority, if it differs from the body's.
     pub(crate) granted: Option<i64>,
-    /// In its place, where the router gives vLLM's queue an order: see `EngineOrder`.
+    /// Replaces `granted` where the router orders vLLM's queue, see `EngineOrder`.
     pub(crate) number: Option<i64>,
 }
 
@@ -60,7 +60,7 @@ impl<'c> Request<'c> {
         Self { buffers, caller, early: Early::default(), cors: None, story }
     }
 
-    /// A request whose head cannot be read.
+    /// A request with an invalid head.
     pub(crate) fn unread(buffers: &'c mut Buffers, fresh_id: u64) -> Self {
         buffers.begin(None, fresh_id);
         Self::new(buffers, NanosSinceStart::default())
@@ -100,24 +100,24 @@ impl<'c> Request<'c> {
         story.ended(&ExchangeEnd { shard, client, message, tenant, stop, now: shard.env.now() });
     }
 
-    /// Moves a request that has been read completely out of the connection's input: bytes that the
-    /// client sends meanwhile belong to the next request.
+    /// Moves a completely received request out of the connection's input. Later bytes of the client
+    /// belong to the next request.
     pub(crate) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize) {
         let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
         let next = conn.input.split_off(end);
         self.message = std::mem::replace(&mut conn.input, next);
     }
 
-    /// Reads the session off head and body.
+    /// Reads the session from head and body.
     pub(crate) fn read_session(&mut self, names: &SessionConfig) {
         let scanned = (&*self.api, self.body());
         self.caller.session = session_key(names, &self.head, &self.message, scanned);
     }
 
-    /// Reads the model off the query of a request that has no body.
+    /// Reads the model from the query of a request without a body.
     ///
     /// # Errors
-    /// A refusal where servers may read different names.
+    /// A refusal if servers could parse the query differently.
     pub(crate) fn read_query_model(&mut self) -> Result<(), Refusal> {
         let named = query_model(bytes_of(&self.message, &self.head.query))?;
         self.api.has_model = named.is_some();

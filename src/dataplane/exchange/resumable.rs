@@ -1,5 +1,5 @@
-//! What a request holds so that another rank can go on with its stream (`retry.mid_stream`). One
-//! word for each connection, and what stands behind it only with the key.
+//! State of a request for continuing its stream on another rank (`retry.mid_stream`). A single word
+//! per connection; the state behind it exists only if the key is on.
 
 use crate::relay::Transcript;
 use forebay_base::{ModelIndex, NanosSinceStart};
@@ -11,36 +11,36 @@ use forebay_json::UsageScan;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{RelayError, SendPlan};
 
-/// What is kept of a stream.
+/// Recorded state of a stream, if any.
 #[derive(Debug, Default)]
 pub(crate) enum Resumable {
-    /// Nothing: the key is off, or it is no stream.
+    /// The key is off, or the request asks for no stream.
     #[default]
     Off,
-    /// All that another rank needs, or why there is nothing.
+    /// State for another rank, or why the stream cannot be continued.
     On(Box<ResumableStream>),
 }
 
-/// A stream that another rank may go on with.
+/// State of a stream that another rank may continue.
 #[derive(Debug)]
 pub(crate) struct ResumableStream {
     pub(crate) transcript: Result<Transcript, NoContinuation>,
-    /// What the answer has cost, where that is counted; of all ranks together.
+    /// Usage scan across all ranks, if the answer is billed.
     pub(crate) scan: Option<Box<UsageScan>>,
-    /// How its last rank broke off.
+    /// Error at which the last rank broke off.
     pub(crate) broke: Option<RelayError>,
-    /// Whose vocabulary and context count.
+    /// Model whose vocabulary and context length apply.
     pub(crate) model: ModelIndex,
-    /// The engine that answered last. Its worker may have gone since, and another come.
+    /// Engine of the last rank. Stored here, because its worker may have been replaced since.
     pub(crate) engine: Option<Dialect>,
-    /// How often another rank went on with it.
+    /// Number of continuations on other ranks.
     pub(crate) continued: u32,
-    /// Where its worker is emptied: when to look for another rank again.
+    /// While its worker is being emptied: time of the next check for another rank.
     pub(crate) look_at: NanosSinceStart,
 }
 
 impl ResumableStream {
-    /// What the stream has cost, where that is counted. The router ends it with these events.
+    /// Usage of a billed stream that the router ends with these events.
     pub(crate) fn usage_at_end(
         &mut self,
         events: &[u8],
@@ -49,7 +49,7 @@ impl ResumableStream {
         let scan = self.scan.as_mut()?;
         scan.feed(events);
         let transcript = self.transcript.as_ref().ok();
-        // The first event of a chat has the role alone.
+        // The first event of a chat contains only the role.
         let empty = u64::from(transcript.is_some_and(Transcript::is_chat));
         let output = scan.events().saturating_sub(empty);
         let by_events = TokenUsage { prompt: prompt_estimate, cached: 0, output };
@@ -58,7 +58,8 @@ impl ResumableStream {
 }
 
 impl Resumable {
-    /// For a stream whose request has been read. Its body is held as `held_bytes`.
+    /// State for a received request that asks for a stream. `held_bytes` of its body are counted in
+    /// `admitted`.
     pub(crate) fn of(
         endpoint: Endpoint,
         body: &[u8],
@@ -70,7 +71,7 @@ impl Resumable {
             return Self::Off;
         }
         let transcript = Transcript::of(endpoint, body).and_then(|transcript| {
-            // The ids of the prompt take the place of its text.
+            // The prompt's ids replace its text.
             let bytes = held_bytes.saturating_add(transcript.ids_bytes());
             admitted.hold_body(bytes).map(|()| transcript).map_err(|_| NoContinuation::TooLong)
         });
@@ -85,14 +86,15 @@ impl Resumable {
         }))
     }
 
-    /// Does the request ask that rank for ids? The body of a continuation asks by itself.
+    /// True if the router adds the request for token ids. The body of a continuation already asks
+    /// for ids.
     pub(crate) fn asks_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
         let Ok(transcript) = &kept.transcript else { return false };
         self.shows_ids(plan) && !(kept.broke.is_some() && transcript.goes_on_by_ids())
     }
 
-    /// Does the engine of that rank tell the ids of the stream? SGLang 0.5.23 refuses
+    /// True if the rank's engine returns token ids in streams. SGLang 0.5.23 rejects
     /// `return_token_ids` in streams of chats (`serving_chat.py`).
     pub(crate) fn shows_ids(&self, plan: &SendPlan) -> bool {
         let Self::On(kept) = self else { return false };
@@ -104,17 +106,17 @@ impl Resumable {
         }
     }
 
-    /// Must the answer be readable?
+    /// True if the router must read the answer.
     pub(crate) const fn reads(&self) -> bool {
         matches!(self, Self::On(kept) if kept.transcript.is_ok())
     }
 
-    /// Is what is sent the rest of a stream?
+    /// True if the request asks for the remainder of a stream.
     pub(crate) const fn is_remainder(&self) -> bool {
         matches!(self, Self::On(kept) if kept.broke.is_some())
     }
 
-    /// Has the client events of the stream?
+    /// True if the client has received events of the stream.
     pub(crate) fn has_events(&self) -> bool {
         let Self::On(kept) = self else { return false };
         kept.transcript.as_ref().is_ok_and(Transcript::has_begun)

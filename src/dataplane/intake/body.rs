@@ -1,5 +1,4 @@
-//! Reads the body of one request from a connection, with limits and deadlines at every wait, and
-//! scans it.
+//! Reads and scans the body of a request, with limits and deadlines at every wait.
 
 use crate::exchange::phase::{AdmissionPhase, BodyPhase};
 use crate::exchange::request::Request;
@@ -21,23 +20,23 @@ use forebay_router::request::{self, Stop};
 use std::mem::take;
 use std::time::Duration;
 
-/// A body may take this many times `timeouts.body` in all, however steadily it trickles in.
+/// Longest time for a body in multiples of `timeouts.body`, even if bytes keep arriving.
 const BODY_TIMEOUTS_MAX: u32 = 10;
 
-/// A body up to this length gets room for all of it.
+/// A body up to this length gets its whole buffer at once.
 const ROOM_BYTES: usize = 1024 * 1024;
-/// A longer one gets it when it has come so far.
+/// A longer body gets its whole buffer after this many bytes.
 const ROOM_AT_BYTES: usize = 512 * 1024;
 
-/// A body in chunks of a byte takes as long as a plain one that is so many times longer.
+/// Decoding 1-byte chunks costs as much as reading a plain body this many times as long.
 const CHUNKS_COST: usize = 3;
 
-/// Why there is no request to serve.
+/// Why no request can be served.
 #[derive(Debug)]
 pub(crate) enum NoRequest {
-    /// The connection is over and nobody waits for an answer.
+    /// The connection is over, and no client waits for an answer.
     Silent,
-    /// The client gets this answer, then the connection ends.
+    /// The client receives this answer, then the connection ends.
     Refused(Refusal),
 }
 
@@ -80,8 +79,7 @@ impl From<NoRequest> for Stop {
     }
 }
 
-/// Reads the body so that it stands right after the head in `conn.input`, without its framing.
-/// Returns its length.
+/// Reads the body to right after the head in `conn.input`, without its framing. Returns its length.
 async fn body(
     env: &Env,
     conn: &mut Conn,
@@ -117,7 +115,7 @@ async fn body(
         BodyFraming::Length(length) => {
             let length = wide(length);
             conn.expect_body(length);
-            // What has come is counted, not what was announced: an announcement costs its sender
+            // Count received bytes, not the announced length: an announcement costs a client
             // nothing.
             loop {
                 let received = conn.input.len().saturating_sub(start).min(length);
@@ -132,8 +130,8 @@ async fn body(
     }
 }
 
-/// Would the body be read, as far as the head alone says? A client that waits for `100 Continue`
-/// must not be asked for a body that is refused by its head (RFC 9110 section 10.1.1). Others have
+/// Checks whether the head already refuses the body. In that case a client that waits for `100
+/// Continue` must not be asked for the body (RFC 9110 section 10.1.1). Other clients have already
 /// sent it.
 fn taken_by_head(
     head: &RequestHead,
@@ -150,7 +148,7 @@ fn taken_by_head(
     }
     match endpoint {
         Endpoint::Other => form_type(head, input).map(|_| ()).map_err(Into::into),
-        // The body may name a response that is kept somewhere: then the rank does not count.
+        // The body may name a stored response, which overrides the rank in the header.
         Endpoint::Responses | Endpoint::StoredResponse | Endpoint::Models => Ok(()),
         _ => rank_pin(head, input).map(|_| ()),
     }
@@ -186,14 +184,14 @@ impl BodyReading<'_> {
         loop {
             let mut raw = decoded;
             if let Some(framed) = conn.input.get_mut(raw..) {
-                // Reading is cheap here, decoding is not: the turn ends before it.
+                // Yield before decoding: decoding is expensive, reading is not.
                 self.turn.spend(framed.len().saturating_mul(CHUNKS_COST)).await;
                 let step = decoder.decode(framed).map_err(|e| NoRequest::Refused(e.into()))?;
                 decoded += step.data_bytes;
                 raw += step.consumed_bytes;
                 self.hold(decoded - start)?;
-                // What follows the consumed bytes belongs to the next request; it moves up to the
-                // data.
+                // Bytes after the consumed bytes belong to the next request. Move them up to the
+                // decoded data.
                 conn.input.drain(decoded..raw.max(decoded));
                 if step.done {
                     return Ok(decoded - start);
@@ -208,29 +206,29 @@ impl BodyReading<'_> {
         self.place.hold_body(body_bytes).map_err(|_| NoRequest::Refused(request::in_flight_full()))
     }
 
-    /// Reads on. `whole_bytes`: what head and body come to at most.
+    /// Reads more bytes. `whole_bytes`: upper bound of head and body together.
     async fn more(&mut self, conn: &mut Conn, whole_bytes: usize) -> Result<(), NoRequest> {
         let late = self.wait(conn)?;
         let before = conn.input.len();
-        // A long body is believed as it comes: its announcement alone gets no room.
+        // A long body must prove itself: an announcement alone gets no buffer.
         let gets_all = before > 0 && whole_bytes <= ROOM_BYTES || before >= ROOM_AT_BYTES;
         if gets_all && conn.input.capacity() < whole_bytes {
-            // Room for all of it, which costs nothing before it is written to. Without, growing by
-            // halves would copy 16 MiB at once. Where memory may not be promised, it does.
+            // Reserve the whole body: reserved pages cost nothing until written. Otherwise growth
+            // would copy 16 MiB at once. If the reservation fails, that copy happens.
             let _ = conn.input.try_reserve_exact(whole_bytes.saturating_sub(before));
         }
         conn.fill().await.map_err(|end| match end {
             ReadEnd::Closed => NoRequest::Silent,
             ReadEnd::TimedOut => NoRequest::Refused(Refusal::new(late)),
         })?;
-        let came_bytes = conn.input.len().saturating_sub(before);
-        self.received_bytes = self.received_bytes.saturating_add(came_bytes);
-        // A body that comes as fast as it is read would hold the shard until its end.
-        self.turn.copied(came_bytes).await;
+        let read_bytes = conn.input.len().saturating_sub(before);
+        self.received_bytes = self.received_bytes.saturating_add(read_bytes);
+        // Yield: a body that arrives as fast as it is read would hold the shard until its end.
+        self.turn.copied(read_bytes).await;
         Ok(())
     }
 
-    /// Says how long the next bytes may take, and what it is called when none come until then.
+    /// Sets the deadline for the next bytes. Returns the refusal reason if they miss it.
     fn wait(&self, conn: &mut Conn) -> Result<Reason, NoRequest> {
         let now = self.env.now();
         let silence_max = self.env.config().timeouts.body;
@@ -238,7 +236,7 @@ impl BodyReading<'_> {
         if now >= self.give_up_at {
             return Err(NoRequest::Refused(Refusal::new(Reason::RequestTimeout)));
         }
-        // One that sends nothing at all is silent, not slow.
+        // A client that has sent no byte is silent, not slow.
         if due_at >= now.plus(silence_max) || self.received_bytes == 0 {
             conn.wait_at_most(silence_max);
             return Ok(Reason::RequestTimeout);
@@ -251,8 +249,7 @@ impl BodyReading<'_> {
     }
 }
 
-/// Scans the body, which stands in the slot. Returns when the request had been read: before the
-/// scan.
+/// Scans the body in `message`. Returns when the request was received: before the scan.
 async fn parse(
     env: &Env,
     io: &Io,
@@ -260,9 +257,9 @@ async fn parse(
     request: &mut Request<'_>,
     endpoint: Endpoint,
 ) -> Result<NanosSinceStart, Stop> {
-    // Waits in queues count from here. The time that a client takes to send its body is no wait.
+    // Queue waits count from here, so that a slow upload is no wait.
     let read_at = env.now();
-    // Calls about a stored response need no body. The guards read one all the same.
+    // Calls for a stored response need no body, but a body is scanned if present.
     let is_bare = endpoint == Endpoint::StoredResponse && request.body().is_empty();
     if endpoint == Endpoint::WebSocket {
         request.read_query_model().map_err(Stop::Refused)?;

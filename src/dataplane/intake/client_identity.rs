@@ -1,5 +1,5 @@
-//! Who sends a request: the other end of its connection, or whom a proxy speaks for that is
-//! trusted. Nothing of it is looked at on the way of a request unless the configuration asks.
+//! Address of a request's client: the peer of its connection, or the address that a trusted proxy
+//! reports. Costs nothing per request unless configured.
 
 use super::body::NoRequest;
 use super::first_byte::first_byte;
@@ -15,8 +15,8 @@ use forebay_identity::{ForwardedFields, ProxyFault, client_of, parse_proxy_heade
 use forebay_prompt::parse::{Reason, Refusal};
 use std::net::SocketAddr;
 
-/// The beginning of a connection. False: it ends here, without an answer, because nothing says yet
-/// that its client speaks HTTP in clear text.
+/// Identifies the client of a new connection. False: close the connection without an answer,
+/// because the client may not speak plain HTTP.
 pub(crate) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
     let env = &shard.env;
     let trusted = shard.intake.trusted();
@@ -24,7 +24,8 @@ pub(crate) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
     if trusted.holds(conn.client.peer.ip()) && env.config().client.proxy_protocol {
         match proxy_header(env, conn).await {
             Ok(Some(source)) => conn.client.speaks_for(source),
-            // Nobody knows whose bytes these are: not even their first hop is believed.
+            // The origin of these bytes is unknown, so even the first hop's forwarded fields are
+            // not trusted.
             Ok(None) => is_known = false,
             Err(fault) => {
                 if let Some(fault) = fault {
@@ -47,8 +48,8 @@ pub(crate) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
     true
 }
 
-/// What the PROXY header says; the client's own bytes stay in the input. The error is `None` where
-/// the connection ends without a byte: balancers look in this way whether the port is open.
+/// Source address in the PROXY header. The client's own bytes stay in the input. The error is
+/// `None` if the connection ends without a byte: load balancers probe the port that way.
 async fn proxy_header(
     env: &Env,
     conn: &mut Conn,
@@ -64,19 +65,19 @@ async fn proxy_header(
     }
 }
 
-/// Finds the client of a request that a trusted proxy sends.
+/// Finds the client of a request that a trusted proxy forwards.
 pub(crate) fn find_client(shard: &Shard, conn: &mut Conn, head: &RequestHead) {
     if conn.client.is_proxy {
-        let said = sent(head, &conn.input, "x-forwarded-for");
-        conn.client.address = client_of(conn.client.from.ip(), said, &shard.intake.trusted());
+        let values = sent(head, &conn.input, "x-forwarded-for");
+        conn.client.address = client_of(conn.client.from.ip(), values, &shard.intake.trusted());
     }
 }
 
-/// Counts a request that a proxy sends for its client as a connection of this client, and writes
-/// what a worker is told.
+/// Counts a forwarded request as a connection of its client, and writes the forwarded fields for
+/// the worker.
 ///
 /// # Errors
-/// A refusal when the client has too many.
+/// A refusal if the client has too many connections.
 pub(crate) fn admit(
     shard: &Shard,
     conn: &mut Conn,
@@ -87,7 +88,7 @@ pub(crate) fn admit(
         let taken = intake.addresses.take(conn.client.address);
         conn.client.place = taken.map_err(|_| Refusal::new(Reason::RejectedAddress))?;
     }
-    let said = match shard.env.config().client.forwarded {
+    let address = match shard.env.config().client.forwarded {
         Forwarded::Off => return Ok(()),
         Forwarded::Append => conn.client.from.ip(),
         Forwarded::Replace => conn.client.address,
@@ -96,30 +97,31 @@ pub(crate) fn admit(
         &mut *request.buffers;
     fields.is_only = shard.env.config().client.forwarded == Forwarded::Replace;
     if shard.env.config().client.forwarded == Forwarded::Append {
-        keep(head, &conn.input, fields);
+        copy_fields(head, &conn.input, fields);
     }
-    fields.say(said);
+    fields.say(address);
     Ok(())
 }
 
-/// What the client has sent.
-fn keep(head: &RequestHead, input: &[u8], fields: &mut ForwardedFields) {
+/// Copies the forwarded fields that the client has sent.
+fn copy_fields(head: &RequestHead, input: &[u8], fields: &mut ForwardedFields) {
     sent(head, input, "x-forwarded-for").for_each(|value| fields.keep_x_forwarded_for(value));
     sent(head, input, "forwarded").for_each(|value| fields.keep_forwarded(value));
 }
 
-/// Values of a field, in their order.
+/// Values of a field, in order.
 pub(crate) fn sent<'a>(
     head: &'a RequestHead,
     input: &'a [u8],
     name: &'static str,
 ) -> impl DoubleEndedIterator<Item = &'a [u8]> {
-    let is_it = move |field: &[u8]| field.eq_ignore_ascii_case(name.as_bytes());
-    let named = head.fields.iter().filter(move |field| is_it(bytes_of(input, &field.name)));
+    let has_name = move |field: &[u8]| field.eq_ignore_ascii_case(name.as_bytes());
+    let named = head.fields.iter().filter(move |field| has_name(bytes_of(input, &field.name)));
     named.map(|field| bytes_of(input, &field.value))
 }
 
-/// A request has ended. A proxy's connection counts for a client only while it serves one.
+/// Ends a request. A proxy's connection counts for a client only while it serves the client's
+/// request.
 pub(crate) fn answered(conn: &mut Conn) {
     if conn.client.is_proxy {
         conn.client.place = None;

@@ -1,4 +1,4 @@
-//! The wait for the first byte of a connection, or of the next request.
+//! Wait for the first byte of a connection, or of the next request.
 
 use super::body::NoRequest;
 use crate::ingress::{Conn, ReadEnd};
@@ -7,8 +7,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Waits between requests. A drain makes the wait shorter and does not end it: the client may have
-/// sent its request already.
+/// Waits for the first byte. A drain shortens the wait but does not end it, because the client may
+/// have sent its request already.
 pub(crate) async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoRequest> {
     let filled = match before_a_drain(env, conn).await {
         Some(filled) => filled,
@@ -22,7 +22,7 @@ pub(crate) async fn first_byte(env: &Env, conn: &mut Conn) -> Result<(), NoReque
     filled.map_err(|_| NoRequest::Silent)
 }
 
-/// `None`: a drain has begun, and nothing has come.
+/// `None`: a drain began before a byte arrived.
 async fn before_a_drain(env: &Env, conn: &mut Conn) -> Option<Result<(), ReadEnd>> {
     let seat = env.draining.seat();
     let mut filling = pin!(conn.fill());

@@ -1,4 +1,4 @@
-//! A request is read: client identity, head, body, scan.
+//! Reads a request: client identity, head, body, scan.
 
 pub(crate) mod admission;
 pub(crate) mod body;

@@ -1,5 +1,5 @@
-//! parse: requests to go on by WebSocket. What is wrong with a handshake is said before a worker
-//! sees it, and a page of another site gets no WebSocket: browsers ask nobody whether it may.
+//! parse: WebSocket upgrades. Invalid handshakes are refused before a worker sees them. So are
+//! pages of other sites, because browsers send no preflight for a WebSocket.
 
 use super::client_identity::sent;
 use crate::exchange::request::Request;
@@ -12,14 +12,14 @@ use forebay_identity::Cors;
 use forebay_prompt::parse::{Endpoint, Reason, Refusal, may_be_websocket};
 use forebay_router::dispatch::RelayError;
 
-/// What is sent on for `Connection` and `Upgrade`, which belong to one connection.
+/// Values of the hop-by-hop fields `Connection` and `Upgrade` for the worker and the client.
 pub(crate) const UPGRADE: [(&str, &[u8]); 2] =
     [("connection", b"upgrade"), ("upgrade", b"websocket")];
 
-/// The endpoint of a request that no other path takes, if it asks for a WebSocket.
+/// Endpoint of a request without any other endpoint, if it asks for a WebSocket.
 ///
 /// # Errors
-/// `refusal` if it does not, or what is wrong with its handshake.
+/// `refusal` if it does not, else the fault of its handshake.
 pub(crate) fn route(
     refusal: Refusal,
     cors: &Cors,
@@ -30,7 +30,8 @@ pub(crate) fn route(
     if !asks_for_websocket(head, input) {
         return Err(refusal);
     }
-    // What follows the head may be frames: without a WebSocket it must not become a request.
+    // Bytes after the head may be frames. If the upgrade is refused, they must not be parsed as a
+    // request.
     head.keep_alive = false;
     if !may_be_websocket(head.path(input)) {
         return Err(refusal);
@@ -43,7 +44,7 @@ pub(crate) fn route(
     Ok(Endpoint::WebSocket)
 }
 
-/// Is the page from where the request goes?
+/// True if the page's origin is the host of the request.
 fn is_own(head: &RequestHead, input: &[u8], origin: &[u8]) -> bool {
     let host = head.value_of(FieldKind::Host, input).unwrap_or_default();
     let at = origin.windows(3).position(|three| three == b"://");
@@ -51,10 +52,11 @@ fn is_own(head: &RequestHead, input: &[u8], origin: &[u8]) -> bool {
     shown.is_some_and(|shown| shown.eq_ignore_ascii_case(host))
 }
 
-/// Frames are not read, and may name each model of their worker: the key must be for all of them.
+/// The router does not read frames, and a frame may name any model of the worker. The key must
+/// therefore cover all of them.
 ///
 /// # Errors
-/// A refusal that names a model that the key is not for.
+/// A refusal with a model that the key does not cover.
 pub(crate) fn check_models(
     fleet: &FleetSnapshot,
     model: &Model,
@@ -79,10 +81,10 @@ pub(crate) fn check_models(
     }
 }
 
-/// Looks at a worker's answer, whose head is parsed from `input`: has it read the handshake?
+/// Checks that a worker's 101 answers the handshake of the client.
 ///
 /// # Errors
-/// [`RelayError::HeadInvalid`] where it switches to something else.
+/// [`RelayError::HeadInvalid`] if the worker switches to another protocol.
 pub(crate) fn check_answer(request: &Request<'_>, input: &[u8]) -> Result<(), RelayError> {
     let answer = &request.answer_head;
     if answer.status != 101 {

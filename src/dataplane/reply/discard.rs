@@ -1,6 +1,6 @@
-//! What becomes of a body that nobody wants: thrown away as it comes, so that the client, which may
-//! send all of it before it reads, gets its answer. Closing with unread bytes would make the kernel
-//! send a reset, which can destroy the answer on its way.
+//! Discards the body of a refused request as it arrives, because a client may send all of it before
+//! it reads the answer. Closing with unread bytes would make the kernel send a reset, which can
+//! destroy the answer in flight.
 
 use crate::exchange::phase::After;
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
@@ -8,12 +8,12 @@ use crate::state::env::Env;
 use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
 use std::time::Duration;
 
-/// A client that sends nothing for so long while its answer waits for it is cut.
+/// Longest pause of a client during the discard.
 const STALL_MAX: Duration = Duration::from_secs(5);
-/// Longest that one is listened to in all.
+/// Longest discard in total.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What the router would take as a body it also throws away; a client that sends more is cut.
+/// Limits of a discard. The router discards at most the bytes that it would accept as a body.
 pub(crate) fn bounds(env: &Env) -> DiscardBounds {
     DiscardBounds {
         bytes_max: env.config().limits.body_bytes_max,
@@ -22,11 +22,11 @@ pub(crate) fn bounds(env: &Env) -> DiscardBounds {
     }
 }
 
-/// Whether the connection can go on after a refusal: it is known where the next request starts, and
-/// not too far.
+/// True if the connection stays usable after a refusal: the start of the next request is known and
+/// near.
 pub(crate) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
-    // Who waits for 100 Continue may now leave the body out or not (RFC 9110 10.1.1); who has
-    // begun, sends it.
+    // A client that waits for 100 Continue may now send the body or not (RFC 9110 10.1.1). A client
+    // that has sent part of the body sends the rest.
     let waits = head.expect_continue && conn.input.len() <= head.head_bytes;
     let has_near_end = match head.body {
         BodyFraming::None => true,
@@ -39,8 +39,7 @@ pub(crate) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
     has_near_end && head.keep_alive && !env.draining.is_set()
 }
 
-/// Throws the head and body of a refused request away. What then stands in the input is the next
-/// request.
+/// Discards head and body of a refused request. The input then begins with the next request.
 pub(crate) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> After {
     let mut discarding = conn.discarding(bounds(env));
     let ended = match head.body {
@@ -62,10 +61,10 @@ pub(crate) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> A
     }
 }
 
-/// Why the end of a body was not found.
+/// Why the end of a body was not reached.
 enum Unfinished {
     Malformed,
-    /// The client closed, stalled, or went on for too long.
+    /// The client closed, stalled, or exceeded a limit.
     Cut,
 }
 

@@ -1,4 +1,5 @@
-//! Writes what a streaming client hears while its request waits, see [`super::early`].
+//! Writes the head and queue comments that a streaming client receives while its request waits, see
+//! [`super::early`].
 
 use crate::exchange::phase::After;
 use crate::exchange::request::Request;
@@ -10,14 +11,14 @@ use forebay_base::limits::QUEUE_COMMENT_PERIOD;
 use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};
 use forebay_prompt::parse::Refusal;
 
-/// Ends the stream with why the router has no answer.
+/// Ends the stream with the router's refusal.
 pub(crate) async fn refuse(begun: &Begun, env: &Env, conn: &mut Conn, refusal: &Refusal) -> After {
     let mut events = conn.buffer();
     encode_refused(begun.shape, refusal, &mut events);
     end(begun, env, conn, events).await
 }
 
-/// Ends the stream with what the engine answered instead of one.
+/// Ends the stream with the engine's error.
 pub(crate) async fn fail(
     begun: &Begun,
     env: &Env,
@@ -42,8 +43,7 @@ async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> Afte
     }
 }
 
-/// The request has joined a queue in which so many wait. The first time, the client gets the head
-/// too.
+/// Sends a queue comment with the position to the client, after the head if that is not sent yet.
 pub(crate) async fn queued(
     env: &Env,
     conn: &mut Conn,
@@ -63,7 +63,7 @@ pub(crate) async fn queued(
     write(env, conn, out).await
 }
 
-/// It still waits. Tells the client if that is due.
+/// Sends a comment with the waiting time, if a comment is due.
 pub(crate) async fn still_queued(
     env: &Env,
     conn: &mut Conn,
@@ -80,7 +80,7 @@ pub(crate) async fn still_queued(
     write(env, conn, out).await
 }
 
-/// It is being sent to a worker.
+/// Sends a comment with the worker's name on dispatch.
 pub(crate) async fn dispatched(
     env: &Env,
     conn: &mut Conn,

@@ -1,4 +1,4 @@
-//! Answers of the router itself, and what follows them on the connection.
+//! Answers of the router itself, and the use of the connection afterwards.
 
 pub(crate) mod discard;
 pub(crate) mod early_head;

@@ -1,5 +1,4 @@
-//! Writes the answers that the router gives itself, counts them, and keeps the connection usable
-//! where it can.
+//! Writes and counts the router's own answers, and keeps the connection usable where possible.
 
 use super::discard;
 use super::early_head;
@@ -15,8 +14,8 @@ use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use forebay_identity::AnswerField;
 use forebay_prompt::parse::Refusal;
 
-/// Answers a request whose head or body is no good. The connection ends: where the next request
-/// starts is unknown.
+/// Answers a request with an invalid head or body. The connection ends, because the start of the
+/// next request is unknown.
 pub(crate) async fn and_close(
     env: &Env,
     conn: &mut Conn,
@@ -27,8 +26,8 @@ pub(crate) async fn and_close(
     answer(env, conn, refusal, wire, request).await
 }
 
-/// Answers a request whose body has not been read. The body is thrown away as it comes; one that is
-/// too long for that ends the connection.
+/// Answers a request before its body is read. Discards the body; a body too long to discard ends
+/// the connection.
 pub(crate) async fn before_body(
     env: &Env,
     conn: &mut Conn,
@@ -45,7 +44,7 @@ pub(crate) async fn before_body(
     }
 }
 
-/// Answers a request that has been read completely.
+/// Answers a completely received request.
 pub(crate) async fn request(
     env: &Env,
     conn: &mut Conn,
@@ -63,7 +62,7 @@ pub(crate) async fn request(
     answer(env, conn, refusal, wire, request).await
 }
 
-/// Passes on what an engine said of the request, in the engine's own words.
+/// Relays the engine's answer to an attempt.
 pub(crate) async fn by_engine(
     env: &Env,
     conn: &mut Conn,
@@ -97,10 +96,10 @@ pub(crate) async fn by_engine(
     }
 }
 
-/// Fields that say what a refusal is.
+/// Fields that describe the refusal.
 const OWN_FIELDS: usize = 8;
-/// Fields beside it: the request's id, what the page of the client is told, limits.
-const TOLD_FIELDS: usize = 5 + RATE_FIELDS;
+/// Other fields: request id, CORS, rate limits.
+const SHARED_FIELDS: usize = 5 + RATE_FIELDS;
 
 #[derive(Clone, Copy, Debug)]
 struct Wire {
@@ -115,7 +114,7 @@ fn count(env: &Env, refusal: &Refusal, facts: &Facts) {
     env.counters.refused(refusal.reason() as usize, endpoint, facts.stream, model);
 }
 
-/// Counts and sends one refusal.
+/// Counts and sends a refusal.
 async fn answer(
     env: &Env,
     conn: &mut Conn,
@@ -128,9 +127,9 @@ async fn answer(
     let mut out = conn.buffer();
     refusal.encode_body(request.story.facts.shape(), &mut body);
     let own = request.own_fields().into_iter().chain(request.fields.limits.fields());
-    let mut told = [("", &b""[..]); TOLD_FIELDS];
-    told.iter_mut().zip(own).for_each(|(place, field)| *place = field);
-    encode(refusal, wire, &told, &body, &mut out);
+    let mut shared = [("", &b""[..]); SHARED_FIELDS];
+    shared.iter_mut().zip(own).for_each(|(place, field)| *place = field);
+    encode(refusal, wire, &shared, &body, &mut out);
     conn.recycle(body);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
@@ -140,8 +139,14 @@ async fn answer(
     }
 }
 
-/// Appends the whole answer. A router that is full does little else, so nothing is allocated.
-fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], out: &mut Vec<u8>) {
+/// Appends the whole answer. Allocates nothing, because an overloaded router mostly refuses.
+fn encode(
+    refusal: &Refusal,
+    wire: Wire,
+    shared: &[AnswerField<'_>],
+    body: &[u8],
+    out: &mut Vec<u8>,
+) {
     let mut seconds: Digits = [0; 20];
     let mut millis: Digits = [0; 20];
     let seconds = refusal.retry_after_s().map_or(&[][..], |after| decimal(after, &mut seconds));
@@ -150,7 +155,7 @@ fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], 
         refusal.reason().should_retry().map_or("", |retry| if retry { "true" } else { "false" });
     let own = [
         (header::REASON, refusal.reason().as_str().as_bytes()),
-        told.first().copied().unwrap_or_default(),
+        shared.first().copied().unwrap_or_default(),
         ("allow", refusal.allow().unwrap_or_default().as_bytes()),
         ("accept-encoding", refusal.accept_encoding().as_bytes()),
         ("www-authenticate", refusal.challenge().as_bytes()),
@@ -158,8 +163,8 @@ fn encode(refusal: &Refusal, wire: Wire, told: &[AnswerField<'_>], body: &[u8], 
         (header::RETRY_AFTER, seconds),
         (header::RETRY_AFTER_MS, millis),
     ];
-    let mut extra = [("", &b""[..]); OWN_FIELDS + TOLD_FIELDS];
-    let further = told.iter().skip(1).copied();
+    let mut extra = [("", &b""[..]); OWN_FIELDS + SHARED_FIELDS];
+    let further = shared.iter().skip(1).copied();
     for (place, field) in extra.iter_mut().zip(own.into_iter().chain(further)) {
         *place = field;
     }
@@ -189,14 +194,14 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    const KEPT: Wire = Wire { keep_alive: true, head_only: false };
+    const KEEP_ALIVE: Wire = Wire { keep_alive: true, head_only: false };
 
     #[test]
     fn a_full_queue_byte_for_byte() {
         let refusal = Refusal::new(Reason::RejectedQueueFull)
             .with_retry_after(Duration::from_micros(2_345_678));
         assert_eq!(
-            bytes(&refusal, ApiShape::OpenAi, KEPT, b""),
+            bytes(&refusal, ApiShape::OpenAi, KEEP_ALIVE, b""),
             "HTTP/1.1 429 Too Many Requests\r\n\
              content-type: application/json\r\n\
              connection: keep-alive\r\n\
@@ -210,7 +215,7 @@ mod tests {
              Try again later.\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}"
         );
         assert_eq!(
-            bytes(&refusal, ApiShape::Anthropic, KEPT, b"id-7"),
+            bytes(&refusal, ApiShape::Anthropic, KEEP_ALIVE, b"id-7"),
             "HTTP/1.1 429 Too Many Requests\r\n\
              content-type: application/json\r\n\
              connection: keep-alive\r\n\
@@ -246,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_come_back_is_told_in_both_units() {
+    fn the_time_to_come_back_is_sent_in_both_units() {
         for reason in Reason::ALL {
-            let text = bytes(&Refusal::new(reason), ApiShape::OpenAi, KEPT, b"");
+            let text = bytes(&Refusal::new(reason), ApiShape::OpenAi, KEEP_ALIVE, b"");
             assert!(!text.contains("retry-after"), "{text}");
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
             let refusal = Refusal::new(reason).with_retry_after(Duration::from_millis(1));
-            let text = bytes(&refusal, ApiShape::OpenAi, KEPT, b"");
+            let text = bytes(&refusal, ApiShape::OpenAi, KEEP_ALIVE, b"");
             assert!(text.contains("\r\nretry-after: 1\r\nretry-after-ms: 1\r\n"), "{text}");
         }
     }
@@ -263,18 +268,18 @@ mod tests {
     fn a_body_in_a_coding_is_refused_with_what_would_be_taken() {
         let refusal = Refusal::from(HeadError::ContentCoding);
         for api in [ApiShape::OpenAi, ApiShape::Anthropic] {
-            let text = bytes(&refusal, api, KEPT, b"");
+            let text = bytes(&refusal, api, KEEP_ALIVE, b"");
             assert!(text.starts_with("HTTP/1.1 415 "), "{text}");
             assert!(text.contains("\r\naccept-encoding: identity\r\n"), "{text}");
         }
-        let other = bytes(&Refusal::new(Reason::BadRequest), ApiShape::OpenAi, KEPT, b"");
+        let other = bytes(&Refusal::new(Reason::BadRequest), ApiShape::OpenAi, KEEP_ALIVE, b"");
         assert!(!other.contains("accept-encoding"), "{other}");
     }
 
     #[test]
     fn the_answer_to_a_head_request_has_no_body() {
         let refusal = Refusal::new(Reason::MethodNotAllowed).with_allow("POST");
-        let text = bytes(&refusal, ApiShape::OpenAi, Wire { head_only: true, ..KEPT }, b"");
+        let text = bytes(&refusal, ApiShape::OpenAi, Wire { head_only: true, ..KEEP_ALIVE }, b"");
         assert!(text.contains("\r\nallow: POST\r\n") && text.ends_with("\r\n\r\n"), "{text}");
     }
 }
