@@ -125,8 +125,8 @@ impl<'c> Request<'c> {
         Ok(())
     }
 
-    /// Value of [`PRIORITY`], where the engine reads it. Other engines do not, and SGLang may take
-    /// higher numbers for better.
+    /// Value of [`PRIORITY`]; `None` for engines that do not read the field. SGLang is left out,
+    /// because it may treat higher numbers as better.
     pub(crate) fn priority_for(&self, plan: &SendPlan) -> Option<String> {
         let EnginePriority { granted, number } = self.caller.priority;
         let priority = match plan.engine.dialect {
@@ -137,37 +137,37 @@ impl<'c> Request<'c> {
         priority.map(|priority| priority.to_string())
     }
 
-    /// Priority of the request, as far as its caller may have it.
+    /// Priority granted to the request.
     pub(crate) fn granted_priority(&self) -> i64 {
         self.caller.priority.granted.or(self.api.priority).unwrap_or(0)
     }
 
-    /// `X-Forwarded-For` and `Forwarded`, where workers receive them.
+    /// `X-Forwarded-For` and `Forwarded` for workers, if configured.
     pub(crate) fn forwarded(&self) -> [Option<(&'static str, &[u8])>; 2] {
         let ForwardedFields { x_forwarded_for, forwarded, .. } = &self.fields.forwarded;
         [("x-forwarded-for", &x_forwarded_for[..]), ("forwarded", &forwarded[..])]
             .map(|field| Some(field).filter(|(_, value)| !value.is_empty()))
     }
 
-    /// Removes another name of the client's address, where only the router's fields count.
+    /// Removes `x-real-ip`, where only the router's forwarded fields count.
     pub(crate) fn claim(&self) -> Option<(&'static str, &'static [u8])> {
         self.fields.forwarded.is_only.then_some(("x-real-ip", &[][..]))
     }
 
-    /// A key of this router is not for workers. Fields without a value replace the client's, and
-    /// are not sent themselves.
+    /// Removes a key of this router, which is not for workers. A field with an empty value removes
+    /// the client's field and is not sent.
     pub(crate) fn withheld(&self) -> [Option<(&'static str, &'static [u8])>; 2] {
         let has_key = self.caller.whom.has_key();
         [header::AUTHORIZATION, header::API_KEY].map(|name| has_key.then_some((name, &[][..])))
     }
 
-    /// Fields of each answer of the router itself; fields without a value are not sent.
+    /// Fields of the router's own answers. Fields without a value are not sent.
     pub(crate) fn own_fields(&self) -> [AnswerField<'_>; 5] {
         let [origin, credentials, expose, vary] = self.cors_fields().unwrap_or_default();
         [(header::REQUEST_ID, self.request_id()), origin, credentials, expose, vary]
     }
 
-    /// Fields for the page that sends the request; `None` where there are none.
+    /// CORS fields for the page that sends the request.
     pub(crate) fn cors_fields(&self) -> Option<[AnswerField<'_>; 4]> {
         self.cors.as_ref().map(|cors| cors.fields())
     }

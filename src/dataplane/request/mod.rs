@@ -1,4 +1,4 @@
-//! The path of one request: `serve` calls all phases in order.
+//! Path of a request: `serve` calls all phases in order.
 
 pub(crate) mod attempt;
 mod choice;

@@ -1,5 +1,5 @@
-//! Records of requests: each request where `log.requests` asks for records, and slow requests where
-//! `log.slow` does. The shard formats a record, and the thread of the log writes it.
+//! Access records: of every request if `log.requests` is on, of slow requests with `log.slow`. The
+//! shard formats a record, the log thread writes it.
 
 use super::event::{MessageParts, Observer, RoutedHead, StoryEnd};
 use super::open_trace::{cut, method_name};
@@ -8,10 +8,10 @@ use forebay_config::{RecordField, RecordFormat};
 use std::io::Write;
 use std::time::Duration;
 
-/// Record of one request.
+/// Access record of a request.
 #[derive(Debug, Default)]
 pub(crate) struct AccessRecord {
-    /// Path of the head, where a record has it: the head may be gone when the request ends.
+    /// Path, if records contain it. Copied, because the head may be gone when the request ends.
     path: String,
 }
 
@@ -75,7 +75,7 @@ impl AccessRecord {
         );
     }
 
-    /// The record as `log.format` has it.
+    /// The record, formatted by `log.format`.
     fn formatted(&self, format: &RecordFormat, event: &StoryEnd<'_>) -> String {
         let StoryEnd { end, facts, trace } = event;
         let (status, outcome) = event.outcome();
@@ -85,7 +85,7 @@ impl AccessRecord {
         let total_ns = end.now.since(facts.times.started);
         let endpoint = || facts.endpoint().map_or("", |endpoint| endpoint.name());
         format.write(|field, out| {
-            // Into memory, which takes all.
+            // Writing to memory cannot fail.
             let _ = match field {
                 RecordField::ChoiceReason => {
                     out.write_all(facts.because.map_or("", |because| because.name()).as_bytes())
@@ -127,8 +127,8 @@ const fn ms(nanos: u64) -> u64 {
     nanos / 1_000_000
 }
 
-/// Where the time went, in milliseconds: reading, waiting for a rank, from there to the head of the
-/// answer, all together.
+/// Logs the times of a slow request in milliseconds: reading, waiting for a rank, from there to the
+/// head of the answer, total.
 fn write_slow(event: &StoryEnd<'_>, now: NanosSinceStart, left_out: u64) {
     let StoryEnd { end, facts, .. } = event;
     let (status, outcome) = event.outcome();

@@ -1,5 +1,5 @@
-//! Bill of a request: tokens that it has cost its tenant, however it ends. The counters, the bucket
-//! of tokens per minute, the trace and the use that replicas share are all [`Bill::settle`].
+//! Bill of a request: tokens charged to its tenant, however it ends. Counters, the bucket of tokens
+//! per minute, the trace and the usage shared by replicas all use [`Bill::settle`].
 //!
 //! | the request ends with | prompt | output |
 //! |---|---|---|
@@ -17,12 +17,12 @@
 //! | an answer of another rank behind a failed attempt | that answer | that answer |
 //! | a WebSocket, and what no engine computes | nothing | nothing |
 //!
-//! - *by time*: from the moment when the prompt should be computed, by the speed of the rank
+//! - *by time*: from the expected end of the prompt's computation, by the speed of the rank
 //!   ([`forebay_fleet::worker::RankPast::decoded_in`]), for each answer, and at most the limit of
 //!   the request. Less than [`COMPUTED_TIME_MIN`] counts as none.
 //! - *by bytes*, *by events*: see `quota`. With `retry.mid_stream` the ids of the stream count.
 //! - *cut*: the last report, events since then, and by time since the last event.
-//! - *partly*: by bytes, as far as the time is enough for the prompt.
+//! - *partly*: by bytes, in proportion to the time of the attempt.
 
 use super::event::{
     AnswerEnd, AnswerPart, AnswerUsage, AttemptFailure, AttemptLoss, AttemptStart, Observer,
@@ -39,20 +39,20 @@ use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{RelayError, has_no_room};
 use std::time::Duration;
 
-/// Shorter computations count as none: the way and the reads take as long.
+/// Shorter computations count as none: network and reads take about as long.
 const COMPUTED_TIME_MIN: Duration = Duration::from_millis(100);
 
-/// Bill of one request.
+/// Bill of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Bill {
-    /// Place and tokens of its tenant's limits; given back at the end.
+    /// Place and tokens of its tenant's limits, returned at the end.
     pub(super) held: Option<QuotaHold>,
-    /// Work that is counted, where it is. Boxed: most tenants are not counted, and each connection
-    /// would hold the space.
+    /// Counted work, if the tenant is counted. Boxed: most tenants are not, and inline it would
+    /// enlarge every connection.
     counted: Option<Box<CountedWork>>,
 }
 
-/// Work of engines for a request whose tenant is counted.
+/// Work of engines for a request of a counted tenant.
 #[derive(Debug)]
 struct CountedWork {
     endpoint: Endpoint,
@@ -60,22 +60,22 @@ struct CountedWork {
     prompt_estimate: u64,
     /// Answers that the request asks for, at least 1.
     answers: u64,
-    /// Most tokens of output that the request asks for, all answers together.
+    /// Limit of output tokens, all answers together.
     output_max: u64,
     meter: WorkMeter,
-    /// Usage of the answer, once that has ended.
+    /// Usage of the answer, once the answer has ended.
     usage: Option<TokenUsage>,
 }
 
-/// Share of the work of an attempt without an answer that is billed.
+/// Billed share of an attempt without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LostWork {
     Nothing,
-    /// As much of the prompt as the time is worth.
+    /// The part of the prompt computed in the time of the attempt.
     Prompt,
-    /// The same, and output.
+    /// That part of the prompt, and output by time.
     All,
-    /// All of the prompt, and output: the engine would have gone on.
+    /// The whole prompt, and output by time: the engine would have continued.
     Left,
 }
 
@@ -88,8 +88,7 @@ struct DecodeTime {
 }
 
 impl Bill {
-    /// Counts the work of engines for the request from now on. Its prompt has `prompt_estimate`
-    /// tokens; 0 counts nothing.
+    /// Starts counting the work of engines for the request. `prompt_estimate` of 0 counts no work.
     pub(super) fn count(&mut self, endpoint: Endpoint, api: &ApiRequest, prompt_estimate: u64) {
         let answers = u64::from(api.answer_count.max(1));
         let asked = api.max_tokens.map(u64::from);
@@ -105,24 +104,24 @@ impl Bill {
         });
     }
 
-    /// Is the work of engines counted?
+    /// True if the work of engines is counted.
     pub(crate) const fn is_counted(&self) -> bool {
         self.counted.is_some()
     }
 
-    /// Estimated tokens of the prompt; 0 where nothing is counted.
+    /// Estimated tokens of the prompt; 0 if work is not counted.
     pub(crate) fn prompt_estimate(&self) -> u64 {
         self.counted.as_ref().map_or(0, |work| work.prompt_estimate)
     }
 
-    /// A prefill leg leaves.
+    /// Records the send of a prefill leg.
     pub(crate) fn leg_sent(&mut self, now: NanosSinceStart) {
         if let Some(work) = &mut self.counted {
             work.meter.sent(now);
         }
     }
 
-    /// The router has ended the stream by itself, and the client takes it for whole.
+    /// Records the usage of a stream that the router has completed in place of an engine.
     pub(super) const fn ended_here(&mut self, usage: TokenUsage) {
         if let Some(work) = &mut self.counted {
             work.meter.settle();
@@ -130,7 +129,7 @@ impl Bill {
         }
     }
 
-    /// Tokens that the request has cost in all; `None`: nothing that counts.
+    /// Tokens charged for the request in total; `None` if no work counts.
     pub(super) fn settle(&self) -> Option<TokenUsage> {
         let work = self.counted.as_ref()?;
         work.meter.total(work.usage, work.output_max)
@@ -162,7 +161,7 @@ impl Observer for Bill {
     fn lost(&mut self, event: &AttemptLoss<'_>) {
         let Some(work) = &mut self.counted else { return };
         let share = match &event.failed.reply.answer {
-            // The answer of a trial: an engine may have failed after a while.
+            // Answer of a failed trial: the engine may have computed before it failed.
             Some(answer) if answer.status >= 500 && !has_no_room(answer.status) => LostWork::All,
             Some(_) => LostWork::Nothing,
             None => LostWork::of(event.failed.error),
@@ -256,13 +255,13 @@ impl CountedWork {
         let mut usage = self.of_answer(scan, event.usage, head, relayed.is_ok());
         match (relayed, time) {
             (Ok(body_bytes), Some(time)) => {
-                // An answer of a path that is not known may be an image.
+                // An answer of an unknown path may be an image.
                 let is_text = !head.event_stream && self.endpoint != Endpoint::Other;
                 if is_text && scan.usage().is_none() {
                     usage.output = self.by_time(workers, time).min(body_bytes);
                 }
                 let until = last_at.unwrap_or(until);
-                // The remainder of a stream is not all of its output.
+                // The remainder is only part of a stream's output.
                 if event.part != AnswerPart::Remainder {
                     self.learn(workers, DecodeTime { until, ..time }, usage.output);
                 }
@@ -277,14 +276,14 @@ impl CountedWork {
             _ => {}
         }
         if relayed.is_ok() {
-            // The client has an answer that is whole: lost work is not counted.
+            // The client has a whole answer: lost work is not charged.
             self.meter.settle();
         }
         self.usage = Some(usage);
     }
 
-    /// Usage of the answer, as far as that came. A report in the beginning does not count the
-    /// events behind it, and an answer that is cut has no end with a report.
+    /// Usage of the received part of an answer. An early report excludes later events, and an
+    /// answer that was cut lacks the final report.
     fn of_answer(
         &self,
         scan: &UsageScan,
@@ -300,25 +299,25 @@ impl CountedWork {
         TokenUsage { output: reported.output.saturating_add(since), ..reported }
     }
 
-    /// An answer without a report of its engine: about a token an event.
+    /// Usage without an engine's report: about a token per event.
     fn by_events(&self, scan: &UsageScan, head: &ResponseHead) -> TokenUsage {
-        // The first event of a chat has the role alone.
+        // The first event of a chat contains only the role.
         let empty = u64::from(self.endpoint == Endpoint::ChatCompletions);
         let output = if head.event_stream { scan.events().saturating_sub(empty) } else { 0 };
         TokenUsage { prompt: self.prompt_estimate, cached: 0, output }
     }
 
-    /// Tokens that the rank should have made for the request in that time.
+    /// Output tokens that the rank should have computed in `time`.
     fn by_time(&self, workers: &Workers, time: DecodeTime) -> u64 {
         let time_ns = time.until.since(time.from);
         let is_enough = Duration::from_nanos(time_ns) >= COMPUTED_TIME_MIN;
         let is_counted = is_enough && makes_tokens(self.endpoint);
         let past = workers.board.past(time.rank).filter(|_| is_counted);
-        let one = past.map_or(0, |past| past.decoded_in(time_ns));
-        one.saturating_mul(self.answers).min(self.output_max)
+        let per_answer = past.map_or(0, |past| past.decoded_in(time_ns));
+        per_answer.saturating_mul(self.answers).min(self.output_max)
     }
 
-    /// A whole answer shows how fast the rank is.
+    /// Updates the speed of the rank from a whole answer.
     fn learn(&self, workers: &Workers, time: DecodeTime, output: u64) {
         if let Some(past) = workers.board.past(time.rank) {
             past.decoded(output / self.answers, time.until.since(time.from));
@@ -326,12 +325,12 @@ impl CountedWork {
     }
 }
 
-/// Does the engine compute until the moment of this error, as far as is known?
+/// True if the engine probably computed until the error.
 const fn goes_on_computing(error: RelayError) -> bool {
     !matches!(error, RelayError::Stalled | RelayError::DownMidStream)
 }
 
-/// May an answer have tokens of output? Engines have more paths than the router knows.
+/// True if an answer may contain output tokens. Engines have more paths than the router knows.
 const fn makes_tokens(endpoint: Endpoint) -> bool {
     matches!(
         endpoint,

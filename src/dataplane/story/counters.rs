@@ -1,4 +1,4 @@
-//! Counters of requests: status of answers, time of the first byte, how requests ended.
+//! Request counters: status of answers, time to first byte, outcome of requests.
 
 use super::event::{AnswerEnd, AnswerHead, AnswerPart, Observer, StoryEnd};
 use super::facts::CLIENT_GONE;
@@ -7,7 +7,7 @@ use forebay_fleet::account::{Count, NO_ENDPOINT, Stage};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
-/// Counters have no state of a request: the shard holds them.
+/// Stateless: the shard holds the counters.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCounters;
 
@@ -19,7 +19,7 @@ impl Observer for RequestCounters {
     }
 
     fn answered(&mut self, event: &AnswerEnd<'_>) {
-        // The client of a remainder has had its first byte for a while.
+        // A remainder is not the first byte for its client.
         if let Some(first_at) = event.times.first_at
             && event.part != AnswerPart::Remainder
         {
@@ -31,7 +31,7 @@ impl Observer for RequestCounters {
 
     fn ended(&mut self, event: &StoryEnd<'_>) {
         let env = &event.end.shard.env;
-        // The time for which a tunnel was open is no time of an answer.
+        // The duration of a tunnel is no answer time.
         if event.facts.answer.status != 101 {
             env.time(Stage::Total, event.facts.times.started);
         }

@@ -17,7 +17,7 @@ use forebay_router::request::Stop;
 use forebay_select::{ChoiceReason, MatchRequest, Prompt};
 use std::net::IpAddr;
 
-/// Observer of one request. Events that it has no use for keep their empty default.
+/// Observer of a request. Unused events keep the empty default.
 pub(crate) trait Observer {
     fn began(&mut self, _: &RoutedHead<'_>) {}
     fn queued(&mut self, _from: NanosSinceStart, _until: NanosSinceStart) {}
@@ -31,7 +31,7 @@ pub(crate) trait Observer {
     fn ended(&mut self, _: &StoryEnd<'_>) {}
 }
 
-/// The head is read, and its path routed.
+/// The head is read and the path routed.
 pub(crate) struct RoutedHead<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) head: &'a RequestHead,
@@ -44,7 +44,7 @@ pub(crate) struct RoutedHead<'a> {
     pub(crate) at: NanosSinceStart,
 }
 
-/// An attempt begins: a rank is chosen, or a pair of ranks.
+/// An attempt begins: a rank or a pair of ranks is chosen.
 pub(crate) struct RankChoice<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) chosen: &'a request::ChosenRanks,
@@ -52,7 +52,7 @@ pub(crate) struct RankChoice<'a> {
     pub(crate) because: Option<ChoiceReason>,
     /// Overlap of the rank that computes the prompt.
     pub(crate) overlap: OverlapFacts,
-    /// Where somebody records: sink of notes, and the prompt as it was matched.
+    /// If a recorder is attached: the sink of notes, and the matched prompt.
     pub(crate) notes: Option<(&'a NoteSink, MatchRequest<'a>, &'a Prompt)>,
     pub(crate) now: NanosSinceStart,
 }
@@ -61,11 +61,11 @@ pub(crate) struct RankChoice<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OverlapFacts {
     pub(crate) bytes: u32,
-    /// `None` unless the rank's KV events show the tokens.
+    /// `None` unless the rank sends KV events.
     pub(crate) tokens: Option<u32>,
 }
 
-/// The request leaves for the rank that answers.
+/// The request is sent to the answering rank.
 pub(crate) struct AttemptStart {
     pub(crate) rank: RankIndex,
     /// Another rank has computed the prompt.
@@ -76,19 +76,19 @@ pub(crate) struct AttemptStart {
 /// An attempt ends before its answer began.
 pub(crate) struct AttemptFailure {
     pub(crate) error: RelayError,
-    /// The prefill leg of a pair has not done its part.
+    /// The prefill leg of a pair did not succeed.
     pub(crate) is_unprefilled: bool,
     pub(crate) now: NanosSinceStart,
 }
 
-/// An attempt has no answer for the client.
+/// An attempt ended without an answer for the client.
 pub(crate) struct AttemptLoss<'a> {
     pub(crate) workers: &'a Workers,
     pub(crate) failed: &'a request::Failed,
     pub(crate) now: NanosSinceStart,
 }
 
-/// The head of an answer, which is passed on.
+/// The head of an answer that is relayed.
 pub(crate) struct AnswerHead<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) head: &'a ResponseHead,
@@ -107,17 +107,17 @@ pub(crate) struct AnswerEnd<'a> {
     pub(crate) head: &'a ResponseHead,
     pub(crate) times: StreamTimes,
     pub(crate) usage: AnswerUsage<'a>,
-    /// Bytes of the body, if that is whole.
+    /// Length of the body, if complete.
     pub(crate) relayed: Result<u64, RelayError>,
     pub(crate) part: AnswerPart,
 }
 
-/// Times of an answer as it passes.
+/// Times of a relayed answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamTimes {
     /// First byte of a stream.
     pub(crate) first_at: Option<NanosSinceStart>,
-    /// Last event that may have a token, where these are counted.
+    /// Last event that may carry a token, where tokens are counted.
     pub(crate) last_at: Option<NanosSinceStart>,
     pub(crate) ended_at: NanosSinceStart,
 }
@@ -127,9 +127,9 @@ pub(crate) struct StreamTimes {
 pub(crate) struct AnswerUsage<'a> {
     /// As the engine reports it.
     pub(crate) reported: Option<TokenUsage>,
-    /// Counts of the answer; `None` where it has no `usage`, or its tenant is not counted.
+    /// Usage scan; `None` if the answer has no `usage`, or its tenant is not counted.
     pub(crate) scan: Option<&'a UsageScan>,
-    /// By the ids of the stream, where these are kept.
+    /// By the token ids of a recorded stream.
     pub(crate) by_ids: Option<TokenUsage>,
 }
 
@@ -137,13 +137,13 @@ pub(crate) struct AnswerUsage<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerPart {
     Whole,
-    /// The decode leg of a pair: its rank has not computed the prompt.
+    /// Decode leg of a pair: its rank has not computed the prompt.
     DecodeLeg,
-    /// The remainder of a stream: its client has had the first byte for a while.
+    /// Remainder of a stream: the client already has the first byte.
     Remainder,
 }
 
-/// End of the request, as its path sees it.
+/// End of a request, for the story.
 pub(crate) struct ExchangeEnd<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) client: &'a ConnectedClient,
@@ -154,7 +154,7 @@ pub(crate) struct ExchangeEnd<'a> {
     pub(crate) now: NanosSinceStart,
 }
 
-/// Message of the client, as far as it is read.
+/// The received part of the client's message.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageParts<'a> {
     pub(crate) head: &'a RequestHead,
@@ -166,12 +166,12 @@ pub(crate) struct MessageParts<'a> {
 pub(crate) struct StoryEnd<'a> {
     pub(crate) end: &'a ExchangeEnd<'a>,
     pub(crate) facts: &'a Facts,
-    /// Number of the trace, as logs show it.
+    /// Trace id, as in logs.
     pub(crate) trace: Option<u128>,
 }
 
 impl StoryEnd<'_> {
-    /// Status that the client received, and the word for how the request ended.
+    /// Status that the client received, and the outcome's name.
     pub(crate) fn outcome(&self) -> (u16, &'static str) {
         self.facts.outcome(self.end.stop)
     }

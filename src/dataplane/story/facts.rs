@@ -6,7 +6,7 @@ use forebay_prompt::parse::{ApiShape, Endpoint};
 use forebay_router::request::Stop;
 use forebay_select::ChoiceReason;
 
-/// Status of a request whose client left before its answer began. No client receives it.
+/// Status of a request whose client left before its answer began. Never sent.
 pub(crate) const CLIENT_GONE: u16 = 499;
 
 /// API of a request.
@@ -20,10 +20,10 @@ pub(crate) struct AskedApi {
 /// Facts of a request so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
-    /// `None` where no endpoint has the path.
+    /// `None` if the path has no endpoint.
     pub(crate) asked: Option<AskedApi>,
     pub(crate) model: Option<usize>,
-    /// Is a stream asked for? `None` until the body is read.
+    /// Whether the request asks for a stream; `None` until the body is read.
     pub(crate) stream: Option<bool>,
     pub(crate) times: Times,
     /// Rank of the last attempt.
@@ -39,7 +39,7 @@ pub(crate) struct Times {
     pub(crate) started: NanosSinceStart,
     /// Time until the request had been read; `None` if it never was.
     pub(crate) read_ns: Option<u64>,
-    /// Time in queues, all of them together.
+    /// Total time in queues.
     pub(crate) queued_ns: u64,
     /// Head of the answer from a worker.
     pub(crate) head_at: Option<NanosSinceStart>,
@@ -48,13 +48,13 @@ pub(crate) struct Times {
 /// Answer of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnswerFacts {
-    /// Status of the whole answer.
+    /// Status of the answer.
     pub(crate) status: u16,
-    /// Status of the worker's head that is counted: the head is passed on.
+    /// Counted status of the worker's relayed head.
     pub(crate) counted: Option<u16>,
-    /// Ranks that went on with the stream after the first.
+    /// Number of ranks that continued the stream.
     pub(crate) continued: u32,
-    /// Tokens that the request has used, once it has ended and these are counted.
+    /// Billed tokens, once the request has ended, if counted.
     pub(crate) usage: Option<TokenUsage>,
 }
 
@@ -67,7 +67,7 @@ impl Facts {
         self.asked.map_or(ApiShape::OpenAi, |asked| asked.shape)
     }
 
-    /// Status that the client received, and the word for how the request ended.
+    /// Status that the client received, and the outcome's name.
     pub(crate) fn outcome(&self, stop: Option<&Stop>) -> (u16, &'static str) {
         let AnswerFacts { status, counted, .. } = self.answer;
         match stop {

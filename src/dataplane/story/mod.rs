@@ -1,6 +1,6 @@
-//! Story of a request: its events, and the observers of these events. Trace, access record, notes
-//! for `explain`, stored responses, counters and bill. A new observer is a file here and a line in
-//! `observers!`. No phase of a request depends on an observer, but for the limits of its tenant.
+//! Story of a request: its events and their observers: trace, access record, notes for `explain`,
+//! stored responses, counters and bill. A new observer is a file here and a line in `observers!`.
+//! No phase of a request depends on an observer, except for the limits of its tenant.
 
 mod access_record;
 pub(crate) mod bill;
@@ -25,7 +25,7 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::mailbox::LegTrace;
 use forebay_fleet::tenant::TokenUsage;
 
-/// Makes the struct of all observers, which receive each event in the order of the list.
+/// Makes the struct of all observers. They receive each event in the order of the list.
 macro_rules! observers {
     ($($name:ident: $observer:ty,)*) => {
         #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ observers! {
     trace: trace::TraceObserver,
 }
 
-/// Story of one request.
+/// Story of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     pub(crate) facts: Facts,
@@ -100,7 +100,7 @@ impl Story {
         story
     }
 
-    /// The path is routed; `None` where no endpoint has it.
+    /// The path is routed. `asked` is `None` if the path has no endpoint.
     pub(crate) fn began(&mut self, asked: Option<AskedApi>, event: &RoutedHead<'_>) {
         self.facts.asked = asked;
         self.observers.began(event);
@@ -125,7 +125,7 @@ impl Story {
         self.observers.chosen(event);
     }
 
-    /// Head and body leave for the rank that answers.
+    /// The request is sent to the answering rank.
     pub(crate) fn sent(&mut self, event: &AttemptStart) {
         self.observers.sent(event);
     }
@@ -135,12 +135,12 @@ impl Story {
         self.observers.failed(event);
     }
 
-    /// Nothing of the attempt reaches the client.
+    /// No byte of the attempt reaches the client.
     pub(crate) fn lost(&mut self, event: &AttemptLoss<'_>) {
         self.observers.lost(event);
     }
 
-    /// The head of an answer is here, and is passed on.
+    /// The head of an answer is received and relayed.
     pub(crate) fn answer_began(&mut self, event: &AnswerHead<'_>) {
         self.observers.answer_began(event);
         self.facts.answer.counted.get_or_insert(event.status);
@@ -156,7 +156,7 @@ impl Story {
         self.observers.answered(event);
     }
 
-    /// The request has ended. Its bill first: other observers report the usage.
+    /// The request has ended. The bill goes first, because other observers report the usage.
     pub(crate) fn ended(&mut self, end: &ExchangeEnd<'_>) {
         self.facts.answer.usage = self.observers.bill.settle();
         let trace = self.observers.trace.number();
@@ -172,17 +172,17 @@ impl Story {
         &mut self.observers.bill
     }
 
-    /// The router ends the stream by itself, and the client takes it for whole.
+    /// The router has completed the stream in place of an engine.
     pub(crate) const fn ended_here(&mut self, usage: TokenUsage) {
         self.observers.bill.ended_here(usage);
     }
 
-    /// Trace of a prefill leg that leaves for this rank. From now on workers receive its context.
+    /// Trace of a prefill leg for this rank. From here on workers receive the leg's context.
     pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
         self.observers.trace.leg(rank)
     }
 
-    /// `traceparent` and `tracestate` that workers receive, where there is a trace.
+    /// `traceparent` and `tracestate` for workers, if the request has a trace.
     pub(crate) fn trace_fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
         self.observers.trace.fields()
     }

@@ -9,25 +9,25 @@ use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{NoteSink, SentNote, ShardNote};
 use forebay_select::prompt_part_keys;
 
-/// Notes of one request.
+/// Notes of a request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestNotes {
-    /// Note of its beginning, if a recorder has it.
+    /// First note, if the recorder has it.
     sent: Option<FirstNote>,
     /// Usage that the engine reports.
     usage: Option<TokenUsage>,
 }
 
-/// Note of a request's beginning.
+/// First note of a request.
 #[derive(Clone, Copy, Debug)]
 struct FirstNote {
     id: u64,
-    /// Rank of the last attempt that computes the prompt.
+    /// Prefill rank of the last attempt.
     rank: RankIndex,
 }
 
 impl Observer for RequestNotes {
-    /// The text of the prompt is at hand the first time only.
+    /// Only the first attempt has the text of the prompt.
     fn chosen(&mut self, event: &RankChoice<'_>) {
         let Some((sink, ask, prompt)) = &event.notes else { return };
         let rank = event.chosen.prefill_rank();
@@ -47,7 +47,7 @@ impl Observer for RequestNotes {
     }
 
     fn answered(&mut self, event: &AnswerEnd<'_>) {
-        // The rank that answers for a pair has not computed the prompt.
+        // In a pair, the answering rank has not computed the prompt.
         if event.part == AnswerPart::Whole && event.relayed.is_ok() {
             self.usage = event.usage.reported;
         }

@@ -1,4 +1,4 @@
-//! Trace of one request while it is served: its steps, and the context that workers receive.
+//! Trace of a request in progress: its steps, and the context for workers.
 
 use forebay_base::limits::{RECORDED_TEXT_BYTES_MAX, TRACE_STEPS_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, TRACEPARENT_BYTES, TraceParent};
@@ -6,33 +6,33 @@ use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep};
 use forebay_http1::Method;
 use forebay_http1::header::{TRACEPARENT, TRACESTATE};
 
-/// Spreads the numbers of spans; odd, so that no two of a request are the same.
+/// Stride between span ids. Odd, so that no two spans of a request share an id.
 const SPAN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The trace of one request.
+/// Trace of a request in progress.
 #[derive(Debug)]
 pub(crate) struct OpenTrace {
-    /// The request's own span.
+    /// Context of the request's root span.
     pub(crate) context: TraceParent,
     /// `traceparent` for the worker.
     pub(crate) header: [u8; TRACEPARENT_BYTES],
-    /// The client's `tracestate` belongs to no trace.
+    /// The client's `tracestate` belongs to no valid trace and is removed.
     pub(crate) drops_state: bool,
-    /// Spans that have a number.
+    /// Number of span ids given out.
     pub(crate) span_count: u64,
-    /// What is recorded; `None` if the request is not sampled.
+    /// Record of a sampled request.
     pub(crate) recorded: Option<Box<RequestTrace>>,
     /// First byte of the answer's body.
     pub(crate) first_at: Option<NanosSinceStart>,
 }
 
 impl OpenTrace {
-    /// Its number, as logs show it.
+    /// Trace id, as in logs.
     pub(crate) const fn trace(&self) -> u128 {
         self.context.trace
     }
 
-    /// `traceparent`, and an empty `tracestate` where the client's is not passed on.
+    /// `traceparent`, and an empty `tracestate` to remove the client's.
     pub(crate) fn fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
         let dropped = self.drops_state.then_some((TRACESTATE, &b""[..]));
         [Some((TRACEPARENT, &self.header[..])), dropped]
@@ -40,7 +40,7 @@ impl OpenTrace {
 
     pub(crate) const fn next_span(&mut self) -> u64 {
         self.span_count += 1;
-        // Never 0, and never the request's own: it is odd, and a request has few spans.
+        // Never 0, and never the root span's id: the id is odd, and a request has few spans.
         self.context.span.wrapping_add(self.span_count.wrapping_mul(SPAN_STRIDE)) | 1
     }
 
@@ -49,9 +49,9 @@ impl OpenTrace {
         self.step(StepKind::Queue, from, until, None);
     }
 
-    /// The request leaves for a rank: the context for the worker is of this attempt from now on.
+    /// The request is sent to a rank. From here on workers receive the context of this attempt.
     pub(crate) fn leaves(&mut self, rank: RankIndex, now: NanosSinceStart) {
-        // A pooled connection had died under the attempt before.
+        // A stale pooled connection failed the attempt before.
         self.failed("the connection was closed before an answer came", now);
         if let Some(span) = self.step(StepKind::FirstByte, now, now, Some(rank)) {
             self.header = TraceParent { span, ..self.context }.write();
@@ -87,7 +87,7 @@ impl OpenTrace {
         Some(span)
     }
 
-    /// A prefill leg leaves for this rank: the context for the worker is of this leg from now on.
+    /// A prefill leg is sent to this rank. From here on workers receive the context of this leg.
     pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
         self.recorded.as_ref()?;
         let context = TraceParent { span: self.next_span(), ..self.context };
@@ -99,13 +99,13 @@ impl OpenTrace {
     }
 }
 
-/// A text of a client, of bounded length.
+/// Client text, cut to a bounded length.
 pub(crate) fn cut(text: &[u8]) -> String {
     let end = text.len().min(RECORDED_TEXT_BYTES_MAX);
     String::from_utf8_lossy(text.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// As the semantic conventions of OpenTelemetry have it.
+/// Method name, by OpenTelemetry's semantic conventions.
 pub(crate) const fn method_name(method: Method) -> &'static str {
     match method {
         Method::Get => "GET",

@@ -1,6 +1,6 @@
-//! Limits of tenants on the way of a request: requests and requests in flight are taken on the head
-//! alone, tokens once the body has been read. What a request has taken comes back when it ends,
-//! corrected by the usage that its engine reports.
+//! Tenant limits of a request. Requests and places in flight are taken on the head, tokens once the
+//! body is read. The end of the request returns the place, and corrects the tokens by the usage
+//! that the engine reports.
 
 use super::bill::Bill;
 use super::quota_hold::QuotaHold;
@@ -19,14 +19,14 @@ pub(crate) struct QuotaStanding {
     pub(crate) tokens: Option<RateStatus>,
 }
 
-/// Result of a look at a tenant's limits: whether the request passes, and the standing for its
-/// client. `None`: the tenant has no limits.
+/// Result of a quota check: whether the request passes, and the standing for its client. `None`:
+/// the tenant has no limits.
 pub(crate) type QuotaCheck = (Result<(), Refusal>, Option<QuotaStanding>);
 
 const NO_LIMITS: QuotaCheck = (Ok(()), None);
 
-/// Takes a request, and a place in flight, of the tenant's limits. Where a limit is reached,
-/// nothing is taken.
+/// Takes a request and a place in flight from the tenant's limits. If a limit is reached, takes
+/// neither.
 pub(crate) fn enter(
     shard: &Shard,
     bill: &mut Bill,
@@ -54,7 +54,7 @@ pub(crate) fn enter(
     (taken, Some(standing(cell, quota, now)))
 }
 
-/// A request whose tokens are charged.
+/// Request to charge for tokens.
 pub(crate) struct Charge<'a> {
     pub(crate) tenant: TenantIndex,
     pub(crate) endpoint: Endpoint,
@@ -64,8 +64,7 @@ pub(crate) struct Charge<'a> {
     pub(crate) output_tokens: u32,
 }
 
-/// Takes the tokens that a request is expected to need. Where the limit is reached, nothing is
-/// taken.
+/// Takes the expected tokens of a request. If the limit is reached, takes none.
 pub(crate) fn charge(
     env: &Env,
     bill: &mut Bill,
@@ -79,7 +78,8 @@ pub(crate) fn charge(
     let prompt = tokens_of(api.text_bytes(body_bytes), bytes_per_token);
     bill.count(endpoint, api, prompt);
     let Some(Tenant { quota, billed, .. }) = limited(fleet, tenant) else { return NO_LIMITS };
-    // A reload since the head may bill the tenant elsewhere: its place stays where it was taken.
+    // A reload since the head may bill another tenant: the place stays where it was taken, and no
+    // tokens are taken.
     let held = bill.held.as_mut().filter(|held| held.billed == *billed);
     let Some(held) = held else { return NO_LIMITS };
     let board = held.board.clone();
@@ -95,7 +95,7 @@ pub(crate) fn charge(
     (result, Some(standing(cell, *quota, now)))
 }
 
-/// The tenant of a request, if it has limits.
+/// Tenant of a request, if it has limits.
 fn limited(fleet: &FleetSnapshot, tenant: TenantIndex) -> Option<&Tenant> {
     fleet.tenants.get(tenant).filter(|tenant| tenant.quota != Quota::default())
 }

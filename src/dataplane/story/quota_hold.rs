@@ -1,18 +1,18 @@
-//! Place and tokens that a request holds of its tenant's limits, given back by a guard on every
+//! Place and tokens that a request holds in its tenant's limits. A guard returns them on every
 //! path.
 
 use forebay_base::{Clock, TenantIndex};
 use forebay_fleet::tenant::{TakenUnits, TenantCell};
 use forebay_fleet::worker::ShardBoard;
 
-/// LimitPlaces and tokens of a tenant with limits.
+/// Place and tokens of a tenant with limits.
 #[derive(Debug)]
 pub(crate) struct QuotaHold {
     pub(crate) board: ShardBoard,
     pub(crate) clock: Clock,
     pub(crate) billed: TenantIndex,
     pub(crate) has_place: bool,
-    /// Taken of the limit of tokens.
+    /// Tokens taken from the token limit.
     pub(crate) tokens: Option<TakenUnits>,
 }
 
@@ -21,7 +21,7 @@ impl QuotaHold {
         self.board.tenants().of(self.billed)
     }
 
-    /// The request ends, and has used so many tokens.
+    /// Corrects the taken tokens by the used tokens.
     pub(crate) fn settle(&mut self, used: u64) {
         if let Some(taken) = self.tokens.take()
             && let Some(cell) = self.cell()

@@ -1,5 +1,5 @@
-//! Search for the id of a stored response in an answer as it passes: later requests name the id,
-//! and go to the rank that stores the response.
+//! Finds the id of a stored response in a relayed answer. Later requests name the id, and are
+//! routed to the rank that stores the response.
 
 use super::event::{AnswerHead, Observer};
 use crate::state::shard::Shard;
@@ -10,11 +10,11 @@ use std::fmt::{self, Debug};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-/// Search for the id of a response, while there is one.
+/// Running search, if any.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseSearch(Option<Box<Search>>);
 
-/// A response whose id has not passed yet.
+/// Search for a response id that is not found yet.
 struct Search {
     shard: Rc<Shard>,
     scan: ResponseIdScan,
@@ -39,7 +39,7 @@ impl Observer for ResponseSearch {
 }
 
 impl Search {
-    /// Takes the next bytes of the answer. The other shards receive the id before the client can
+    /// Scans the next bytes of the answer. The id is sent to the other shards before the client can
     /// use it.
     fn feed(&mut self, data: &[u8]) -> ControlFlow<()> {
         let ControlFlow::Break(found) = self.scan.feed(data) else {

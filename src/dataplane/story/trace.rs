@@ -1,6 +1,6 @@
-//! Traces of requests: which are sampled, the context that workers receive, and the records from
-//! which the control plane makes spans. A request that is not sampled costs a few random numbers
-//! and a field; the record of a sampled request is bounded.
+//! Traces of requests: sampling, the context for workers, and the records from which the control
+//! plane makes spans. An unsampled request costs a few random numbers and a field; the record of a
+//! sampled request is bounded.
 
 use super::event::{
     AnswerEnd, AttemptFailure, AttemptStart, Observer, RankChoice, RoutedHead, StoryEnd,
@@ -22,23 +22,23 @@ use forebay_prompt::parse::Endpoint;
 /// Unit of `traces.sample_per_million`.
 const MILLION: u64 = 1_000_000;
 
-/// Trace of one request; `None` where traces are off, and where the client's trace passes the
-/// router. Boxed: each connection would hold the space.
+/// Trace of a request; `None` if traces are off, or the client's trace passes through unchanged.
+/// Boxed: inline it would enlarge every connection.
 #[derive(Debug, Default)]
 pub(crate) struct TraceObserver(Option<Box<OpenTrace>>);
 
 impl TraceObserver {
-    /// Number of the trace, as logs show it.
+    /// Trace id, as in logs.
     pub(crate) fn number(&self) -> Option<u128> {
         self.0.as_ref().map(|open| open.trace())
     }
 
-    /// `traceparent`, and an empty `tracestate` where the client's is not passed on.
+    /// `traceparent`, and an empty `tracestate` to remove the client's.
     pub(crate) fn fields(&self) -> [Option<(&'static str, &[u8])>; 2] {
         self.0.as_ref().map_or([None; 2], |open| open.fields())
     }
 
-    /// A prefill leg leaves for this rank.
+    /// Trace of a prefill leg for this rank.
     pub(crate) fn leg(&mut self, rank: RankIndex) -> Option<Box<LegTrace>> {
         self.0.as_mut()?.leg(rank)
     }
@@ -103,7 +103,7 @@ fn begin(event: &RoutedHead<'_>, endpoint: Endpoint) -> Option<Box<OpenTrace>> {
     let draw = || shard.routing.stages.borrow_mut().random.u64(..);
     let context = match sent {
         SentTrace::Valid(parent) => {
-            // A trace that is not recorded here passes unchanged: a worker may record it.
+            // A trace not recorded here passes through unchanged: a worker may record it.
             if !parent.is_sampled
                 || !env.records.traces.may_be_asked(&env.counters, started, asked_max)
             {
@@ -162,7 +162,7 @@ fn asked(event: &RoutedHead<'_>, endpoint: Endpoint, is_continued: bool) -> Trac
 enum SentTrace {
     Nothing,
     Valid(TraceParent),
-    /// Also where there are two.
+    /// Also if the field occurs twice.
     Invalid,
 }
 
@@ -184,12 +184,12 @@ fn values<'a>(
 ) -> impl Iterator<Item = &'a [u8]> {
     let is_named = move |name_sent: &[u8]| name_sent.eq_ignore_ascii_case(name.as_bytes());
     let others = head.fields.iter().filter(|field| field.kind == FieldKind::Other);
-    // The length is compared first.
+    // Compares the length first, which rejects most fields.
     let named = others.filter(move |field| is_named(bytes_of(buffer, &field.name)));
     named.map(|field| bytes_of(buffer, &field.value))
 }
 
-/// Several fields are one list (RFC 9110 section 5.3). One that is too long is left out whole.
+/// Joins several fields to a single list (RFC 9110 section 5.3). An overlong list is dropped whole.
 fn joined_state(head: &RequestHead, buffer: &[u8]) -> String {
     let all: Vec<&[u8]> = values(head, buffer, TRACESTATE).collect();
     let joined = all.join(&b","[..]);
@@ -199,7 +199,7 @@ fn joined_state(head: &RequestHead, buffer: &[u8]) -> String {
     String::from_utf8(joined).unwrap_or_default()
 }
 
-/// Completes the record of a request that has ended, and posts it to the control plane.
+/// Completes the record of an ended request, and sends it to the control plane.
 fn end(open: &mut OpenTrace, event: &StoryEnd<'_>) {
     let Some(mut recorded) = open.recorded.take() else { return };
     let StoryEnd { end, facts, .. } = event;
@@ -234,7 +234,7 @@ fn end(open: &mut OpenTrace, event: &StoryEnd<'_>) {
     env.records.traces.give(&env.counters, TraceRecord::Request(recorded));
 }
 
-/// Completes the trace of a prefill leg that has ended, and posts it to the control plane.
+/// Completes the trace of an ended prefill leg, and sends it to the control plane.
 pub(crate) fn end_leg(env: &Env, mut leg: Box<LegTrace>, ended: &PrefillOutcome) {
     leg.until = env.now();
     leg.fault = match ended {

@@ -1,45 +1,44 @@
-//! Work of engines for one request before an answer reports its usage. Part of its bill, which
-//! decides how much of the work counts. The time is an argument.
+//! Work of engines for a request before an answer reports its usage. The bill decides which part of
+//! the work counts. The time is an argument.
 
 use forebay_base::limits::USAGE_TOKENS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
 use std::time::Duration;
 
-/// The attempts of one request, where its tenant is counted.
+/// Attempts of a request of a counted tenant.
 #[derive(Debug, Default)]
 pub(crate) struct WorkMeter {
     attempt: Option<MeteredAttempt>,
-    /// Computed in attempts that gave no answer.
+    /// Work of attempts without an answer.
     lost: Option<TokenUsage>,
 }
 
-/// A request at a rank, or at a pair of ranks.
+/// An attempt at a rank or a pair of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MeteredAttempt {
-    /// How long the prompt should take.
+    /// Expected time to compute the prompt.
     prefill_ns: u64,
-    /// When the request left; `None`: not yet.
+    /// Time of the send; `None` before it.
     sent_at: Option<NanosSinceStart>,
-    /// The rank that computes the answer, and when it should begin with that.
+    /// Decode rank, and its expected start of decoding.
     pub(crate) decodes: Option<(RankIndex, NanosSinceStart)>,
 }
 
 impl WorkMeter {
-    /// An attempt begins. Its prompt should take so long.
+    /// Begins an attempt with the expected prefill time.
     pub(crate) fn begin(&mut self, prefill_ns: u64) {
         self.attempt = Some(MeteredAttempt { prefill_ns, sent_at: None, decodes: None });
     }
 
-    /// The request leaves for the rank that computes the prompt.
+    /// Records the send to the prefill rank.
     pub(crate) fn sent(&mut self, now: NanosSinceStart) {
         if let Some(attempt) = &mut self.attempt {
             attempt.sent_at.get_or_insert(now);
         }
     }
 
-    /// The request leaves for the rank that computes the answer. `is_prefilled`: its prompt is
-    /// computed.
+    /// Records the send to the decode rank. `is_prefilled`: the prompt is already computed.
     pub(crate) fn decodes(&mut self, rank: RankIndex, now: NanosSinceStart, is_prefilled: bool) {
         if let Some(attempt) = &mut self.attempt {
             let sent_at = *attempt.sent_at.get_or_insert(now);
@@ -48,19 +47,19 @@ impl WorkMeter {
         }
     }
 
-    /// No rank computes the answer: the prompt was not computed.
+    /// Records that the decode rank had no prompt to decode from.
     pub(crate) const fn decodes_nothing(&mut self) {
         if let Some(attempt) = &mut self.attempt {
             attempt.decodes = None;
         }
     }
 
-    /// The attempt ends. `None` where nothing left.
+    /// Ends the attempt. `None` if no request was sent.
     pub(crate) fn end(&mut self) -> Option<MeteredAttempt> {
         self.attempt.take().filter(|attempt| attempt.sent_at.is_some())
     }
 
-    /// Such an attempt has computed so much for nothing.
+    /// Adds the work of an attempt without an answer.
     pub(crate) fn lose(&mut self, usage: TokenUsage) {
         let before = self.lost.unwrap_or_default();
         self.lost = Some(TokenUsage {
@@ -70,13 +69,13 @@ impl WorkMeter {
         });
     }
 
-    /// The client has an answer that is whole.
+    /// Clears lost work: the client has a whole answer.
     pub(crate) const fn settle(&mut self) {
         self.lost = None;
     }
 
-    /// What the request has cost: an answer so much, and what was computed for nothing. The output
-    /// of the latter is at most what is left of `output_max`.
+    /// Total usage: the answer, plus lost work. The output of lost work is limited to the remainder
+    /// of `output_max`.
     pub(crate) fn total(&self, answer: Option<TokenUsage>, output_max: u64) -> Option<TokenUsage> {
         let Some(lost) = self.lost else { return answer };
         let prompt = answer.map_or(lost.prompt, |answer| answer.prompt);
@@ -91,12 +90,12 @@ impl WorkMeter {
 }
 
 impl MeteredAttempt {
-    /// Since the request left.
+    /// Time since the send.
     pub(crate) fn passed(&self, now: NanosSinceStart) -> Duration {
         Duration::from_nanos(self.sent_at.map_or(0, |sent_at| now.since(sent_at)))
     }
 
-    /// Of a prompt with so many tokens, those that should be computed by now.
+    /// Tokens of the prompt that should be computed by `now`.
     pub(crate) fn prompt_computed(&self, prompt: u64, now: NanosSinceStart) -> u64 {
         let passed = self.passed(now).as_nanos();
         let part = u128::from(prompt).saturating_mul(passed) / u128::from(self.prefill_ns.max(1));

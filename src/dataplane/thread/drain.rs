@@ -5,7 +5,7 @@
 use crate::state::shard::Shard;
 use forebay_fleet::account::ShardPhase;
 
-/// Drain progress of one shard.
+/// Drain progress of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     /// No shard has a connection left. Remaining messages of other shards are in the rings.
