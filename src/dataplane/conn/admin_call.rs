@@ -2,7 +2,7 @@
 //! without parsing them. The connection ends with the answer.
 
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
@@ -42,7 +42,7 @@ pub(crate) async fn pass(
     conn: &mut Conn,
     buffers: &mut Buffers,
     door: &dyn ClientDoor,
-) -> After {
+) -> ConnectionReuse {
     let opened = door.open(conn.client.peer).map_err(|closed| match closed {
         DoorRefusal::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
         DoorRefusal::Over => Refusal::new(Reason::Draining),
@@ -72,9 +72,9 @@ pub(crate) async fn pass(
         worker_write_max: write_max,
     };
     let first = conn.buffer();
-    match tunnel(conn, far, first, limits, &mut UntilDrained(&shard.env)).await {
-        Ok(TunnelEnd::Over) => After::Linger,
-        Ok(TunnelEnd::Closed) | Err(_) => After::Drop,
+    match tunnel(conn, far, first, limits, &mut DrainWatch(&shard.env)).await {
+        Ok(TunnelEnd::Over) => ConnectionReuse::Linger,
+        Ok(TunnelEnd::Closed) | Err(_) => ConnectionReuse::Drop,
     }
 }
 
@@ -107,9 +107,9 @@ fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
 }
 
 /// Ends the tunnel with the drain. Counts no bytes, because no worker receives them.
-struct UntilDrained<'a>(&'a Env);
+struct DrainWatch<'a>(&'a Env);
 
-impl TunnelWatch for UntilDrained<'_> {
+impl TunnelWatch for DrainWatch<'_> {
     fn passes(&mut self, _: Toward, _: usize) {}
 
     fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>> {

@@ -4,7 +4,7 @@
 use super::admin_call;
 use super::handshake;
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::{Conn, NewConnection, ReadEnd};
 use crate::intake::body::NoRequest;
@@ -46,14 +46,14 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
     if is_tls && !handshake::shake(shard, &mut conn).await {
         return handshake::refuse(shard, conn, &mut buffers).await;
     }
-    if requests(shard, &mut conn, &mut buffers).await == After::Linger {
+    if requests(shard, &mut conn, &mut buffers).await == ConnectionReuse::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
     }
 }
 
 /// Serves requests in sequence. Returns how the connection ends. Borrows its arguments, because an
 /// async function stores arguments passed by value twice.
-async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> After {
+async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> ConnectionReuse {
     let mut reused = false;
     loop {
         let after = match head(&shard.env, conn, &mut buffers.head, reused).await {
@@ -63,7 +63,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
             },
             Err(NoRequest::Silent) => {
                 conn.send_close_notify();
-                After::Drop
+                ConnectionReuse::Drop
             }
             Err(NoRequest::Refused(refusal)) => {
                 let request = Request::unread(buffers, shard.fresh_id());
@@ -78,7 +78,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
             shard.routing.text.give(&shard.io, text);
         }
         match after {
-            After::KeepAlive => reused = true,
+            ConnectionReuse::KeepAlive => reused = true,
             end => {
                 shard.io.recycle_large(&mut buffers.leg_body);
                 shard.io.free_refused(&mut conn.input);

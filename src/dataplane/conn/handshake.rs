@@ -1,7 +1,7 @@
 //! TLS handshake of a new connection.
 
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::{Conn, ReadEnd};
 use crate::reply::discard;
@@ -72,7 +72,7 @@ pub(crate) async fn refuse(shard: &Shard, mut conn: Conn, buffers: &mut Buffers)
     let refusal = Refusal::new(Reason::BadRequest).with_message(PLAIN);
     let request = Request::unread(buffers, shard.fresh_id());
     let after = refusal::and_close(&shard.env, &mut conn, &request, &refusal).await;
-    if after == After::Linger {
+    if after == ConnectionReuse::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
     }
 }

@@ -30,7 +30,6 @@ impl<'c, P> Exchange<'c, P> {
         Exchange { request: self.request, phase }
     }
 
-    /// Stops the request.
     pub(crate) fn stop(self, stop: impl Into<Stop>) -> RefusedExchange<'c> {
         RefusedExchange { request: self.request, stop: stop.into() }
     }

@@ -85,12 +85,12 @@ pub(crate) struct Delivery {
 /// The client has its answer, or its connection is to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerPhase {
-    pub(crate) after: After,
+    pub(crate) after: ConnectionReuse,
 }
 
 /// Use of the connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum ConnectionReuse {
     /// The next request may follow.
     KeepAlive,
     /// Close gracefully, so that the sent answer arrives.

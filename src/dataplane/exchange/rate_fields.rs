@@ -127,25 +127,25 @@ mod tests {
     }
 
     #[test]
-    fn only_limits_that_there_are_are_told() {
+    fn only_present_limits_are_sent() {
         let mut fields = RateFields::default();
-        let told = |fields: &RateFields| -> Vec<(&'static str, String)> {
+        let sent = |fields: &RateFields| -> Vec<(&'static str, String)> {
             let sent = fields.fields().into_iter().filter(|(name, _)| !name.is_empty());
             sent.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
         };
-        assert_eq!(told(&fields), []);
+        assert_eq!(sent(&fields), []);
         let requests = RateStatus { limit: 60, remaining: 0, reset_ns: 1_000_000_000 };
         let tokens = RateStatus { limit: 1_000, remaining: 12, reset_ns: 360_000_000_000 };
         fields.set(Some(requests), Some(tokens));
-        let all = told(&fields);
+        let all = sent(&fields);
         assert_eq!(all.len(), 6);
         assert_eq!(all[1], ("x-ratelimit-remaining-requests", "0".to_owned()));
         assert_eq!(all[5], ("x-ratelimit-reset-tokens", "6m0s".to_owned()));
         fields.set(None, Some(tokens));
-        let some = told(&fields);
+        let some = sent(&fields);
         assert_eq!(some.len(), 3);
         assert_eq!(some[0], ("x-ratelimit-limit-tokens", "1000".to_owned()));
         fields.clear();
-        assert_eq!(told(&fields), []);
+        assert_eq!(sent(&fields), []);
     }
 }

@@ -89,16 +89,16 @@ impl Resumable {
     /// True if the router adds the request for token ids. The body of a continuation already asks
     /// for ids.
     pub(crate) fn asks_ids(&self, plan: &SendPlan) -> bool {
-        let Self::On(kept) = self else { return false };
-        let Ok(transcript) = &kept.transcript else { return false };
-        self.shows_ids(plan) && !(kept.broke.is_some() && transcript.goes_on_by_ids())
+        let Self::On(stream) = self else { return false };
+        let Ok(transcript) = &stream.transcript else { return false };
+        self.shows_ids(plan) && !(stream.broke.is_some() && transcript.goes_on_by_ids())
     }
 
     /// True if the rank's engine returns token ids in streams. SGLang 0.5.23 rejects
     /// `return_token_ids` in streams of chats (`serving_chat.py`).
     pub(crate) fn shows_ids(&self, plan: &SendPlan) -> bool {
-        let Self::On(kept) = self else { return false };
-        let Ok(transcript) = &kept.transcript else { return false };
+        let Self::On(stream) = self else { return false };
+        let Ok(transcript) = &stream.transcript else { return false };
         match plan.engine.dialect {
             Dialect::Vllm => true,
             Dialect::Sglang => !transcript.is_chat(),
@@ -108,17 +108,17 @@ impl Resumable {
 
     /// True if the router must read the answer.
     pub(crate) const fn reads(&self) -> bool {
-        matches!(self, Self::On(kept) if kept.transcript.is_ok())
+        matches!(self, Self::On(stream) if stream.transcript.is_ok())
     }
 
     /// True if the request asks for the remainder of a stream.
     pub(crate) const fn is_remainder(&self) -> bool {
-        matches!(self, Self::On(kept) if kept.broke.is_some())
+        matches!(self, Self::On(stream) if stream.broke.is_some())
     }
 
     /// True if the client has received events of the stream.
     pub(crate) fn has_events(&self) -> bool {
-        let Self::On(kept) = self else { return false };
-        kept.transcript.as_ref().is_ok_and(Transcript::has_begun)
+        let Self::On(stream) = self else { return false };
+        stream.transcript.as_ref().is_ok_and(Transcript::has_begun)
     }
 }

@@ -53,7 +53,6 @@ fn of_head(
     })
 }
 
-/// Authenticates the caller.
 fn authenticate(shard: &Shard, conn: &Conn, request: &mut Request<'_>) -> Result<(), Refusal> {
     let fleet = shard.workers.fleet.borrow();
     let tokens = shard.intake.known_tokens();

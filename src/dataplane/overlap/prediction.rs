@@ -11,7 +11,7 @@ use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Role, SessionKey, WorkerState};
 use forebay_select::{ChoiceReason, Policy, is_anchor, most_held, reaches};
 
-/// Expected cache hit.
+/// Cache hit that the router predicts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedHit {
     /// Blocks on the device, counted as the engine counts them: never the block with the prompt's

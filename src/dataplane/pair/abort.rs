@@ -22,9 +22,9 @@ const ABORTS_MAX: usize = 256;
 const ABORT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Watch of an abort call: no client and no leg wait for the answer, only the deadline ends it.
-struct Alone(Deadline);
+struct AbortWatch(Deadline);
 
-impl Watch for Alone {
+impl Watch for AbortWatch {
     fn poll_lost(&mut self, _: &mut Context<'_>) -> Poll<RelayError> {
         Poll::Pending
     }
@@ -68,7 +68,7 @@ async fn post(sending: SendParts<'_>, call: &AbortCall) -> Result<(), RelayError
     let mut upstream = open(sending, to).await?;
     let limits: HeadLimits = env.head_limits();
     let mut response = ResponseHead::default();
-    let mut watch = Alone(Deadline::new(env.clock));
+    let mut watch = AbortWatch(Deadline::new(env.clock));
     watch.wait_at_most(ABORT_TIME_MAX);
     let head = encode(call);
     let method = &Method::Post;

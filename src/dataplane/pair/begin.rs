@@ -53,7 +53,7 @@ pub(crate) struct PairDispatch<'a> {
 
 impl PairDispatch<'_> {
     /// Facts for the blame after the decode leg has ended with `error`.
-    pub(crate) fn known(&mut self, error: RelayError) -> FailedPair<'_> {
+    pub(crate) fn failed_pair(&mut self, error: RelayError) -> FailedPair<'_> {
         let is_concurrent = self.is_concurrent();
         let prefill_waits = self.prefill_waits();
         FailedPair {
@@ -70,8 +70,8 @@ impl PairDispatch<'_> {
         legs_request_id(&self.legs.kv_transfer, &self.legs.id, of_client)
     }
 
-    /// True once the prefill leg has succeeded.
-    pub(crate) fn is_prefilled(&mut self) -> bool {
+    /// Polls the prefill leg. True once the leg has succeeded.
+    pub(crate) fn look_prefilled(&mut self) -> bool {
         matches!(self.leg.look(), Some(PrefillOutcome::Done(_)))
     }
 
@@ -217,7 +217,7 @@ fn timeout(env: &Env, workers: &Workers) -> Duration {
 /// matters.
 ///
 /// # Errors
-/// [`RelayError`], all `before_head`.
+/// [`RelayError`] before the head of an answer.
 pub(crate) async fn first(
     conn: &mut Conn,
     down: DownWatch<'_>,
@@ -279,7 +279,7 @@ pub(crate) fn abandoned(
     if error == RelayError::PrefillFailed {
         return failed_by(&paired.leg, decode);
     }
-    let by_prefill = paired.known(error).fault() == Fault::Prefill;
+    let by_prefill = paired.failed_pair(error).fault() == Fault::Prefill;
     if let Some((_, words)) = paired.accused.take() {
         let prefill = paired.leg.rank();
         let (rank, with) = if by_prefill { (prefill, decode) } else { (decode, prefill) };

@@ -2,7 +2,7 @@
 //! it reads the answer. Closing with unread bytes would make the kernel send a reset, which can
 //! destroy the answer in flight.
 
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::ingress::{Conn, DiscardBounds, Discarding, ReadEnd};
 use crate::state::env::Env;
 use forebay_http1::{BodyError, BodyFraming, BodyLimits, ChunkedDecoder, RequestHead};
@@ -40,7 +40,7 @@ pub(crate) fn goes_on(env: &Env, conn: &Conn, head: &RequestHead) -> bool {
 }
 
 /// Discards head and body of a refused request. The input then begins with the next request.
-pub(crate) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> After {
+pub(crate) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> ConnectionReuse {
     let mut discarding = conn.discarding(bounds(env));
     let ended = match head.body {
         BodyFraming::None => known(&mut discarding, head.head_bytes).await,
@@ -52,35 +52,35 @@ pub(crate) async fn request(env: &Env, conn: &mut Conn, head: &RequestHead) -> A
             discarding.consume(head.head_bytes);
             chunked(&mut discarding).await
         }
-        BodyFraming::UntilClose => Err(Unfinished::Malformed),
+        BodyFraming::UntilClose => Err(UnfinishedBody::Malformed),
     };
     match ended {
-        Ok(()) => After::KeepAlive,
-        Err(Unfinished::Malformed) => After::Linger,
-        Err(Unfinished::Cut) => After::Drop,
+        Ok(()) => ConnectionReuse::KeepAlive,
+        Err(UnfinishedBody::Malformed) => ConnectionReuse::Linger,
+        Err(UnfinishedBody::Cut) => ConnectionReuse::Drop,
     }
 }
 
 /// Why the end of a body was not reached.
-enum Unfinished {
+enum UnfinishedBody {
     Malformed,
     /// The client closed, stalled, or exceeded a limit.
     Cut,
 }
 
-impl From<ReadEnd> for Unfinished {
+impl From<ReadEnd> for UnfinishedBody {
     fn from(_: ReadEnd) -> Self {
         Self::Cut
     }
 }
 
-impl From<BodyError> for Unfinished {
+impl From<BodyError> for UnfinishedBody {
     fn from(_: BodyError) -> Self {
         Self::Malformed
     }
 }
 
-async fn known(discarding: &mut Discarding<'_>, bytes: usize) -> Result<(), Unfinished> {
+async fn known(discarding: &mut Discarding<'_>, bytes: usize) -> Result<(), UnfinishedBody> {
     let mut left = bytes;
     loop {
         left -= discarding.consume(left);
@@ -91,7 +91,7 @@ async fn known(discarding: &mut Discarding<'_>, bytes: usize) -> Result<(), Unfi
     }
 }
 
-async fn chunked(discarding: &mut Discarding<'_>) -> Result<(), Unfinished> {
+async fn chunked(discarding: &mut Discarding<'_>) -> Result<(), UnfinishedBody> {
     let mut decoder = ChunkedDecoder::new(&BodyLimits::default());
     loop {
         let step = decoder.decode(&mut discarding.conn.input)?;

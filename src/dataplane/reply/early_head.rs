@@ -1,7 +1,7 @@
 //! Writes the head and queue comments that a streaming client receives while its request waits, see
 //! [`super::early`].
 
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::{Conn, WriteEnd};
 use crate::relay::{Begun, Early, QueueStanding, StreamShape, encode_engine_error, encode_refused};
@@ -12,7 +12,12 @@ use forebay_http1::{AnswerFraming, OwnStream, encode_own_stream};
 use forebay_prompt::parse::Refusal;
 
 /// Ends the stream with the router's refusal.
-pub(crate) async fn refuse(begun: &Begun, env: &Env, conn: &mut Conn, refusal: &Refusal) -> After {
+pub(crate) async fn refuse(
+    begun: &Begun,
+    env: &Env,
+    conn: &mut Conn,
+    refusal: &Refusal,
+) -> ConnectionReuse {
     let mut events = conn.buffer();
     encode_refused(begun.shape, refusal, &mut events);
     end(begun, env, conn, events).await
@@ -25,21 +30,21 @@ pub(crate) async fn fail(
     conn: &mut Conn,
     status: u16,
     body: &[u8],
-) -> After {
+) -> ConnectionReuse {
     let mut events = conn.buffer();
     encode_engine_error(begun.shape, status, body, &mut events);
     end(begun, env, conn, events).await
 }
 
-async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> After {
+async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> ConnectionReuse {
     let mut out = conn.buffer();
     begun.framing.push(&events, &mut out);
     begun.framing.finish(&mut out);
     conn.recycle(events);
     match write(env, conn, out).await {
-        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => ConnectionReuse::KeepAlive,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     }
 }
 

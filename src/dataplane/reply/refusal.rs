@@ -2,7 +2,7 @@
 
 use super::discard;
 use super::early_head;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
@@ -21,7 +21,7 @@ pub(crate) async fn and_close(
     conn: &mut Conn,
     request: &Request<'_>,
     refusal: &Refusal,
-) -> After {
+) -> ConnectionReuse {
     let wire = Wire { keep_alive: false, head_only: false };
     answer(env, conn, refusal, wire, request).await
 }
@@ -33,13 +33,13 @@ pub(crate) async fn before_body(
     conn: &mut Conn,
     request: &Request<'_>,
     refusal: &Refusal,
-) -> After {
+) -> ConnectionReuse {
     let wire = Wire {
         keep_alive: discard::goes_on(env, conn, &request.head),
         head_only: request.head.method == Method::Head,
     };
     match answer(env, conn, refusal, wire, request).await {
-        After::KeepAlive => discard::request(env, conn, &request.head).await,
+        ConnectionReuse::KeepAlive => discard::request(env, conn, &request.head).await,
         end => end,
     }
 }
@@ -50,7 +50,7 @@ pub(crate) async fn request(
     conn: &mut Conn,
     request: &Request<'_>,
     refusal: &Refusal,
-) -> After {
+) -> ConnectionReuse {
     if let Some(begun) = request.early.begun() {
         count(env, refusal, &request.story.facts);
         return early_head::refuse(begun, env, conn, refusal).await;
@@ -68,7 +68,7 @@ pub(crate) async fn by_engine(
     conn: &mut Conn,
     request: &Request<'_>,
     answer: &EngineAnswer,
-) -> After {
+) -> ConnectionReuse {
     let endpoint = request.story.facts.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, answer.status);
     if let Some(begun) = request.early.begun() {
@@ -90,9 +90,9 @@ pub(crate) async fn by_engine(
     encode_own(&response, &mut out);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
-        Ok(()) if keep_alive => After::KeepAlive,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) if keep_alive => ConnectionReuse::KeepAlive,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     }
 }
 
@@ -121,7 +121,7 @@ async fn answer(
     refusal: &Refusal,
     wire: Wire,
     request: &Request<'_>,
-) -> After {
+) -> ConnectionReuse {
     count(env, refusal, &request.story.facts);
     let mut body = conn.buffer();
     let mut out = conn.buffer();
@@ -133,9 +133,9 @@ async fn answer(
     conn.recycle(body);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
-        Ok(()) if wire.keep_alive => After::KeepAlive,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) if wire.keep_alive => ConnectionReuse::KeepAlive,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::declined_answer::decline;
 use crate::exchange::Exchange;
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::phase::Delivery;
 use crate::exchange::resumable::Resumable;
 use crate::ingress::Conn;
@@ -91,7 +91,7 @@ pub(crate) async fn run(
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     attempt: Attempt<'_>,
-) -> Result<After, Failed> {
+) -> Result<ConnectionReuse, Failed> {
     let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
     exchange.request.caller.priority.number = engine_number(shard, exchange, &chosen, facts);
     let ChosenRanks { plan, mut lease, prefill } = *chosen;
@@ -196,7 +196,7 @@ fn failed(
     error: RelayError,
 ) -> Failed {
     shard.io.note_lack_of_sockets(&shard.env, error);
-    let is_unprefilled = paired.as_mut().is_some_and(|paired| !paired.is_prefilled());
+    let is_unprefilled = paired.as_mut().is_some_and(|paired| !paired.look_prefilled());
     let now = shard.env.now();
     exchange.request.story.failed(&event::AttemptFailure { error, is_unprefilled, now });
     if may_be_blamed(endpoint, error) {

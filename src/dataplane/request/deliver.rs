@@ -40,7 +40,7 @@ async fn drive(
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     flow: &mut RequestFlow,
-) -> Result<After, Stop> {
+) -> Result<ConnectionReuse, Stop> {
     let mut event = RequestEvent::Ready;
     let mut seat = None;
     loop {

@@ -16,7 +16,11 @@ use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
 use forebay_router::request::Stop;
 
 /// Serves the request whose parsed head is in the buffers.
-pub(crate) async fn serve(shard: &Shard, conn: &mut Conn, buffers: &mut Buffers) -> After {
+pub(crate) async fn serve(
+    shard: &Shard,
+    conn: &mut Conn,
+    buffers: &mut Buffers,
+) -> ConnectionReuse {
     let started = shard.env.now();
     buffers.begin(Some(&conn.input), shard.fresh_id());
     let mut request = Box::new(Request::new(buffers, started));
@@ -70,14 +74,19 @@ async fn cors_question<'c>(
 }
 
 /// Answer of the router to a request that has stopped.
-async fn reply(shard: &Shard, conn: &mut Conn, request: &Request<'_>, stop: Stop) -> After {
+async fn reply(
+    shard: &Shard,
+    conn: &mut Conn,
+    request: &Request<'_>,
+    stop: Stop,
+) -> ConnectionReuse {
     let env = &shard.env;
     match stop {
         Stop::BeforeBody(refusal) => refusal::before_body(env, conn, request, &refusal).await,
         Stop::InBody(refusal) => refusal::and_close(env, conn, request, &refusal).await,
         Stop::Refused(refusal) => refusal::request(env, conn, request, &refusal).await,
         Stop::Engine(answer) => refusal::by_engine(env, conn, request, &answer).await,
-        Stop::ClientGone | Stop::Cut(_) => After::Drop,
+        Stop::ClientGone | Stop::Cut(_) => ConnectionReuse::Drop,
     }
 }
 

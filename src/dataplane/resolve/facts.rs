@@ -29,7 +29,6 @@ pub(crate) struct ArrivalFacts {
     pub(crate) read_at: NanosSinceStart,
     /// Rank that stores the response that the request names.
     pub(crate) stored_at: Option<RankIndex>,
-    /// The client's address.
     pub(crate) address: IpAddr,
 }
 
@@ -79,7 +78,7 @@ pub(crate) fn legs_bytes(model: &Model, request: &ApiRequest, body_bytes: usize)
     }
 }
 
-/// Reads the facts.
+/// Reads the facts of a request.
 ///
 /// # Errors
 /// A refusal if the request names a rank that does not exist.

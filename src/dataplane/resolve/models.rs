@@ -1,7 +1,7 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`: the models of all workers, answered from the fleet
 //! snapshot.
 
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::env::Env;
@@ -132,7 +132,7 @@ pub(crate) async fn send(
     conn: &mut Conn,
     request: &mut Request<'_>,
     body: &[u8],
-) -> After {
+) -> ConnectionReuse {
     request.story.facts.answer.status = 200;
     let keep_alive = request.head.keep_alive && !env.draining.is_set();
     let response = OwnResponse {
@@ -148,9 +148,9 @@ pub(crate) async fn send(
     env.counters.answered(Endpoint::Models as usize, 200);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
-        Ok(()) if keep_alive => After::KeepAlive,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) if keep_alive => ConnectionReuse::KeepAlive,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     }
 }
 

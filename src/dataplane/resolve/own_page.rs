@@ -2,7 +2,7 @@
 //! request them from the address that serves requests. Answered on the head alone, past all limits,
 //! windows and workers.
 
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::reply::discard;
@@ -35,7 +35,7 @@ pub(crate) async fn answer(
     conn: &mut Conn,
     request: &mut Request<'_>,
     page: OwnPage,
-) -> Result<After, Stop> {
+) -> Result<ConnectionReuse, Stop> {
     let body = match page {
         OwnPage::Version => concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}"),
         OwnPage::Health => healthy(env, fleet).map_err(Stop::BeforeBody)?,
@@ -58,8 +58,8 @@ pub(crate) async fn answer(
     conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
         Ok(()) if keep_alive => discard::request(env, conn, &request.head).await,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     })
 }
 

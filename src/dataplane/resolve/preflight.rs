@@ -1,7 +1,7 @@
 //! CORS: the fields of answers, and the answer to a preflight. Answered on the head alone, before
 //! keys and limits.
 
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::intake::client_identity::sent;
@@ -40,7 +40,7 @@ pub(crate) async fn answer_or(
     cors: &Cors,
     conn: &mut Conn,
     request: &mut Request<'_>,
-) -> Result<After, Stop> {
+) -> Result<ConnectionReuse, Stop> {
     let Some(asked) = asked(cors, conn, request) else { return Err(Stop::BeforeBody(refusal)) };
     let Some(permitted) = cors.permits(asked) else {
         return Err(Stop::BeforeBody(Refusal::new(Reason::OriginNotAllowed)));
@@ -63,8 +63,8 @@ pub(crate) async fn answer_or(
     conn.wait_at_most(env.config().timeouts.write);
     Ok(match conn.write(out).await {
         Ok(()) if keep_alive => discard::request(env, conn, &request.head).await,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     })
 }
 

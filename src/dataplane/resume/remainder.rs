@@ -1,10 +1,10 @@
-//! Remainder of a stream whose worker failed mid-stream (`retry.mid_stream`): holds the state of
-//! the stream and continues the request on another rank. Runs on the shard's thread, called by the
-//! request's task. Chooses no ranks: the state machine does ([`forebay_router::request`]).
+//! Remainder of a stream after its worker failed mid-stream (`retry.mid_stream`): holds the state
+//! of the stream and continues the request on another rank. Runs on the shard's thread, called by
+//! the request's task. Chooses no ranks: the state machine does ([`forebay_router::request`]).
 
 use crate::exchange::Exchange;
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::phase::Delivery;
 use crate::exchange::request::Request;
 use crate::exchange::resumable::{Resumable, ResumableStream};
@@ -74,7 +74,7 @@ pub(crate) fn answer_began(
     is_readable
 }
 
-/// True for a stream whose events and token ids the router can read.
+/// True if the answer is a stream, and the router can read its events and token ids.
 fn is_readable(
     resumable: &Resumable,
     head: &ResponseHead,
@@ -93,7 +93,7 @@ pub(crate) async fn answer(
     exchange: &mut Exchange<'_, Delivery>,
     answering: UpstreamAnswer,
     accounted: AttemptAccount<'_>,
-) -> Result<After, RelayError> {
+) -> Result<ConnectionReuse, RelayError> {
     let Resumable::On(mut stream) = std::mem::take(&mut exchange.phase.resumable) else {
         debug_assert!(false, "a stream that is not recorded");
         return Err(RelayError::BodyInvalid);
@@ -116,7 +116,7 @@ async fn relay_on(
     stream: &mut ResumableStream,
     UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
     AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
-) -> Result<After, RelayError> {
+) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
     let Dispatch { plan, endpoint, facts, .. } = going;
     stream.engine = Some(plan.engine.dialect);
@@ -179,7 +179,7 @@ async fn relay_on(
     if relayed.upstream_reusable && sent {
         io.keep(env, upstream);
     }
-    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+    Ok(if relayed.client_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Linger })
 }
 
 /// True if the stream should leave a worker that is being emptied. Without room on another rank the
@@ -216,14 +216,14 @@ fn settle(transcript: &mut Transcript, fleet: &FleetSnapshot, model: ModelIndex)
     });
 }
 
-/// Handles a stream whose worker failed or that leaves its worker. Ends the stream if nothing
-/// remains to compute, else prepares the request for another rank.
+/// Handles a stream after its worker failed, or when the stream leaves its worker. Ends the stream
+/// if nothing remains to compute, else prepares the request for another rank.
 pub(crate) async fn broke_off(
     shard: &Shard,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     failed: Failed,
-) -> Result<After, Failed> {
+) -> Result<ConnectionReuse, Failed> {
     let env = &shard.env;
     let error = failed.error;
     if !error.leaves_rest() {
@@ -302,14 +302,14 @@ fn ask_for_remainder(transcript: &mut Transcript, request: &mut Request<'_>) {
     transcript.go_on(message);
 }
 
-/// Ends a request whose client has the beginning of a stream. The last event carries the reason:
-/// the engine's error if known.
+/// Ends a request after the client has received the beginning of a stream. The last event carries
+/// the reason: the engine's error if known.
 pub(crate) async fn ended(
     shard: &Shard,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     stop: Stop,
-) -> Result<After, Stop> {
+) -> Result<ConnectionReuse, Stop> {
     let Early::Broken(begun) = exchange.request.early else { return Err(stop) };
     let Resumable::On(stream) = &mut exchange.phase.resumable else { return Err(stop) };
     let Some(error) = stream.broke else { return Err(stop) };
@@ -355,15 +355,15 @@ async fn cut(
     if conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
 }
 
-async fn finish(env: &Env, conn: &mut Conn, begun: &Begun, events: Vec<u8>) -> After {
+async fn finish(env: &Env, conn: &mut Conn, begun: &Begun, events: Vec<u8>) -> ConnectionReuse {
     let mut out = conn.buffer();
     begun.framing.push(&events, &mut out);
     begun.framing.finish(&mut out);
     conn.recycle(events);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
-        Ok(()) if begun.keep_alive && !env.draining.is_set() => After::KeepAlive,
-        Ok(()) => After::Linger,
-        Err(_) => After::Drop,
+        Ok(()) if begun.keep_alive && !env.draining.is_set() => ConnectionReuse::KeepAlive,
+        Ok(()) => ConnectionReuse::Linger,
+        Err(_) => ConnectionReuse::Drop,
     }
 }

@@ -26,8 +26,8 @@ pub(crate) fn failed(
     };
     let prefill = paired.leg.rank();
     let worker = paired.plan.worker;
-    let known = paired.known(error);
-    let Some(blame) = known.judged(&shard.workers.board, prefill, plan.rank) else { return };
+    let failed = paired.failed_pair(error);
+    let Some(blame) = failed.judged(&shard.workers.board, prefill, plan.rank) else { return };
     let PairBlame { rank, judgement, is_shown } = blame;
     if rank == plan.rank && !is_shown {
         return judge(shard, lease, plan.worker, judgement);

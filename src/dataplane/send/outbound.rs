@@ -78,7 +78,7 @@ pub(crate) fn encode(
     let mut digits = [0; 10];
     let pin = in_header.map(|rank| (header::DP_RANK, decimal(rank, &mut digits)));
     // A client that already has its head was promised a body without a content coding. The router
-    // itself must read the answer of a pair, the usage in a billed answer, the id of a response,
+    // itself must read four kinds: the answer of a pair, a billed answer, a response with an id,
     // and a recorded stream.
     let must_be_read = paired.is_some()
         || exchange.request.story.bill().is_counted()

@@ -4,7 +4,7 @@ use super::answer_meaning::meaning;
 use super::blame;
 use super::outbound::{Dispatch, decimal};
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
@@ -110,7 +110,7 @@ pub(crate) async fn answer(
     request: &mut Request<'_>,
     answering: &mut Option<UpstreamAnswer>,
     accounted: AttemptAccount<'_>,
-) -> Result<After, RelayError> {
+) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
     if request.early.begun().is_some() && !Begun::goes_on_with(&request.answer_head) {
         let going = accounted.going;
@@ -174,7 +174,7 @@ pub(crate) async fn answer(
     if let Some(answering) = answering.take().filter(|_| is_reusable) {
         io.keep(env, answering.upstream);
     }
-    Ok(if relayed.client_reusable { After::KeepAlive } else { After::Linger })
+    Ok(if relayed.client_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Linger })
 }
 
 /// Kind of a body, by its first bytes.
@@ -334,7 +334,7 @@ async fn end_early(
     request: &mut Request<'_>,
     going: Dispatch<'_>,
     answering: UpstreamAnswer,
-) -> Result<After, RelayError> {
+) -> Result<ConnectionReuse, RelayError> {
     let Some(begun) = request.early.begun().copied() else { return Err(RelayError::BodyInvalid) };
     let SendParts { env, io, workers } = shard.sending();
     let UpstreamAnswer { mut upstream, sent } = answering;

@@ -2,7 +2,7 @@
 //! and its place among the requests in flight.
 
 use super::relay_answer::{AttemptAccount, UpstreamAnswer};
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     request: &Request<'_>,
     answering: UpstreamAnswer,
     accounted: AttemptAccount<'_>,
-) -> Result<After, RelayError> {
+) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, workers, .. } = sending;
     let UpstreamAnswer { mut upstream, .. } = answering;
     let AttemptAccount { going, mut lease, .. } = accounted;
@@ -55,8 +55,8 @@ pub(crate) async fn run(
         }
     };
     match tunnel(conn, upstream.halves(), first, limits, &mut watch).await? {
-        TunnelEnd::Closed => Ok(After::Drop),
-        TunnelEnd::Over => Ok(After::Linger),
+        TunnelEnd::Closed => Ok(ConnectionReuse::Drop),
+        TunnelEnd::Over => Ok(ConnectionReuse::Linger),
     }
 }
 

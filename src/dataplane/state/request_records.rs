@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub(crate) struct RequestRecords {
     pub(crate) slow_log: Cell<SlowLog>,
     pub(crate) traces: TraceOutlet,
-    /// Parsed `log.format`.
+    /// `log.format`, parsed once per configuration.
     format: RefCell<Option<Rc<RecordFormat>>>,
 }
 

@@ -76,12 +76,10 @@ impl Intake {
         Self { ready, connections, in_flight, addresses, trusted, cors, tokens, holds_least_us }
     }
 
-    /// Currently trusted proxies.
     pub(crate) fn trusted(&self) -> Rc<TrustedNets> {
         Rc::clone(&self.trusted.borrow())
     }
 
-    /// Current CORS rules.
     pub(crate) fn cors(&self) -> Rc<Cors> {
         Rc::clone(&self.cors.borrow())
     }

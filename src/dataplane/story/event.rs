@@ -149,7 +149,7 @@ pub(crate) struct ExchangeEnd<'a> {
     pub(crate) client: &'a ConnectedClient,
     pub(crate) message: MessageParts<'a>,
     pub(crate) tenant: TenantIndex,
-    /// `None`: answered.
+    /// `None` if the request was answered.
     pub(crate) stop: Option<&'a Stop>,
     pub(crate) now: NanosSinceStart,
 }

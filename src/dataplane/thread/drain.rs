@@ -7,12 +7,12 @@ use forebay_fleet::account::ShardPhase;
 
 /// Drain progress of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+pub(crate) struct DrainProgress {
     /// No shard has a connection left. Remaining messages of other shards are in the rings.
     all_idle: bool,
 }
 
-impl Ending {
+impl DrainProgress {
     /// Advances the drain. True when the shard may end. The tick calls this repeatedly.
     pub(crate) fn advance(&mut self, shard: &Shard) -> bool {
         let has_stopped = shard.env.counters.phase() == ShardPhase::Draining;

@@ -1,7 +1,7 @@
 //! Lifetime of a shard: runtime, listeners, tasks, the tick, the end.
 
 use super::configure;
-use super::drain::Ending;
+use super::drain::DrainProgress;
 use super::inbox::Inbox;
 use super::slice::OwnSlice;
 use crate::conn::connection;
@@ -53,16 +53,14 @@ type Accepted = io::Result<NewConnection>;
 /// Everything a shard's thread starts with.
 #[derive(Debug)]
 pub struct ShardSetup {
-    /// The effective configuration.
     pub config: Arc<Config>,
-    /// The process clock.
     pub clock: Clock,
     pub thread: ShardThread,
     /// Rings to the other threads.
     pub end: ShardEnd,
     /// Loads of all ranks.
     pub board: Arc<LoadBoard>,
-    /// Reads all slices.
+    /// Reads the slices of all shards.
     pub index: IndexReader,
     /// Writes its own slice.
     pub slice: SliceWriter,
@@ -75,9 +73,7 @@ pub struct ShardSetup {
 pub struct ShardThread {
     /// The core to pin to.
     pub core: usize,
-    /// io_uring or epoll.
     pub driver: Driver,
-    /// Bound listening sockets.
     pub listeners: Vec<BoundListener>,
     /// Connection count per client address, shared by all shards.
     pub addresses: Arc<AddressRules>,
@@ -277,7 +273,7 @@ async fn accept_all(
 /// its deadline has passed.
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.env.now();
-    let mut ending = Ending::default();
+    let mut drain = DrainProgress::default();
     let mut counted = IoCounts::default();
     loop {
         let now = shard.env.now();
@@ -289,7 +285,7 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             shard.env.counters.beat();
         }
         if let Some(deadline) = shard.env.drain_until()
-            && (ending.advance(shard) || now >= deadline)
+            && (drain.advance(shard) || now >= deadline)
         {
             deliver(shard, histograms);
             shard.io.offload.close();
