@@ -182,8 +182,8 @@ async fn relay_on(
     Ok(if relayed.client_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Linger })
 }
 
-/// True if the stream should leave a worker that is being emptied. Without room on another rank the
-/// stream stays.
+/// True if the stream should leave its worker, which is being emptied. Without room on another rank
+/// the stream stays.
 fn leaves(
     shard: &Shard,
     Dispatch { plan, facts, .. }: Dispatch<'_>,

@@ -1,5 +1,5 @@
 //! account: counts failures against ranks, and reports them to the control plane.
-//! `src/router/request/blame.rs` and `meaning.rs` define what an attempt means for its rank.
+//! `src/router/request/blame.rs` and `meaning.rs` define which outcome counts as a failure.
 
 use super::outbound::Dispatch;
 use crate::pair::begin::PairDispatch;

@@ -28,8 +28,8 @@ pub(crate) struct Dispatch<'a> {
 }
 
 impl Dispatch<'_> {
-    /// What the first body bytes of the answer prove. Streams of `/v1/responses` begin before the
-    /// first token.
+    /// Progress that the first body bytes of the answer prove. Streams of `/v1/responses` begin
+    /// before the first token.
     pub(crate) const fn body_start(&self, request: &ApiRequest) -> BodyStart {
         let Self { endpoint, facts, .. } = self;
         let is_one = matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score);

@@ -47,7 +47,7 @@ pub(crate) struct PulseWatch<'a> {
 }
 
 impl<'a> PulseWatch<'a> {
-    /// Starts an attempt at a rank with so many prompt tokens to compute.
+    /// Starts an attempt at a rank that has `tokens` prompt tokens to compute.
     pub(crate) fn new(
         pulse: &'a EnginePulse,
         is_stream: bool,
@@ -76,7 +76,7 @@ impl<'a> PulseWatch<'a> {
     fn settle(&self) -> bool {
         let awaits = self.awaits.replace(false);
         if awaits {
-            debug_assert!(self.pulse.awaited.get() > 0, "a stream that came twice");
+            debug_assert!(self.pulse.awaited.get() > 0, "a stream counted twice");
             self.pulse.awaited.set(self.pulse.awaited.get().saturating_sub(1));
         }
         awaits

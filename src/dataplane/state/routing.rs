@@ -14,7 +14,7 @@ use std::cell::{RefCell, RefMut};
 
 /// Matches, places and queues requests.
 pub(crate) struct RoutingState {
-    /// What requests decide with.
+    /// Stages that decide for requests.
     pub(crate) stages: RefCell<Stages>,
     /// Load reports of engines.
     pub(crate) load_reports: RefCell<Consumer<LoadReport>>,

@@ -12,10 +12,10 @@
 //! | no answer, the worker has failed or is late | *partly* | by time |
 //! | 5xx of an engine, without 503 and 529 | *partly* | by time |
 //! | the prefill leg of a pair is not done | by bytes, or *partly* | nothing |
-//! | 4xx, 429, 503, 529, no connection, a rank that stands still | nothing | nothing |
+//! | 4xx, 429, 503, 529, no connection, a stalled rank | nothing | nothing |
 //! | a refusal of the router, or the client leaves a queue | attempts before | attempts before |
 //! | an answer of another rank behind a failed attempt | that answer | that answer |
-//! | a WebSocket, and what no engine computes | nothing | nothing |
+//! | a WebSocket, and answers without an engine | nothing | nothing |
 //!
 //! - *by time*: from the expected end of the prompt's computation, by the speed of the rank
 //!   ([`forebay_fleet::worker::RankPast::decoded_in`]), for each answer, and at most the limit of

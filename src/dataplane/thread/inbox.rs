@@ -35,7 +35,8 @@ pub(crate) struct Inbox {
     pub(crate) bell: Arc<Bell>,
     pub(crate) replies: Replies,
     pub(crate) slice: OwnSlice,
-    /// Timer for the next scheduled check of the queues. Rearmed rather than created anew.
+    /// Timer for the next scheduled check of the queues. Rearmed, so that each check creates no
+    /// timer.
     pub(crate) alarm: Deadline,
 }
 
@@ -76,7 +77,7 @@ impl Inbox {
         .await;
     }
 
-    /// Runs one turn and survives a panic. The shard's data stays valid, except that a request may
+    /// Runs a turn and survives a panic. The shard's data stays valid, except that a request may
     /// have lost its place in a queue. That request then waits until its deadline.
     async fn turn_or_panic(&mut self, shard: &Shard) -> bool {
         let turned = catch_unwind(AssertUnwindSafe(|| self.turn(shard)));
