@@ -3,7 +3,7 @@
 
 use super::attempt::{self, Attempt, PriorAttempt};
 use super::{choice, pressure, queue_wait};
-use crate::exchange::phase::After;
+use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::phase::{AnswerPhase, Delivery, MatchPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};

@@ -2,7 +2,7 @@
 
 use super::{phases, pressure};
 use crate::exchange::buffers::Buffers;
-use crate::exchange::phase::{After, AnswerPhase, HeadPhase};
+use crate::exchange::phase::{AnswerPhase, ConnectionReuse, HeadPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
