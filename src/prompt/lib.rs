@@ -1,5 +1,5 @@
-//! What a request asks for: its body is scanned ([`parse`]), its prompt becomes the bytes that the
-//! engine sees ([`render`]). No I/O.
+//! Request bodies: the body is scanned ([`parse`]), its prompt becomes the bytes that the engine
+//! sees ([`render`]). No I/O.
 
 pub mod parse;
 pub mod render;

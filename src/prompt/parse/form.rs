@@ -1,13 +1,13 @@
-//! A form with files (`multipart/form-data`, RFC 7578), as audio comes. One pass finds the model
-//! and checks the rest.
+//! A form with files (`multipart/form-data`, RFC 7578), as audio requests use. A single pass finds
+//! the model and checks the rest.
 //!
 //! Stricter than the standard, so that no engine's parser finds another model in the same bytes:
-//! lines end with CRLF, nothing but empty lines stands before the first boundary, one
-//! `Content-Disposition` says one plain name, no part is in a transfer coding that changes its
-//! bytes, and `model` stands once.
+//! lines end with CRLF, only empty lines precede the first boundary, each part has a single
+//! `Content-Disposition` with a single plain name, no part has a transfer coding that changes its
+//! bytes, and `model` appears once.
 
 use super::ScanError;
-use super::form_type::{FormType, form, is_utf8, says_charset};
+use super::form_type::{FormType, form, is_charset_parameter, is_utf8};
 use super::owned::is_owned;
 use super::parameters::{Parameters, is_token, names_in};
 use super::prompt::narrow;
@@ -18,20 +18,20 @@ use forebay_json::JsonError;
 use memchr::memmem;
 use std::ops::Range;
 
-/// Parts of one form.
+/// Parts of a form.
 const PARTS_MAX: usize = 128;
-/// Bytes of the fields of one part.
+/// Bytes of the header fields of a part.
 const PART_HEAD_BYTES_MAX: usize = 4_096;
-/// Transfer codings of which the content is the bytes themselves (RFC 2045 section 6.2).
+/// Transfer codings that leave the bytes unchanged (RFC 2045 section 6.2).
 const IDENTITIES: [&[u8]; 3] = [b"7bit", b"8bit", b"binary"];
-/// What stands for a quote or a line end inside of a quoted name: a backslash before the quote, or
-/// what browsers write.
+/// Escapes of a quote or a line end inside a quoted name: a backslash before the quote, or the
+/// percent codes that browsers write.
 const NAME_ESCAPES: [&[u8]; 4] = [b"\\\"", b"%22", b"%0D", b"%0A"];
 
 /// Reads a form into `request`, which is cleared first.
 ///
 /// # Errors
-/// [`ScanError`], where the form is not one that all engines read alike.
+/// [`ScanError`], where engines may read the form in different ways.
 pub fn scan_form(
     body: &[u8],
     kind: FormType<'_>,
@@ -63,7 +63,7 @@ pub fn scan_form(
             _ => return Err(form("a boundary is not alone on its line")),
         }
         let rest = body.get(at..).unwrap_or_default();
-        // The line end of one boundary would be that of the next: an empty part to some.
+        // Two boundaries would share a line end, which some parsers read as an empty part.
         if rest.starts_with(first) {
             return Err(form("a part has no head"));
         }
@@ -74,7 +74,7 @@ pub fn scan_form(
     Err(form("it has too many parts"))
 }
 
-/// One part: fields, an empty line, the content.
+/// Reads a part: fields, an empty line, the content.
 fn part(
     body: &[u8],
     span: Range<usize>,
@@ -106,7 +106,8 @@ fn part(
             request.model_span = narrow(&content);
             request.model.push_str(model);
         }
-        // No form of an engine has it, and in JSON it names what a key may not use.
+        // No engine has this field in a form. In JSON the key names an adapter, which the API key
+        // may not allow.
         b"lora_path" => return Err(form("it names an adapter")),
         b"stream" => request.stream = value.eq_ignore_ascii_case(b"true") || value == b"1",
         _ => {
@@ -124,13 +125,13 @@ fn part(
     Ok(())
 }
 
-/// What the fields of a part say of it.
+/// Contents of the header fields of a part.
 #[derive(Clone, Copy)]
 struct PartHead<'a> {
-    /// As it is written, without quotes.
+    /// The raw name, without quotes.
     name: &'a [u8],
     is_file: bool,
-    /// No other charset is named.
+    /// The part names no charset but UTF-8.
     is_utf8: bool,
 }
 
@@ -150,12 +151,12 @@ impl<'a> PartHead<'a> {
             if field.eq_ignore_ascii_case(b"content-transfer-encoding") && !is_identity(value) {
                 return Err(form("a part is in a transfer coding"));
             }
-            is_utf8 &= !field.eq_ignore_ascii_case(b"content-type") || says_utf8(value);
+            is_utf8 &= !field.eq_ignore_ascii_case(b"content-type") || has_utf8_charset(value);
             if field.eq_ignore_ascii_case(b"content-disposition") {
                 if found.is_some() {
                     return Err(form("a part has two names"));
                 }
-                found = Some(named(value)?);
+                found = Some(part_name(value)?);
             }
         }
         let (name, is_file) = found.ok_or(form("a part has no name"))?;
@@ -167,14 +168,14 @@ fn is_identity(coding: &[u8]) -> bool {
     IDENTITIES.iter().any(|identity| coding.trim_ascii().eq_ignore_ascii_case(identity))
 }
 
-/// Does a type name no charset, or only that one?
-fn says_utf8(value: &[u8]) -> bool {
-    let mut charsets = Parameters::behind(value).filter(|(name, _)| says_charset(name));
+/// Does the content type name no charset, or only UTF-8?
+fn has_utf8_charset(value: &[u8]) -> bool {
+    let mut charsets = Parameters::behind(value).filter(|(name, _)| is_charset_parameter(name));
     charsets.all(|(_, charset)| charset.is_some_and(is_utf8))
 }
 
 /// The name of a part, and whether it is a file.
-fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
+fn part_name(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
     let kind = value.split(|byte| *byte == b';').next().unwrap_or_default();
     if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return Err(form("a part is no form data"));
@@ -183,7 +184,7 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
     let mut file_names = 0;
     let mut has_escape = false;
     for (parameter, value) in Parameters::behind(value) {
-        // To a parser without escapes, the name may stand in quotes behind one.
+        // A parser that ignores escapes may find the name in quotes behind an escape.
         let value = value.filter(|_| !has_escape || name.is_some());
         let value = value.ok_or(form("the name of a part cannot be read"))?;
         has_escape |= value.contains(&b'\\');
@@ -196,12 +197,12 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
         {
             file_names += 1;
         } else if parameter.contains(&b'*') {
-            // `name*` among them: some read it as the name.
+            // Includes `name*`, which some parsers read as the name.
             return Err(form("a part has a parameter beside name and filename"));
         }
     }
     let name = name.filter(|name| !name.is_empty()).ok_or(form("a part has no name"))?;
-    // Whoever knows no quotes, or other escapes, reads a name in a file name that looks like one.
+    // A parser without quotes, or with other escapes, may read a part of the file name as the name.
     if names_in(value) != file_names + 1 {
         return Err(form("the name of a part cannot be read"));
     }
@@ -211,8 +212,9 @@ fn named(value: &[u8]) -> Result<(&[u8], bool), ScanError> {
     Ok((name, file_names > 0))
 }
 
-/// Engines' fields are named so, and no parser makes another name of such a one. Quotes in it stand
-/// as escapes, which parsers read in different ways: no way may lead to a name that counts.
+/// Engines name their fields with these characters, and all parsers read such names alike. Quotes
+/// appear as escapes, which parsers read in different ways: no reading may yield a name that the
+/// router checks.
 fn is_plain_name(name: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-[]".contains(byte);
     if name.iter().all(is_plain) {
@@ -240,7 +242,7 @@ fn is_plain_name(name: &[u8]) -> bool {
     !counts(&pieces.concat()) && !pieces.iter().any(|piece| counts(piece))
 }
 
-/// Lines that end with CRLF. A lone CR or LF stays in its line, which cannot be read then.
+/// Lines that end with CRLF. A lone CR or LF stays in its line and makes the line malformed.
 fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(head).filter(|head| !head.is_empty());
     std::iter::from_fn(move || {

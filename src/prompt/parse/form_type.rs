@@ -8,19 +8,19 @@ use memchr::memmem;
 /// RFC 2046 section 5.1.1.
 const BOUNDARY_BYTES_MAX: usize = 70;
 
-/// How the parts of a form are told apart and read.
+/// Boundary and charset of a form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormType<'a> {
-    /// What stands between the parts.
+    /// The delimiter between parts, without the leading dashes.
     pub boundary: &'a [u8],
-    /// No other charset is named. Texts of others are read where they are ASCII.
+    /// The type names no charset but UTF-8. In other charsets only ASCII text is read.
     pub is_utf8: bool,
 }
 
-/// The type of a form, if the head promises one; `None` for JSON.
+/// The type of a form, if the head declares a form; `None` for JSON.
 ///
 /// # Errors
-/// [`ScanError::Form`] for a form of another kind, and for one whose boundary cannot be told.
+/// [`ScanError::Form`] for a form of another type, or with an ambiguous boundary.
 pub fn form_type<'a>(
     head: &RequestHead,
     buffer: &'a [u8],
@@ -34,16 +34,16 @@ pub fn form_type<'a>(
         (TypeKind::Other, None) => Ok(None),
         (TypeKind::FormData, None) => read(first).map(Some),
         (TypeKind::OtherForm, _) => Err(form("it is a form of another type")),
-        // Which of two counts differs between servers.
+        // Servers differ in which of two types counts.
         (_, Some(_)) => Err(form("its type is given twice")),
     }
 }
 
-/// What a content type stands for.
+/// The body format that a content type declares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TypeKind {
     FormData,
-    /// A server might read a form in what is JSON to the router.
+    /// A server might read a form where the router reads JSON.
     OtherForm,
     Other,
 }
@@ -52,7 +52,7 @@ fn kind(value: &[u8]) -> TypeKind {
     let value = value.to_ascii_lowercase();
     match value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii() {
         b"multipart/form-data" => TypeKind::FormData,
-        // Anywhere: some read a list of types, and one of them may be a form.
+        // Searched anywhere: some servers read a list of types, which may include a form.
         _ if [&b"multipart/"[..], b"form-urlencoded"]
             .iter()
             .any(|word| memmem::find(&value, word).is_some()) =>
@@ -63,8 +63,8 @@ fn kind(value: &[u8]) -> TypeKind {
     }
 }
 
-/// Reads the parameters of the type. Others than `boundary` and `charset` are left alone, as by all
-/// parsers: none finds another boundary in them.
+/// Reads the parameters of the type. Other parameters are ignored, as in all parsers: no parser
+/// finds another boundary in them.
 fn read(value: &[u8]) -> Result<FormType<'_>, ScanError> {
     let mut boundary = None;
     let mut charset = None;
@@ -75,17 +75,18 @@ fn read(value: &[u8]) -> Result<FormType<'_>, ScanError> {
             if boundary.replace(value).is_some() {
                 return Err(form("it has two boundaries"));
             }
-        } else if says_charset(name) && charset.replace(value).is_some() {
+        } else if is_charset_parameter(name) && charset.replace(value).is_some() {
             return Err(form("its type names two charsets"));
         }
     }
-    // `boundary*0` and others, or a text that looks like a boundary to whoever searches for it.
+    // `boundary*0` and similar parameters, or text that a parser that searches takes for a
+    // boundary.
     let word = b"boundary";
     let words = value.windows(word.len()).filter(|at| at.eq_ignore_ascii_case(word));
     if words.count() > 1 {
         return Err(form("it has two boundaries"));
     }
-    // Names of parts are decoded by the charset: UTF-7 would hide `model` from all other parsers.
+    // The charset decodes the names of parts: in UTF-7 another parser would not see `model`.
     if charset.is_some_and(|charset| !is_known(charset)) {
         return Err(form("its charset is not known"));
     }
@@ -96,8 +97,8 @@ fn read(value: &[u8]) -> Result<FormType<'_>, ScanError> {
     Ok(FormType { boundary, is_utf8: charset.is_none_or(is_utf8) })
 }
 
-/// Is it the parameter that names a charset, in whatever form?
-pub(super) fn says_charset(parameter: &[u8]) -> bool {
+/// Does the parameter name a charset (`charset`, `charset*`, `charset*0`)?
+pub(super) fn is_charset_parameter(parameter: &[u8]) -> bool {
     parameter
         .split(|byte| *byte == b'*')
         .next()
@@ -109,7 +110,7 @@ pub(super) fn is_utf8(charset: &[u8]) -> bool {
     [&b"utf-8"[..], b"utf8"].iter().any(|name| charset.eq_ignore_ascii_case(name))
 }
 
-/// In these, the bytes of ASCII stand for ASCII.
+/// Is the charset known to be a superset of ASCII?
 fn is_known(charset: &[u8]) -> bool {
     let names = [&b"us-ascii"[..], b"ascii", b"iso-8859-1", b"latin1", b"windows-1252"];
     is_utf8(charset) || names.iter().any(|name| charset.eq_ignore_ascii_case(name))

@@ -1,5 +1,5 @@
-//! What a client asks of the queue: its place in line and how long it waits. Read off fields and
-//! body; a request without any of them costs one pass over the kinds of its fields.
+//! Queue hints of a client: class and deadline, read from header fields and the body. A request
+//! without hints costs a pass over the kinds of its fields.
 //!
 //! | what | from | meaning |
 //! |---|---|---|
@@ -8,15 +8,15 @@
 //! | deadline | `x-forebay-timeout-ms` | longest wait for the first byte |
 //! | | else `x-stainless-read-timeout`, else `x-stainless-timeout` | the same in seconds |
 //!
-//! vLLM's priority counts from the usual class: each less is one class better, each more is one
-//! worse. The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout,
-//! and Node's for the whole answer.
+//! vLLM's priority is relative to the usual class: -1 is the next better class, 1 the next worse.
+//! The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout, and
+//! Node's for the whole answer.
 //!
-//! Nobody gets a better class than [`Whom`](super::Whom) allows, and vLLM is told no better
-//! priority than that class stands for.
+//! No request gets a better class than [`Whom`](super::Whom) allows, and the priority sent to vLLM
+//! is no better than that class.
 //!
-//! The first field of a name counts. What cannot be read counts as absent, as proxies are used to
-//! treat hints: a request is never refused for one.
+//! The first field of a name counts. A malformed value counts as absent, as proxies usually treat
+//! hints: a request is never refused for a hint.
 
 use super::priority;
 use forebay_config::QUEUE_CLASSES;
@@ -24,39 +24,39 @@ use forebay_fleet::mailbox::Caller;
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use std::time::Duration;
 
-/// Deadlines beyond this are none.
+/// A longer deadline counts as absent.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Longest number that is read off a field.
+/// Longest number that is read from a field.
 const NUMBER_BYTES_MAX: usize = 20;
 
-/// What one request asks for, within what its tenant may.
+/// Class and deadline of a request, within the bounds of its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHints {
-    /// Who asks. The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: a caller
-    /// that neither a key, a token nor a `[[tenant]]` names.
+    /// The class is below [`QUEUE_CLASSES`], the weight at least 1. Tenant 0: a caller without a
+    /// key, a token or a `[[tenant]]`.
     pub caller: Caller,
-    /// Longest wait for the first byte, counted from when the request came.
+    /// Longest wait for the first byte, counted from the arrival of the request.
     pub deadline: Option<Duration>,
-    /// The priority that vLLM has to be told, where the body does not say the same.
+    /// The priority to send to vLLM, where it differs from the body's.
     pub told_priority: Option<i64>,
 }
 
-/// Within which bounds the hints of one request count.
+/// Bounds for the hints of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HintRules {
-    /// Class of requests that name none.
+    /// Class of requests without a class.
     pub class_default: u8,
     /// Best class that the request may have.
     pub class_best: u8,
-    /// Whose part of the queue it uses.
+    /// The tenant, for its share of the queue.
     pub tenant: u64,
-    /// That part beside others.
+    /// Weight of the share.
     pub weight: u32,
 }
 
-/// The fields that matter, unread.
+/// Raw values of the hint fields.
 #[derive(Default)]
-struct Sent<'a> {
+struct HintFields<'a> {
     priority: Option<&'a [u8]>,
     vllm_priority: Option<&'a [u8]>,
     timeout_ms: Option<&'a [u8]>,
@@ -65,10 +65,10 @@ struct Sent<'a> {
 }
 
 impl HintRules {
-    /// Reads one request. `in_body` is the priority that its body asks for.
+    /// Reads the hints of a request. `in_body`: the priority in its body.
     #[must_use]
     pub fn read(&self, head: &RequestHead, buffer: &[u8], in_body: Option<i64>) -> RequestHints {
-        let sent = Sent::of(head, buffer);
+        let sent = HintFields::of(head, buffer);
         let in_body = in_body.unwrap_or(0);
         let asked = sent.vllm_priority.and_then(priority::of_field).unwrap_or(in_body);
         let class = sent.priority.and_then(class);
@@ -88,7 +88,7 @@ impl HintRules {
     }
 }
 
-impl<'a> Sent<'a> {
+impl<'a> HintFields<'a> {
     fn of(head: &RequestHead, buffer: &'a [u8]) -> Self {
         let mut sent = Self::default();
         for field in &head.fields {
@@ -125,8 +125,8 @@ fn class_of_priority(usual: u8, priority: i64) -> u8 {
     u8::try_from(class).unwrap_or(usual)
 }
 
-/// The earliest priority of a tenant with that best class. The first class has no bound: nobody is
-/// before it.
+/// The best priority that a tenant with this best class may send. Class 0 has no bound, since no
+/// class precedes it.
 fn priority_best(usual: u8, class_best: u8) -> i64 {
     if class_best == 0 { i64::MIN } else { i64::from(class_best) - i64::from(usual) }
 }
@@ -142,14 +142,14 @@ fn seconds(value: &[u8]) -> Option<Duration> {
     Duration::try_from_secs_f64(digits.parse().ok()?).ok().and_then(usable)
 }
 
-/// Digits, and a point if there may be one; no sign, no exponent.
+/// Digits, and points if `with_point`; no sign, no exponent.
 fn number(value: &[u8], with_point: bool) -> Option<&str> {
     let plain = |byte: &u8| byte.is_ascii_digit() || with_point && *byte == b'.';
     let fits = value.len() <= NUMBER_BYTES_MAX && value.iter().all(plain);
     std::str::from_utf8(value).ok().filter(|_| fits)
 }
 
-/// 0 is what Node's SDKs make of less than a second, and what proxies take for "none".
+/// Node's SDKs round less than a second to 0, and proxies read 0 as "none".
 fn usable(deadline: Duration) -> Option<Duration> {
     (!deadline.is_zero() && deadline <= DEADLINE_MAX).then_some(deadline)
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_nothing_gets_the_usual() {
+    fn a_request_without_hints_gets_the_usual_class() {
         let hints = read(&usual(), "", None);
         let usual = RequestHints {
             caller: Caller { class: 1, tenant: 0, weight: 1, session: None, source: 0 },
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deadlines_of_people_and_of_the_sdks() {
+    fn deadlines_from_clients_and_from_the_sdks() {
         let ms = |fields: &str| {
             read(&usual(), fields, None).deadline.map(|deadline| deadline.as_millis())
         };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_told_no_better_priority_than_granted() {
+    fn the_engine_gets_no_better_priority_than_granted() {
         let told =
             |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
         let field = "X-Vllm-Priority: -5\r\n";
@@ -250,10 +250,10 @@ mod tests {
         ] {
             assert_eq!(told(&usual(), fields, in_body), wanted, "{fields:?} {in_body:?}");
         }
-        // Who may have the first class may say anything.
+        // A tenant with class 0 may send any priority.
         assert_eq!(told(&free(), field, Some(-9)), Some(-5));
         assert_eq!(told(&free(), "", Some(-9)), None);
-        // Who may not even have the usual one comes after it in the engine too.
+        // A tenant below the usual class comes after that class in the engine too.
         let batch = HintRules { class_best: 3, ..usual() };
         assert_eq!((told(&batch, "", None), told(&batch, "", Some(9))), (Some(2), None));
     }

@@ -1,8 +1,9 @@
-//! Images of a chat get names: the engine is told in the body which of its images are the same, and
-//! names them so in its KV events.
+//! Names the images of a chat: a `uuid` in the body lets the engine identify equal images, and the
+//! engine reports the same name in its KV events.
 //!
-//! A name is written in front of the other members of an image's part, as vLLM reads it. A part
-//! that has one keeps it. Only images in the body itself get one: what a URL leads to may change.
+//! The name is written before the other members of an image's part, where vLLM reads it. A part
+//! with a name keeps it. Only images in the body itself are named: the content behind a URL may
+//! change.
 
 use super::rename::wide;
 use super::request::ApiRequest;
@@ -11,7 +12,7 @@ use forebay_json::{Cursor, JsonError};
 use forebay_text::ImageKey;
 use std::ops::Range;
 
-/// Members of a body with which an image's tokens depend on more than its name.
+/// Members of a body that change the tokens of an image.
 const CHANGE_IMAGES: [&str; 2] = ["mm_processor_kwargs", "media_io_kwargs"];
 
 /// An image without a name.
@@ -23,7 +24,7 @@ struct Unnamed {
     detail: Range<usize>,
 }
 
-/// Where URL and detail stand.
+/// Spans of URL and detail.
 type ImageSource = (Range<usize>, Range<usize>);
 
 impl ApiRequest {
@@ -58,7 +59,7 @@ impl ApiRequest {
     }
 }
 
-/// Puts texts into the body at ascending places: from the last one on, so that each byte moves
+/// Inserts texts into the body at ascending places, starting with the last, so that each byte moves
 /// once.
 fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
     let added: usize = inserts.iter().map(|(_, text)| text.len()).sum();
@@ -78,7 +79,8 @@ fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
     debug_assert_eq!(to, end, "what is in front of the first one stays");
 }
 
-/// The images of a body without a name, in order; none where the body says more of them.
+/// The images of a body without a name, in order; empty where the body changes how images become
+/// tokens.
 fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, JsonError> {
     let mut cursor = Cursor::new(body)?;
     let mut found = Vec::new();
@@ -91,7 +93,7 @@ fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, JsonError> {
     let mut is_changed = false;
     while let Some(key) = cursor.next_key(&mut first)? {
         match cursor.slice(&key.span) {
-            // The last of two members of a name is the one that counts.
+            // The last of two members with the same name counts.
             "messages" if cursor.peek() == Some(b'[') => {
                 found.clear();
                 let mut first = true;
@@ -187,7 +189,7 @@ fn image_url(cursor: &mut Cursor<'_>) -> Result<Option<ImageSource>, JsonError> 
             "detail" if is_text => detail = cursor.string()?.span,
             name => {
                 is_plain &= name == "detail" && cursor.peek() == Some(b'n');
-                // The last one counts.
+                // The last `detail` counts.
                 detail = 0..0;
                 cursor.skip_value(6)?;
             }

@@ -1,8 +1,8 @@
-//! Lengths of keys as bits: a key of another length is compared with none.
+//! Lengths of keys as bits: a key of any other length needs no comparison.
 
 use super::request::Endpoint;
 
-/// One bit for the length of each key, all below 64.
+/// A bit for the length of each key. All lengths are below 64.
 pub(super) const fn lengths_of(mut keys: &[&str]) -> u64 {
     let mut bits = 0;
     while let [key, rest @ ..] = keys {
@@ -12,7 +12,7 @@ pub(super) const fn lengths_of(mut keys: &[&str]) -> u64 {
     bits
 }
 
-/// The same of keys of single endpoints.
+/// As [`lengths_of`], for keys of single endpoints.
 pub(super) const fn own_lengths_of(mut keys: &[(Endpoint, &str)]) -> u64 {
     let mut bits = 0;
     while let [(_, key), rest @ ..] = keys {

@@ -1,10 +1,9 @@
-//! Chat messages: spans while every one of them is plain, otherwise only the fact that they are
-//! not.
+//! Chat messages: spans if all messages are plain, otherwise only [`MessageList::Rich`].
 
 use forebay_json::{Cursor, JsonError, Text};
 use forebay_text::chat::{ChatRole, MessageSpan};
 
-/// What a list of messages turned out to be.
+/// Kind of a list of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum MessageList {
     /// Absent, null, empty, no list, or longer than [`MESSAGES_MAX`].
@@ -16,7 +15,7 @@ pub(super) enum MessageList {
     Rich,
 }
 
-/// Reads the value the cursor stands on, one level below the top. `typed` lets a message also say
+/// Reads the value at the cursor, a member of the top object. `typed`: a message may contain
 /// `"type":"message"`, as items of `/v1/responses` do.
 pub(super) fn message_list(
     cursor: &mut Cursor<'_>,
@@ -54,7 +53,7 @@ pub(super) fn message_list(
     })
 }
 
-/// Reads one message; `None` when it is not plain. The whole value is consumed either way.
+/// Reads a message; `None` when the message is not plain. The whole value is consumed either way.
 fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageSpan>, JsonError> {
     if cursor.peek() != Some(b'{') {
         cursor.skip_value(2)?;

@@ -1,9 +1,9 @@
 //! Bytes of a request to an [`ApiRequest`], or a [`Refusal`]. Sans-IO: no socket, no clock, no
 //! allocation once the reused request has grown to size.
 //!
-//! [`route`] says which API a path is, [`scan`] reads the body once and keeps spans into it,
-//! [`Refusal`] is every answer that the router gives itself. The body is never re-serialised: what
-//! the engine gets is what was scanned. This module must never follow a body deeper than
+//! [`route`] maps a path to an API, [`scan`] reads the body once and keeps spans into it,
+//! [`Refusal`] is every error that the router itself returns. The body is never re-serialised: the
+//! engine gets the bytes that were scanned. This module must never follow a body deeper than
 //! [`forebay_base::limits::JSON_DEPTH_MAX`].
 
 mod form;

@@ -1,4 +1,4 @@
-//! Paths of one model: `/v1/models/{id}`.
+//! Path of a model: `/v1/models/{id}`.
 
 use super::query::unescaped;
 use std::borrow::Cow;

@@ -2,8 +2,8 @@
 
 use super::transfer;
 
-/// Keys by which a router sends an engine to another one. A client that could set them would reach
-/// hosts inside the fleet. vLLM's other objects of this kind are read by [`transfer`]:
+/// Keys by which a router makes an engine contact another engine. A client that could set them
+/// would reach hosts inside the fleet. vLLM's other objects of this kind are read by [`transfer`]:
 /// clients use parts of them.
 pub(super) const OWNED: [&str; 7] = [
     "bootstrap_host",

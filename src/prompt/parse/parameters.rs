@@ -2,8 +2,8 @@
 
 use memchr::{memchr_iter, memchr2};
 
-/// The parameters behind a value: `; name=value` and `; name="value"`, with escapes as they are
-/// written. A value without one plain reading is `None`.
+/// The parameters behind a value: `; name=value` and `; name="value"`, with escapes kept raw. An
+/// ambiguous value is `None`.
 pub(super) struct Parameters<'a> {
     rest: &'a [u8],
 }
@@ -27,7 +27,7 @@ impl<'a> Iterator for Parameters<'a> {
         let unread: Option<Self::Item> = Some((&[], None));
         let Some(rest) = rest.strip_prefix(b";") else { return unread };
         let rest = rest.trim_ascii_start();
-        // Some clients end the last parameter as the others.
+        // Some clients write a semicolon after the last parameter.
         if rest.is_empty() {
             return None;
         }
@@ -48,7 +48,8 @@ impl<'a> Iterator for Parameters<'a> {
             }
         };
         self.rest = end;
-        // Some take a backslash before the last quote for an escape, whatever stands before it.
+        // Some parsers read a backslash before the last quote as an escape, even after another
+        // backslash.
         let is_plain =
             value.iter().all(|byte| !byte.is_ascii_control()) && value.last() != Some(&b'\\');
         Some((name, Some(value).filter(|_| is_plain)))

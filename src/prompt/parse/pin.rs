@@ -1,6 +1,6 @@
 //! The data-parallel rank that a client asks for by `X-Data-Parallel-Rank`, the field of both
 //! engines (vLLM 0.11.1, SGLang 0.5.10 and newer). The router then chooses among the ranks of that
-//! number, and tells the engine itself.
+//! number, and sets the field for the engine.
 
 use super::{Reason, Refusal};
 use forebay_base::DpRank;

@@ -1,6 +1,6 @@
-//! vLLM's priority of a request: a whole number, lower is earlier, 0 where nothing is said. Read as
-//! vLLM reads it (0.32: pydantic for the body, Python's `int` for the field), so that no spelling
-//! means one thing here and another there.
+//! vLLM's priority of a request: a whole number, lower is earlier, 0 if absent. Read as vLLM reads
+//! it (0.32: pydantic for the body, Python's `int` for the field), so that router and engine read
+//! every spelling alike.
 
 use forebay_json::{Cursor, JsonError, unescaped};
 
@@ -20,13 +20,12 @@ pub(super) fn of_body(cursor: &mut Cursor<'_>) -> Result<Option<i64>, JsonError>
     })
 }
 
-/// `X-Vllm-Priority`. The engine sees it only as it was read here.
+/// `X-Vllm-Priority`. The engine gets the number as the router read it.
 pub(super) fn of_field(value: &[u8]) -> Option<i64> {
     std::str::from_utf8(value).ok().and_then(number)
 }
 
-/// A number that is whole, in any of Python's spellings; what is beyond 64 bits becomes the nearest
-/// that is not.
+/// A number that is whole, in any of Python's spellings; a number beyond 64 bits saturates.
 fn number(text: &str) -> Option<i64> {
     if let Ok(plain) = text.parse() {
         return Some(plain);

@@ -4,7 +4,7 @@ use super::request::PromptSource;
 use forebay_json::{Cursor, ID_DIGITS_MAX, JsonError};
 use std::ops::Range;
 
-/// Reads the value the cursor stands on, one level below the top.
+/// Reads the value at the cursor, a member of the top object.
 pub(super) fn prompt(cursor: &mut Cursor<'_>) -> Result<(PromptSource, u32), JsonError> {
     match cursor.peek() {
         Some(b'"') => Ok((PromptSource::Text(narrow(&cursor.string()?.span)), 1)),

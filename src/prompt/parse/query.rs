@@ -4,10 +4,10 @@ use super::refuse::Refusal;
 use super::scan::MODEL_BYTES_MAX;
 use std::borrow::Cow;
 
-/// The value of `model` in a query, question mark included; `None` without one.
+/// The value of `model` in a query, question mark included; `None` without `model`.
 ///
 /// # Errors
-/// A refusal where servers may read different names: two values, or one that is no text.
+/// A refusal where servers may read different names: two values, or a value that is no text.
 pub fn query_model(query: &[u8]) -> Result<Option<String>, Refusal> {
     let mut found = None;
     let query = query.strip_prefix(b"?").unwrap_or(query);
@@ -32,7 +32,8 @@ fn decoded(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     unescaped(raw, b' ')
 }
 
-/// Without escapes; `None` where one is malformed. `plus`: what `+` stands for.
+/// Decodes percent escapes; `None` where an escape is malformed. `plus`: the byte that `+` decodes
+/// to.
 pub(super) fn unescaped(raw: &[u8], plus: u8) -> Option<Cow<'_, [u8]>> {
     if !raw.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(raw));

@@ -1,7 +1,8 @@
 //! Why the router refuses: names, statuses and texts of every answer of its own that is not a
 //! success.
 
-/// Makes the reasons: when it is given, then status, name on the wire, and what clients read.
+/// Declares the reasons: condition (the doc comment), status, name on the wire, message for
+/// clients.
 macro_rules! reasons {
     ($(
         $(#[doc = $when:literal])+
@@ -15,7 +16,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of declaration, for label sets.
+            /// All reasons, in the order of declaration, for label sets.
             pub const ALL: [Self; [$($status),+].len()] = [$(Self::$reason),+];
 
             /// Name on the wire.
@@ -26,8 +27,8 @@ macro_rules! reasons {
                 }
             }
 
-            /// Status, unless a [`super::Refusal`] knows a closer one. Contended is 429, none left
-            /// is 503.
+            /// Status, unless a [`super::Refusal`] overrides it. 429: no worker has room; 503: no
+            /// worker is usable.
             #[must_use]
             pub const fn status(self) -> u16 {
                 match self {
@@ -35,7 +36,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What happened, and what to do, as clients read it.
+            /// Message for clients: the cause and the remedy.
             #[must_use]
             pub const fn message(self) -> &'static str {
                 match self {
@@ -43,7 +44,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// When it is given, for the reference page; begins with a space.
+            /// Condition of the reason, for the reference page; begins with a space.
             #[must_use]
             pub const fn when(self) -> &'static str {
                 match self {
@@ -175,9 +176,8 @@ impl Reason {
         }
     }
 
-    /// What the answer says about sending the same request again (`x-should-retry`), where the
-    /// status alone would be read otherwise: 429 is worth another try, a request whose time is over
-    /// is not.
+    /// Value of `x-should-retry`, where the status alone misleads clients: a 429 is worth a retry,
+    /// a request past its deadline is not.
     #[must_use]
     pub const fn should_retry(self) -> Option<bool> {
         match self {

@@ -1,4 +1,4 @@
-//! Every answer of the router's own that is not a success.
+//! Every error response of the router itself.
 
 use super::ScanError;
 use super::reason::Reason;
@@ -8,16 +8,15 @@ use forebay_json::JsonError;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Longest client text (a model name, say) that an error message repeats, in characters.
+/// Longest client text (such as a model name) that an error message repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
-/// Limits end with the answer, and what the engine makes later would escape them.
+/// Limits apply until the answer ends; work that the engine does later would escape them.
 const BACKGROUND: &str =
     "Background responses are not supported. Set `background` to false, or use `stream`.";
-/// Longest time that a client is told to stay away. The official clients give up, or sleep on, when
-/// told of more.
+/// Longest `retry-after`. The official clients ignore or mishandle longer values.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// One answer of the router's own.
+/// An error response of the router itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     status: u16,
@@ -25,14 +24,14 @@ pub struct Refusal {
     code: Option<&'static str>,
     param: Option<&'static str>,
     message: Cow<'static, str>,
-    /// The message is known to be the same in JSON.
+    /// The message needs no JSON escapes.
     is_plain: bool,
     retry_after: Option<Duration>,
     allow: Option<&'static str>,
 }
 
 impl Refusal {
-    /// With the status and message that the reason has of itself.
+    /// A refusal with the default status and message of the reason.
     #[must_use]
     pub const fn new(reason: Reason) -> Self {
         Self {
@@ -58,7 +57,8 @@ impl Refusal {
         Self::new(Reason::UnknownModel).with_param("model").with_message(message)
     }
 
-    /// For a model that the client's key is not for; empty where the body names none.
+    /// For a model that the client's key does not allow; `model` is empty where the body names
+    /// none.
     #[must_use]
     pub fn forbidden_model(model: &str) -> Self {
         let refusal = Self::new(Reason::Forbidden).with_param("model");
@@ -79,7 +79,7 @@ impl Refusal {
         Self::new(Reason::MissingModel).with_param("model")
     }
 
-    /// For a path that is no call of its own, and whose body names no model to go by.
+    /// For an unknown path and a body without a model to route by.
     #[must_use]
     pub fn no_path_without_model() -> Self {
         Self::new(Reason::NotFound).with_message(
@@ -97,7 +97,7 @@ impl Refusal {
         )
     }
 
-    /// For a WebSocket whose path names no model, or several.
+    /// For a WebSocket with no model in its query, or several.
     #[must_use]
     pub fn no_model_in_query() -> Self {
         Self::missing_model().with_message(
@@ -178,14 +178,14 @@ impl Refusal {
         Some(u64::try_from(millis).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Value of `www-authenticate`, RFC 6750 section 3; empty unless the status asks for one.
+    /// Value of `www-authenticate`, RFC 6750 section 3; empty unless the status is 401.
     #[must_use]
     pub const fn challenge(&self) -> &'static str {
         if self.status == 401 { "Bearer" } else { "" }
     }
 
-    /// Value of `accept-encoding`, RFC 9110 section 15.5.16: the coding of a body that would be
-    /// taken. Empty unless the status is about the coding.
+    /// Value of `accept-encoding`, RFC 9110 section 15.5.16: the accepted content coding. Empty
+    /// unless the status is 415.
     #[must_use]
     pub const fn accept_encoding(&self) -> &'static str {
         if self.status == 415 { "identity" } else { "" }
@@ -304,7 +304,7 @@ impl From<ScanError> for Refusal {
     }
 }
 
-/// Appends our own words, which are the same in JSON, with quotes.
+/// Appends a text of the router that needs no JSON escapes, with quotes.
 fn push_plain(text: &str, out: &mut Vec<u8>) {
     debug_assert!(text.bytes().all(is_plain), "to be escaped: {text}");
     out.push(b'"');
@@ -319,7 +319,7 @@ fn push_plain_option(text: Option<&str>, out: &mut Vec<u8>) {
     }
 }
 
-/// True for what stands in a JSON string as it is.
+/// May the byte appear unescaped in a JSON string?
 const fn is_plain(byte: u8) -> bool {
     !matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f)
 }

@@ -5,19 +5,19 @@ use super::request::{ApiRequest, PromptSource};
 use std::ops::Range;
 
 impl ApiRequest {
-    /// The model as the client has named it.
+    /// The model name that the client sent.
     #[must_use]
     pub fn asked_model(&self) -> &str {
         self.asked_as.as_deref().unwrap_or(&self.model)
     }
 
-    /// The request is for that model. Its body still says what the client has named.
+    /// Routes the request to `model`. Its body still contains the client's name.
     pub fn rename(&mut self, model: &str) {
         let asked = std::mem::replace(&mut self.model, model.to_owned());
         self.asked_as.get_or_insert(asked);
     }
 
-    /// Bytes of the body behind the name, which move where the new one has another length.
+    /// Bytes of the body behind the name, which move if the new name has another length.
     #[must_use]
     pub fn behind_model(&self, body_bytes: usize) -> usize {
         body_bytes.saturating_sub(wide(self.model_span.end))

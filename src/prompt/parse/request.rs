@@ -1,14 +1,14 @@
-//! What routing needs to know of a request, found in one scan of its body.
+//! Facts of a request that routing needs, found in a single scan of its body.
 
 use forebay_base::limits::IMAGE_TEXT_BYTES;
 use forebay_text::chat::MessageSpan;
 use std::ops::Range;
 
-/// What an image, a sound or a file weighs in a prompt: the tokens of one image under the common
+/// Weight of an image, a sound or a file in a prompt: the tokens of an image under the common
 /// vision models, as bytes of text.
 pub const NOT_TEXT_BYTES: u64 = IMAGE_TEXT_BYTES as u64;
 
-/// The API surface, one variant per route.
+/// The API surface: a variant for each route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// `POST /v1/chat/completions`
@@ -47,7 +47,7 @@ pub enum Endpoint {
     Version,
 }
 
-/// Whose shape errors take.
+/// JSON shape of error bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiShape {
     /// `{"error":{"message","type","param","code"}}`
@@ -109,8 +109,8 @@ impl Endpoint {
         }
     }
 
-    /// Does it cost an engine work that back pressure is about? Listing models, counting tokens
-    /// and reading what is stored do not.
+    /// Does the request cost an engine work that back pressure has to limit? Listing models,
+    /// counting tokens and reading what is stored do not.
     #[must_use]
     pub const fn is_inference(self) -> bool {
         let is_work = !matches!(
@@ -127,7 +127,7 @@ impl Endpoint {
         matches!(self, Self::Models | Self::Health | Self::Version)
     }
 
-    /// Whose shape errors on this endpoint take.
+    /// JSON shape of errors on this endpoint.
     #[must_use]
     pub const fn shape(self) -> ApiShape {
         match self {
@@ -147,42 +147,42 @@ pub enum PromptSource {
     /// `input` of `/v1/responses` and `system` plus `messages` of `/v1/messages`, in the order the
     /// engine renders them.
     PlainMessages,
-    /// Messages that need the full template (parts, tools, template arguments ...): those of a
-    /// chat, and the bodies of `/v1/messages` and `/v1/responses` that become chats.
+    /// Messages that need the full template (parts, tools, template arguments ...): a chat, and the
+    /// bodies of `/v1/messages` and `/v1/responses` that become chats.
     Messages,
-    /// One string: the span between the quotes, JSON-escaped if it holds a backslash.
+    /// A string: the span between the quotes, JSON-escaped if it holds a backslash.
     Text(Range<u32>),
-    /// One list of token ids: the span of the array, brackets included.
+    /// A list of token ids: the span of the array, brackets included.
     TokenIds(Range<u32>),
     /// A list of strings or of id lists: the span of its first element, brackets or quotes
     /// included.
     Batch(Range<u32>),
 }
 
-/// Members of one body that are noted.
+/// Most text members that the scan keeps from a body.
 pub(super) const TEXTS_MAX: usize = 16;
 
 /// A member of the body with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextMember {
-    /// What stands between the quotes of its name.
+    /// Span between the quotes of its name.
     pub name: Range<u32>,
-    /// What stands between the quotes of its value.
+    /// Span between the quotes of its value.
     pub value: Range<u32>,
 }
 
-/// The scan's result. One per connection, reused: `clear` keeps capacity.
+/// The scan's result. Each connection reuses its own: `clear` keeps capacity.
 #[derive(Clone, Debug, Default)]
 pub struct ApiRequest {
     /// Where the body was sent; `None` before the scan.
     pub endpoint: Option<Endpoint>,
     /// Model name, decoded; empty when the body has none.
     pub model: String,
-    /// Where it stands in the body, between the quotes.
+    /// Span of the model name in the body, between the quotes.
     pub model_span: Range<u32>,
     /// The body is a form, and no JSON.
     pub is_form: bool,
-    /// The client's name of the model, where the request was given another.
+    /// The model name that the client sent, if the router replaced it.
     pub asked_as: Option<String>,
     /// True when `"model"` was present as a string.
     pub has_model: bool,
@@ -217,13 +217,13 @@ pub struct ApiRequest {
     pub reads_no_cache: bool,
     /// Images, sounds and files that stand in the body itself, as long strings.
     pub data_count: u64,
-    /// Bytes of those strings.
+    /// Bytes of these strings.
     pub data_bytes: u64,
     /// Bytes of images with a name, as they stand in the body.
     pub named_bytes: u64,
     /// `previous_response_id` of `/v1/responses` and of calls below it, where it is text.
     pub continues: Option<String>,
-    /// It says the id that the engine is to keep its response by.
+    /// The body sets the id under which the engine stores the response.
     pub names_itself: bool,
     /// Short texts of members that mean nothing to the scan, as they are written; the first
     /// [`TEXTS_MAX`].
@@ -233,7 +233,8 @@ pub struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// What so many bytes of the body, its data among them, weigh as text.
+    /// Weight of `bytes` of the body as text: each image, sound or file counts as
+    /// [`NOT_TEXT_BYTES`].
     #[must_use]
     pub fn text_bytes(&self, bytes: u64) -> u64 {
         let data = self.data_count.saturating_mul(NOT_TEXT_BYTES);

@@ -10,7 +10,7 @@ use forebay_http1::Method;
 /// A call that clients may make.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRoute {
-    /// What is called, without the query.
+    /// Path without the query.
     pub path: &'static str,
     /// The API behind the path.
     pub endpoint: Endpoint,
@@ -66,10 +66,10 @@ pub const CLIENT_ROUTES: [ClientRoute; 27] = {
     ]
 };
 
-/// The path of one model, as the reference page writes it.
+/// The path of a model, as the reference page writes it.
 const MODEL_CALL: &str = "/v1/models/{id}";
 
-/// The call that a path is, if it is one of [`CLIENT_ROUTES`].
+/// The entry of [`CLIENT_ROUTES`] for a path.
 fn call_of(path: &[u8]) -> Option<&'static ClientRoute> {
     let path = if ModelPath::of(path).is_some() { MODEL_CALL.as_bytes() } else { path };
     CLIENT_ROUTES.iter().find(|call| call.path.as_bytes() == path)
@@ -137,11 +137,11 @@ pub const ENGINE_CALLS: [&str; 58] = [
     "wake_up",
     "weight_version",
 ];
-/// So do all calls whose last part begins with one of these.
+/// Calls with a last part that begins with such a prefix do the same.
 const ENGINE_CALL_PREFIXES: [&str; 3] = ["update_weight", "load_lora", "dump_"];
 
-/// What is below may be another tenant's. All of it stays closed, but for calls that name no
-/// response in the path.
+/// Responses below this path may belong to another tenant. Only calls without a response id in the
+/// path are forwarded.
 const RESPONSES: &[u8] = b"responses/";
 const RESPONSE_CALLS: [&[u8]; 2] = [b"compact", b"input_tokens"];
 
@@ -181,8 +181,8 @@ fn is_closed(part: &[u8]) -> bool {
     is_call || ENGINE_CALL_PREFIXES.iter().any(begins)
 }
 
-/// Does a path go on by WebSocket, where a request asks for that? The paths of other calls do not:
-/// what the router looks for in their bodies, it would not find in frames.
+/// May a request upgrade to a WebSocket on this path? Paths of other calls may not: the router
+/// reads their bodies, and does not read frames.
 #[must_use]
 pub fn may_be_websocket(path: &[u8]) -> bool {
     match call_of(path) {

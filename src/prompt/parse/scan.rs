@@ -1,4 +1,4 @@
-//! One pass over a request body: what routing needs, as spans; everything else is only checked.
+//! A single pass over a request body: routing facts as spans; everything else is only checked.
 //!
 //! The last of duplicate keys counts, in any spelling (`"mod\u0065l"`), as in the engines' parsers.
 
@@ -17,18 +17,18 @@ use forebay_text::chat::{ChatRole, MessageSpan};
 
 /// Longest model name. Longer ones are refused: names go into tables and error messages.
 pub const MODEL_BYTES_MAX: usize = 1_024;
-/// Longest cache salt that is matched; requests with a longer one are routed without a prompt.
+/// Longest cache salt that is matched; requests with a longer salt are routed without a prompt.
 pub const CACHE_SALT_BYTES_MAX: usize = 1_024;
 
-/// Keys of requests that find nothing in a cache, or whose prompt is another than the one in the
-/// body. vLLM 0.32 reads no cache for the log probabilities of a prompt, which `echo` in chats
-/// implies, and neither does SGLang behind `logprob_start_len`. Any value but `null` counts, 0 too,
-/// and `false` for `echo` does not.
+/// Keys of requests that bypass the prefix cache, or that change the prompt in the body. vLLM 0.32
+/// reads no cache for the log probabilities of a prompt, which `echo` in chats implies, and neither
+/// does SGLang behind `logprob_start_len`. Any value but `null` counts, 0 too, and `false` for
+/// `echo` does not.
 const UNMATCHED_KEYS: [&str; 5] =
     ["echo", "logprob_start_len", "prompt_logprobs", "suffix", "truncate_prompt_tokens"];
 
-/// Lengths of all keys that [`ScannedKeys::other`] compares with, one bit each. A key of another
-/// length, as most of the keys of plain requests have, is compared with none.
+/// Lengths of all keys that [`ScannedKeys::other`] compares with, a bit each. A key of any other
+/// length, as most keys of plain requests, needs no comparison.
 const OTHER_LENGTHS: u64 = lengths_of(&OWNED)
     | lengths_of(&TEMPLATE_KEYS)
     | lengths_of(&UNMATCHED_KEYS)
@@ -49,8 +49,8 @@ const TEMPLATE_KEYS: [&str; 7] = [
     "reasoning_effort",
 ];
 
-/// The same for single endpoints: what sets the effort of reasoning there. SGLang knows `reasoning`
-/// in chats too.
+/// The same for single endpoints: keys that set the reasoning effort. SGLang knows `reasoning` in
+/// chats too.
 const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
     (Endpoint::ChatCompletions, "reasoning"),
     (Endpoint::Messages, "thinking"),
@@ -58,27 +58,25 @@ const OWN_TEMPLATE_KEYS: [(Endpoint, &str); 4] = [
     (Endpoint::Responses, "reasoning"),
 ];
 
-/// Keys of what is computed beside the text (SGLang's first, then vLLM's). A value of `null` or
-/// `false` counts as absent.
+/// Keys of input beside the text (SGLang's, then vLLM's). `null` or `false` counts as absent.
 const MORE_THAN_TEXT_KEYS: [&str; 6] =
     ["image_data", "video_data", "audio_data", "input_embeds", "prompt_embeds", "multi_modal_data"];
 
-/// Keys of `/v1/responses` that stand for text before the prompt: kept by the engine, or in a form
-/// of its own.
+/// Keys of `/v1/responses` that refer to text before the prompt, which the router does not have.
 const CONTINUING_KEYS: [&str; 3] = ["conversation", "previous_response", "previous_input_messages"];
-/// The same: names what the engine kept.
+/// The same: id of a response that the engine stored.
 const PREVIOUS: &str = "previous_response_id";
 
 /// Reads a request body into `request`, which is cleared first.
 ///
-/// Strict: the body is one UTF-8 JSON object without trailing bytes, at most
+/// Strict: the body is a single UTF-8 JSON object without trailing bytes, at most
 /// [`forebay_base::limits::JSON_DEPTH_MAX`] deep. A missing or wrongly typed key is no error here:
 /// the caller decides about the model, the engine about the rest.
 pub fn scan(body: &[u8], endpoint: Endpoint, request: &mut ApiRequest) -> Result<(), ScanError> {
     read(&mut begin(body, endpoint, request)?, endpoint, request)
 }
 
-/// The same in at most [`SCAN_STEPS_MAX`] values, keys and escapes; `None` where that is too few.
+/// As [`scan`], in at most [`SCAN_STEPS_MAX`] values, keys and escapes; `None` past them.
 pub fn scan_briefly(
     body: &[u8],
     endpoint: Endpoint,
@@ -146,7 +144,7 @@ enum Optional {
     Other,
 }
 
-/// What has been seen so far; every field is overwritten by a later key of the same name.
+/// Values read so far. A later key of the same name overwrites its field.
 #[derive(Debug, Default)]
 struct ScannedKeys {
     model: Optional,
@@ -167,26 +165,26 @@ struct ScannedKeys {
     /// A single string as `input` of `/v1/responses`.
     input: Option<Text>,
     input_ids: PromptSource,
-    /// One flag for each of [`TEMPLATE_KEYS`].
+    /// A flag for each of [`TEMPLATE_KEYS`].
     template_keys: [bool; TEMPLATE_KEYS.len()],
-    /// One flag for each of [`OWN_TEMPLATE_KEYS`].
+    /// A flag for each of [`OWN_TEMPLATE_KEYS`].
     own_template_keys: [bool; OWN_TEMPLATE_KEYS.len()],
-    /// One flag for each of [`CONTINUING_KEYS`].
+    /// A flag for each of [`CONTINUING_KEYS`].
     continuing_keys: [bool; CONTINUING_KEYS.len()],
-    /// The value of [`PREVIOUS`], which the engine kept.
+    /// The value of [`PREVIOUS`].
     previous: Optional,
-    /// One flag for each of [`MORE_THAN_TEXT_KEYS`].
+    /// A flag for each of [`MORE_THAN_TEXT_KEYS`].
     more_than_text: [bool; MORE_THAN_TEXT_KEYS.len()],
-    /// What clients said in the objects that [`transfer`] reads, of any key of that name.
-    told: transfer::SaidByClient,
-    /// One flag for each of [`UNMATCHED_KEYS`].
+    /// Findings of [`transfer`]. Earlier duplicates of a key count too.
+    transfer: transfer::TransferFindings,
+    /// A flag for each of [`UNMATCHED_KEYS`].
     unmatched: [bool; UNMATCHED_KEYS.len()],
-    /// One flag for each of [`OWNED`].
+    /// A flag for each of [`OWNED`].
     owned: [bool; OWNED.len()],
 }
 
 impl ScannedKeys {
-    /// One member of the top object; the cursor stands on its value and leaves it.
+    /// Reads a member of the top object, from the start of its value to the end.
     fn member(
         &mut self,
         name: &str,
@@ -199,7 +197,7 @@ impl ScannedKeys {
             ("cache_salt", _) => self.cache_salt = optional(cursor)?,
             ("extra_key", _) => self.extra_key = optional(cursor)?,
             ("lora_path", _) => self.lora_path = optional(cursor)?,
-            // The engine's own number, which tells nothing here.
+            // The engine's own number, which the router cannot resolve.
             ("lora_id", Endpoint::Generate) => request.names_other_lora |= present(cursor)?,
             ("request_id", Endpoint::Responses) => request.names_itself |= present(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
@@ -229,7 +227,7 @@ impl ScannedKeys {
             | ("prompt", Endpoint::Completions | Endpoint::Tokenize)
             | ("text", Endpoint::Generate) => {
                 let (source, count) = prompt(cursor)?;
-                // Vectors and counts have no answers.
+                // Embeddings and token counts produce no answer tokens.
                 let is_answered = matches!(endpoint, Endpoint::Completions | Endpoint::Generate);
                 self.prompt_count = if is_answered { count } else { 1 };
                 self.prompt = source;
@@ -256,7 +254,7 @@ impl ScannedKeys {
             return unread(cursor, request);
         }
         if transfer::KEYS.contains(&name) {
-            return self.told.read(name, cursor);
+            return self.transfer.read(name, cursor);
         }
         if let Some((key, flag)) =
             UNMATCHED_KEYS.iter().zip(&mut self.unmatched).find(|(key, _)| **key == name)
@@ -316,7 +314,7 @@ impl ScannedKeys {
         if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
             return Err(ScanError::Owned { key });
         }
-        if let Some(error) = self.told.error {
+        if let Some(error) = self.transfer.error {
             return Err(error);
         }
         if self.is_background {
@@ -331,7 +329,7 @@ impl ScannedKeys {
             decode(model, cursor, &mut request.model);
         }
         if let Optional::Text(id) = &self.previous {
-            // A longer one is no id that is known.
+            // The router stores no id that is longer.
             let is_short = id.span.len() <= RESPONSE_ID_BYTES_MAX;
             let continues = request.continues.insert(String::new());
             if is_short {
@@ -346,11 +344,11 @@ impl ScannedKeys {
         if request.prompt != PromptSource::PlainMessages {
             request.messages.clear();
         }
-        request.reads_no_cache = self.told.other_prompt || self.unmatched.contains(&true);
+        request.reads_no_cache = self.transfer.other_prompt || self.unmatched.contains(&true);
         Ok(())
     }
 
-    /// What separates caches: salt, SGLang's key of its own, adapter.
+    /// Reads the cache namespace: salt, SGLang's `extra_key`, adapter.
     fn namespace(&self, cursor: &Cursor<'_>, request: &mut ApiRequest) {
         if let Optional::Text(salt) = &self.cache_salt {
             if salt.span.len() <= CACHE_SALT_BYTES_MAX {
@@ -363,7 +361,7 @@ impl ScannedKeys {
             && !key.span.is_empty()
         {
             if key.span.len() <= CACHE_SALT_BYTES_MAX {
-                // No engine's salt holds a zero byte: events tell of no such salt.
+                // No engine's salt contains a zero byte, so this key matches no salt in KV events.
                 request.cache_salt.push('\0');
                 decode(key, cursor, &mut request.cache_salt);
             } else {
@@ -376,7 +374,7 @@ impl ScannedKeys {
             }
             other => request.names_other_lora |= !matches!(other, Optional::Absent),
         }
-        // Lists of keys or adapters: one for each prompt of a batch.
+        // Lists of keys or adapters have an entry for each prompt of a batch.
         request.has_more_than_text = self.more_than_text.contains(&true)
             || request.names_other_lora
             || matches!(self.extra_key, Optional::Other);
@@ -428,7 +426,7 @@ impl ScannedKeys {
             Optional::Other => PromptSource::Messages,
             _ if rich => PromptSource::Messages,
             Optional::Absent => PromptSource::PlainMessages,
-            // Engines make no message of an empty one.
+            // Engines render no message for an empty preamble.
             Optional::Text(text) if text.span.is_empty() => PromptSource::PlainMessages,
             Optional::Text(text) => match message_span(ChatRole::System, text) {
                 Some(message) => {
@@ -441,7 +439,7 @@ impl ScannedKeys {
     }
 }
 
-/// A member that means nothing to the scan. Short text is noted: it may name a session.
+/// Skips a member that the scan does not read. Short text is kept: it may name a session.
 fn unread(cursor: &mut Cursor<'_>, request: &mut ApiRequest) -> Result<(), ScanError> {
     let name = cursor.key_span();
     let start = cursor.at();

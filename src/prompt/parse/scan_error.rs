@@ -21,7 +21,7 @@ pub enum ScanError {
     /// A response that the engine makes after its answer.
     #[error("`background` is true")]
     Background,
-    /// Key whose value has to be an object.
+    /// Key that requires an object as its value.
     #[error("{key} is no object")]
     MemberNotObject {
         /// The key of that value.

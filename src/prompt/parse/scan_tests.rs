@@ -241,7 +241,7 @@ fn rich_bodies_of_other_apis_need_the_template() {
         assert_eq!(request.prompt, wanted, "{body}");
         assert_eq!(request.messages.is_empty(), wanted != PromptSource::PlainMessages);
     }
-    // In a chat these keys are nobody's.
+    // In a chat no engine reads these keys.
     let chatting = chat(&format!(r#"{{{plain},"thinking":{{}},"previous_response_id":"r"}}"#));
     assert_eq!(chatting.prompt, PromptSource::PlainMessages);
 }

@@ -7,9 +7,9 @@ use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
 use forebay_json::unescaped;
 use std::ops::Range;
 
-/// The first field in the order of the configuration, else the first member. Of fields and members
-/// with one name the first field and the last member count, as engines read them. A name that is
-/// empty or too long is none.
+/// The first field in the order of the configuration, else the first member. Of duplicate names the
+/// first field and the last member count, as engines read them. A session name that is empty or too
+/// long counts as absent.
 #[must_use]
 pub fn session_key(
     names: &SessionConfig,
@@ -28,7 +28,7 @@ pub fn session_key(
 }
 
 fn is_named(field: &Field, buffer: &[u8], name: &str) -> bool {
-    // The length first: it tells most names apart.
+    // The length first, since it differs for most names.
     let is_other = field.name.len() != name.len() || field.kind == FieldKind::HopByHop;
     !is_other && bytes_of(buffer, &field.name).eq_ignore_ascii_case(name.as_bytes())
 }

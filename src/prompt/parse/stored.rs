@@ -6,17 +6,16 @@ use super::request::Endpoint;
 use forebay_fleet::mailbox::ResponseId;
 use forebay_http1::Method;
 
-/// A path of a response that is kept.
+/// A path of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredCall {
-    /// Which response it is.
     pub id: ResponseId,
     allow: &'static str,
 }
 
 impl StoredCall {
-    /// Reads a path, without the query. An id has to look like one: other words below
-    /// `/v1/responses` are calls that engines may know.
+    /// Reads a path, without the query. An id begins with `resp`: other words below `/v1/responses`
+    /// are calls that engines may know.
     #[must_use]
     pub fn of(path: &[u8]) -> Option<Self> {
         let mut parts = path.strip_prefix(b"/v1/responses/")?.split(|byte| *byte == b'/');
@@ -34,7 +33,7 @@ impl StoredCall {
         Some(Self { id, allow })
     }
 
-    /// Its endpoint, or 405.
+    /// The endpoint, or 405 for a wrong method.
     pub(super) fn route(self, method: &Method) -> Result<Endpoint, Refusal> {
         let name = match method {
             Method::Get => "GET",

@@ -1,17 +1,17 @@
-//! Objects of vLLM in which clients may say some things, and only the router others: a vLLM 0.32
-//! decode engine that is sent the blocks of another prompt ends itself on an assertion, and one
-//! that is told to announce its cache hits announces blocks that it never removes. `vllm_xargs`
-//! goes where the other two go (`SamplingParams.extra_args`), so what may not be said there may not
-//! be said here either.
+//! Objects of vLLM in which some members are for clients and some only for the router. A vLLM 0.32
+//! decode engine that receives the blocks of another prompt aborts on an assertion. An engine with
+//! `kv_cache_report_mode` set reports cache hits as blocks that it never removes. `vllm_xargs` ends
+//! up where `kv_transfer_params` and `ec_transfer_params` do (`SamplingParams.extra_args`), so
+//! their members are forbidden in it too.
 
 use super::ScanError;
 use forebay_json::{Cursor, unescaped};
 
-/// Keys that [`SaidByClient::read`] reads.
+/// Keys that [`TransferFindings::read`] reads.
 pub(super) const KEYS: [&str; 2] = ["kv_transfer_params", "vllm_xargs"];
 
-/// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), as they
-/// are told to the client. `null` and `false` count as absent.
+/// Members by which engines find each other's KV (vLLM 0.33: NIXL, NIXL push, Mooncake), by the
+/// names in error messages. `null` and `false` count as absent.
 const OWNED_OF_TRANSFER: [(&str, &str); 10] = [
     ("do_remote_decode", "kv_transfer_params.do_remote_decode"),
     ("do_remote_prefill", "kv_transfer_params.do_remote_prefill"),
@@ -32,21 +32,21 @@ const OWNED_OF_XARGS: [(&str, &str); 3] = [
     ("kv_transfer_params", "vllm_xargs.kv_transfer_params"),
 ];
 
-/// Ready ids of the prompt, which vLLM computes in place of the messages.
+/// Token ids of the prompt, which vLLM uses in place of the messages.
 const READY_IDS: &str = "prompt_token_ids";
 
-/// What clients said so far. An earlier key of the same name counts too: no parser need agree with
-/// this one about it.
+/// Findings so far. An earlier duplicate of a key counts too, since an engine's parser may read the
+/// earlier key.
 #[derive(Debug, Default)]
-pub(super) struct SaidByClient {
-    /// The first thing that may not be said.
+pub(super) struct TransferFindings {
+    /// The first forbidden member.
     pub(super) error: Option<ScanError>,
-    /// The prompt is another than the one in the body.
+    /// The engine computes another prompt than the body contains.
     pub(super) other_prompt: bool,
 }
 
-impl SaidByClient {
-    /// Reads the value of one of [`KEYS`]; the cursor stands on it and leaves it.
+impl TransferFindings {
+    /// Reads the value of `name`, an entry of [`KEYS`], from its start to its end.
     pub(super) fn read(&mut self, name: &str, cursor: &mut Cursor<'_>) -> Result<(), ScanError> {
         let is_transfer = name == "kv_transfer_params";
         match cursor.peek() {

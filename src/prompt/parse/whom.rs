@@ -1,4 +1,5 @@
-//! Who makes a request, and what that caller may ask for. Decided on the head alone.
+//! The caller of a request, and the models and classes that the caller may use. Decided from the
+//! head alone.
 //!
 //! | configured | the tenant is | best class |
 //! |---|---|---|
@@ -7,8 +8,8 @@
 //! | `queue.tenant_header` | that of the field, if it has a `[[tenant]]` | 0 |
 //! | nothing | `*` | `queue.class_default` |
 //!
-//! A tenant header is trusted: whoever lets it pass is the proxy that names the tenants, so the
-//! same proxy says the class. Without keys and header nobody is known, and all are one tenant.
+//! A tenant header is trusted: the proxy in front sets it, and may set the class too. Without keys
+//! and header all callers share a single anonymous tenant.
 
 use super::hints::HintRules;
 use super::reason::Reason;
@@ -23,22 +24,22 @@ use forebay_keys::{KeyDigest, TokenCache, TokenGrant, TokenVerifier};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The caller of one request. Holds no part of a key but its hash.
+/// The caller of a request. Holds only the hash of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whom {
-    /// The tenant, also one without a table of its own.
+    /// The tenant, even without a `[[tenant]]` table.
     pub tenant: TenantIndex,
     /// Best class of its requests; `None`: `queue.class_default`.
     class_best: Option<u8>,
     key: Option<KeyDigest>,
-    /// In place of a key of the file.
+    /// Set if a token was used in place of a key of the file.
     token: Option<Arc<TokenGrant>>,
 }
 
-/// What a shard knows of tokens, and the time at which they are asked about.
+/// The token cache of a shard, and the clock for expiry.
 #[derive(Debug)]
 pub struct KnownTokens<'a> {
-    /// Tokens that were verified.
+    /// Cache of verified tokens.
     pub cache: &'a RefCell<TokenCache>,
     /// Reads the seconds since 1970; only called for a token.
     pub now_s: fn() -> u64,
@@ -48,7 +49,7 @@ impl Whom {
     /// Reads the head of a request.
     ///
     /// # Errors
-    /// A refusal where keys are asked for and the request has none, or an unknown one.
+    /// A refusal where keys are required and the request has none, or an unknown key.
     pub fn of(
         tenants: &Tenants,
         queue: &QueueConfig,
@@ -95,14 +96,14 @@ impl Whom {
         Ok(Self { tenant, class_best, key: Some(grant.key.digest), token: Some(grant) })
     }
 
-    /// Did the client show a key of this router? Workers must not see it.
+    /// Did the client send a key of this router? Workers must not see it.
     #[must_use]
     pub const fn has_key(&self) -> bool {
         self.key.is_some()
     }
 
-    /// The key's models are looked up again, so that a request that began before a reload ends by
-    /// the keys of now. A key that has gone meanwhile may use none.
+    /// Looks up the key's models again, so that a request that began before a reload obeys the
+    /// current keys. A key that was removed since may use no model.
     fn grant<'a>(&'a self, tenants: &'a Tenants) -> Option<Option<Grant<'a>>> {
         if let Some(token) = &self.token {
             return Some(Some(Grant { tenant: self.tenant, key: &token.key }));
@@ -110,7 +111,7 @@ impl Whom {
         self.key.as_ref().map(|digest| tenants.grant(digest))
     }
 
-    /// May the list of models show that one?
+    /// May the list of models include `model`?
     #[must_use]
     pub fn may_see(&self, tenants: &Tenants, model: &str) -> bool {
         match self.grant(tenants) {
@@ -127,11 +128,11 @@ impl Whom {
         (grant.is_none() || !models.is_empty()).then_some(models)
     }
 
-    /// Looks whether the request may use what its body names. `resolved` is the model that serves
-    /// it, if one does.
+    /// Checks that the request may use the models that its body names. `resolved`: the model that
+    /// serves it, if any.
     ///
     /// # Errors
-    /// A refusal that names the model, or says that the key has gone meanwhile.
+    /// A refusal that names the model, or reports that the key was removed since.
     pub fn check_model(
         &self,
         tenants: &Tenants,
@@ -160,16 +161,16 @@ impl Whom {
         Err(Refusal::forbidden_model(if is_model { lora } else { model }))
     }
 
-    /// What the caller takes part with, beside other tenants.
+    /// Share of the caller beside other tenants.
     #[must_use]
     pub fn part(&self, tenants: &Tenants, queue: &QueueConfig) -> TenantPart {
         let named = self.token.as_ref().map(|token| &*token.key.tenant);
         let part = tenants.part(self.tenant, named);
-        let is_nobody_named = !tenants.ask_for_keys() && queue.tenant_header.is_empty();
-        TenantPart { is_only: part.is_only || is_nobody_named, ..part }
+        let is_anonymous = !tenants.ask_for_keys() && queue.tenant_header.is_empty();
+        TenantPart { is_only: part.is_only || is_anonymous, ..part }
     }
 
-    /// The bounds for its hints.
+    /// Bounds for the hints of the request.
     #[must_use]
     pub fn rules(&self, tenants: &Tenants, queue: &QueueConfig) -> HintRules {
         let TenantPart { tenant, weight, .. } = self.part(tenants, queue);
@@ -193,7 +194,7 @@ fn unknown_key() -> Refusal {
     Refusal::new(Reason::Unauthorized).with_message(message)
 }
 
-/// What the client shows: the first field of its kind counts.
+/// The credential that the client sent: the first field of its kind counts.
 fn key_of<'a>(head: &RequestHead, buffer: &'a [u8]) -> Option<&'a [u8]> {
     let bearing = head.value_of(FieldKind::Authorization, buffer).and_then(bearer);
     let key = bearing.or_else(|| head.value_of(FieldKind::ApiKey, buffer));
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_who_calls_and_nothing_else_does() {
+    fn only_a_key_identifies_the_caller() {
         let tenants = keyed();
         let queue = QueueConfig::default();
         let with_header = QueueConfig { tenant_header: "x-team".to_owned(), ..queue };
@@ -295,10 +296,9 @@ mod tests {
         }
     }
 
-    /// Review of the attack, S12: a key that anybody can make up bought a share and the first
-    /// class.
+    /// Attack review, S12: a made-up key must not get a share of its own or class 0.
     #[test]
-    fn without_keys_nobody_is_known_and_all_are_one() {
+    fn without_keys_all_callers_share_a_tenant() {
         let queue = QueueConfig::default();
         let tenants = Tenants::new(&Tenants::default(), &[table("gold", 8), table("*", 2)], None);
         for fields in ["", "x-api-key: gold\r\n", "Authorization: Bearer gold\r\nx-team: gold\r\n"]
@@ -352,7 +352,7 @@ mod tests {
         let listed =
             ApiRequest { model: "m".into(), names_other_lora: true, ..ApiRequest::default() };
         assert!(some.check_model(&tenants, &listed, Some("m")).is_err());
-        // The key has gone since the head was read.
+        // The key was removed after the head was read.
         let without = Tenants::new(&tenants, &[], Some(Arc::default()));
         let refusal = gold.check_model(&without, &listed, Some("m")).unwrap_err();
         assert_eq!(refusal.reason(), Reason::Unauthorized);

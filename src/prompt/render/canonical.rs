@@ -1,19 +1,17 @@
-//! Some text of a prompt where the engine's own is not known: the same beginnings for the same
-//! conversation, so that prompts can be compared with earlier ones. Never compared with what events
-//! tell.
+//! A stand-in text of a prompt where the engine's text is unknown: equal conversations have equal
+//! beginnings, so that prompts can be compared with earlier prompts. Never compared with KV events.
 
 use super::engine_text::slice;
 use crate::parse::{ApiRequest, PromptSource};
 use forebay_text::chat::MessageSpan;
 
-/// Bytes that are copied at most; what follows is counted only.
+/// Most bytes that are copied; the rest is only counted.
 pub const CANONICAL_BYTES_MAX: usize = 1024 * 1024;
 
 /// Writes the prompt to `out`, contents as they were sent (still JSON-escaped), and returns its
-/// whole length in bytes, images and other data that stand in it by what they weigh as text; 0 when
-/// the body has no prompt. Messages that are more than role and text are taken with all that stands
-/// around them in the body: conversations continue behind what was sent before, and clients write
-/// the rest the same way each time.
+/// whole length in bytes, images and other data by their weight as text; 0 when the body has no
+/// prompt. Messages that are more than role and text are copied as the raw body: conversations
+/// append to earlier requests, and clients serialise the rest the same way each time.
 pub fn canonical(request: &ApiRequest, body: &[u8], out: &mut Vec<u8>) -> u64 {
     match &request.prompt {
         PromptSource::None => 0,
@@ -38,7 +36,7 @@ fn messages(messages: &[MessageSpan], body: &[u8], out: &mut Vec<u8>) -> u64 {
     total
 }
 
-/// Copies what there is room for; the length of all of it.
+/// Copies as much of `part` as fits; returns its whole length.
 fn append(part: &[u8], out: &mut Vec<u8>) -> u64 {
     let room = CANONICAL_BYTES_MAX.saturating_sub(out.len()).min(part.len());
     out.extend_from_slice(part.get(..room).unwrap_or_default());
@@ -111,7 +109,7 @@ mod tests {
             let images = count * NOT_TEXT_BYTES;
             assert!((images..images + 1_000).contains(&total), "{total}: {}", &body[..200]);
         }
-        // Text is text, however long it is and whatever it begins with; so is what is said of an
+        // Text counts as text, whatever its length and beginning, and so does the text beside an
         // image.
         let words = "data: all of it; ".repeat(1_000);
         let body = part(&format!(r#"{{"type":"text","text":"{words}"}}"#));

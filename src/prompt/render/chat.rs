@@ -40,8 +40,8 @@ pub(super) fn plain(
     })
 }
 
-/// The messages that are matched, if that is not all: the last of them is cut. Where it is cut the
-/// text is not the engine's, which costs the match of a few bytes.
+/// The messages that are matched, if not all are. The last is cut, and its end differs from the
+/// engine's text, which costs the match of a few bytes.
 fn first_messages(messages: &[MessageSpan], body: &[u8]) -> Option<Vec<MessageSpan>> {
     let mut left = u32::try_from(PROMPT_BYTES_MATCHED_MAX).unwrap_or(u32::MAX);
     for (index, message) in messages.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn full(
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
     let template = template_of(text)?;
-    // Only there do engines read the names of images.
+    // Engines read the names of images only in chats.
     let is_chat = request.endpoint == Some(Endpoint::ChatCompletions);
     let follows = is_chat && text.vocabulary.follows_images();
     if follows && place == RenderThread::Shard {
@@ -85,7 +85,7 @@ pub(super) fn full(
     let mut is_part = template.render_text(body, follows.then_some(&mut names), out)?;
     let written = || out.get(start..).unwrap_or_default();
     if !names.is_empty() && text.vocabulary.count_images(written()) != names.len() {
-        // The engine would take other places for the images, or refuse the prompt.
+        // The engine would put the images elsewhere, or refuse the prompt.
         out.truncate(start);
         names.clear();
         is_part = template.render_text(body, None, out)?;
@@ -112,7 +112,8 @@ fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
     text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)
 }
 
-/// May the template engine run on this body, and here? A template decides itself how long it takes.
+/// May the template engine run on a body of this size, on this thread? The template decides how
+/// long it takes.
 fn check_size(place: RenderThread, body_bytes: usize) -> Result<(), Unrenderable> {
     match place {
         _ if body_bytes > TEMPLATE_BODY_BYTES_MAX => Err(Unrenderable::TooLarge),

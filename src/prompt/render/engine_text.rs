@@ -6,7 +6,7 @@ use forebay_base::limits::INLINE_COMPOSED_BYTES_MAX;
 use forebay_fleet::worker::ModelText;
 use forebay_text::chat::EngineRules;
 
-/// Does the engine put its special tokens (BOS) before the prompt? vLLM lets the request say so,
+/// Does the engine put its special tokens (BOS) before the prompt? vLLM lets the request decide,
 /// SGLang does not.
 pub(super) fn special(request: &ApiRequest, text: &ModelText, default: bool) -> bool {
     match text.rules {

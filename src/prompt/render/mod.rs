@@ -35,7 +35,7 @@ pub fn render(
     render_at(RenderThread::Offload, request, body, text, out)
 }
 
-/// The same within what may be done at a place.
+/// As [`render`], within the limits of `place`.
 ///
 /// # Errors
 /// [`Unrenderable`], which is never the client's business.

@@ -1,10 +1,10 @@
-//! What comes of rendering a prompt, and where it may run.
+//! Result of rendering a prompt, and the thread that may render it.
 
 use crate::parse::{ApiRequest, NOT_TEXT_BYTES, PromptSource};
 use forebay_text::chat::RenderError;
 use std::ops::Range;
 
-/// Which way a prompt took to its text.
+/// How the text of a prompt was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rendered {
     /// The template's verified plan.
@@ -17,13 +17,13 @@ pub enum Rendered {
     Raw,
     /// Any of these, cut: behind
     /// [`PROMPT_BYTES_MATCHED_MAX`](forebay_base::limits::PROMPT_BYTES_MATCHED_MAX), or where a
-    /// character has more marks than are followed. What is there can be matched, what follows is
-    /// not known.
+    /// character has more marks than are followed. The text up to the cut can be matched, the rest
+    /// is unknown.
     Beginning,
 }
 
 impl Rendered {
-    /// Length of the whole prompt whose rendered text has that length.
+    /// Length of the whole prompt, given the length of its rendered text.
     #[must_use]
     pub fn prompt_bytes(self, request: &ApiRequest, text_bytes: usize) -> u64 {
         let text_bytes = u64::try_from(text_bytes).unwrap_or(u64::MAX);
@@ -35,8 +35,7 @@ impl Rendered {
     }
 }
 
-/// Bytes of the prompt in the body, as it is written there; 0 where they are not known apart from
-/// the rest.
+/// Bytes of the prompt in the body, raw; 0 where the prompt has no span of its own.
 fn sent_bytes(request: &ApiRequest) -> u64 {
     let length = |span: &Range<u32>| u64::from(span.end.saturating_sub(span.start));
     match &request.prompt {
@@ -53,7 +52,7 @@ fn sent_bytes(request: &ApiRequest) -> u64 {
 /// Why a prompt has no text here. The request is served all the same, without a match by prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrenderable {
-    /// The body has no prompt, or one of a shape that is not matched.
+    /// The body has no prompt, or a prompt of a shape that is not matched.
     #[error("no prompt that can be matched")]
     NoPrompt,
     /// Images, sound or embeddings beside the prompt.
@@ -62,7 +61,7 @@ pub enum Unrenderable {
     /// Messages for a model without a chat template.
     #[error("the model has no chat template")]
     NoTemplate,
-    /// The template refused the messages, or they have parts that are not followed.
+    /// The template refused the messages, or they have parts that the router does not render.
     #[error("the chat template does not take these messages")]
     Refused,
     /// A token id that the vocabulary does not have.
@@ -106,13 +105,13 @@ impl From<RenderError> for Unrenderable {
     }
 }
 
-/// Where a prompt is rendered, which decides what that may take.
+/// Thread that renders a prompt, which limits the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenderThread {
-    /// On a shard, where nothing may take long: no template engine, little composing. What takes
-    /// more is [`Unrenderable::NotHere`].
+    /// A shard, which must not block: no template engine, little Unicode composition. More work is
+    /// [`Unrenderable::NotHere`].
     Shard,
-    /// Anywhere else.
+    /// Any other thread, without a limit.
     #[default]
     Offload,
 }

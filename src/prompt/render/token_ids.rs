@@ -1,11 +1,11 @@
-//! Prompts given as token ids: what the ids stand for. Nothing is aligned, this is what the
-//! tokenizer made.
+//! Prompts given as token ids: the bytes of the ids. No alignment is needed, since the ids come
+//! from a tokenizer.
 
 use super::{RenderThread, Rendered, Unrenderable};
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX};
 use forebay_text::Vocabulary;
 
-/// `list` is a JSON array of numbers, brackets included; the scan has checked that.
+/// `list` is a JSON array of numbers, brackets included; the scan has checked its form.
 pub(super) fn decode(
     place: RenderThread,
     list: &[u8],
